@@ -28,6 +28,7 @@ COPY README.md LICENSE ./
 COPY protocol protocol
 COPY dht dht
 COPY node node
+COPY src src
 RUN pip wheel --no-deps --wheel-dir /wheels .
 
 FROM ${BASE}

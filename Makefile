@@ -19,7 +19,7 @@ export CFLAGS := $(CFLAGS) -I$(BREW)/include
 export LDFLAGS := $(LDFLAGS) -L$(BREW)/lib
 endif
 
-.PHONY: help swarm experts diffusion install test test-tiers netlab test-all lint format bench-peers preflight clean
+.PHONY: help swarm experts diffusion install test test-tiers test-swarms netlab test-all lint format bench-peers preflight clean
 
 help:
 	@echo 'make swarm     train a model with four peers on this machine (ARGS="--peers 6" and so on)'
@@ -27,6 +27,7 @@ help:
 	@echo 'make diffusion experts that paint digits, trained by four peers, against one network of equal compute'
 	@echo 'make test      every test that is not slow and runs on any machine'
 	@echo 'make test-tiers  those that need a browser or network namespaces'
+	@echo 'make test-swarms  real swarms: one of each method that loses a peer, and the Compose file on a container engine'
 	@echo 'make netlab    the laboratory of networks alone, with the tables that it prints (root, iproute2, nftables)'
 	@echo 'make test-all  all of them, and the slow ones'
 	@echo 'make lint      ruff and mypy'
@@ -82,24 +83,27 @@ format: install
 
 # Tiers that need what a machine may lack: a browser, a container engine, network namespaces, a GPU. They skip aloud without.
 TIERS := $(addprefix tests/,browser compose netlab gpu)
-# These run one after the other: they time something, look at the whole machine, use every core, or write to the terminal.
-ALONE := tests/test_architecture.py tests/simulation/test_rounds.py \
-    $(addprefix tests/integration/test_,death_in_round.py leaks.py network.py resume.py up.py worker.py)
-# All others run side by side, the longest first. Two at once: what one mostly waits for are processes that train.
-TOGETHER := $(ALONE:%=--ignore=%) --numprocesses=2 --dist=load --maxschedchunk=1
+# Tests run side by side, the longest first. Three at once on two cores: many wait for processes, or for a clock.
+TOGETHER := --numprocesses=3 --dist=load --maxschedchunk=1
+# Slow ones that run one after the other: they use every core, look at the whole machine, or compare with a busy one.
+ALONE := $(addprefix tests/integration/test_,death_in_round.py leaks.py resume.py)
 
 test: install
 	$(BIN)/pytest $(TOGETHER) $(TIERS:%=--ignore=%) -m 'not slow'
-	$(BIN)/pytest $(ALONE) -m 'not slow'
 
 test-tiers: install
-	$(BIN)/pytest $(TIERS) -m '(not slow or not compose) and not patient'
+	$(BIN)/pytest $(TIERS) -m 'not compose and not patient'
+
+# File by file, as tests share daemons (tests/integration/swarm.py). The containers come first: they take longest.
+test-swarms: install
+	$(BIN)/pytest tests/compose tests/integration -m 'swarm or compose' \
+	    --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 netlab: install
 	$(BIN)/pytest tests/netlab -s -m 'not slow'
 
 test-all: install
-	$(BIN)/pytest $(TOGETHER) --ignore=tests/compose
+	$(BIN)/pytest $(TOGETHER) $(ALONE:%=--ignore=%) --ignore=tests/compose --hypothesis-profile=thorough
 	$(BIN)/pytest $(ALONE) tests/compose
 
 bench-peers: benchmarks/.hivemind/.installed

@@ -1,11 +1,11 @@
-"""Where the time of one all-reduce goes: what each kind of work costs by itself, for as many bytes as it is done to.
+"""Where the time of one all-reduce goes: the cost of each kind of work by itself, for as many bytes as a round needs.
 
     .venv/bin/python benchmarks/allreduce_budget.py --peers 4 --mib 256
 
 First rounds of real peers (as in allreduce.py), of which the processor's time of all peers together is taken. Then
 each kind of work alone, on one core, with the same functions and the same chunks: sealing and opening, a plain TCP
 connection over loopback, the checks for NaN, additions, hashes, copies. What is left over is Python, the scheduler,
-fresh memory, and that caches are shared; and `waiting` is what the cores had to give and nobody took.
+fresh memory, and the sharing of caches; `waiting` is time of the cores that was not used.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import torch
 from kit.fleet import Fleet, script
 from kit.peer import Task
 
-from shoal.protocol.bulk.sealing import Opener, Sealer
-from shoal.protocol.chunks import fitting_bytes
-from shoal.protocol.compression import codec
-from shoal.protocol.ids import result_hash
+from shoal.protocol.base.ids import result_hash
+from shoal.protocol.net.bulk.sealing import Opener, Sealer
+from shoal.protocol.rounds.allreduce.chunks import fitting_bytes
+from shoal.protocol.tensors.compression import codec
 
 SEED = 7
 SAMPLE = 128 << 20  # bytes that each kind of work is tried with

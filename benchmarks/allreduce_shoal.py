@@ -18,22 +18,22 @@ from kit.loopback import carried
 from kit.peer import Fleet
 from kit.vectors import Floats, mean_error, vector
 
-from shoal.node.disk import Disk
+from shoal.node.base.disk import Disk
 from shoal.node.run.driver import Driver
-from shoal.protocol.certificate import genesis
-from shoal.protocol.chunks import chunk_bounds, fitting_bytes
-from shoal.protocol.compression import codec
-from shoal.protocol.effects import Event
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import Digest, PeerId, RunId, content_hash
-from shoal.protocol.member import PART, Member, RunFacts
-from shoal.protocol.members import PeerUp
-from shoal.protocol.milestones import Committed
-from shoal.protocol.network import Network
-from shoal.protocol.reducer import Contribute
-from shoal.protocol.reduction.mean import MeanReducer
-from shoal.protocol.roster import Base, Offer, Policy
-from shoal.protocol.shelf import Decision
+from shoal.protocol.base.effects import Event
+from shoal.protocol.base.ids import Digest, PeerId, RunId, content_hash
+from shoal.protocol.member.member import PART, Member, RunFacts
+from shoal.protocol.membership.members import PeerUp
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.rounds.agreement.certificate import genesis
+from shoal.protocol.rounds.agreement.roster import Base, Offer, Policy
+from shoal.protocol.rounds.allreduce.chunks import chunk_bounds, fitting_bytes
+from shoal.protocol.rounds.allreduce.reducer import Contribute
+from shoal.protocol.rounds.allreduce.shelf import Decision
+from shoal.protocol.rounds.matchmaking.milestones import Committed
+from shoal.protocol.tensors.compression import codec
+from shoal.protocol.tensors.reduction import MeanReducer
 
 RUN = RunId(content_hash(b"benchmark"))
 
@@ -79,7 +79,7 @@ class Peer:
             _give_up,
         )
         self.network.on_message = lambda peer, run, words: self.driver.receive(peer, words)
-        self.network.on_left = lambda peer, run, words, sent: member.left(self.driver.now(), peer, words, sent)
+        self.network.on_payload_done = lambda peer, run, words, sent: member.left(self.driver.now(), peer, words, sent)
         self.network.on_link = self.driver.link
         self.driver.command(lambda now: member.start(now, [name for name in names if name != self.network.peer]))
         while len(member.membership.alive()) < len(names) - 1:

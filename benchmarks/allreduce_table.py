@@ -17,6 +17,8 @@ from typing import Any
 
 from allreduce import able, measure
 
+from shoal.node.client.report.plot import Axis, Plot, picture
+
 DOCS = Path(__file__).parent.parent / "docs"
 TABLE, PLOT = DOCS / "allreduce.jsonl", DOCS / "allreduce.svg"
 SIZES = {  # peers, MiB, codec: how often gloo's time
@@ -75,25 +77,23 @@ def words(rows: list[Row]) -> str:
 
 def draw(rows: list[Row]) -> None:
     """Bars, in multiples of gloo's time."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "shoal"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 0.9 + 0.7 * len(rows)), layout="constrained")
-    rows = rows[::-1]
-    for place, (system, color) in enumerate(reversed(COLORS.items())):
-        bars = [(at, row[system] / row["gloo"]) for at, row in enumerate(rows) if system in row and "gloo" in row]
-        drawn = axes.barh([at + 0.26 * (place - 1) for at, _ in bars], [much for _, much in bars], 0.24, color=color)
-        axes.bar_label(drawn, fmt="%.1f", padding=3, fontsize=8)
-        drawn.set_label({"gloo": "gloo, in the clear, fp32"}.get(system, f"{system}, encrypted"))
-    axes.set_yticks(range(len(rows)), [name(row) for row in rows])
-    axes.set_xlabel("time of one all-reduce by gloo's: less is better")
-    axes.set_title("peers x MiB of fp32, codec", loc="left", fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right", reverse=True)
-    figure.savefig(PLOT, metadata={"Date": None})
+    compared = [row for row in rows if "gloo" in row]
+    most = max((row[system] / row["gloo"] for row in compared for system in COLORS if system in row), default=1)
+    x = Axis(0, 1.1 * most, "time of one all-reduce by gloo's: less is better")
+    title = "peers x MiB of fp32, codec"
+    plot = Plot(x, Axis(len(rows), 0, ""), title, width=800, height=78 + 62 * len(rows), left=120, top=34)
+    plot.axes(rows=True)
+    plot.text(14, 20, title, "start", "axis")
+    for number, row in enumerate(rows):
+        plot.text(plot.left - 8, plot.at_y(number + 0.5) + 4, name(row), "end", "tick")
+        for place, system in enumerate(COLORS):
+            if system in row and "gloo" in row:
+                times, high = row[system] / row["gloo"], number + 0.12 + 0.26 * place
+                plot.bar((0, times), (high + 0.24, high), system, f"{name(row)}, {system}: {times:.1f}")
+                plot.text(plot.at_x(times) + 5, plot.at_y(high + 0.12) + 4, f"{times:.1f}", "start", "tick")
+    keys = [(f"fill {each}", "gloo, in the clear, fp32" if each == "gloo" else f"{each}, encrypted") for each in COLORS]
+    style = "".join(f".{each} {{ --hue: {color}; }}\n" for each, color in COLORS.items())
+    PLOT.write_text(picture([plot], keys, style), encoding="utf-8")
 
 
 def main() -> None:

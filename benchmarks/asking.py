@@ -25,7 +25,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # for the tests' nodes and expe
 
 from serving import MODEL, Result, many
 
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 from tests.integration.asking_kit import Answerer, are_answered, start_nodes
 from tests.integration.nodes import RealNode, until
 from tests.unit.serve.ensemble.kit import write_experts

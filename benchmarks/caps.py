@@ -27,13 +27,13 @@ from dataclasses import asdict, dataclass
 
 from kit.loopback import carried
 
-from shoal.node.quantities import parse_rate
-from shoal.protocol.errors import TransportError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import RunId
+from shoal.node.base.quantities import parse_rate
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.ids import RunId
 from shoal.protocol.messages.node import GetManifest, Refused
 from shoal.protocol.messages.transfer import StateChunk
-from shoal.protocol.network import Network
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 
 RUN = RunId(b"r" * 32)
 PAYLOAD = 1 << 20  # bytes
@@ -91,14 +91,14 @@ async def measure(way: str, rate: int | None, seconds: float) -> Result:
         def send(*left: object) -> None:
             sender.send(receiver.peer, RUN, StateChunk(0, 1, 0, payload))
 
-        sender.on_left = send
+        sender.on_payload_done = send
         for _ in range(AHEAD):
             send()
         await _time(WARM * seconds)
         before, begin = carried() or 0, time.monotonic()
         words = await _words(sender, receiver, begin + seconds)
         speed = ((carried() or 0) - before) / (time.monotonic() - begin)
-        sender.on_left = lambda *left: None
+        sender.on_payload_done = lambda *left: None
     return Result(way, rate, speed, 1e3 * statistics.median(words), 1e3 * max(words))
 
 

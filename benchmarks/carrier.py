@@ -1,14 +1,14 @@
-"""What it costs to bring payloads from one process to another, over loopback, and what our carrier adds to plain TCP.
+"""The cost of sending payloads from one process to another over loopback, and what our carrier adds to plain TCP.
 
     python benchmarks/carrier.py [--mib 512] [--passes 5] [--json]
 
     tcp    one socket, sendall and recv_into, and that is all
     tls    the same through Python's ssl, TLS 1.3
-    shoal  a Sender and a Receiver of protocol/bulk: encoded heads, sealed payloads of 1 MiB, decoded messages handed to
-           the event loop, memory that is used again
+    shoal  a Sender and a Receiver of protocol/net/bulk: encoded heads, sealed payloads of 1 MiB, decoded messages
+           handed to the event loop, memory that is used again
 
 GB/s from the first byte until all is received, and processor seconds per GB of both ends together; medians of all
-passes, of which each runs all three, so that whatever else the machine does hits all alike.
+passes, each of which runs all three, so that other load on the machine affects all alike.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 
-from shoal.protocol.bulk.backlog import Backlog, Packed, Parcel
-from shoal.protocol.bulk.credit import Credit
-from shoal.protocol.bulk.filling import Filling, Path
-from shoal.protocol.bulk.framing import packed_head, prefix
-from shoal.protocol.bulk.handshake import Opened, new_door
-from shoal.protocol.bulk.pacing import Unpaced
-from shoal.protocol.bulk.posts import Posts
-from shoal.protocol.bulk.receiver import Receiver
-from shoal.protocol.bulk.sender import Sender
-from shoal.protocol.bulk.tenants import Tenant
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.messages.rounds import Final
-from shoal.protocol.throttle import Throttle
-from shoal.protocol.wire import Message
+from shoal.protocol.net.bulk.backlog import Backlog, Packed, QueuedPayload
+from shoal.protocol.net.bulk.filling import Filling, Path
+from shoal.protocol.net.bulk.flow_control import Credit, MemoryAccount
+from shoal.protocol.net.bulk.framing import packed_head, prefix
+from shoal.protocol.net.bulk.handshake import Opened, new_door
+from shoal.protocol.net.bulk.pacing import Unpaced
+from shoal.protocol.net.bulk.posts import Posts
+from shoal.protocol.net.bulk.receiver import Receiver
+from shoal.protocol.net.bulk.sender import Sender
+from shoal.protocol.net.system.throttle import Throttle
 
 MIB = 1 << 20
 RUN, KEY, PEER = RunId(b"r" * 32), b"k" * 16, PeerId("peer")
@@ -171,12 +170,12 @@ async def _send_ours(raw: socket.socket, mib: int) -> None:
         if len(sent) == mib:
             all_sent.set()
 
-    def parcel(number: int) -> Parcel:
+    def parcel(number: int) -> QueuedPayload:
         def pack() -> Packed:
             head = packed_head(RUN, Final(1, 0, 1, number, (0, 0), b"\x01", payload))
             return prefix(len(head), MIB, Flow.GATHER), head, payload
 
-        return Parcel(Flow.GATHER, 0, pack, note, print)
+        return QueuedPayload(Flow.GATHER, 0, pack, note, print)
 
     sender = Sender(
         Opened(raw, KEY), backlog, Filling(Path()), Unpaced(), Throttle().up, Posts(), lambda *_: None, ended.set
@@ -209,7 +208,7 @@ async def _receive_ours(raw: socket.socket, mib: int) -> None:
     receiver = Receiver(
         Opened(raw, KEY),
         PEER,
-        Tenant(),
+        MemoryAccount(),
         Credit(),
         Throttle().down,
         Posts(),

@@ -1,4 +1,4 @@
-"""How long the command line lets a user wait: `shoal --help` under 0.25 s, commands that ask a node under 0.4 s.
+"""How long a user waits for the command line: `shoal --help` under 0.25 s, commands that ask a node under 0.4 s.
 
     benchmarks/cli.py [--json]
 

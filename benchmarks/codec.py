@@ -24,7 +24,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from shoal.protocol.compression import CODECS, Codec, Payload
+from shoal.node.lab.codecs import CODECS
+from shoal.protocol.tensors.compression import Codec, Payload
 
 CHUNK = 1 << 18  # values: 1 MiB
 SEED = 1

@@ -25,7 +25,7 @@ from kit.convergence_run import Job, Line, answers, append, missing, read, train
 from kit.convergence_table import best, results, rows, settings
 from kit.recipes import CHOSEN, GRIDS, points
 
-from shoal.node.trainer.device import choose_device
+from shoal.node.training.trainer.device import choose_device
 
 ROOT = Path(__file__).parent.parent
 STEPS, GRID_STEPS = 2000, 1000

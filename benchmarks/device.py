@@ -17,13 +17,13 @@ from statistics import median
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from shoal.node.dataset.corpus import Corpus, stdlib_corpus
-from shoal.node.spec.manifest import Manifest, ModelSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.trainer.device import device_bytes, device_name, pin
-from shoal.node.trainer.inner import InnerTrainer
-from shoal.node.worker.moments import moments_size
-from shoal.node.worker.shm import SharedVector
+from shoal.node.ipc.shm import SharedVector
+from shoal.node.ipc.vectors import moments_size
+from shoal.node.manifest.manifest import Manifest, ModelSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.data.corpus import Corpus, stdlib_corpus
+from shoal.node.training.trainer.device import device_bytes, device_name, pin
+from shoal.node.training.trainer.inner import InnerTrainer
 
 STEPS = {"cuda": 40, "cpu": 3}
 SIZES = {

@@ -21,6 +21,9 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from kit.log_axis import LogAxis  # noqa: E402
+
+from shoal.node.client.report.plot import Axis, Plot, picture  # noqa: E402
 from tests.simulation.dht_town import Town, keys  # noqa: E402
 
 SIZES = (100, 300, 1000, 2000, 5000, 10_000)
@@ -64,28 +67,28 @@ def keep(row: Row) -> list[Row]:
 
 def draw(rows: list[Row]) -> None:
     """Three small plots over the number of nodes."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "shoal"
-    from matplotlib import pyplot
-
-    figure, (success, hops, calls) = pyplot.subplots(1, 3, figsize=(10, 3), layout="constrained")
     sizes = [row["nodes"] for row in rows]
-    for axes, title, series in (
-        (success, "gets that succeed, %", {"": [100 * row["success"] for row in rows]}),
-        (hops, "hops of a get", {"median": [row["hops"] for row in rows], "p90": [row["hops_p90"] for row in rows]}),
-        (calls, "calls", {name: [row[f"calls_per_{name}"] for row in rows] for name in ("get", "missing", "put")}),
-    ):
-        for label, values in series.items():
-            axes.plot(sizes, values, marker="o", markersize=3, label=label)
-        axes.set(xscale="log", title=title, xlabel="nodes")
-        axes.grid(alpha=0.3)
-        if len(series) > 1:
-            axes.set_ylim(bottom=0)
-            axes.legend(frameon=False)
-    success.set_ylim(99, 100.05)
-    figure.savefig(PLOT, metadata={"Date": None})
+    hops = {"median": [row["hops"] for row in rows], "p90": [row["hops_p90"] for row in rows]}
+    calls = {name: [row[f"calls_per_{name}"] for row in rows] for name in ("get", "missing", "put")}
+    success = {"": [100 * row["success"] for row in rows]}
+    charts = [
+        _plot(sizes, "gets that succeed, %", success, Axis(99, 100.05, "")),
+        _plot(sizes, "hops of a get", hops, Axis(0, 1.1 * max(hops["p90"]), "")),
+        _plot(sizes, "calls", calls, Axis(0, 1.1 * max(max(each) for each in calls.values()), "")),
+    ]
+    PLOT.write_text(picture(charts, []), encoding="utf-8")
+
+
+def _plot(sizes: list[int], title: str, series: dict[str, list[float]], y: Axis) -> Plot:
+    """A curve for each series, with its name at its end."""
+    x = LogAxis(sizes[0], 1.2 * sizes[-1], "nodes", "{:,.0f}".format)
+    plot = Plot(x, y, title, width=340, height=260, top=32)
+    plot.axes()
+    plot.text(plot.left, 18, title, "start", "title")
+    for number, (label, values) in enumerate(series.items()):
+        plot.line(list(zip(sizes, values, strict=True)), f"peer-{number}", label or title)
+        plot.text(plot.at_x(sizes[-1]), plot.at_y(values[-1]) - 8, label, "end", "tick")
+    return plot
 
 
 def main() -> None:

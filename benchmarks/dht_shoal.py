@@ -10,9 +10,9 @@ from typing import Any
 from kit.dht import LIFETIME, Boss, value_of
 
 from shoal.node.peers.discovery import Discovery
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import Digest, digest
-from shoal.protocol.network import Network
+from shoal.protocol.base.ids import Digest, digest
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 
 SETTLE = 60.0  # seconds for a node to learn that it can be dialled, and to know others
 

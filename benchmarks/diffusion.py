@@ -6,10 +6,10 @@
    and a router. One peer is killed in the middle of a part, and another goes on with it.
 2. Networks of one, two and eight times an expert's size are trained on all digits for as much compute, and eight
    experts and a router on random parts, as they should be worse.
-3. All paint as many digits as are held out, of their classes, for several seeds. A classifier of real digits judges.
+3. All sample as many digits as are held out, of their classes, for several seeds. A classifier of real digits judges.
 
 The report folder gets report.md, report.json and grids.png. The exit status is 0 if all was trained, the dead peer's
-part was taken over and what the experts paint can be recognised; whoever wins.
+part was taken over and the experts' samples can be recognised; whoever wins.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from kit.picture_peers import train_family
 from kit.picture_table import Gallery, Line, markdown, save_grids
 from torch import Tensor
 
+from shoal.node.client.up.plan import prepare_folder
 from shoal.node.diffusion.mixture import Mixture
 from shoal.node.experts.files import read_parameters
 from shoal.node.experts.founding import write_partition
 from shoal.node.experts.parts import experts_of
-from shoal.node.spec.manifest import Manifest
-from shoal.node.up.plan import prepare_folder
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.manifest import Manifest
+from shoal.protocol.base.errors import LocalError
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits_experts.toml"
 TOPS = {"full": None, "top-2": 2, "top-1": 1}

@@ -34,14 +34,14 @@ from kit.experts_train import Job, read, train
 from kit.experts_words import APART, CHANCE, SEED, Outcome, facts, report
 from torch import Tensor
 
-from shoal.node.checkpoint.read import load
+from shoal.node.client.up.plan import prepare_folder
+from shoal.node.client.up.processes import Children
 from shoal.node.experts.files import read_parameters
 from shoal.node.experts.merging import average, pcb
 from shoal.node.experts.parts import experts_of
-from shoal.node.methods.method import PARAMETERS
-from shoal.node.serve.ensemble.table import checked, read_table
-from shoal.node.up.plan import prepare_folder
-from shoal.node.up.processes import Children
+from shoal.node.inference.ensemble.table import checked, read_table
+from shoal.node.training.checkpoint.read import load
+from shoal.node.training.methods.method import PARAMETERS
 
 ROOT = Path(__file__).parent.parent
 RANDOM = "by chance, ensemble"

@@ -33,11 +33,11 @@ from kit.experts_train import Job, read, train
 
 from shoal.node.experts.evaluation import losses, scores
 from shoal.node.experts.parts import experts_of, part_manifest
-from shoal.node.spec.manifest import Manifest
-from shoal.node.spec.model import ModelSpec
-from shoal.node.spec.requirements import parameters
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import digest
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.model import ModelSpec
+from shoal.node.manifest.requirements import parameters
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import digest
 
 ROOT = Path(__file__).parent.parent
 SMALL, MIDDLE, LARGE = "small", "middle", "large"

@@ -1,4 +1,4 @@
-"""What a daemon costs that has nothing to do: at most 150 MB and 1 % of a core over two minutes.
+"""What an idle daemon costs: at most 150 MB and 1 % of a core over two minutes.
 
     benchmarks/idle.py [--seconds 120] [--json]
 

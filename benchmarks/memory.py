@@ -33,8 +33,8 @@ from typing import Any
 from kit.memory import Memory, Watch, look
 from kit.node import Node
 
-from shoal.node.spec.manifest import parse_manifest
-from shoal.node.spec.requirements import parameters
+from shoal.node.manifest.manifest import parse_manifest
+from shoal.node.manifest.requirements import parameters
 
 LIMIT = 3.0
 MIB = 1 << 20

@@ -27,7 +27,7 @@ from dataclasses import asdict
 import torch
 from kit.model_trial import FAILS, Verdict, attempt
 
-from shoal.node.models import extra
+from shoal.node.base import extra
 
 
 def main() -> int:

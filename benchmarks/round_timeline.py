@@ -1,11 +1,11 @@
-"""Draw rounds as they really were: four nodes on this machine, `shoal logs --round R --json` of each, one picture.
+"""Draw recorded rounds: four nodes on this machine, `shoal logs --round R --json` of each, one picture.
 
     python benchmarks/round_timeline.py                 a round in which nothing happens, and one in which a member dies
     python benchmarks/round_timeline.py --draw FILE     only draw a picture again, from docs/round.json, say
 
 Each node is started and asked as a user would, with a model of 8 million parameters. In round 3 one of them is killed
-by SIGKILL, in the middle of its all-reduce (SHOAL_FAULT, see node/faults.py). The pictures go to docs/round.svg and
-docs/round-death.svg, what they are drawn from beside them as .json, and what one of them prints to standard output.
+by SIGKILL, in the middle of its all-reduce (SHOAL_FAULT, see node/base/faults.py). The pictures go to docs/round.svg
+and docs/round-death.svg, what they are drawn from beside them as .json, and what one of them prints to standard output.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ min_members = 2
 start_members = 4
 last = {last}
 """
-
-Answer = dict[str, Any]
 
 
 def main() -> None:

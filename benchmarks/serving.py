@@ -27,7 +27,7 @@ import aiohttp
 
 sys.path.append(str(Path(__file__).parents[1]))  # for the tests' checkpoints
 
-from shoal.node.spec.manifest import Manifest, ModelSpec
+from shoal.node.manifest.manifest import Manifest, ModelSpec
 from tests.unit.checkpoint_kit import write
 
 MODEL = ModelSpec(dim=256, layers=6, heads=8, kv_heads=4, hidden=768, context=512)

@@ -1,4 +1,4 @@
-"""What it costs a stream that the weights are replaced: `shoal serve RUN` beside a node that commits every second.
+"""What replacing the weights costs a stream: `shoal serve RUN` beside a node that commits every second.
 
     benchmarks/swapping.py --threads 1
 
@@ -33,13 +33,13 @@ sys.path.append(str(Path(__file__).parents[1]))  # for the tests' checkpoints
 
 from serving import MODEL, TOKENS, request
 
-from shoal.node.handout.desk import Handout
-from shoal.node.home import Home
+from shoal.node.base.home import Home
+from shoal.node.daemon.handout import Handout
+from shoal.node.inference.http.server import Listening, following, serving
+from shoal.node.inference.live import open_run
+from shoal.node.inference.served import Choices
+from shoal.node.manifest.manifest import Manifest
 from shoal.node.run.runs import Runs
-from shoal.node.serve.app import Listening, following, serving
-from shoal.node.serve.live.source import open_run
-from shoal.node.serve.served import Choices
-from shoal.node.spec.manifest import Manifest
 from tests.unit.checkpoint_kit import state
 
 RUN = Manifest(name="serving", model=MODEL)

@@ -31,9 +31,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer
 from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
 
-from shoal.node.script.following import counts_steps
-from shoal.node.script.hf import ShoalCallback
-from shoal.protocol.errors import ShoalError
+from shoal.node.client.script.following import counts_steps
+from shoal.node.client.script.hf import ShoalCallback
+from shoal.protocol.base.errors import ShoalError
 
 STEPS, ROUNDS = 3, 2
 GIVEN: dict[str, dict[str, float]] = {  # what schedulers cannot do without

@@ -4,7 +4,7 @@
 
 Four nodes, each behind a line of its own (docs/netlab.md), train one run after the other. `utilisation` is steps per
 second in its rounds over those of the same worker while nothing is exchanged, as the slowest member has it; the first
-rounds, in which nobody knows its line, do not count. `own_words` is what the workers say of it (`shoal status`).
+rounds, in which no node knows its line, do not count. `own_words` is what the workers report (`shoal status`).
 A step takes as long as on a device that needs no core of ours (kit/paced_worker.py), chosen so that DiLoCo's exchange
 takes a fifth of a round. A round that a member passed over, or passed without exchanging, counts with the steps that it
 made for it; `took_part` says in how many the member was that had the fewest.
@@ -25,8 +25,8 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))  # for the laboratory, which is the tests'
 
-from shoal.node.client import Client
-from shoal.node.up.processes import Children
+from shoal.node.api.client import Client
+from shoal.node.client.up.processes import Children
 from tests.netlab.lab import Lab, network, what_is_missing
 from tests.netlab.links import Link
 from tests.netlab.nodes import LabNode

@@ -1,15 +1,15 @@
-"""Calls on their way: numbered, bounded, each with a deadline that is learned from the round trips seen so far.
+"""Calls of the DHT to other peers: numbered, bounded, each with a deadline learned from the round trips seen so far.
 
 Rules:
-- Who asks is told once that a call failed: when patience ends, or when the shell says so, whichever is first.
-- Patience with those that we are connected with, and with those that must be dialled first, is learned apart: a dial
-  takes many times as long as a call over a connection that is there.
-- An answer counts however late it comes: patience ends the waiting, not the call.
-- At most IN_FLIGHT calls wait for an answer; others wait for their turn, in order. While MOST_QUEUED do, nothing joins
-  them that others make us say: no greeting back, and no records to hand over, which go out again some day.
-- An answer that its asker refuses (RemoteError) is a failure, and the one that gave it is blamed and forgotten. One
-  that says that the peer is too busy for us is a failure too, but nobody's fault.
-- What the parts of the core want done collects in `effects`; the core hands it out at the end of each input.
+- The asker is told once that a call failed: when its deadline passes, or when the shell says so, whichever is first.
+- Deadlines for peers with a connection and for peers that must be dialled first are learned separately: a dial takes
+  many times as long as a call over an existing connection.
+- An answer counts however late it comes: the deadline ends the waiting, not the call.
+- At most IN_FLIGHT calls wait for an answer; others wait for their turn, in order. While MOST_QUEUED wait, calls that
+  are only for others' sake are dropped: greetings in return, and records to hand over, which are sent again later.
+- An answer that its asker refuses (RemoteError) is a failure, and its sender is blamed and forgotten. An answer that
+  the peer is too busy for us is a failure too, but nobody's fault.
+- The parts of the core collect what they want done in `effects`; the core returns that at the end of each input.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.dht.effects import Ask, Blamed, Effect
+from shoal.dht.effects import Blamed, Call, Effect
 from shoal.dht.table import Table
-from shoal.protocol.effects import Event, Tell, Timer
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.estimate import Estimate
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Event, Tell, Timer
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.timers import Timers
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.timers import Timers
-from shoal.protocol.wire import Message
 
 IN_FLIGHT = 64
 MOST_QUEUED = 1024
@@ -35,10 +35,10 @@ FIRST_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE = 1.0, 0.1, 3.0  # seconds
 
 
 class Asker(Protocol):
-    """Whoever has asked something."""
+    """Whoever waits for an answer."""
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:
-        """The answer; RemoteError, before anything has changed, if it is not what an honest peer says."""
+        """Take the answer; RemoteError, before anything has changed, if no honest peer would give it."""
         ...
 
     def failed(self, now: float, contact: Contact) -> None:
@@ -47,21 +47,21 @@ class Asker(Protocol):
 
 
 class Unheard:
-    """Asks, and does not care for the answer."""
+    """An asker that ignores the answer."""
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:
-        """Well."""
+        """Nothing follows."""
 
     def failed(self, now: float, contact: Contact) -> None:
-        """So be it."""
+        """Nothing follows."""
 
 
 UNHEARD = Unheard()
 
 
 @dataclass(slots=True)
-class Call:
-    """One call."""
+class OpenCall:
+    """A call that is queued, or on its way."""
 
     to: Contact
     message: Message
@@ -80,8 +80,8 @@ class Calls:
         self._timers = Timers("dht")
         self._linked: dict[PeerId, None] = {}
         self._round_trip = {is_linked: _patience() for is_linked in (False, True)}
-        self._calls: dict[int, Call] = {}
-        self._queue: deque[Call] = deque()
+        self._calls: dict[int, OpenCall] = {}
+        self._queue: deque[OpenCall] = deque()
         self._number = 0
         self._waiting = 0  # calls out that are not overdue
 
@@ -97,7 +97,7 @@ class Calls:
 
     @property
     def is_busy(self) -> bool:
-        """Whether too many calls wait for their turn to take on some for others' sake."""
+        """Whether too many calls wait for their turn to accept calls that are only for others' sake."""
         return len(self._queue) >= MOST_QUEUED
 
     def drain(self) -> list[Effect]:
@@ -110,11 +110,11 @@ class Calls:
         self.effects.append(Tell(event))
 
     def wake(self, now: float, after: float, name: str, subject: str = "") -> None:
-        """Have `accept` give this name and subject back later."""
+        """Set a timer of this name and subject; `accept` says later whether it still matters."""
         self.effects.append(self._timers.arm(now, after, name, subject))
 
     def accept(self, now: float, timer: Timer) -> bool:
-        """Whether the timer still matters. Those of calls are dealt with here."""
+        """Whether the timer still matters. Those of calls are handled here."""
         if self._timers.accept(now, timer) is None:
             return False
         if timer.name == "patience":
@@ -137,10 +137,10 @@ class Calls:
     # -- one call -----------------------------------------------------------------------------------------
 
     def ask(self, now: float, to: Contact, message: Message, asker: Asker) -> None:
-        """Call `to`, now or when it is this call's turn; never, if we are busy and it is for others' sake."""
+        """Call `to`, now or when it is this call's turn; not at all if we are busy and nobody waits for the answer."""
         if asker is UNHEARD and self.is_busy:
             return
-        self._queue.append(Call(to, message, asker))
+        self._queue.append(OpenCall(to, message, asker))
         self._send(now)
 
     def answered(self, now: float, number: int, answer: Message) -> None:
@@ -161,7 +161,7 @@ class Calls:
             self._fail(now, call)
         self._send(now)
 
-    def _take_in(self, now: float, call: Call, answer: Message) -> bool:
+    def _take_in(self, now: float, call: OpenCall, answer: Message) -> bool:
         if isinstance(answer, Refused):
             return False
         try:
@@ -179,10 +179,10 @@ class Calls:
             self._waiting += 1
             call.sent, call.is_linked = now, call.to.peer in self._linked
             self._calls[self._number] = call
-            self.effects.append(Ask(self._number, call.to, call.message))
+            self.effects.append(Call(self._number, call.to, call.message))
             self.wake(now, self._round_trip[call.is_linked].deadline(), "patience", str(self._number))
 
-    def _take(self, number: int) -> Call | None:
+    def _take(self, number: int) -> OpenCall | None:
         call = self._calls.pop(number, None)
         if call is not None and not call.is_overdue:
             self._waiting -= 1
@@ -196,7 +196,7 @@ class Calls:
         self._fail(now, call)
         self._send(now)
 
-    def _fail(self, now: float, call: Call) -> None:
+    def _fail(self, now: float, call: OpenCall) -> None:
         self._table.silent(now, call.to.peer)
         call.asker.failed(now, call.to)
 

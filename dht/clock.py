@@ -1,12 +1,11 @@
-"""What our clock shows, and whether it agrees with everybody's: records expire, so a node whose clock is wrong holds
-and finds nothing.
+"""The wall clock, and whether it agrees with those of other nodes: records expire by it, so a node whose clock is wrong
+holds and finds nothing.
 
-All that is measured in seconds between two events here goes by `now`, which is steady. Only what two machines compare,
-the end of a record, goes by the wall clock. That may be set forward and back at any time: we follow it both ways, and
-nothing but records is moved by that.
+Durations on this node are measured by `now`, which is steady. Only what two machines compare, the end of a record, goes
+by the wall clock. That may be set forward or back at any time; we follow it, and nothing but records is affected.
 
-The median of what the last WITNESSES said decides, so that a few liars move nothing. It is told once, and again only
-after it was right in between.
+The median of the last WITNESSES clocks decides, so a few liars change nothing. A wrong clock is reported once, and
+again only after it was right in between.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MOST = 120.0  # seconds that a clock may be off
 
 
 class Wall:
-    """The wall clock, as seconds by which it is `ahead` of `now`; the shell keeps that true."""
+    """The wall clock, as the seconds by which it is `ahead` of `now`; the shell keeps that up to date."""
 
     def __init__(self, ahead: float = 0.0) -> None:
         self.ahead = ahead

@@ -1,14 +1,14 @@
-"""The directory of a run: what its members put under its key, when, and what a member learns from reading it.
+"""The directory of a run: what its members write under its key, when, and what follows from reading it.
 
 Rules:
-- An entry lives LIFETIME and is written anew at a third of that, when our addresses change, and, while much of the run
-  is missed, every minute: those beyond a cut see so that we live.
-- It is read when we have just come, while we are alone, when somebody is lost, and now and then.
-- Whoever is in it and not among the members that we see is called upon; what it says is believed by nobody else.
+- An entry lives LIFETIME. It is renewed at a third of that, when our addresses change, and, while much of the run is
+  missing, every minute, so that members beyond a cut see that we live.
+- It is read when we have just joined, while we are alone, when a member is lost, and from time to time.
+- A peer that is listed but not among the members that we see is contacted; nothing else that it says is believed.
 - An entry is evidence of a cut only if its author was a member here, was lost without a goodbye, and has written again
-  since: the dead write nothing. Its clock plays no part: we compare two of its own sequence numbers.
-- Another history of a round that we have decided, in the entry of somebody who was lost, is evidence as well. Those
-  whom membership sees tell it themselves where they stand: an entry is up to EVERY older than that.
+  since: dead members write nothing. Clocks play no part: we compare two of the author's own sequence numbers.
+- Another history of a round that we have decided, in the entry of a lost member, is evidence as well. Members that we
+  see report their state through membership, as entries are up to EVERY seconds old.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from shoal.dht.effects import Found
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.base.wire import Message, decode
+from shoal.protocol.membership.vetting import vet_addresses
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, PartEntry, RunNotice
-from shoal.protocol.vetting import vet_addresses
-from shoal.protocol.wire import Message, decode
 
 MEMBER, MANIFEST = "member", "manifest"  # subkeys; that of a notice is its run's id
 LIFETIME = 1800.0
@@ -45,7 +45,7 @@ class Listed:
 
 
 def read_entry(found: Found) -> Message | None:
-    """What a record says that belongs into a directory; None if it was withdrawn, or is nonsense."""
+    """The entry in a record of a directory; None if it was withdrawn, or is invalid."""
     record = found.record
     if not record.value:
         return None
@@ -59,7 +59,7 @@ def read_entry(found: Found) -> Message | None:
 
 
 def members_in(found: Iterable[Found]) -> list[Listed]:
-    """The members in what was got under a run's key."""
+    """The members among the records under a run's key."""
     rows = []
     for each in found:
         entry = read_entry(each) if each.record.subkey == MEMBER else None
@@ -85,14 +85,14 @@ class Rhythm:
         return now >= self._write_at or moved or (cut and now >= self._written_at + WHILE_CUT[0])
 
     def wrote(self, now: float, addresses: tuple[str, ...], held: bool) -> None:
-        """What came of it; `held`: at least one server has it."""
+        """Our entry was written; `held`: at least one server has it."""
         self._written, self._written_at = addresses, now
         pause = EVERY * self._rng.uniform(0.9, 1.0) if held else self._write_pause
         self._write_pause = AGAIN[0] if held else min(AGAIN[1], 2 * self._write_pause)
         self._write_at = now + pause
 
     def must_read(self, now: float, alone: bool, lost: int, cut: bool) -> bool:
-        """Whether others may be there whom we do not see. `lost`: members that we miss."""
+        """Whether there may be members that we do not see. `lost`: how many we miss."""
         is_new_loss, self._lost = lost > self._lost, lost
         if is_new_loss or (cut and now >= self._read_last + WHILE_CUT[1]):
             return True
@@ -108,7 +108,7 @@ class Rhythm:
 
 
 class Evidence:
-    """What the directory says against what membership says."""
+    """Where the directory contradicts membership."""
 
     def __init__(self) -> None:
         self._first: dict[PeerId, int] = {}  # the sequence of a lost member when we first saw it after the loss

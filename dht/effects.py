@@ -1,21 +1,21 @@
-"""What the DHT core asks of its shell, beside the Wake and Tell of shoal.protocol.effects, and what it tells it.
+"""What the DHT core asks of its shell, beside Wake and Tell of shoal.protocol.base.effects, and which events it tells.
 
-`now` of every input is in seconds of a clock that is never set, counting while the machine sleeps; what the wall clock
-shows beyond it is in `Kademlia.wall`, which the shell keeps true, because records expire by that (shoal.dht.clock).
+`now` of every input is in seconds of a clock that is never set and goes on while the machine sleeps. `Kademlia.wall`
+has the difference to the wall clock, by which records expire (shoal.dht.clock); the shell keeps it up to date.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.protocol.effects import Event, Tell, Wake
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Event, Tell, Wake
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Contact, Record, StoreResult
-from shoal.protocol.wire import Message
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Call:
     """Call `to`. The shell hands back `answered(now, number, answer)` or `failed(now, number)`, once, however late.
 
     The core has deadlines of its own: it goes on without an answer that is late, and takes note when it comes.
@@ -26,7 +26,7 @@ class Ask:
     message: Message
 
 
-Effect = Ask | Wake | Tell
+Effect = Call | Wake | Tell
 
 
 @dataclass(frozen=True, slots=True)

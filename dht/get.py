@@ -1,37 +1,176 @@
-"""One get: the places of a key are looked up side by side, and the newest version that any replica gives wins.
+"""Reading a key: its places are looked up side by side, and the newest version that any replica gives wins.
+
+`Tally` counts what replicas said, `WideRead` asks whole regions where the nearest servers are suspicious, and `Get` is
+one get from its beginning to its end.
 
 Rules:
-- Only the word of a server that is among the REPLICAS nearest of those that a lookup has found so far counts for its
-  place: others may keep what they were given once, and know nothing of later versions.
-- A place agrees when such a server gives the newest version of all that was found anywhere; or it is at its end, when
-  NEAREST of each path have answered. The get ends when no place is open, and `quorum` replicas agree or all are at
-  their end. So whoever holds one place, or stands first on the way to it, decides nothing alone; and a key under which
-  there is nothing costs few calls.
-- What we hold ourselves is one replica's word like any other.
-- Where all places are crowded (shoal.dht.region), the nearest may all be of one hand: others are asked, too.
-- The nearest server of each place that lacked something newest is given it: a copy on the path of those who come next.
+- Only answers of servers among the REPLICAS nearest that a lookup has found so far count for its place: others may keep
+  old copies, and know nothing of later versions.
+- A place agrees when such a server returns the newest version found anywhere. It is exhausted when NEAREST of each path
+  have answered. The get ends when every place agrees or is exhausted, and `quorum` replicas agree or all places are
+  exhausted. So an attacker who holds one place, or the first step of the way to it, decides nothing alone, and a
+  missing key costs few calls.
+- Our own copy counts as one replica.
+- Where all places are crowded (region.py), the nearest servers may all belong to an attacker. Then whole regions are
+  read, place by place, until replicas agree. The answers of the nearest count like those of any other replica: a
+  version that they hide is found elsewhere, and an old version of theirs loses to the newest.
+- The nearest server of each place that lacked the newest version of something is given it, for later readers.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from shoal.dht.calls import UNHEARD, Calls
 from shoal.dht.clock import Wall
-from shoal.dht.effects import Got
+from shoal.dht.effects import Found, Got
 from shoal.dht.keys import COPIES, REPLICAS, place
-from shoal.dht.lookup import Lookup
-from shoal.dht.path import Candidate, State
-from shoal.dht.region import is_crowded
+from shoal.dht.lookup import Candidate, Lookup, State
+from shoal.dht.record import Expired, Slot, check_record, rank, slot_of
+from shoal.dht.region import SECONDS, Region, Sweep, is_crowded
 from shoal.dht.table import Table
-from shoal.dht.tally import Tally
-from shoal.dht.wide_read import WideRead
-from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.dht import FindRecords, Nodes, Record, Records, Store
-from shoal.protocol.signing import Signer
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.signing import Signer
+from shoal.protocol.base.wire import Message
+from shoal.protocol.messages.dht import Contact, FindRecords, Nodes, Record, Records, Store
 
-NEAREST = 2  # servers at the end of each path that must have nothing before there is nothing
+Rank = tuple[int, int, bytes]
+IN_ALL = 20.0  # seconds, and what the last calls take
+NEAREST = 2  # servers at the end of each path that must have nothing before a key counts as missing
 MAX_CACHED = 8  # records given to one server that lacked them
+
+
+class Tally:
+    """Counts the replicas of the entries under one key."""
+
+    def __init__(self, key: Digest, subkeys: tuple[tuple[PeerId, str], ...], signer: Signer, wall: Wall) -> None:
+        self._key, self._wall = key, wall
+        self._subkeys = dict.fromkeys(subkeys)
+        self._signer = signer
+        self._newest: dict[Slot, tuple[Rank, Record]] = {}
+        self._words: dict[PeerId, dict[Slot, Rank]] = {}
+
+    def count(self, now: float, replica: PeerId, records: tuple[Record, ...]) -> None:
+        """Take in what `replica` holds; RemoteError, with nothing changed, if that is forged or was not asked for."""
+        word: dict[Slot, Rank] = {}
+        good: list[tuple[Slot, Rank, Record]] = []
+        for record in records:
+            slot = slot_of(record)
+            if record.key != self._key or (self._subkeys and slot[1:] not in self._subkeys):
+                raise RemoteError("answers with a record that was not asked for", replica)
+            if slot in word:
+                raise RemoteError("answers with two versions of one entry", replica)
+            try:
+                check_record(record, self._wall.at(now), self._signer, replica)
+            except Expired:
+                continue
+            word[slot] = rank(record)
+            good.append((slot, word[slot], record))
+        self._words[replica] = word
+        for slot, version, record in good:
+            if slot not in self._newest or version > self._newest[slot][0]:
+                self._newest[slot] = version, record
+
+    def has_heard(self, replica: PeerId) -> bool:
+        """Whether `replica` has said something."""
+        return replica in self._words
+
+    def is_whole(self, replica: PeerId) -> bool:
+        """Whether `replica` gave the newest version of all that was found, and that is something."""
+        word = self._words.get(replica, {})
+        return bool(self._newest) and all(word.get(slot) == version for slot, (version, _) in self._newest.items())
+
+    def lacks(self, replica: PeerId) -> tuple[Record, ...]:
+        """What was found and `replica`, which answered, does not hold in the newest version."""
+        word = self._words.get(replica)
+        if word is None:
+            return ()
+        return tuple(record for slot, (version, record) in self._newest.items() if word.get(slot, ()) < version)
+
+    def has_quorum(self, quorum: int) -> bool:
+        """Whether something was found, and for each entry so many replicas gave the newest version."""
+        return bool(self._newest) and all(found.replicas >= quorum for found in self.found())
+
+    def found(self) -> tuple[Found, ...]:
+        """The newest version of each entry, and how many replicas gave it."""
+        return tuple(
+            Found(record, sum(word.get(slot) == version for word in self._words.values()))
+            for slot, (version, record) in self._newest.items()
+        )
+
+
+class WideRead:
+    """Adds to `tally` what the servers of a key's regions hold, from `begin` until `on_end`."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        table: Table,
+        calls: Calls,
+        question: FindRecords,
+        tally: Tally,
+        quorum: int,
+        on_end: Callable[[float], None],
+    ) -> None:
+        self._me, self._table, self._calls = me, table, calls
+        self._question, self._tally, self._quorum, self._on_end = question, tally, quorum, on_end
+        self._sweeps: list[Sweep] = []
+        self._waiting: set[PeerId] = set()
+        self._until = 0.0
+        self._asked = 0
+        self.answers = 0
+
+    @property
+    def calls_made(self) -> int:
+        """What it cost."""
+        return self._asked + sum(sweep.calls_made for sweep in self._sweeps)
+
+    @property
+    def hops(self) -> int:
+        """The longest way."""
+        return max((sweep.hops + 1 for sweep in self._sweeps), default=0)
+
+    def begin(self, now: float) -> None:
+        """Find the servers around the next place."""
+        self._until = self._until or now + IN_ALL
+        target = int.from_bytes(place(self._question.key, len(self._sweeps)), "big")
+        region = Region.around(target, self._table)
+        sweep = Sweep(self._me, self._table, self._calls, region, min(now + SECONDS, self._until), self._swept)
+        self._sweeps.append(sweep)
+        sweep.begin(now)
+
+    def answered(self, now: float, contact: Contact, answer: Message) -> None:
+        """A server has answered."""
+        if not isinstance(answer, Records):
+            raise RemoteError(f"answers FindRecords with {type(answer).__name__}", contact.peer)
+        self._tally.count(now, contact.peer, answer.records)
+        self.answers += 1
+        self.failed(now, contact)
+
+    def failed(self, now: float, contact: Contact) -> None:
+        """A server is not waited for any longer."""
+        if contact.peer in self._waiting:
+            self._waiting.remove(contact.peer)
+            self._end_if_done(now)
+
+    def _swept(self, now: float, servers: list[Contact]) -> None:
+        question = dataclasses.replace(self._question, copy=len(self._sweeps) - 1)
+        unheard = [server for server in servers if not self._tally.has_heard(server.peer)]
+        self._waiting = {server.peer for server in unheard}
+        self._asked += len(unheard)
+        for server in unheard:
+            self._calls.ask(now, server, question, self)
+        self._end_if_done(now)
+
+    def _end_if_done(self, now: float) -> None:
+        if self._waiting:
+            return
+        if self._tally.has_quorum(self._quorum) or len(self._sweeps) == COPIES or now >= self._until:
+            self._on_end(now)
+        else:
+            self.begin(now)
 
 
 class Get:
@@ -108,7 +247,7 @@ class Get:
             self._end(now)
 
     def _look_deeper(self, now: float) -> None:
-        """Names cost nothing: whether there is a crowd is known when the nearest have answered."""
+        """Ask the nearest themselves: a name costs nothing, so a crowd counts only once its servers have answered."""
         self._is_deep = True
         for lookup in self._lookups:
             lookup.deepen(REPLICAS)

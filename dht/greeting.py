@@ -1,11 +1,11 @@
-"""Getting to know each other: who we are, who they are, and who of them serves.
+"""Greetings: nodes tell each other their addresses, and whether they serve.
 
 Rules:
-- A server enters the table when it has answered our Greet, and at no other time. So whoever greets us and says that it
-  serves is greeted back first.
-- One that no longer serves leaves the table with its next answer.
-- A peer is not greeted twice within PAUSE, however often it is heard of: nobody can make us call at will. One that did
-  not serve, and says itself that it does now, is greeted back all the same: a call for a call.
+- A server enters the table when it has answered our Greet, and at no other time. So a peer that greets us and says that
+  it serves is greeted in return first.
+- A server that no longer serves leaves the table with its next answer.
+- A peer is not greeted twice within PAUSE, however often it is named to us, so nobody can make us call at will. A peer
+  that did not serve, and says itself that it does now, is greeted in return all the same: a call for a call.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from shoal.dht.calls import Calls
 from shoal.dht.clock import Clocks, Wall
 from shoal.dht.hearsay import vet_addresses
 from shoal.dht.table import Table
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Contact, Greet, Greeted
-from shoal.protocol.wire import Message
 
 PAUSE = 30.0  # seconds
 REMEMBERED = 1024  # peers that were greeted
@@ -42,7 +42,7 @@ class Greeter:
         self._clocks = Clocks(calls, self._wall)
 
     def greet(self, now: float, contact: Contact, *, anew: bool = False) -> None:
-        """Say hello, unless we just have; `anew`: all the same."""
+        """Greet a peer, unless we just have; with `anew` in any case."""
         if contact.peer == self._me or (not anew and now - self._greeted.get(contact.peer, -PAUSE) < PAUSE):
             return
         self._greeted[contact.peer] = now
@@ -65,14 +65,14 @@ class Greeter:
         return self.greeted(now)
 
     def _has_changed(self, now: float, sender: PeerId, serves: bool) -> bool:
-        """Whether the sender had greeted us as one that does not serve, and does now."""
+        """Whether the sender did not serve when it greeted us last, and does now."""
         if not serves:
             self._clients[sender] = None
             if len(self._clients) > REMEMBERED:
                 self._clients.popitem(last=False)
         elif sender in self._clients:
             del self._clients[sender]
-            self._table.heard(now, sender)  # there is hope again
+            self._table.heard(now, sender)  # it may be dialled again
             return True
         return False
 
@@ -93,4 +93,4 @@ class Greeter:
             self._on_known(now, known, answer.serves)
 
     def failed(self, now: float, contact: Contact) -> None:
-        """The table knows of it."""
+        """Nothing follows here: the table counts silences."""

@@ -1,12 +1,13 @@
-"""Records stay with the nearest: given to those that come nearer, and to all the nearest again from time to time.
+"""Records stay with the servers nearest to their places: they are handed to servers that come nearer, and stored again
+with all the nearest from time to time.
 
 Rules:
 - A server that is new in the table, and among the REPLICAS nearest of a record's place, is given what lies there by the
   HEIRS nearest of the others; a single one may be gone or lying.
 - What nobody has stored with us for a period is stored again with all of the nearest, if we are among them. Periods
-  have jitter, and whoever is stored with waits for another period itself, so mostly one of the nearest does it.
-- What goes to one server goes in few calls, of BATCH records at most.
-- Who leaves gives away LAST records: there is no time for more, as the shell waits a moment only.
+  have jitter, and a server that is stored with waits for another period itself, so mostly one of the nearest does it.
+- What goes to one server goes in few calls, of at most BATCH records.
+- A node that leaves hands over LAST records at most, as the shell waits for a moment only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from shoal.dht.calls import UNHEARD, Calls
 from shoal.dht.keys import REPLICAS, node_id, place
 from shoal.dht.store import RecordStore
 from shoal.dht.table import Table
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.dht import Contact, Record, Store
 
 HEIRS = 2

@@ -1,6 +1,6 @@
-"""What others say about servers, checked before any of it is used: few, well-formed, and not the speaker itself.
+"""Checks of what peers say about servers, before any of it is used: few, well-formed, and not the speaker itself.
 
-Nothing here is believed. A contact that passes may be asked; it gets into the table when it has answered itself.
+Nothing here is believed. A contact that passes may be asked; it enters the table when it has answered itself.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from shoal.dht.keys import K
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.dht import Contact
 
 MAX_ADDRESSES = 8
@@ -43,7 +43,7 @@ def vet_addresses(addresses: Sequence[str], speaker: PeerId) -> None:
 
 
 def closer(me: PeerId, speaker: PeerId, named: Sequence[Contact]) -> list[Contact]:
-    """Those of the named that may be asked; RemoteError if no honest node gives such an answer."""
+    """The named contacts that may be asked; RemoteError if no honest node gives such an answer."""
     if len(named) > K:
         raise RemoteError(f"names {len(named)} contacts, {K} are the most", speaker)
     for contact in named:

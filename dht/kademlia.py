@@ -1,7 +1,7 @@
-"""The DHT core: a peer that finds others, and the records they sign, and serves others if it can be reached.
+"""The DHT core: it finds other peers and the records that they sign, and serves others if this node can be reached.
 
 Kademlia (Maymounkov and Mazieres 2002), with disjoint paths (S/Kademlia 2007) and records at several places. It is
-driven like every core (see shoal.dht.effects). Collaborators do the work, each in its file:
+driven like every core (see shoal.dht.effects). Its parts, each in its file:
 
     table     who serves          greeting  who gets into the table   upkeep    joining, and staying joined
     calls     who was asked what  lookup    from near to nearest      path      what one liar can spoil
@@ -29,12 +29,12 @@ from shoal.dht.server import Server
 from shoal.dht.store import LIMITS, Limits, RecordStore
 from shoal.dht.table import Table
 from shoal.dht.upkeep import Upkeep
-from shoal.protocol.effects import Timer
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.base.effects import Timer
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.signing import Signer
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Contact, FindRecords, Greet, Greeted, Record, StoreResult
-from shoal.protocol.signing import Signer
-from shoal.protocol.wire import Message
 
 MAX_RUNNING = 64  # gets and puts at once
 MAX_QUEUED = 4096  # that wait for their turn
@@ -68,15 +68,15 @@ class Kademlia:
     # -- commands -----------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        """Begin to keep up what will be known and held."""
+        """Begin to maintain the table and the records."""
         self._upkeep.start(now)
         self._handover.start(now)
         return self._calls.drain()
 
     def set_contact(self, now: float, addresses: tuple[str, ...], serves: bool) -> list[Effect]:
-        """Where we are reached, and whether others may ask us and store with us; those in our table are told.
+        """Set our addresses, and whether we serve; the servers in our table are told.
 
-        That we serve now is told to all who are connected: there may be no other server that they know.
+        That we begin to serve is told to all connected peers, too: they may know no other server.
         """
         changed = (addresses, serves) != (self._greeter.addresses, self._greeter.serves)
         begins = serves and not self._greeter.serves
@@ -91,12 +91,12 @@ class Kademlia:
         return self._finish(now)
 
     def link(self, now: float, peer: PeerId, up: bool) -> list[Effect]:
-        """A connection was made or lost. Whoever is there may be of the DHT, too, and is greeted."""
+        """A connection was made or lost. A peer with a new one may be part of the DHT, and is greeted."""
         self._calls.link(peer, up)
         return self.meet(now, [Contact(peer, ())]) if up else []
 
     def meet(self, now: float, contacts: Sequence[Contact]) -> list[Effect]:
-        """Greet peers that are known from elsewhere; those that serve enter the table, and the join begins."""
+        """Greet peers known from elsewhere; those that serve enter the table, and the join begins."""
         for contact in contacts:
             self._greeter.greet(now, contact)
         return self._finish(now)
@@ -104,7 +104,7 @@ class Kademlia:
     def get(
         self, now: float, ticket: int, key: Digest, subkeys: tuple[tuple[PeerId, str], ...] = (), quorum: int = 2
     ) -> list[Effect]:
-        """Read what lies under `key`, of `subkeys` only if there are any; ends with one Got."""
+        """Read the records under `key`, only those of `subkeys` if any are given; ends with one Got."""
 
         def begin(now: float) -> Task:
             task = Get(ticket, FindRecords(key, 0, subkeys), quorum, self._signer, self._calls, self.wall)
@@ -125,7 +125,7 @@ class Kademlia:
         return self._begin(now, begin)
 
     def leave(self, now: float) -> list[Effect]:
-        """Hand over what we hold, and be silent from now on."""
+        """Hand over the records that we hold, and do nothing from now on."""
         if self._greeter.serves:
             self._handover.leave(now)
         effects = self._calls.drain()
@@ -136,7 +136,7 @@ class Kademlia:
     # -- from the network ---------------------------------------------------------------------------------
 
     def serve(self, now: float, sender: PeerId, message: Message) -> tuple[Message, list[Effect]]:
-        """The answer to a call; RemoteError, before anything has changed, if it is one that nobody should make."""
+        """The answer to a call; RemoteError, before anything has changed, if no honest peer makes it."""
         if isinstance(message, Greet):
             answer: Message = self._greeter.serve(now, sender, message)
         else:
@@ -144,7 +144,7 @@ class Kademlia:
         return answer, self._finish(now)
 
     def greeted(self, now: float) -> Greeted:
-        """What we answer to a greeting, as of now: who was served it earlier may have waited for us to know."""
+        """Our answer to a greeting, as of now; the shell may have waited until we knew our addresses."""
         return self._greeter.greeted(now)
 
     def answered(self, now: float, number: int, answer: Message) -> list[Effect]:
@@ -166,7 +166,7 @@ class Kademlia:
     # -- questions ----------------------------------------------------------------------------------------
 
     def contacts(self) -> list[Contact]:
-        """The servers that we know, those first that we heard last."""
+        """The servers that we know, most recently heard first."""
         known = sorted(self._table.known(), key=lambda each: (each.silences, -each.seen))
         return [each.contact for each in known]
 

@@ -1,14 +1,14 @@
 """The id space: 256 bits in which nodes and keys lie, with the exclusive or of two ids as their distance.
 
-Kademlia (Maymounkov and Mazieres, IPTPS 2002). An id follows from a name by hashing, so nobody chooses its own, but
-whoever has patience can grind one: hence a key lies at COPIES places that have nothing to do with each other.
+Kademlia (Maymounkov and Mazieres, IPTPS 2002). An id follows from a name by hashing, so nobody can choose one; but an
+attacker can generate names until one hashes near a place. Hence a key lies at COPIES unrelated places.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from shoal.protocol.ids import Digest, PeerId, digest
+from shoal.protocol.base.ids import Digest, PeerId, digest
 
 BITS = 256
 COPIES = 3  # places of a key
@@ -23,19 +23,19 @@ def node_id(peer: PeerId) -> int:
 
 
 def place(key: Digest, copy: int) -> Digest:
-    """Where the records under `key` lie for the `copy`-th time, 0 <= copy < COPIES: a target for FindNode."""
+    """The place number `copy` of a key, 0 <= copy < COPIES: a target for FindNode."""
     return digest("dht place", key, bytes([copy]))
 
 
 def run_key(run: bytes) -> Digest:
-    """Under which its members are found."""
+    """The key under which a run's members are found."""
     return digest("dht run", run)
 
 
 def manifest_key(run: bytes) -> Digest:
-    """Under which those are found who can serve the manifest with this hash."""
+    """The key under which peers are found that can serve the manifest with this hash."""
     return digest("dht manifest", run)
 
 
 PUBLIC_RUNS = digest("dht public runs")
-"""Under which runs are announced that anybody may join."""
+"""The key under which public runs are announced."""

@@ -1,13 +1,14 @@
-"""Run links: what a person hands to another so that it joins a run.
+"""Run links: what a person hands to another to join a run.
 
     shoal:<run id>?p=<multiaddr>&p=<multiaddr>...          at most 300 characters
 
-The id is the hash of the run's manifest, so a link cannot lead into another run, whoever answers at its addresses. They
-are where to begin and no more: any node will do that knows the run, or others. Hence a link leaves out their PeerIDs
-(whose 52 characters each make room for two more peers), but those of relays; it is read with and without.
+The id is the hash of the run's manifest, so a link cannot lead into another run, whoever answers at its addresses. The
+addresses are only a starting point: any node will do that knows the run, or other nodes. Hence a link leaves out
+PeerIDs, except those of relays: they have 52 characters each, the room of two more addresses. It is read with and
+without them.
 
-What a link has beside ids and addresses is for later versions and ignored, unless it says by `v=` that it must be
-understood. A link comes from anywhere: all of it is checked here, once, before anybody is dialled.
+Other parameters are for later versions and ignored, unless `v=` says that they must be understood. A link comes from
+anywhere: all of it is checked here, once, before anything is dialled.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import quote, unquote
 
 from shoal.dht.scope import Scope, scope_of_host
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import RunId
-from shoal.protocol.multiaddrs import is_port, is_relayed, kind_of, place_of
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import RunId
+from shoal.protocol.base.multiaddrs import is_port, is_relayed, kind_of, place_of
 
 SCHEME = "shoal:"
 VERSION = 1

@@ -1,31 +1,114 @@
-"""One iterative lookup: from the nearest that we know to the nearest that there are, over disjoint paths.
+"""One iterative lookup (Kademlia's node lookup), from the nearest servers that we know to the nearest that there are.
+
+It uses disjoint paths, as in S/Kademlia (Baumgart and Mies 2007, section 4.4): each path has its own list of
+candidates, nearest first, fed by the answers of the servers that it has asked.
 
 Rules:
-- PATHS paths, each with one call on its way: ALPHA in all. Where our table holds all the nearest there is one path, and
-  it asks a single one first: in a small or quiet network one call is enough, and else ALPHA follow at once.
-- A silent node costs its path one patience. It may still answer, and is then as good as any.
-- The lookup ends when each path is at its end, or its owner stops it, or after so many calls.
+- PATHS paths, each with one call under way: ALPHA in all. Where our table holds all the nearest there is one path, and
+  it asks a single server first: in a small or quiet network one call is enough, and otherwise ALPHA follow at once.
+- Paths share who was asked, but not what was heard: a liar on one path cannot choose where another goes. A node is
+  asked once, by the path that comes to it first, and its answer feeds that path.
+- A candidate is hearsay. A speaker that has named MAX_DUDS more silent nodes than living ones is not listened to any
+  more, and candidates that only such speakers have named are not asked. So nobody can discredit a node by naming it
+  beside silent ones.
+- A silent node costs its path one deadline. It may still answer, and its answer counts then.
+- A path is finished when the nearest of its list have answered, as many as are wanted, and nobody nearer is left.
+- The lookup ends when all paths are finished, when its owner stops it, or after MAX_CALLS calls.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from heapq import nsmallest
 from itertools import islice
+from operator import attrgetter
 
 from shoal.dht.calls import Calls
 from shoal.dht.hearsay import closer
 from shoal.dht.keys import REPLICAS, K, node_id
-from shoal.dht.path import DISTANCE, Candidate, Path, State
 from shoal.dht.table import Table
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Nodes, Records
 
+MAX_CANDIDATES = 60  # of a path
+MAX_DUDS = 3
+DISTANCE = attrgetter("distance")
 PATHS = 3
 ALPHA = 3  # calls of a lookup on their way at once
 MAX_CALLS = 100
+
+
+class State(Enum):
+    """What a lookup knows of a candidate."""
+
+    NEW = auto()
+    ASKED = auto()
+    ANSWERED = auto()
+    FAILED = auto()
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A node that may be asked, shared by all paths that heard of it."""
+
+    contact: Contact
+    distance: int
+    hop: int
+    speakers: list[PeerId]  # who has named it; nobody, if it is from our own table
+    state: State = State.NEW
+    is_there: bool = False  # it has answered, if only with nonsense
+
+
+@dataclass(slots=True)
+class Path:
+    """The candidates of one path."""
+
+    duds: Counter[PeerId]  # of each speaker; the lookup's
+    waiting: int = 0  # calls of this path that are not overdue
+    _list: list[Candidate] = field(default_factory=list)
+    _offered: set[PeerId] = field(default_factory=set)
+
+    def offer(self, candidates: Iterable[Candidate]) -> None:
+        """Take these into the list, if they are near enough."""
+        for candidate in candidates:
+            if candidate.contact.peer not in self._offered:
+                self._offered.add(candidate.contact.peer)
+                self._list.append(candidate)
+        self._list.sort(key=DISTANCE)
+        del self._list[MAX_CANDIDATES:]
+
+    def usable(self) -> Iterator[Candidate]:
+        """Candidates that have not failed, nearest first."""
+        return (candidate for candidate in self._list if self._is_usable(candidate))
+
+    def next(self, wanted: int) -> Candidate | None:
+        """Whom to ask: the nearest that was not, if it is among the `wanted` nearest."""
+        for count, candidate in enumerate(self.usable()):
+            if count == wanted:
+                return None
+            if candidate.state is State.NEW:
+                return candidate
+        return None
+
+    def is_over(self, wanted: int) -> bool:
+        """Whether the `wanted` nearest have all answered."""
+        for count, candidate in enumerate(self.usable()):
+            if count == wanted:
+                return True
+            if candidate.state is not State.ANSWERED:
+                return False
+        return True
+
+    def _is_usable(self, candidate: Candidate) -> bool:
+        if candidate.state is State.NEW:
+            speakers = candidate.speakers
+            return not speakers or any(self.duds[speaker] < MAX_DUDS for speaker in speakers)
+        return candidate.state is not State.FAILED
+
 
 OnAnswer = Callable[[float, Candidate, Nodes | Records], None]
 OnMove = Callable[[float], None]

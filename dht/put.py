@@ -1,12 +1,12 @@
 """One put: find the REPLICAS nearest servers of each place of a key, and have each hold the record.
 
 Rules:
-- Where our table holds all the nearest, they are not looked for again; unless one of those says that it knows enough
-  servers that are nearer (TOO_FAR): then our table is still a newcomer's, and nobody in it is taken at its word.
-- A server that does not answer is replaced by the next nearest, SPARE times for each place. One that refuses is not:
-  its reason would be the next one's too.
-- A place that is crowded (shoal.dht.region) may be in one hand: there all servers of the region hold it, too.
-- If we are among the nearest ourselves, we hold the record like any other.
+- Where our table holds all the nearest, no lookup is made, unless one of them answers that it knows enough nearer
+  servers (TOO_FAR): then our table is incomplete, and a lookup follows.
+- A server that does not answer is replaced by the next nearest, SPARE times for each place. One that refuses is not
+  replaced: its reason would be the next one's too.
+- A crowded place (shoal.dht.region) may be under one attacker's control: there all servers of the region get it, too.
+- If we are among the nearest ourselves, we hold the record like any other server.
 - The put ends when each place has all its replicas or nobody is left to ask. A late answer counts until then.
 """
 
@@ -17,16 +17,15 @@ from collections.abc import Callable
 from shoal.dht.calls import Calls
 from shoal.dht.effects import Put
 from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
-from shoal.dht.lookup import Lookup
-from shoal.dht.path import State
+from shoal.dht.lookup import Lookup, State
 from shoal.dht.region import SECONDS, Region, Sweep, is_crowded
 from shoal.dht.table import Table
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Contact, Record, Store, Stored, StoreResult
-from shoal.protocol.wire import Message
 
-SPARE = 5  # servers of a place that are asked in the stead of silent ones
+SPARE = 5  # servers of a place that are asked instead of silent ones
 
 Keep = Callable[[float, Record, int], StoreResult]
 """keep(now, record, copy): hold it ourselves."""

@@ -1,26 +1,28 @@
-"""Whether others can dial us, and where: what a few peers found who tried, and what we try for others.
+"""Whether others can dial us, and where: a few peers try and tell us, and we do the same for others.
 
-    asker                                       the one that is asked
+    asker                                       the peer that is asked
     TryMe(its addresses)                  ->    dials anew, and sees by the handshake who answers
                                           <-    Reached(the addresses at which that was the asker)
 
 Rules for the asker:
-- Some connected peers of each scope and version of IP, a realm, are asked: at the start, when our addresses change, and
-  now and then. Who is connected by one version can say nothing of the other. Whoever wants to know it afresh has them
-  asked again; what they said before counts until somebody has answered. Who does not answer is left in peace for a
-  while, and others are asked in its place.
-- An address counts as confirmed if more of those asked in its realm found us there than found us nowhere in it; one
-  that we did not know of (the outer one of a forwarded port) if besides at least two did. So one liar can neither hide
-  nor invent us. Who found us at another address of the realm says nothing of this one: it dials the hosts by which it
-  is connected, and of a machine with two addresses half of the others may know the one, half the other.
-- Who has dialled us by itself has found us there, whatever comes of what it tries later.
-- We serve in the DHT while any address is confirmed. Only an internet address makes us `public`; one of IPv6 alone does
-  so only where nobody is connected by IPv4, as most others can dial nothing else.
+- Some connected peers of each scope and IP version, a realm, are asked: at the start, when our addresses change, and
+  from time to time. A peer that is connected by one IP version can say nothing about the other. `renew` has them asked
+  again; earlier answers count until there are new ones. A peer that does not answer is not asked again for a while, and
+  others are asked in its place.
+- An address counts as confirmed if more peers of its realm found us there than found us nowhere in the realm. An
+  address that we did not know of (the outer one of a forwarded port) needs at least two. So one liar can neither hide
+  nor invent us. A peer that found us at another address of the realm does not count against this one: it dials the
+  hosts by which it is connected, and of a machine with two addresses half of the peers may know one, half the other.
+- A peer that has dialled us by itself has found us there, whatever its later tries say.
+- We serve in the DHT while any address is confirmed, and not otherwise, however few servers there are: whoever asks a
+  server behind a router holds a circuit of its relay, of which there are few, and they are for runs.
+- Only an internet address makes us `public`; an IPv6 address alone does so only where nobody is connected by IPv4, as
+  most others can dial IPv4 only.
 
-Rules for the one that is asked, so that nobody scans or floods others through us: we dial the hosts that the asker is
-connected from, at the ports that it names, and no other; so there is nothing to learn about anybody else, and no
-loopback or LAN address is dialled for anybody who is not there. Few per question; per asker and in all at a bounded
-rate.
+Rules for the peer that is asked, so that nobody scans or floods others through us: we dial the hosts that the asker is
+connected from, at the ports that it names, and nothing else. So there is nothing to learn about anybody else, and no
+loopback or LAN address is dialled for a peer that is not there. Few dials per question; questions per asker and in all
+are rate-limited.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shoal.dht.scope import Scope, scope_of
-from shoal.protocol.allowance import Allowance, Allowances
-from shoal.protocol.ids import PeerId
-from shoal.protocol.multiaddrs import host_and_port, is_relayed, place_of
+from shoal.protocol.base.allowance import Allowance, Allowances
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.multiaddrs import host_and_port, is_relayed, place_of
 
 OPINIONS = 3  # that we want in each realm
 ASK_AGAIN = 1800.0  # seconds until an opinion is too old
@@ -102,17 +104,17 @@ class Reachability:
         self._old: set[PeerId] = set()  # whose opinion counts until we have a newer one
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
-        """Where we listen. If that has changed, all that was said is void."""
+        """Set where we listen. If that has changed, earlier answers are dropped."""
         own = tuple(place_of(address) for address in addresses)
         if own != self._own:
             self._own, self._opinions, self._silent = own, {}, {}
 
     def renew(self) -> None:
-        """Somebody wants to know it afresh: the same peers, or others, are asked again."""
+        """Have peers asked again, the same or others."""
         self._old = set(self._opinions)
 
     def whom_to_ask(self, now: float, linked: Iterable[tuple[PeerId, Realm]]) -> list[PeerId]:
-        """Of the connected peers, those whose opinion we want now."""
+        """The connected peers to ask now."""
         self._opinions = {peer: each for peer, each in self._opinions.items() if each.until > now}
         self._silent = {peer: until for peer, until in self._silent.items() if until > now}
         self._old.intersection_update(self._opinions)
@@ -131,11 +133,11 @@ class Reachability:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody's answer is waited for."""
+        """Whether no answer is outstanding."""
         return not self._asked
 
     def answered(self, now: float, peer: PeerId, realm: Realm, reached: Sequence[str]) -> None:
-        """A peer has tried: what it found cannot be at a port that is none of ours."""
+        """A peer has tried. Addresses with a port that is not ours are dropped."""
         ours = {where[1] for own in self._own if (where := host_and_port(own)) is not None}
         plausible = [each for each in reached if (where := host_and_port(each)) is not None and where[1] in ours]
         self._asked.discard(peer)
@@ -145,19 +147,19 @@ class Reachability:
         self._drop_outdated(realm)
 
     def came(self, peer: PeerId, at: Sequence[str]) -> None:
-        """A peer that has tried, perhaps in vain, is connected by having dialled us at these addresses of ours."""
+        """A peer that was asked has dialled us by itself at these addresses of ours."""
         known = self._opinions.get(peer)
         if known is not None and not set(at) <= set(known.reached):
             self._opinions[peer] = replace(known, reached=tuple(dict.fromkeys((*at, *known.reached))))
 
     def failed(self, now: float, peer: PeerId, realm: Realm) -> None:
-        """A peer did not try, or did not say what it found; what it said before counts until others have answered."""
+        """A peer did not answer; what it said before counts until others have answered."""
         self._asked.discard(peer)
         self._silent[peer] = now + RETRY
         self._drop_outdated(realm)
 
     def verdict(self) -> Verdict:
-        """What follows from all that was said."""
+        """What follows from all answers."""
         said = {realm: self._said(realm) for realm in REALMS}
         named = dict.fromkeys(each for realm in REALMS for reached in said[realm] for each in reached)
         confirmed = [address for address in named if self._is_confirmed(address)]
@@ -169,7 +171,7 @@ class Reachability:
         return Verdict(tuple(confirmed), "nat" if in_vain else "unknown")
 
     def _drop_outdated(self, realm: Realm) -> None:
-        """What was said in a realm before somebody said something newer, but for those who may still say it anew."""
+        """Drop old answers of a realm that has new ones, except those of peers that are being asked again."""
         there = {peer for peer, each in self._opinions.items() if each.realm == realm}
         if there - self._old:
             outdated = there & self._old - self._asked
@@ -199,7 +201,7 @@ class Tries:
 
 
 def to_dial(named: Sequence[str], connected_from: Sequence[str]) -> list[str]:
-    """What to dial for an asker that is connected from these addresses: those very hosts, at the ports it names."""
+    """What to dial for an asker that is connected from these addresses: those hosts, at the ports it names."""
     ports = dict.fromkeys(where[1] for each in named if (where := host_and_port(each)) is not None)
     direct = [each for each in connected_from if not is_relayed(each)]  # else it would be the relay's host
     hosts = dict.fromkeys(where[0] for each in direct if (where := host_and_port(each)) is not None)

@@ -1,22 +1,23 @@
 """Records: what a peer says under a key, signed by it, until a time that it names.
 
 Rules:
-- A record is checked before it is stored or believed, the cheap checks first. Whoever shows a bad one is blamed for it,
+- A record is checked before it is stored or believed, the cheap checks first. The peer that shows a bad one is blamed,
   not the author in whose name it speaks.
-- Of the versions of one entry the highest `rank` is the newest, and everybody agrees on which that is.
-- Clocks differ by up to MAX_SKEW. So a record that is over may be shown in good faith: `Expired` can be told apart.
-- A signature is checked once for each version, if the signer is one that remembers.
+- Of the versions of one entry the highest `rank` is the newest; all nodes order versions alike.
+- Clocks differ by up to MAX_SKEW, so an expired record may be shown in good faith: it raises `Expired`, which callers
+  can tell apart.
+- A signature is checked once for each version, if the signer is a `Remembering`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from shoal.protocol.errors import LocalError, RemoteError
-from shoal.protocol.ids import Digest, PeerId, RunId, content_hash, digest
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.ids import Digest, PeerId, RunId, content_hash, digest
+from shoal.protocol.base.signing import Signer, check_signature, signed
+from shoal.protocol.base.wire import encode
 from shoal.protocol.messages.dht import Record
-from shoal.protocol.signing import Signer, check_signature, signed
-from shoal.protocol.wire import encode
 
 RECORDS = RunId(digest("dht records"))  # the context of the signatures: they mean nothing in any run
 MAX_VALUE = 1024  # bytes
@@ -33,7 +34,7 @@ Slot = tuple[Digest, PeerId, str]
 
 
 class Expired(RemoteError):
-    """The record is over, by our clock. No proof of bad faith."""
+    """The record has expired, by our clock. No proof of bad faith."""
 
 
 def slot_of(record: Record) -> Slot:
@@ -42,12 +43,12 @@ def slot_of(record: Record) -> Slot:
 
 
 def rank(record: Record) -> tuple[int, int, bytes]:
-    """Higher is newer: by sequence, then by expiry; two that an author made by mistake, by their hash."""
+    """Higher is newer: by sequence, then by expiry, then (if an author made two by mistake) by hash."""
     return record.sequence, record.expires, content_hash(encode(record))
 
 
 def make_record(key: Digest, subkey: str, value: bytes, sequence: int, expires: int, signer: Signer) -> Record:
-    """A signed record of our own; LocalError if it is one that nobody would take."""
+    """A signed record of our own; LocalError if no server would accept it."""
     record = Record(key, signer.peer, subkey, value, sequence, expires, b"")
     if fault := _fault(record):
         raise LocalError(f"the record {fault}; make it smaller")
@@ -66,7 +67,7 @@ def check_record(record: Record, now: float, signer: Signer, shown_by: PeerId) -
 
 
 def _fault(record: Record) -> str | None:
-    """What is wrong with a record at any time, without a look at its signature."""
+    """What is wrong with a record regardless of time and signature."""
     if len(record.value) > MAX_VALUE:
         return f"has a value of {len(record.value)} bytes, over {MAX_VALUE}"
     if len(record.subkey) > MAX_SUBKEY:
@@ -81,7 +82,7 @@ def _fault(record: Record) -> str | None:
 
 
 class Remembering:
-    """A signer that does not verify again what it found good among the last `most` (about 150 bytes for each)."""
+    """A signer that remembers the last `most` good signatures, and does not verify them again (150 bytes each)."""
 
     def __init__(self, signer: Signer, most: int = REMEMBERED) -> None:
         self._signer, self._most = signer, most

@@ -1,13 +1,13 @@
-"""The region of a place: where records are put, and looked for, if somebody has ground identities that lie nearest.
+"""The region of a place: where records are stored and searched if an attacker's identities lie nearest to the place.
 
 Rules:
-- Honest ids are spread evenly; so from how many servers there are it follows how near the nearest of a place are to it.
-  A place is crowded where REPLICAS lie within a distance in which less than one is expected. By chance one in 200 is.
+- Honest ids are spread evenly, so the number of servers tells how near the nearest of a place should be. A place is
+  crowded if REPLICAS servers lie within a distance in which less than one is expected; by chance one in 200 is.
 - The region of a place are the ids that share so many leading bits with it that at least HONEST servers are expected
-  there, and at most twice as many. Somebody who would hide what lies there has to outnumber a whole region.
-- Its servers are found by lookups of points spread over it, as those who crowd around the place itself are not what is
-  nearest to them. Each node has points of its own, which nobody can foresee.
-- Handover knows nothing of it: what lies in a region stays until it ends or its author writes anew.
+  there, and at most twice as many. An attacker would have to outnumber a whole region to hide what lies there.
+- Its servers are found by lookups of points spread over it, as lookups of the place itself end at the attacker's
+  servers. Each node has points of its own, which nobody can predict.
+- Handover ignores regions: what lies in one stays until it expires or its author writes anew.
 
 Sridhar et al., Content Censorship in the InterPlanetary File System (NDSS 2024).
 """
@@ -20,10 +20,9 @@ from math import inf
 
 from shoal.dht.calls import Calls
 from shoal.dht.keys import BITS, REPLICAS, K, node_id
-from shoal.dht.lookup import Lookup
-from shoal.dht.path import State
+from shoal.dht.lookup import Lookup, State
 from shoal.dht.table import Table
-from shoal.protocol.ids import Digest, PeerId, digest
+from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.messages.dht import Contact
 
 HONEST = 8
@@ -43,7 +42,7 @@ class Region:
 
     @classmethod
     def around(cls, target: int, table: Table) -> Region:
-        """The region of a place, in a network that is as large as `table` lets us think."""
+        """The region of a place, in a network of the size that `table` suggests."""
         bits = BITS
         while bits > 0 and HONEST <= table.expected(1 << (bits - 1)) < inf:
             bits -= 1
@@ -66,7 +65,7 @@ class Region:
 
 
 def is_crowded(target: int, nearest: Sequence[Contact], table: Table) -> bool:
-    """Whether the nearest of a place, nearest first, are nearer than chance puts them; no, if we cannot tell."""
+    """Whether the nearest of a place, nearest first, are nearer than by chance; False if we cannot tell."""
     if len(nearest) < REPLICAS:
         return False
     return table.expected(node_id(nearest[REPLICAS - 1].peer) ^ target) < 1
@@ -84,12 +83,12 @@ class Sweep:
 
     @property
     def calls_made(self) -> int:
-        """What it cost."""
+        """How many calls it made."""
         return sum(lookup.calls_made for lookup in self._lookups)
 
     @property
     def hops(self) -> int:
-        """The longest way."""
+        """The most hops of any lookup."""
         return max(lookup.hops for lookup in self._lookups)
 
     def begin(self, now: float) -> None:

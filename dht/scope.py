@@ -1,18 +1,18 @@
-"""How far an address carries: this machine, a local network, the internet.
+"""Scopes of addresses: this machine, a local network, the internet.
 
-One DHT spans all three, so what a peer says of where others are is worth something only as far as it reaches us: an
-internet peer's 192.168.1.7 is another machine than ours. Hence
+One DHT spans all three, so an address that a peer names means something only within its scope: an internet peer's
+192.168.1.7 is another machine than ours. Hence
 
-- of all that a peer says, `heard` keeps the addresses whose scope is at least that of the connection it is said over; a
-  contact that is left without one is dropped;
+- of all addresses that a peer names, `heard` keeps those whose scope is at least that of the connection over which it
+  names them; a contact that is left without one is dropped;
 - of the addresses in a record, which anybody can have written, `worth_dialling` keeps those whose scope is at least
   that of our farthest connection, and those in a network to which we are attached.
 
-Of a list only one more is looked at than anybody may name (hearsay.py), so that the core still blames who names more.
+Lists are cut one item beyond what anybody may name (hearsay.py), so that the core still notices who names more.
 
-So nobody on the internet makes a node dial its own machine, nor hosts of private networks that it is not in; but for
-members of a run, which may span routed ones (node/peers/reach.py). A name is never looked up for a peer. Documentation
-networks (RFC 5737, RFC 3849) count as the internet, so that a network lab can play it.
+So nobody on the internet can make a node dial its own machine, or hosts of private networks that it is not in. Members
+of a run are an exception, as a run may span routed private networks (node/peers/reach.py). Names are never looked up
+for a peer. Documentation networks (RFC 5737, RFC 3849) count as the internet, so that a network lab can use them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
 from shoal.dht.hearsay import MAX_ADDRESS, MAX_ADDRESSES
 from shoal.dht.keys import K
+from shoal.protocol.base.multiaddrs import host_and_port, is_public
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Contact, Greet, Greeted, Nodes, Records
-from shoal.protocol.multiaddrs import host_and_port, is_public
-from shoal.protocol.wire import Message
 
 CACHED = 16_384  # addresses whose scope is remembered
 

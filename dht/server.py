@@ -1,16 +1,16 @@
-"""The serving side: answers to FindNode, FindRecords and Store, from whoever asks.
+"""The serving side: answers to FindNode, FindRecords and Store from any peer.
 
 Rules:
-- A request is answered, refused, or a RemoteError, before which nothing of ours has changed.
+- A request is answered, refused, or a RemoteError, before which nothing has changed.
 - What one peer may make us do is bounded, in a burst and over time: questions, where a long answer counts as several,
-  and records to store, each of which may cost the check of a signature. Of peers the last MOST_PEERS are known. These
+  and records to store, each of which may cost a signature check. The last MOST_PEERS peers are remembered. These
   tables, with the signatures that a Remembering signer has found good, take less than 4 MiB beside the store.
-- A record is refused where we know K servers that are nearer to its place: whoever looks for it asks those. So only
-  somebody who makes up keys that lie near to us can fill our store, and no record lies where nobody finds it. K and
-  not REPLICAS, because others know others than we do, and because records are also kept on the way to their place.
-  But not where we lie so near that fewer than K were to be expected: a place that is crowded needs others, too.
-- Who is given what it asks for needs few others, and is told of the REPLICAS nearest instead of the K nearest.
-- A node that does not serve stores nothing, since nobody asks it; it answers questions all the same.
+- A record is refused if we know K servers that are nearer to its place: readers ask those. So only an attacker who
+  generates keys near to us can fill our store, and no record lies where nobody finds it. The bound is K and not
+  REPLICAS because other nodes know other servers than we do, and because records are also kept on the way to their
+  place. It does not hold where we lie so near that fewer than K servers are expected: crowded places need others, too.
+- An answer that has what was asked for names the REPLICAS nearest servers only, instead of the K nearest.
+- A node that does not serve stores nothing, as nobody would ask it; it answers questions all the same.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from shoal.dht.clock import Wall
 from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.record import Expired, check_record
 from shoal.dht.store import RecordStore
-from shoal.protocol.allowance import Allowances
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.base.allowance import Allowances
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.signing import Signer
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import (
     Contact,
     FindNode,
@@ -37,8 +39,6 @@ from shoal.protocol.messages.dht import (
     StoreResult,
 )
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.signing import Signer
-from shoal.protocol.wire import Message
 
 
 class Neighbourhood(Protocol):

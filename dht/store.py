@@ -1,42 +1,148 @@
-"""The records that this node holds for others, bounded whoever sends what.
+"""The records that this node holds for others, within bounds whatever peers send.
+
+`Holdings` finds entries by key, by author and by the account that they are on, and decides nothing; `RecordStore`
+decides what is held.
 
 What is held:
 - One version of an entry (key, author, subkey): the newest (`record.rank`). An older one is refused.
 - Nothing that has expired. Storing a version again keeps it from being due for republishing, and adds a place.
-- At most LIMITS.records, which take at most BYTES_EACH of memory each, with all that leads to them: 32 MiB.
+- At most LIMITS.records, of at most BYTES_EACH of memory each, indexes included: 32 MiB.
 
-Each entry is on one account: its author's if the author itself stored it with us, else that of the peer who passed it
-on, until the author comes. So nobody who passes on thousands of strangers' records has more room than one peer.
+Each entry is on one account: its author's if the author itself stored it with us, else that of the peer that passed it
+on, until the author stores it. So a peer that passes on thousands of strangers' records has no more room than another.
 
-Who goes when there is no room:
+What is dropped when there is no room:
 - Where an author, or an account, has reached its own limit, a record of its own: the farthest from us, of equally far
   ones the one that ends soonest. If that is the new one, it is refused.
 - Where a key, or the whole store, is full: a record, chosen in the same way, of the account that has most in it; but
   never so that it is left with fewer than the new one's account, which then displaces its own, or is refused.
 
-So an account that keeps to an equal share of a full key or store loses nothing to the others, and one with a single
-record never loses it, whatever a flood of new names brings. The price: a key or a store that single records of as many
-names have filled takes no new name before some expire. Names cost nothing; that is why a key has three places.
+So an account that keeps to an equal share of a full key or store loses nothing to others, and one with a single record
+never loses it, however many new names an attacker uses. The price: a key or a store that is full of single records of
+different names takes no new name before some expire. Names cost nothing; that is why a key has three places.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from shoal.dht.clock import Wall
-from shoal.dht.holdings import Entry, Group, Holdings
 from shoal.dht.keys import COPIES, node_id, place
-from shoal.dht.record import slot_of
-from shoal.protocol.ids import Digest, PeerId
+from shoal.dht.record import Slot, rank, slot_of
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import encode
 from shoal.protocol.messages.dht import Record, StoreResult
 
+G = TypeVar("G", bound=Hashable)
 T = TypeVar("T")
 
 BYTES_EACH = 4096  # of memory: a record of the greatest size, and its share of every table
+
+
+class Entry:
+    """One entry, the newest version of it that has come, and on whose account it is."""
+
+    __slots__ = ("account", "distance", "rank", "record", "seen", "size", "targets")
+
+    def __init__(self, record: Record, account: PeerId) -> None:
+        self.record, self.account = record, account
+        self.rank = rank(record)
+        self.size = len(encode(record))
+        self.seen: list[float | None] = [None] * COPIES  # for each of the places it was stored for: when last
+        self.targets: dict[int, int] = {}  # where each of them lies
+        self.distance = 0  # from us to the nearest of these places
+
+    @property
+    def worth(self) -> tuple[int, int]:
+        """What is farthest from us is worth least, and of that what ends soonest."""
+        return -self.distance, self.record.expires
+
+
+Group = dict[Slot, Entry]
+
+
+class Groups(Generic[G]):
+    """Entries by a property of theirs, and which group is largest."""
+
+    def __init__(self) -> None:
+        self._groups: dict[G, Group] = {}
+        self._of_size: dict[int, dict[G, None]] = {}  # the groups with so many entries
+        self._largest = 0
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[G]:
+        return iter(self._groups)
+
+    def of(self, name: G) -> Group:
+        """The entries of a group, oldest first; not to be changed."""
+        return self._groups.get(name, {})
+
+    def largest(self) -> G:
+        """The group with most entries; of several, the one that has had as many for longest."""
+        return next(iter(self._of_size[self._largest]))
+
+    def add(self, name: G, slot: Slot, entry: Entry) -> None:
+        group = self._groups.setdefault(name, {})
+        group[slot] = entry
+        self._move(name, len(group) - 1, len(group))
+
+    def remove(self, name: G, slot: Slot) -> None:
+        group = self._groups[name]
+        del group[slot]
+        self._move(name, len(group) + 1, len(group))
+        if not group:
+            del self._groups[name]
+
+    def _move(self, name: G, before: int, after: int) -> None:
+        """One more or one less: so the largest size changes by one at most."""
+        if before:
+            del self._of_size[before][name]
+        if after:
+            self._of_size.setdefault(after, {})[name] = None
+        self._largest = max(self._largest, after)
+        if before and not self._of_size[before]:
+            del self._of_size[before]
+            if self._largest == before:
+                self._largest = after
+
+
+class Holdings:
+    """Entries in all their views."""
+
+    def __init__(self) -> None:
+        self.entries: Group = {}
+        self.keys: Groups[Digest] = Groups()
+        self.authors: Groups[PeerId] = Groups()
+        self.accounts: Groups[PeerId] = Groups()
+
+    def add(self, entry: Entry) -> None:
+        """Take in an entry that is not there."""
+        slot = slot_of(entry.record)
+        self.entries[slot] = entry
+        self.keys.add(entry.record.key, slot, entry)
+        self.authors.add(entry.record.author, slot, entry)
+        self.accounts.add(entry.account, slot, entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Forget an entry that is there."""
+        slot = slot_of(entry.record)
+        del self.entries[slot]
+        self.keys.remove(entry.record.key, slot)
+        self.authors.remove(entry.record.author, slot)
+        self.accounts.remove(entry.account, slot)
+
+    def charge(self, entry: Entry, account: PeerId) -> None:
+        """Put an entry that is there on another account."""
+        slot = slot_of(entry.record)
+        self.accounts.remove(entry.account, slot)
+        entry.account = account
+        self.accounts.add(account, slot, entry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,66 @@
 """The routing table: servers that answered us, in k-buckets by their distance from us.
 
 Rules:
-- Only who has answered us gets in, with the addresses that it gave itself; what others say of it is hearsay.
-- Who is in and lives stays: a node that has been up for long is likely to stay up, and a flood of newcomers moves
-  nobody out. Newcomers to a full bucket wait in line, the freshest first.
-- Two silences in a row put a contact out, unless nobody else has been heard since the first: then it is us who are cut
-  off. After one silence it is named to nobody.
-- A bucket takes a bounded number of contacts per prefix of addresses, waiting line included.
+- A server enters only after it has answered us, with the addresses that it gave itself; what others say of it is
+  hearsay.
+- A server that is in and lives stays: a node that has been up for long is likely to stay up, and a flood of newcomers
+  removes nobody. Newcomers to a full bucket wait in line, the freshest first.
+- Two silences in a row remove a contact, unless nobody else has been heard since the first: then we are cut off
+  ourselves. After one silence it is not named to others.
+- A bucket takes a bounded number of contacts per prefix of addresses, waiting line included: one rented machine can run
+  many nodes, but all have addresses from a few prefixes. Addresses of this machine and of local networks are exempt, as
+  an attacker who is there needs no sybils. Everything that is not an IP address counts as one prefix.
 
 Kademlia (Maymounkov and Mazieres 2002), sections 2.2 and 4.1.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import inf
 
 from shoal.dht.keys import BITS, K, node_id
-from shoal.dht.prefix import Prefixes, prefixes
-from shoal.protocol.ids import PeerId
+from shoal.dht.scope import Scope, scope_of
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.multiaddrs import host_and_port
 from shoal.protocol.messages.dht import Contact
 
+NARROW = {4: 24, 6: 64}  # bits: about one customer's addresses
+WIDE = {4: 16, 6: 48}  # bits: about one provider's addresses at one place
+CACHED = 16_384  # addresses whose prefixes are remembered
+
+Prefixes = tuple[tuple[str, ...], tuple[str, ...]]
+"""The narrow prefixes of a contact's addresses, and the wide ones."""
 WAITING = 5  # newcomers in line for a full bucket
 PER_NARROW, PER_WIDE = 5, 10  # contacts of a bucket in one /24, in one /16
 SILENCES = 2
-FRESH = 2400.0  # seconds: who was heard within is taken for alive, and a bucket refreshed within for whole
-VAIN, MOST_VAIN = 600.0, 512  # seconds for which who did not answer is not tried on hearsay; how many of them
+FRESH = 2400.0  # seconds: a contact heard within counts as alive, and a bucket refreshed within as complete
+VAIN, MOST_VAIN = 600.0, 512  # seconds for which a silent peer is not tried on hearsay; how many are remembered
 YOUNG = 60.0  # seconds between refreshes while we know fewer than K servers
+
+
+def prefixes(contact: Contact) -> Prefixes:
+    """The narrow and the wide prefixes of a contact's addresses on the internet, each once."""
+    return _of(contact.addresses)
+
+
+@lru_cache(CACHED)
+def _of(addresses: tuple[str, ...]) -> Prefixes:
+    pairs = [_prefixes(each) for each in addresses if scope_of(each) not in (Scope.LOOPBACK, Scope.LAN)]
+    return tuple(dict.fromkeys(pair[0] for pair in pairs)), tuple(dict.fromkeys(pair[1] for pair in pairs))
+
+
+def _prefixes(address: str) -> tuple[str, str]:
+    where = host_and_port(address)
+    if where is None:
+        return "", ""
+    host = where[0]
+    narrow, wide = (ipaddress.ip_network((host, length[host.version]), strict=False) for length in (NARROW, WIDE))
+    return str(narrow), str(wide)
 
 
 @dataclass(slots=True)
@@ -102,7 +134,7 @@ class Table:
     # -- changes ------------------------------------------------------------------------------------------
 
     def wants(self, now: float, contact: Contact) -> bool:
-        """Whether `contact` would get in at once if it answered us, and there is hope that it does."""
+        """Whether `contact` would get in at once if it answered us, and has not been silent of late."""
         if (
             contact.peer in self._known
             or contact.peer == self._peer
@@ -113,7 +145,7 @@ class Table:
         return bucket is None or (not bucket.is_full and bucket.has_room_for(contact))
 
     def doubt(self, now: float, named: Sequence[Contact]) -> list[Contact]:
-        """Those of the named that we would take in; so their buckets are not all that there is."""
+        """The named contacts that we would take in; their buckets count as incomplete from now on."""
         wanted = [contact for contact in named if self.wants(now, contact)]
         for contact in wanted:
             self._buckets.setdefault(self._bits(contact.peer), Bucket()).is_settled = False
@@ -137,7 +169,7 @@ class Table:
         return self._let_in(bucket) is newcomer
 
     def _update(self, now: float, bucket: Bucket, known: Known, contact: Contact) -> None:
-        """One that is in has said where it is; it goes if it has moved to where too many are."""
+        """A contact has told its addresses; it is removed if it has moved to a prefix that is full."""
         known.contact, before, known.prefixes = contact, known.prefixes, ((), ())
         if before != prefixes(contact) and not bucket.has_room_for(contact):
             self.forget(now, contact.peer)
@@ -168,7 +200,7 @@ class Table:
             self.forget(now, peer)
 
     def forget(self, now: float, peer: PeerId) -> None:
-        """`peer` is gone, or serves no more, or is not to be trusted."""
+        """Remove `peer`: it is gone, serves no more, or is not to be trusted."""
         self._note_vain(now, peer)
         bucket = self._buckets.get(self._bits(peer))
         if bucket is None:
@@ -190,7 +222,7 @@ class Table:
         self._silent.pop(known.contact.peer, None)
 
     def _let_in(self, bucket: Bucket) -> Known | None:
-        """Let the freshest that waits in, if there is room for it or somebody who has fallen silent."""
+        """Let the freshest waiting contact in, if there is room or a member has been silent."""
         if not bucket.waiting:
             return None
         if bucket.is_full:
@@ -219,7 +251,7 @@ class Table:
     def is_complete(self, target: int, count: int, now: float) -> bool:
         """Whether we know all servers among the `count` nearest to `target`, and have heard each of late.
 
-        A bucket that is not full holds all that there are, if it has settled; a full one is a choice.
+        A bucket that is not full is complete, if it has settled; a full one may lack servers.
         """
         found = 0
         for bucket in self._towards(target):
@@ -243,12 +275,12 @@ class Table:
         return sum(node_id(contact.peer) ^ target < mine for contact in self.closest(target, count))
 
     def crowd(self, target: int) -> int:
-        """So many at least that we know are nearer to `target` than we: all of the bucket in which it would lie."""
+        """A lower bound of how many known servers are nearer to `target` than we: all of its bucket."""
         bucket = self._buckets.get((self._me ^ target).bit_length())
         return len(bucket.members) if bucket else 0
 
     def stalest(self) -> Known | None:
-        """Whom to ask next whether it is there: who has fallen silent, or else whom we have not heard for longest."""
+        """The contact to check next: a silent one, or else the one not heard for longest."""
         for known in self._silent.values():
             return known
         return next(iter(self._known.values()), None)
@@ -261,7 +293,7 @@ class Table:
         return float(len(near) * (1 << BITS) / (node_id(near[-1].peer) ^ self._me))
 
     def expected(self, distance: int) -> float:
-        """How many servers there should be within `distance` of a place; as many as you like, where we know too few."""
+        """How many servers are expected within `distance` of a place; infinity while we know too few to say."""
         if len(self) < K:
             return inf
         return self.population() * distance / (1 << BITS)

@@ -1,13 +1,13 @@
-"""Keeping the table alive: joining, asking the silent, filling buckets, looking around us.
+"""Keeping the routing table alive: joining, checking silent contacts, filling buckets, looking up our neighbourhood.
 
 Rules:
-- A join is a lookup of ourselves and then a refresh of every bucket; it begins with the first server that we get to
-  know, and anew if we should lose them all.
-- Every tick the contact heard least recently is asked whether it is there, if that was long ago. In a quiet network
+- A join is a lookup of our own id, and then a refresh of every bucket. It begins with the first server that we get to
+  know, and again if we lose them all.
+- At every tick the contact heard least recently is asked whether it is there, if that was long ago. In a quiet network
   that is one short call; a busy one needs none.
-- A bucket is refreshed by asking a member for what is near a random point in it, again and again until nobody is named
-  that it has room for. Of each answer a few are greeted: so its members lie apart from each other.
-- Buckets near us are seldom full, so those around us come to know each other: they hold the same records.
+- A bucket is refreshed by asking a member for what is near a random point in it, until no answer names a server that
+  the bucket has room for. A few contacts of each answer are greeted, so that a bucket's members are spread out.
+- Buckets near us are seldom full, so neighbours come to know each other: they hold the same records.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from shoal.dht.hearsay import closer
 from shoal.dht.keys import K, node_id
 from shoal.dht.lookup import Lookup
 from shoal.dht.table import Bucket, Table
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import DIGEST_SIZE, Digest, PeerId
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import DIGEST_SIZE, Digest, PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Contact, FindNode, Nodes
-from shoal.protocol.wire import Message
 
 TAKEN = 5  # contacts of one answer that are greeted to fill a bucket
 
@@ -45,7 +45,7 @@ SILENT = 20.0  # seconds after which one that did not answer is asked again
 
 
 class Upkeep:
-    """Joins, and keeps what a join gives."""
+    """Joins the network, and maintains the routing table."""
 
     def __init__(self, me: PeerId, rng: random.Random, table: Table, calls: Calls, greeter: Greeter) -> None:
         self._me, self._rng, self._table, self._calls, self._greeter = me, rng, table, calls, greeter
@@ -61,7 +61,7 @@ class Upkeep:
         self._calls.wake(now, self._rng.uniform(0.0, self._pace.tick), "tick")
 
     def met(self, now: float, contact: Contact, serves: bool) -> None:
-        """A server has come into the table; or a client has answered, who may know servers."""
+        """A server has entered the table; or a client has answered, which may know servers."""
         if not serves:
             if not len(self._table):
                 self._calls.ask(now, contact, FindNode(_digest(node_id(self._me))), self)
@@ -122,7 +122,7 @@ class Upkeep:
             self._calls.ask(now, known.contact, FindNode(_digest(node_id(self._me) ^ offset)), self)
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:
-        """Somebody knows others who may be in its bucket."""
+        """An answer with contacts that may belong to the bucket."""
         if not isinstance(answer, Nodes):
             raise RemoteError(f"answers FindNode with {type(answer).__name__}", contact.peer)
         named = self._table.doubt(now, closer(self._me, contact.peer, answer.closer))
@@ -130,7 +130,7 @@ class Upkeep:
             self._greeter.greet(now, each)
 
     def failed(self, now: float, contact: Contact) -> None:
-        """The next tick asks another."""
+        """Nothing follows: the next tick asks another."""
 
 
 def _digest(number: int) -> Digest:

@@ -1,4 +1,4 @@
-"""Ask a model that is served, with OpenAI's client (pip install openai); what it writes comes as it is made.
+"""Ask a served model with OpenAI's client (pip install openai), and print its answer as a stream.
 
 shoal serve CHECKPOINT
 python examples/ask.py "Once upon a time"

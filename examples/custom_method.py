@@ -1,11 +1,12 @@
-"""A training method of one's own, tried against DiLoCo in the laboratory: virtual workers in one process, no network.
+"""A custom training method, compared with DiLoCo in the laboratory: virtual workers in one process, no network.
 
     python examples/custom_method.py [rounds]
 
-A method is a pure class (node/methods/method.py): when peers exchange, what they send, what they make of the answer.
-This one is DiLoCo whose outer step is Lion's (Chen et al., arXiv 2302.06675): it goes by the signs of the momentum, so
+A method is a pure class (node/training/methods/method.py): when peers exchange, what they send, what they make of the
+answer. This one is DiLoCo with Lion's outer step (Chen et al., arXiv 2302.06675): it uses the signs of the momentum, so
 that a round changes all weights equally far. A run on the network names its method in its manifest, and each member
-has the code already: to use yours there, add it to node/methods/registry.py and node/spec/method.py on all machines.
+must have the code already: to use yours there, add it to node/training/methods/registry.py and
+node/manifest/method.py on all machines.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from torch import Tensor
 from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.network import Network
 from shoal.node.lab.study import Study
-from shoal.node.methods.diloco import DiLoCo
-from shoal.node.methods.method import MOMENTUM, PARAMETERS, Answer, Method, Vectors
-from shoal.node.spec.manifest import parse_manifest
+from shoal.node.manifest.manifest import parse_manifest
+from shoal.node.training.methods.diloco import DiLoCo
+from shoal.node.training.methods.method import MOMENTUM, PARAMETERS, Answer, Method, Vectors
 
 INNER_STEPS, WORKERS = 10, 4
 MANIFEST = f"""

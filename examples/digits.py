@@ -1,9 +1,9 @@
-"""An image classifier on scikit-learn's digits, in an ordinary loop, trained by whoever has the run's link.
+"""An image classifier on scikit-learn's digits, in an ordinary loop, trained by everybody who has the run's link.
 
-    python examples/digits.py                     founds a run, and says by which link others join it
-    python examples/digits.py shoal:...           joins it, on any machine; run it again, and it goes on
+    python examples/digits.py                     creates a run, and prints the link by which others join it
+    python examples/digits.py shoal:...           joins it, on any machine; run it again to continue
 
-Two members are needed, each with a node of its own (SHOAL_HOME), which is started if none runs.
+Two members are needed, each with its own node (SHOAL_HOME), which is started if none runs.
 """
 
 from __future__ import annotations

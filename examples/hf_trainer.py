@@ -1,7 +1,7 @@
-"""A language model of Hugging Face's transformers in their own Trainer, trained by whoever has the run's link.
+"""A language model of Hugging Face's transformers in their own Trainer, trained by everybody who has the run's link.
 
-    python examples/hf_trainer.py TEXT...                   founds a run about your text files, and prints its link
-    python examples/hf_trainer.py TEXT... --link shoal:...  joins it with text of your own
+    python examples/hf_trainer.py TEXT...                   creates a run about your text files, and prints its link
+    python examples/hf_trainer.py TEXT... --link shoal:...  joins it with your own text
 
 It needs `pip install 'shoal[hf]'`. Nothing is downloaded: the model is tiny and made here, tokens are bytes.
 """
@@ -16,7 +16,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from shoal.node import create, join
-from shoal.node.script.hf import ShoalCallback
+from shoal.node.client.script.hf import ShoalCallback
 
 parser = argparse.ArgumentParser(description="Train a small language model, together.")
 parser.add_argument("text", nargs="+", type=Path, help="files to learn from")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.node.script.api import create as create
-    from shoal.node.script.api import join as join
+    from shoal.node.client.script.api import create as create
+    from shoal.node.client.script.api import join as join
 
 __all__ = ("create", "join")
 
@@ -17,6 +17,6 @@ __all__ = ("create", "join")
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from shoal.node.script import api
+    from shoal.node.client.script import api
 
     return getattr(api, name)

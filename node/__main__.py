@@ -1,6 +1,6 @@
 """`python -m shoal.node` is the `shoal` command, also where no script is on the PATH."""
 
-from shoal.node.cli import main
+from shoal.node.client.cli import main
 
 if __name__ == "__main__":
     main()

@@ -1,88 +1,79 @@
-"""The arrows between the packages, as pure functions over source text; `test_architecture.py` holds them.
+"""The layers of the tree and the rules for what a file may import, as pure functions over source text.
 
-The rules:
-- node -> dht -> protocol, never back; inside protocol values <- cores <- shells; imports are absolute.
+The rules, held by `test_architecture.py`:
+- A file imports only from its own layer and those below it (LAYERS), lazy and TYPE_CHECKING imports included; and no
+  import is part of a circle, not even within a layer. Imports are absolute.
 - A core reads no clock, opens no socket, starts no task or thread, draws no randomness of its own.
-- libp2p and trio stay behind protocol/host.py and what it is made of.
+- libp2p and trio stay behind protocol/net/transport/host.py and what it is made of.
 - torch stays in the codecs, the reducers and the training side.
 - Nothing that a peer or a file says is ever executed: no pickle, torch.load, eval, exec or import by name.
+- A worker and its daemon are two processes, which share node/ipc alone: node/worker is imported on its own side only,
+  which never imports node/supervisor.
 - No work is handed to asyncio's own threads, which all share: each purpose has its pool.
 - `shoal --help` imports neither torch nor libp2p, and the daemon imports no torch before it joins a run.
-
-A module directly in protocol/ is a core unless it is listed as a value or a shell, so that a new file is held
-to the strictest rules until someone says why not. All of dht/ is cores: its shell is in node/.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-PACKAGES = ("protocol", "dht", "node")  # each may import itself and those before it
+PACKAGES = ("protocol", "dht", "node")
 
-VALUES = {"errors", "estimate", "ids", "effects", "messages", "shortages", "signing", "wire"}
-SHELLS = {
-    *("host", "raw_stream", "swarm", "session", "muxer", "muxed", "packets"),  # libp2p
-    *("bridge", "transport"),  # and asyncio's view of it
-    "circuit",  # relays
-    "bulk",  # payloads
-    *("throttle", "pool"),  # threads and tasks share them
-    *(
-        "incoming",
-        "arrivals",
-        "dialing",
-        "racing",
-        "tasks",
-        "ports",
-        "addresses",
-        "resolving",
-        "interfaces",
-    ),  # who is where
-    *("network", "neighbours", "link", "surroundings", "lane", "calls", "complaints"),  # frames to peers by name
-    *("identity", "private_file", "version", "descriptors"),  # key files, our version, how many files may be open
-}
-TENSORS = {"compression", "reduction"}  # sub-packages of pure functions on tensors
-ROOM = "memory"  # what tensors and shells take memory from; it is locked, as any thread may
-ROOM_FILE = f"protocol/{ROOM}.py"
-PURE, SHELL = 1, 3
-RANKS = {**dict.fromkeys(VALUES, 0), **dict.fromkeys((*TENSORS, ROOM), 2), **dict.fromkeys(SHELLS, SHELL)}
+# From the bottom up: a file belongs to the longest of these that its path begins with.
+LAYERS = (
+    *("protocol/base", "protocol/messages"),
+    *("protocol/tensors/memory", "protocol/tensors"),
+    "protocol/membership",
+    *("protocol/rounds/agreement", "protocol/rounds/allreduce", "protocol/rounds/matchmaking"),
+    *("protocol/rounds/commit", "protocol/rounds", "protocol/catchup", "protocol/member", "protocol/replicas"),
+    *("protocol/net/system", "protocol/net/measure", "protocol/net/libp2p", "protocol/net/circuit"),
+    *("protocol/net/transport", "protocol/net/bulk", "protocol/net/peers", "protocol"),
+    "dht",
+    *("node/base", "node/ipc", "node/manifest", "node/api", "node/handout"),
+    *("node/training/data", "node/training/models", "node/training/methods", "node/training/state"),
+    *("node/training/trainer", "node/training/checkpoint", "node/training", "node/lab"),
+    *("node/worker", "node/supervisor"),
+    *("node/peers/gateway", "node/peers"),
+    *("node/experts", "node/run"),
+    *("node/inference", "node/diffusion", "node/extensions"),
+    *("node/daemon", "node/client", "node"),
+)
+
+# Cores, values and functions on tensors: what is decided in them follows from their arguments alone.
+PURE = (
+    *(f"protocol/{name}/" for name in ("base", "messages", "tensors", "membership", "rounds", "catchup", "member")),
+    *("protocol/replicas/", "protocol/net/measure/", "protocol/net/libp2p/guests.py"),
+    "dht/",  # its shell is node/peers/discovery.py
+)
+ROOM_FILE = "protocol/tensors/memory.py"  # what tensors and shells take memory from; it is locked, as any thread may
 
 IMPURE = {
     *("asyncio", "trio", "anyio", "aiohttp", "socket", "ssl", "select", "selectors", "subprocess"),
     *("threading", "multiprocessing", "concurrent", "queue", "time", "datetime", "secrets", "uuid", "os"),
 }
 LIBP2P = {"libp2p", "trio"}
-LOOKING_UP = ("protocol/resolving.py", "node/serve/app.py")  # the second before anything else runs
 LIBP2P_ALLOWED = (
-    *(f"protocol/{name}.py" for name in ("host", "raw_stream", "swarm", "session", "muxer", "muxed", "packets")),
+    *("protocol/net/libp2p/", "protocol/net/transport/host.py"),
     *(
-        f"protocol/circuit/{name}.py"
-        for name in ("circuits", "client", "meeting", "mirror", "punch", "relay", "sockets", "speech")
+        f"protocol/net/circuit/{name}.py"
+        for name in ("client", "meeting", "probes", "punch", "relay", "sockets", "speech")
     ),
 )
+LOOKING_UP = ("protocol/net/system/resolving.py", "node/inference/http/server.py")  # the second before all else
 TORCH = {"torch", "safetensors.torch"}
-TRAINING = (
-    *(f"dataset/{name}" for name in ("corpus", "lanes", "tokens", "stream")),
-    *(f"worker/{name}" for name in ("worker", "stints", "replica")),
-    *("up/job", "checkpoint/write", "checkpoint/read"),
-    *(
-        f"serve/{name}"
-        for name in ("decoder", "local", "library", "source", "folder", "models", "threads", "live/source")
-    ),
-)
 TORCH_ALLOWED = (
-    *("protocol/compression/", "protocol/reduction/", "node/methods/", "node/models/", "node/lab/", "node/script/"),
-    *(
-        "node/experts/merging.py",
-        "node/experts/posterior.py",
-        "node/experts/files.py",
-        "node/experts/seeds.py",
-        "node/experts/evaluation.py",
-    ),
-    *("node/serve/ensemble/", "node/serve/images/", "node/diffusion/", "node/trainer/"),
-    "node/state/",  # what a daemon loads with its first run
-    *(f"node/{name}.py" for name in TRAINING),
+    *("protocol/tensors/compression/", "protocol/tensors/reduction.py"),
+    *(f"node/training/{name}/" for name in ("models", "methods", "state", "trainer")),  # loaded with the first run
+    *(f"node/training/data/{name}.py" for name in ("corpus", "lanes", "tokens", "stream")),
+    *(f"node/training/checkpoint/{name}.py" for name in ("read", "write")),
+    *(f"node/experts/{name}.py" for name in ("merging", "posterior", "files", "seeds", "evaluation")),
+    *(f"node/worker/{name}.py" for name in ("worker", "stints", "weights")),
+    *(f"node/inference/{name}.py" for name in ("local", "library", "models", "folder", "live")),
+    *("node/run/naming.py", "node/inference/ensemble/", "node/diffusion/"),
+    *("node/lab/", "node/client/script/", "node/client/up/job.py"),
 )
+WORKERS = ("node/worker/", "node/diffusion/worker.py", "node/client/script/")  # built-in workers, and users' scripts
 EXECUTING = {
     *(f"builtins.{name}" for name in ("eval", "exec", "compile", "__import__")),
     *("pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "runpy"),
@@ -152,20 +143,19 @@ def violations(path: str, source: str) -> list[str]:
 
 
 def check_import(path: str, line: int, name: str) -> Iterator[tuple[int, str]]:
-    package = path.split("/")[0]
     top, _, rest = name.partition(".")
     if not top or top in PACKAGES:
         yield line, f"imports {name}: only `shoal.{rest or top}` style names hold outside the source tree"
-    if top == "shoal":
-        imported = rest.split(".")[0]
-        if imported not in PACKAGES[: PACKAGES.index(package) + 1]:
-            yield line, f"{package} imports {name}: the arrow goes node -> dht -> protocol"
-        elif package == imported == "protocol" and rank(path) < rank(rest.replace(".", "/")):
-            yield line, f"imports {name}: the arrow goes shells -> tensors -> cores -> values"
+    if top == "shoal" and layer_of(path) < layer_of(rest.replace(".", "/")):
+        yield line, f"imports {name}: upward, from {LAYERS[layer_of(path)]} (the layers are in tests/architecture.py)"
+    if within(name, {"shoal.node.worker"}) and not path.startswith(WORKERS):
+        yield line, f"imports {name}: a worker is another process, and what is shared with it lies in node/ipc"
+    if path.startswith(WORKERS) and within(name, {"shoal.node.supervisor"}):
+        yield line, f"imports {name}: the daemon is another process, and what is shared with it lies in node/ipc"
     if is_pure(path) and within(name, IMPURE):
         yield line, f"a core imports {name}: clocks, sockets and tasks belong to a shell"
-    if within(name, LIBP2P) and path not in LIBP2P_ALLOWED:
-        yield line, f"imports {name}: libp2p and trio stay behind protocol/host.py"
+    if within(name, LIBP2P) and not path.startswith(LIBP2P_ALLOWED):
+        yield line, f"imports {name}: libp2p and trio stay behind protocol/net/transport/host.py"
     if within(name, TORCH) and not path.startswith(TORCH_ALLOWED):
         yield line, f"imports {name}: torch stays in the codecs, the reducers and the training side"
 
@@ -191,7 +181,10 @@ def check_threads(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def check_look_ups(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr == "getaddrinfo" and path not in LOOKING_UP:
-            yield node.lineno, "looks a name up, which may take minutes: protocol/resolving.py does, in its own threads"
+            yield (
+                node.lineno,
+                "looks a name up, which may take minutes: protocol/net/system/resolving.py does, in its own threads",
+            )
 
 
 def check_randomness(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -204,21 +197,61 @@ def check_randomness(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, "a core makes an unseeded Random: one is passed in"
 
 
-def rank(path: str) -> int:
-    """Where a path of protocol/ stands among values, cores, tensors and shells."""
-    parts = path.removesuffix(".py").split("/")
-    return RANKS.get(parts[1], PURE) if len(parts) > 1 and parts[1] != "__init__" else 0
+def layer_of(path: str) -> int:
+    """The place in LAYERS of a file, or of a module written as a path; what lies in none of them stands on top."""
+    parts = path.removesuffix(".py").removesuffix("/__init__").split("/")
+    prefixes = ("/".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((LAYERS.index(prefix) for prefix in prefixes if prefix in LAYERS), len(LAYERS) - 1)
 
 
 def is_pure(path: str) -> bool:
-    """Whether the rules for cores hold here: they do for values and for functions on tensors too."""
-    return path.startswith("dht/") or (path.startswith("protocol/") and rank(path) < SHELL and path != ROOM_FILE)
+    return path.startswith(PURE) and path != ROOM_FILE
+
+
+# -- the graph of all imports --------------------------------------------------------------------------------
+
+
+def import_graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """To each file the files of which it imports something, at whatever place in it."""
+    graph: dict[str, set[str]] = {}
+    for path, source in sources.items():
+        names = (name for _, name in imports(ast.walk(ast.parse(source))) if name.startswith("shoal."))
+        graph[path] = {files[-1] for name in names if (files := files_of(name, sources))} - {path}
+    return graph
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[str]:
+    """Every group of files that import each other, directly or through others (Tarjan's components)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[str] = []
+
+    def visit(file: str) -> None:
+        order[file] = lowest[file] = len(order)
+        stack.append(file)
+        for target in sorted(graph[file]):
+            if target not in order:
+                visit(target)
+            if target in stack:
+                lowest[file] = min(lowest[file], lowest[target])
+        if lowest[file] == order[file]:
+            circle = [stack.pop()]
+            while circle[-1] != file:
+                circle.append(stack.pop())
+            if len(circle) > 1:
+                found.append("a circle: " + ", ".join(sorted(circle)))
+
+    for file in graph:
+        if file not in order:
+            visit(file)
+    return found
 
 
 # -- what importing a module drags in -----------------------------------------------------------------------
 
 
-def dragged_in(sources: dict[str, str], start: str) -> dict[str, str]:
+def dragged_in(sources: Mapping[str, str], start: str) -> dict[str, str]:
     """Every outside name that importing the file `start` imports, with the chain of files to it."""
     chains, pending = {start: start}, [start]
     outside: dict[str, str] = {}
@@ -235,7 +268,7 @@ def dragged_in(sources: dict[str, str], start: str) -> dict[str, str]:
     return outside
 
 
-def files_of(name: str, sources: dict[str, str]) -> list[str]:
+def files_of(name: str, sources: Mapping[str, str]) -> list[str]:
     """The files that importing `shoal.a.b.c` runs: each package's __init__ on the way, and the module."""
     parts = name.split(".")[1:]
     prefixes = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]

@@ -6,22 +6,23 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
 
-from shoal.node.api import serve_api
-from shoal.node.dataset.supply import DataStanding
-from shoal.node.home import DaemonInfo, Home
-from shoal.node.netcheck.facts import Facts
-from shoal.node.netcheck.findings import report
-from shoal.node.options import NodeSettings
-from shoal.node.run.description import describe
-from shoal.node.run.introduction import Introduction
+from shoal.node.api.faults import UnknownRound, find_run
+from shoal.node.api.operations import TABLE, Handler
+from shoal.node.base.home import DaemonInfo, Home
+from shoal.node.base.options import NodeSettings
+from shoal.node.daemon.diagnostics.node_checks import Facts, report
+from shoal.node.daemon.web.server import serve_api
+from shoal.node.manifest.introduced import Introduction
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.run.introduction import describe
 from shoal.node.run.meters import Meters
-from shoal.node.service import Answer, UnknownRound, find_run
-from shoal.node.spec.manifest import Manifest
-from shoal.protocol.errors import LocalError, RemoteError, TransportError
-from shoal.protocol.failure import Kind
-from shoal.protocol.ids import PeerId
-from shoal.protocol.version import shoal_version
+from shoal.node.training.data.supply import DataStanding
+from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.system.version import shoal_version
+from shoal.protocol.rounds.matchmaking.failure import Kind
 from tests.fake_timeline import TIMELINE
 
 PEER = "12D3KooWFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFake"
@@ -44,7 +45,7 @@ STEPS = [
     },
     STEP | {"live": True, "way": "relay", "where": CIRCUIT, "code": "ok", "words": "", "times": 1},
 ]
-EXAMINED: list[Answer] = [
+EXAMINED: list[dict[str, Any]] = [
     {"event": "peer", "peer": PEER, "path": None, "addresses": [{"address": CIRCUIT, "from": ["dht", "cache"]}]},
     *STEPS,
     {
@@ -83,7 +84,7 @@ EXAMINED: list[Answer] = [
 
 PUBLISHED = {"round": 10, "steps": 40, "tokens": 2560, "loss": 3.25, "bytes": 71_232, "file": "ef" * 32}
 UNPUBLISHED = {"peer": None, "run": None, "steps": 0, "of": 40, "loss": None, "finished": False, "published": None}
-EXPERTS: list[Answer] = [
+EXPERTS: list[dict[str, Any]] = [
     UNPUBLISHED
     | {
         "part": "net",
@@ -104,9 +105,9 @@ class FakeService:
         self.state = "CONNECTED"
         self.evidence: str | None = None
         self.obstacle: str | None = None
-        self.news: Answer = {}  # of the run
-        self.not_open: list[Answer] = []  # rows of runs that the node is not in
-        self.limits: Answer = {"max_up": 2_500_000, "max_down": None, "max_per_day": 20 * 10**9}
+        self.news: dict[str, Any] = {}  # of the run
+        self.not_open: list[Any] = []  # rows of runs that the node is not in
+        self.limits: dict[str, Any] = {"max_up": 2_500_000, "max_down": None, "max_per_day": 20 * 10**9}
         self.paused: str | None = None
         self.ending = False
         self.looks = 0  # at its status, while it is ending
@@ -115,7 +116,11 @@ class FakeService:
         self.facts_before: list[Facts] = []  # what it finds out first
         self._on_stop = on_stop
 
-    def status(self) -> Answer:
+    def handlers(self) -> list[Handler]:
+        """Of each operation of the table by the method of its name, as it is when it is asked."""
+        return [each.by(_late(self, each.name)) for each in TABLE if each.name != "login_code"]
+
+    def status(self) -> Any:
         self.looks += self.ending
         run = {
             "run": RUN,
@@ -158,12 +163,12 @@ class FakeService:
             "runs": [run, *self.not_open],
         }
 
-    def peers(self) -> list[Answer]:
+    def peers(self) -> Any:
         rates = {"send_rate": 2.5e6, "receive_rate": None}
         why = {"reason": "you dialled\x1b[2J it", "reason_code": "dialled"}
         return [{"peer": "evil\x1b[2Jpeer", "run": RUN, "round": 3, "path": "direct", "rtt_ms": 0.52, **why, **rates}]
 
-    async def examine(self, peer: str) -> AsyncGenerator[Answer, None]:
+    async def examine(self, peer: str) -> AsyncGenerator[Any, None]:
         if peer == "nobody":
             raise LocalError("no peer 'nobody' is known here")
         for answer in EXAMINED:
@@ -172,10 +177,13 @@ class FakeService:
             if peer != "broken" or answer["event"] != "report":
                 yield answer
 
-    def netcheck(self) -> Answer:
+    def netcheck(self) -> Any:
         return report(self.facts_before.pop(0) if self.facts_before else self.facts)
 
-    def run_details(self, run: str) -> Answer:
+    def runs(self) -> Any:
+        return self.status()["runs"]
+
+    def run_details(self, run: str) -> Any:
         found = find_run(run, {RUN: "stdlib"})
         manifest = {"name": "stdlib", "model": {"dim": 128, "tied": True}}
         members = [{"peer": PEER, "round": 3}]
@@ -183,7 +191,7 @@ class FakeService:
             "rounds": self.rounds(run)
         }
 
-    def rounds(self, run: str, last: int | None = None) -> list[Answer]:
+    def rounds(self, run: str, last: int | None = None) -> Any:
         find_run(run, {RUN: "stdlib"})
         first = {"round": 1, "attempt": 0, "members": 4, "contributors": 3, "digest": "ef" * 32, "took_part": True}
         first |= {
@@ -197,13 +205,13 @@ class FakeService:
         }
         return [first | {"waited_for": {"evil<b>peer": 3.5}}]
 
-    def timeline(self, run: str, round: int) -> Answer:
+    def timeline(self, run: str, round: int) -> Any:
         found = find_run(run, {RUN: "stdlib"})
         if round != TIMELINE["round"]:
             raise UnknownRound(f"nothing is known of round {round}")
         return {"run": found, "name": "stdlib", **TIMELINE}
 
-    def meters(self) -> list[Answer]:
+    def meters(self) -> Any:
         meters = Meters()
         meters.committed(2048, 0.25, took_part=True)
         meters.failed(Kind.NO_QUORUM)
@@ -212,17 +220,17 @@ class FakeService:
         rest["bulk"] = {"direct": {"sent": 20, "received": 40}, "relayed": {"sent": 10, "received": 0}}
         return [{"run": RUN, **meters.as_json(), **rest}]
 
-    async def create_run(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> Answer:
-        if "typo" in manifest_toml:
+    async def create_run(self, manifest: str, train: bool, checkpoints: Sequence[str] = ()) -> Any:
+        if "typo" in manifest:
             raise LocalError("manifest: unknown key 'typo'; the nearest known key is 'model'")
-        self.calls.append(("create", manifest_toml, train, *checkpoints))
+        self.calls.append(("create", manifest, train, *checkpoints))
         return ENTERED
 
-    def run_link(self, run: str) -> Answer:
+    def run_link(self, run: str) -> Any:
         find_run(run, {RUN: "stdlib"})
         return ENTERED
 
-    async def preview_run(self, link: str) -> Answer:
+    async def preview_run(self, link: str) -> Any:
         if link.startswith("bad0"):
             raise RemoteError("the manifest it sent is not the one that the run id names", PeerId("mallory"))
         if link.startswith("dead"):
@@ -233,38 +241,46 @@ class FakeService:
         found = Introduction(MANIFEST, PeerId("evil\x1b[2Jpeer"), b"", {}, 4, 14, 12.0)
         return describe(found, DataStanding(problem=self.missing))
 
-    async def join_run(self, link: str, train: bool, checkpoint: str = "") -> Answer:
+    async def join_run(self, link: str, train: bool, checkpoint: str = "") -> Any:
         self.calls.append(("join", link, train, *([checkpoint] if checkpoint else [])))
         return ENTERED
 
-    async def public_runs(self) -> list[Answer]:
+    async def join_run_by_id(self, run: str, train: bool, checkpoint: str = "") -> Any:
+        return await self.join_run(run, train, checkpoint)
+
+    async def public_runs(self) -> Any:
         row = {"run": RUN, "name": "open\x1b[2J", "round": 9, "members": 4, "announced_by": 3}
         return [{**row, "link": f"shoal:{RUN}?p=/ip4/192.0.2.1/tcp/4101"}]
 
-    async def leave_run(self, run: str) -> Answer:
+    async def leave_run(self, run: str) -> Any:
         self.calls.append(("leave", find_run(run, {RUN: "stdlib"})))
         return {"run": RUN, "name": "stdlib"}
 
-    def experts(self, family: str) -> list[Answer]:
+    def experts(self, family: str) -> Any:
         find_run(family, {RUN: "stdlib"})
         return EXPERTS
 
-    async def fetch_experts(self, family: str, folder: str) -> Answer:
+    async def fetch_experts(self, family: str, folder: str) -> Any:
         self.calls.append(("experts", family, folder))
         described = [{"name": "net", "file": "net.safetensors", "steps": 40}]
         return {"folder": folder, "experts": described, "missing": ["text"], "tokens": {"kind": "bytes"}}
 
-    async def expert_sources(self, family: str) -> Answer:
+    async def expert_sources(self, family: str) -> Any:
         find_run(family, {RUN: "stdlib"})
         return {"family": RUN, "name": "stdlib", "me": PEER, "socket": "", "manifest": "", "parts": []}
 
-    async def save_state(self, run: str, path: str, own: bool = False) -> Answer:
+    async def save_state(self, run: str, path: str, own: bool = False) -> Any:
         self.calls.append(("save", run, path, *(["own"] if own else [])))
         return {"round": 3, "root": "cd" * 32}
 
-    async def stop(self) -> None:
+    def stop(self) -> Any:
         self.calls.append(("stop",))
         self._on_stop()
+        return {"stopping": True}
+
+
+def _late(service: object, name: str) -> Callable[..., Any]:
+    return lambda **fields: getattr(service, name)(**fields)
 
 
 async def run_fake(settings: NodeSettings) -> None:

@@ -31,7 +31,7 @@ class FakeNode:
     """Implements NodeService; the truth about the run lies in the files."""
 
     def __init__(self, settings: Any, name: str) -> None:
-        from shoal.node.faults import armed
+        from shoal.node.base.faults import armed
 
         self.world, self.name = Path(os.environ["FAKE_WORLD"]), name
         self.flaw = os.environ.get("FAKE_FLAW") if name == "peer-2" else None
@@ -88,6 +88,11 @@ class FakeNode:
         address = f"/ip4/127.0.0.1/tcp/1/p2p/{self.name}"
         return {"peer": self.name, "state": "CONNECTED", "addresses": [address], "runs": runs}
 
+    def handlers(self) -> list[Any]:
+        from shoal.node.api.operations import TABLE
+
+        return [each.by(getattr(self, each.name)) for each in TABLE if hasattr(self, each.name)]
+
     def peers(self) -> list[dict[str, Any]]:
         return []
 
@@ -95,7 +100,7 @@ class FakeNode:
         return [self.record(number) for number in range(1, self.round() + 1)][-(last or 0) :]
 
     def timeline(self, run: str, round: int) -> dict[str, Any]:
-        from shoal.node.service import UnknownRound
+        from shoal.node.api.faults import UnknownRound
 
         raise UnknownRound(f"nothing is known of round {round}")
 
@@ -111,11 +116,11 @@ class FakeNode:
         phases = [{"phase": "training", "seconds": ROUND}]
         return record | measured | learned | {"applied_at": began + ROUND, "phases": phases, "waited_for": {}}
 
-    async def create_run(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> dict[str, Any]:
-        self.say("run.toml", manifest_toml)
+    async def create_run(self, manifest: str, train: bool, checkpoints: Sequence[str] = ()) -> dict[str, Any]:
+        self.say("run.toml", manifest)
         return await self.join_run("", train)
 
-    async def join_run(self, run: str, train: bool, checkpoint: str = "") -> dict[str, Any]:
+    async def join_run(self, link: str, train: bool, checkpoint: str = "") -> dict[str, Any]:
         self.joined_at = time.time()
         self.say(f"{self.name}.member", str(self.joined_at))
         return {"run": "ab" * 32, "name": "fake"}
@@ -140,8 +145,8 @@ class FakeNode:
 
 async def run_fake(settings: Any) -> None:
     """In the place of the daemon's `run`."""
-    from shoal.node.api import serve_api
-    from shoal.node.home import DaemonInfo, Home
+    from shoal.node.base.home import DaemonInfo, Home
+    from shoal.node.daemon.web.server import serve_api
 
     home, name = Home(settings.home), settings.home.parent.name
     node = FakeNode(settings, name)
@@ -154,7 +159,7 @@ async def run_fake(settings: Any) -> None:
 
 def fake_argv(settings: Any) -> list[str]:
     """The command line of a fake, with the flags of a real node."""
-    from shoal.node.launch import foreground_argv
+    from shoal.node.client.launch import foreground_argv
 
     real = foreground_argv(settings)
     return [sys.executable, __file__, *real[real.index("shoal.node") + 1 :]]
@@ -162,10 +167,10 @@ def fake_argv(settings: Any) -> list[str]:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
-    from shoal.node.cli import main
-    from shoal.node.up import peers
+    from shoal.node.client.cli import main
+    from shoal.node.client.up import peers
 
     peers.foreground_argv = fake_argv  # type: ignore[attr-defined]
-    sys.modules["shoal.node.daemon"] = types.ModuleType("shoal.node.daemon")
-    sys.modules["shoal.node.daemon"].run = run_fake  # type: ignore[attr-defined]
+    sys.modules["shoal.node.daemon.daemon"] = types.ModuleType("shoal.node.daemon.daemon")
+    sys.modules["shoal.node.daemon.daemon"].run = run_fake  # type: ignore[attr-defined]
     main()

@@ -8,40 +8,57 @@ from pathlib import Path
 
 from kit.convergence_run import Line
 from kit.convergence_table import Row
-from kit.recipes import ALONE, CHOSEN, JOINED, REFERENCES
+from kit.log_axis import LogAxis
+from kit.recipes import ALONE, CHOSEN, REFERENCES
+from shoal.node.client.report.plot import Axis, Plot, picture
 
-COLORS = ("#111111", "#1a7f8e", "#5ab4c4", "#9bd0d8", "#7a5ba8", "#c0392b", "#e0a030", "#1e8449", "#c46fa8")
+COLORS = ("#4e79a7", "#1a7f8e", "#5ab4c4", "#84b8c4", "#7a5ba8", "#c0392b", "#e0a030", "#1e8449", "#c46fa8")
 
 
 def draw(lines: Sequence[Line], table: Sequence[Row], path: Path) -> None:
     """An SVG of all methods and both references that have lines; curves are means over seeds."""
-    import matplotlib
+    keys = [(name, name) for name in CHOSEN if any(line["name"] == name for line in lines)]
+    charts = [each for each in (_losses(lines), _gaps(table)) if each is not None]
+    colors = zip((name for name in CHOSEN if name not in REFERENCES), COLORS, strict=True)
+    style = "".join(f".{name} {{ --hue: {color}; }}\n" for name, color in colors)
+    path.write_text(picture(charts, keys, style), encoding="utf-8")
 
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "shoal"
-    from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
-    colors = dict(zip((name for name in CHOSEN if name not in REFERENCES), COLORS, strict=True))
-    for name in CHOSEN:
-        if points := curve([line for line in lines if line["name"] == name]):
-            style = {ALONE: "--", JOINED: ":"}.get(name, "-")
-            left.plot(*zip(*points, strict=True), style, color=colors.get(name, "#888888"), linewidth=1.4, label=name)
-    left.set(xlabel="steps", ylabel="validation loss of the averaged model, nats per byte")
-    left.set_ylim(*_limits(lines))
-    left.legend(frameon=False, fontsize=8, ncols=2)
-    for row in table:
-        if row.name not in REFERENCES and row.gap is not None:
-            right.plot(row.sent, row.gap.mean, "o", color=colors[row.name], markersize=6)
-            right.plot([row.sent] * 2, [row.gap.low, row.gap.high], color=colors[row.name], linewidth=1)
-            right.annotate(row.name, (row.sent, row.gap.mean), (6, 3), textcoords="offset points", fontsize=8)
-    right.set(xscale="log", xlabel="bytes sent per parameter and 1,000 tokens", ylabel="gap recovered")
-    right.margins(x=0.25)
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+def _losses(lines: Sequence[Line]) -> Plot:
+    """The loss over the steps; what is beyond the axes is cut off."""
+    curves = {name: curve([line for line in lines if line["name"] == name]) for name in CHOSEN}
+    low, high = _limits(lines)
+    steps = Axis(0, max((step for points in curves.values() for step, _ in points), default=1), "steps")
+    losses = Axis(low, high, "validation loss, nats per byte")
+    plot = Plot(steps, losses, "Validation loss of the averaged model", width=600)
+    plot.axes()
+    for name, points in curves.items():
+        if shown := [(step, loss) for step, loss in points if low <= loss <= high]:
+            plot.line(shown, name, name)
+    return plot
+
+
+def _gaps(table: Sequence[Row]) -> Plot | None:
+    """The gap recovered over the bytes sent: the mean over seeds, and a line over their range."""
+    found = [(row, row.gap) for row in table if row.name not in REFERENCES and row.gap is not None and row.sent > 0]
+    if not found:
+        return None
+    low, high = min(gap.low for _, gap in found), max(gap.high for _, gap in found)
+    pad = 0.06 * (high - low) or 0.1
+    least, most = min(row.sent for row, _ in found), max(row.sent for row, _ in found)
+    sent = LogAxis(least / 1.5, most * 4, "bytes sent per parameter and 1,000 tokens")
+    plot = Plot(sent, Axis(low - pad, high + pad, "gap recovered"), "Gap recovered over bytes sent", width=520)
+    plot.axes()
+    named = list[tuple[float, float]]()
+    for row, gap in sorted(found, key=lambda each: -each[1].mean):
+        x, y = plot.at_x(row.sent), plot.at_y(gap.mean)
+        plot.draw("line", f"curve {row.name}", x1=x, x2=x, y1=plot.at_y(gap.low), y2=plot.at_y(gap.high))
+        plot.dot(row.sent, gap.mean, row.name, f"{row.name}: {gap.mean:.3f}", 4)
+        while any(abs(x - left) < 100 and abs(y - height) < 13 for left, height in named):
+            y += 1  # below the names that are there
+        named.append((x, y))
+        plot.text(x + 8, y + 4, row.name, "start", "tick")
+    return plot
 
 
 def curve(lines: Sequence[Line]) -> list[tuple[int, float]]:
@@ -54,8 +71,9 @@ def curve(lines: Sequence[Line]) -> list[tuple[int, float]]:
     return [(step, sum(each) / len(each)) for step, each in sorted(losses.items())]
 
 
-def _limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
+def _limits(lines: Sequence[Line]) -> tuple[float, float]:
     """From the lowest loss to where *alone* was early: what is above tells nothing."""
     alone = curve([line for line in lines if line["name"] == ALONE])
-    lowest = [line["loss"] for line in lines if line["loss"] is not None]
-    return (min(lowest) - 0.05 if lowest else None), (alone[len(alone) // 10][1] if len(alone) > 1 else None)
+    every = [loss for _, loss in curve(lines)]
+    lowest = [line["loss"] for line in lines if line["loss"] is not None] or every or [0.0]
+    return min(lowest) - 0.05, alone[len(alone) // 10][1] if len(alone) > 1 else max([*every, *lowest])

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 
 from kit.recipes import SIZES, Recipe, manifest, training
-from shoal.node.dataset.corpus import Corpus, stdlib_corpus
-from shoal.node.lab.study import run
-from shoal.node.lab.training import prepare
-from shoal.protocol.errors import LocalError
+from shoal.node.lab.study import prepare, run
+from shoal.node.training.data.corpus import Corpus, stdlib_corpus
+from shoal.protocol.base.errors import LocalError
 
 VALIDATION = 64 << 10  # bytes of held-out text
 LOOKS = 20  # at the averaged model, over a training

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from kit.experts_recipe import Recipe, text_of
-from shoal.node.checkpoint.scan import CHECKPOINTS, newest_first
-from shoal.node.client import Answer, Client
+from shoal.node.api.answers import Answer
+from shoal.node.api.client import Client
+from shoal.node.client.up.peers import LocalPeer
+from shoal.node.client.up.plan import Plan
+from shoal.node.client.up.processes import Children
 from shoal.node.experts.parts import experts_of
-from shoal.node.spec.manifest import Manifest
-from shoal.node.up.peers import LocalPeer
-from shoal.node.up.plan import Plan
-from shoal.node.up.processes import Children
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.training.checkpoint.scan import CHECKPOINTS, newest_first
+from shoal.protocol.base.errors import LocalError
 
 POLL = 0.5  # seconds
 SAID = 10.0  # seconds between two lines of progress

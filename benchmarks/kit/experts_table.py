@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.node.dataset.corpus import load_corpus
 from shoal.node.experts.evaluation import Model, Scores, ensemble_loss, losses, scores
 from shoal.node.experts.parts import experts_of, part_manifest
 from shoal.node.experts.posterior import cached_prior, posterior
-from shoal.node.models.registry import build
-from shoal.node.spec.manifest import Manifest
-from shoal.node.spec.model import AnyModel
-from shoal.node.state.layout import Layout
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.model import AnyModel
+from shoal.node.training.data.corpus import load_corpus
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import build
+from shoal.protocol.base.errors import LocalError
 
 BLOCK = 2048  # tokens
 FOR_PRIOR = 4  # of so many blocks, one

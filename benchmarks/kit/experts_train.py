@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from shoal.node.dataset.corpus import load_corpus
-from shoal.node.spec.manifest import Manifest
-from shoal.node.trainer.inner import InnerTrainer
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.training.data.corpus import load_corpus
+from shoal.node.training.trainer.inner import InnerTrainer
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from kit.experts_play import Phase
 from kit.experts_recipe import Recipe
 from kit.experts_table import Table
 from shoal.node.experts.parts import experts_of
-from shoal.node.spec.requirements import parameters
+from shoal.node.manifest.requirements import parameters
 
 SEED, APART, CHANCE = "the seed, together", "experts, apart", "by chance, apart"
 

@@ -23,30 +23,30 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from kit.toys import VOCAB, toy
-from shoal.node.checkpoint.about import About
-from shoal.node.checkpoint.export import export
-from shoal.node.checkpoint.write import write_checkpoint
-from shoal.node.dataset.corpus import Corpus
-from shoal.node.home import Home
-from shoal.node.methods.method import PARAMETERS
-from shoal.node.models import extra
-from shoal.node.models.hf import CONFIG_SEED, quietly
-from shoal.node.models.naming import found
-from shoal.node.models.registry import build
+from shoal.node.base import extra
+from shoal.node.base.home import Home
+from shoal.node.inference.engine.batch import write as write_text
+from shoal.node.inference.engine.sequence import Sampling
+from shoal.node.inference.scorer import Piece
+from shoal.node.inference.served import BYTE_TOKENS, Choices
+from shoal.node.inference.source import open_source
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.manifest.model import HfSpec
 from shoal.node.run.facts import first_base
-from shoal.node.serve.sampling import Sampling
-from shoal.node.serve.scorer import Piece
-from shoal.node.serve.served import BYTE_TOKENS, Choices
-from shoal.node.serve.source import open_source
-from shoal.node.serve.writing import write as write_text
-from shoal.node.spec.manifest import Manifest
-from shoal.node.spec.method import MethodSpec
-from shoal.node.spec.model import HfSpec
-from shoal.node.state.layout import Layout
-from shoal.node.state.outer import OuterState
-from shoal.node.trainer.inner import InnerTrainer
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import PeerId, digest
+from shoal.node.run.naming import found
+from shoal.node.training.checkpoint.about import About
+from shoal.node.training.checkpoint.export import export
+from shoal.node.training.checkpoint.write import write_checkpoint
+from shoal.node.training.data.corpus import Corpus
+from shoal.node.training.methods.method import PARAMETERS
+from shoal.node.training.models.hf import CONFIG_SEED, quietly
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import build
+from shoal.node.training.state.outer import OuterState
+from shoal.node.training.trainer.inner import InnerTrainer
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId, digest
 
 ROUNDS, MEMBERS = 2, 2
 ME = PeerId("12D3KooWGbVRr6TdYgNWYn3FYVXP2XbLhSG6yfHwkLWGxP4rS7DZ")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from shoal.node.trainer.inner import InnerTrainer
+from shoal.node.training.trainer.inner import InnerTrainer
 from shoal.node.worker import worker
 
 STEP = float(os.environ["SHOAL_STEP"])

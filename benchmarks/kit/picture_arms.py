@@ -15,15 +15,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from shoal.node.dataset.corpus import load_corpus
 from shoal.node.diffusion.mixture import Mixture
 from shoal.node.diffusion.network import Router, Velocity
 from shoal.node.experts.parts import experts_of, part_manifest
-from shoal.node.models.registry import build
-from shoal.node.spec.flow import FlowSpec
-from shoal.node.spec.manifest import Manifest
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.inner import InnerTrainer
+from shoal.node.extensions import register_extensions
+from shoal.node.manifest.flow import FlowSpec
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.training.data.corpus import load_corpus
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import build
+from shoal.node.training.trainer.inner import InnerTrainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ def parts(family: Manifest, file: Path | None) -> list[Job]:
 def train(job: Job) -> Tensor:
     """The weights (d,) in the end."""
     torch.set_num_threads(1)
+    register_extensions()
     trainer = InnerTrainer(job.manifest, load_corpus(job.manifest.data, job.paths))
     last = job.manifest.rounds.last
     assert last is not None
@@ -92,6 +94,7 @@ def _velocity(job: Job, weights: Tensor) -> Velocity:
 
 
 def _loaded(job: Job, weights: Tensor) -> torch.nn.Module:
+    register_extensions()
     model = build(job.manifest)
     Layout.of(model).load(weights, model)
     return model.eval().requires_grad_(False)

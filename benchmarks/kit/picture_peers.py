@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.node.client import Client
-from shoal.node.home import Home
-from shoal.node.launch import foreground_argv
-from shoal.node.options import NodeSettings
-from shoal.node.up.processes import Child, Children
-from shoal.protocol.errors import LocalError, ShoalError
+from shoal.node.api.answers import Answer
+from shoal.node.api.client import Client
+from shoal.node.base.home import Home
+from shoal.node.base.options import NodeSettings
+from shoal.node.client.launch import foreground_argv
+from shoal.node.client.up.processes import Child, Children
+from shoal.protocol.base.errors import LocalError, ShoalError
 
 PATIENCE = 900.0  # seconds for all parts, also of a busy machine
 STARTING = 180.0  # seconds for a daemon to answer
@@ -61,7 +62,7 @@ class Peer:
         until(lambda: self.home.read_daemon() is not None, f"the daemon of {self.home.root} to start", STARTING)
         return self
 
-    def parts(self, family: str) -> dict[str, dict[str, Any]]:
+    def parts(self, family: str) -> dict[str, Answer]:
         """As it sees them; nothing while it does not answer."""
         try:
             return {row["part"]: row for row in self.client.experts(family)}

@@ -9,17 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
-from shoal.node.diffusion.digits import CLASSES, digits
+from kit.picture_quality import Quality, accuracy, quality, train_judge
 from shoal.node.diffusion.flow import between, velocity
-from shoal.node.diffusion.judge import Quality, accuracy, quality, train_judge
-from shoal.node.diffusion.mixture import Mixture
-from shoal.node.diffusion.painting import noise, paint
-from shoal.node.diffusion.pictures import unpack
+from shoal.node.diffusion.mixture import Mixture, noise, paint
+from shoal.node.diffusion.pictures import CLASSES, digits, unpack
 
 FIGURES = ("frechet", "accuracy", "score", "copied")
 COLUMNS = 10  # of a grid
+SCALE, MARGIN = 3, 20  # of save_grids: the side of a pixel, and what lies around a grid
+NEAREST = Image.Resampling.NEAREST
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,29 +122,25 @@ def markdown(lines: Sequence[Line]) -> str:
 
 
 def save_grids(grids: dict[str, Tensor], path: Path) -> None:
-    """All grids in one picture, each below its name."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, -(-len(grids) // 2), figsize=(2.7 * -(-len(grids) // 2), 5.8), squeeze=False)
-    for axis in axes.flat:
-        axis.axis("off")
-    for axis, (name, pictures) in zip(axes.flat, grids.items(), strict=False):
-        axis.imshow(tiled(pictures), cmap="gray_r", vmin=-1, vmax=1, interpolation="nearest")
-        axis.set_title(name, fontsize=9)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    """All grids in one picture, in two rows, each below its name."""
+    images = {name: ImageOps.scale(Image.fromarray(tiled(each)), SCALE, NEAREST) for name, each in grids.items()}
+    width = max(each.width for each in images.values()) + MARGIN
+    height = max(each.height for each in images.values()) + 2 * MARGIN
+    columns = -(-len(images) // 2)
+    sheet = Image.new("L", (columns * width + MARGIN, 2 * height), 255)
+    for number, (name, image) in enumerate(images.items()):
+        x, y = MARGIN + number % columns * width, number // columns * height
+        ImageDraw.Draw(sheet).text((x, y + 12), name, fill=0)
+        sheet.paste(image, (x, y + 2 * MARGIN - 8))
+    sheet.save(path)
 
 
-def tiled(pictures: Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    """Square pictures (n, P) side by side in rows of COLUMNS, with a line of paper between them."""
+def tiled(pictures: Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    """Square pictures (n, P) side by side in rows of COLUMNS, dark on white, with a line of paper between them."""
     side = round(pictures.shape[1] ** 0.5)
     rows = len(pictures) // COLUMNS
     framed = torch.full((rows * COLUMNS, side + 1, side + 1), -1.0)
     framed[:, :side, :side] = pictures[: rows * COLUMNS].view(-1, side, side)
-    tiles = framed.view(rows, COLUMNS, side + 1, side + 1).permute(0, 2, 1, 3)
-    flat: np.ndarray[tuple[int, int], np.dtype[np.float32]] = tiles.reshape(rows * (side + 1), -1).numpy()
+    tiles = framed.view(rows, COLUMNS, side + 1, side + 1).permute(0, 2, 1, 3).reshape(rows * (side + 1), -1)
+    flat: np.ndarray[tuple[int, int], np.dtype[np.uint8]] = ((1 - tiles.clamp(-1, 1)) * 127.5).round().byte().numpy()
     return flat

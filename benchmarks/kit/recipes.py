@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from shoal.node.lab.training import Training
-from shoal.node.spec.manifest import Manifest, ModelSpec
-from shoal.node.spec.method import MethodSpec
+from shoal.node.lab.study import Experiment
+from shoal.node.manifest.manifest import Manifest, ModelSpec
+from shoal.node.manifest.method import MethodSpec
 
 Recipe = Mapping[str, float | int]
 Grid = Mapping[str, tuple[float | int, ...]]
@@ -80,13 +80,13 @@ def points(name: str, grid: Grid) -> list[Recipe]:
     return [{**CHOSEN[name], **dict(zip(grid, values, strict=True))} for values in product(*grid.values())]
 
 
-def training(name: str, recipe: Recipe, steps: int) -> Training:
+def training(name: str, recipe: Recipe, steps: int) -> Experiment:
     """What the laboratory is asked for."""
     if name in REFERENCES:
         lanes = WORKERS if name == JOINED else 1
-        return Training("diloco", workers=1, lanes=lanes, steps=steps, warm=steps)  # all its steps are plain ones
+        return Experiment("diloco", workers=1, lanes=lanes, steps=steps, warm=steps)  # all its steps are plain ones
     own = tuple(f"{key}={value}" for key, value in recipe.items() if key not in ("inner_lr", "inner_steps", "warm"))
-    return Training(name, own, WORKERS, steps=steps, warm=int(recipe.get("warm", 0)))
+    return Experiment(name, own, WORKERS, steps=steps, warm=int(recipe.get("warm", 0)))
 
 
 def manifest(size: Size, recipe: Recipe, seed: int, steps: int) -> Manifest:

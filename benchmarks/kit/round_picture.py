@@ -1,19 +1,17 @@
 """A round as a picture: a row for each member, its phases, and below them when its payloads left and came.
 
-The members' timelines are laid side by side by the clock of the machine that they ran on. The picture knows light and
-dark.
+The members' timelines are aligned by the clock of the machine that they ran on. The picture has light and dark colours.
 """
 
 from __future__ import annotations
 
-from typing import Any
 from xml.etree.ElementTree import tostring
 
-from shoal.node.cli.round_words import name
-from shoal.node.report.markup import tag
-from shoal.node.report.plot import Axis, Plot
+from shoal.node.api.answers import Answer
+from shoal.node.client.cli.round_lines import name
+from shoal.node.client.report.markup import tag
+from shoal.node.client.report.plot import Axis, Plot
 
-Answer = dict[str, Any]
 FLOWS = {  # by kind and way: what people call it
     ("contribution", "sent"): "contributions sent",
     ("contribution", "received"): "contributions received",

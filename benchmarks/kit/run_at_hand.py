@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.node.methods.method import PARAMETERS, Answer
-from shoal.node.methods.registry import method_of
-from shoal.node.script.api import Run
-from shoal.node.script.founding import manifest_of
-from shoal.node.script.module import OwnModule
-from shoal.node.script.session import Session
-from shoal.node.script.told import Line
-from shoal.node.worker.messages import Contribution, Finished, Stop, Train
-from shoal.node.worker.vectors import SharedVectors, Sizes, mark_of
-from shoal.protocol.wire import Message
+from shoal.node.client.script.api import Run
+from shoal.node.client.script.founding import manifest_of
+from shoal.node.client.script.module import OwnModule
+from shoal.node.client.script.session import Session
+from shoal.node.client.script.told import Line
+from shoal.node.ipc.messages import Contribution, Finished, Stop, Train
+from shoal.node.ipc.vectors import SharedVectors, Sizes, mark_of
+from shoal.node.training.methods.method import PARAMETERS, Answer
+from shoal.node.training.methods.registry import method_of
+from shoal.protocol.base.wire import Message
 
 
 class Loop:

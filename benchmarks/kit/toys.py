@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
-from shoal.node.models import extra
-from shoal.node.spec.model import ABOUT_FILES
+from shoal.node.base import extra
+from shoal.node.manifest.model import ABOUT_FILES
 
 VOCAB, CONTEXT = 256, 64
 LAYERS, HEADS, EXPERTS, WIDTH, HEAD = 4, 4, 4, 64, 16  # a layer's width is that of its heads together

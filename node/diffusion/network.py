@@ -9,17 +9,23 @@ Shapes: B pictures, P pixels, D width, F hidden, C classes, K experts.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from shoal.node.base.step_options import TrainerOptions
 from shoal.node.diffusion.flow import between, velocity
 from shoal.node.diffusion.pictures import unpack
-from shoal.node.models.kind import TrainedModel
-from shoal.node.spec.flow import TIMES, FlowSpec, PictureSpec, RouterSpec
-from shoal.node.trainer.layers import CallLayer, call_layer, layer_call
-from shoal.node.trainer.options import TrainerOptions
+from shoal.node.manifest.flow import TIMES, FlowSpec, PictureSpec, RouterSpec
+from shoal.node.manifest.tensors import Shapes
+from shoal.node.training.models.kind import TrainedModel
+from shoal.node.training.models.layers import CallLayer, call_layer, layer_call
+from shoal.node.training.models.layout import Layout
+from shoal.protocol.base.errors import LocalError
 
 FASTEST = 100.0  # radians that the last of the time's features turns by between t = 0 and 1
 ZERO = ("down.weight", "modulation.weight", "head.weight")  # at first a layer adds nothing, and the answer is 0
@@ -32,7 +38,7 @@ def skeleton(spec: FlowSpec | RouterSpec) -> PictureModel:
 
 
 def build(spec: FlowSpec | RouterSpec, seed: int) -> PictureModel:
-    """The model on the CPU, initialised from `seed` to the same bits on every machine, see node/trainer/model.py."""
+    """The model on the CPU, initialised from `seed` to the same bits on every machine, see decoder.py."""
     model = skeleton(spec)
     model.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
@@ -72,7 +78,7 @@ class Velocity(PictureModel):
         super().__init__(spec, spec.context)
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Mean squared error of the velocity, of rows that node/diffusion/pictures.py has packed."""
+        """Mean squared error of the velocity, of rows that pictures.py has packed."""
         rows = unpack(tokens)
         told = self(between(rows.x0, rows.noise, rows.t), rows.t, rows.classes)
         return F.mse_loss(told.float(), velocity(rows.x0, rows.noise))
@@ -85,7 +91,7 @@ class Router(PictureModel):
         super().__init__(spec, spec.experts)
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Mean cross-entropy of the cluster, in nats, of rows that node/diffusion/pictures.py has packed."""
+        """Mean cross-entropy of the cluster, in nats, of rows that pictures.py has packed."""
         rows = unpack(tokens)
         told = self(between(rows.x0, rows.noise, rows.t), rows.t, rows.classes)
         return F.cross_entropy(told.float(), rows.clusters)
@@ -133,3 +139,23 @@ def time_features(t: Tensor) -> Tensor:
     speeds = torch.cat([torch.zeros(1), torch.logspace(0, math.log10(FASTEST), half - 1)]).to(t.device)
     angle = t[:, None] * speeds
     return torch.cat((angle.cos(), angle.sin()), dim=-1)
+
+
+class PictureKind:
+    """See kind.py. The seed gives the weights, to the bit."""
+
+    def shapes(self, spec: FlowSpec | RouterSpec) -> Shapes:
+        """See kind.py."""
+        return {place.name: place.shape for place in Layout.of(skeleton(spec))}
+
+    def build(self, spec: FlowSpec | RouterSpec, seed: int, weights: Sequence[Path] = ()) -> PictureModel:
+        """See kind.py."""
+        return build(spec, seed)
+
+    def flops_per_token(self, spec: FlowSpec | RouterSpec) -> int:
+        """A weight is multiplied and added once forward and twice backward, for each picture."""
+        return 6 * spec.parameters // spec.context
+
+    def write(self, spec: FlowSpec | RouterSpec, parameters: Tensor, folder: Path) -> NoReturn:
+        """LocalError: transformers has no such model."""
+        raise LocalError("a model of pictures is none of transformers: `shoal serve` opens its checkpoints")

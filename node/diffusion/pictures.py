@@ -1,14 +1,20 @@
 """Pictures that a run learns from, and the rows that one inner step sees of them.
 
-A batch is a pure function of (run seed, lane, round, step), as for text (lanes.py): BLAKE3 draws which pictures, with
-replacement, their times, the noise, and whose class is left out. Normal numbers are made of uniform ones by Box and
-Muller in float64: their last bits may differ between machines, which no other machine is held to.
+A batch is a pure function of (run seed, lane, round, step), as for text (node/training/data/lanes.py): BLAKE3 draws
+which pictures, with replacement, their times, the noise, and whose class is left out. Normal numbers are made of
+uniform ones by Box and Muller in float64: their last bits may differ between machines, which no other machine is held
+to.
+
+The pictures are scikit-learn's digits: 1,797 real ones of 8 x 8 grey pixels (the test part of UCI's "Optical
+Recognition of Handwritten Digits"). One in five is held out, chosen by the hash of its pixels.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +23,21 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from shoal.node.manifest.flow import DIGITS
+from shoal.node.manifest.partition import ClusterSpec
+from shoal.node.training.data.chosen import groups_of
+from shoal.node.training.data.texts import Text
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest, digest
+
 CLASSLESS = 0.1  # of the rows: these train the velocity that guidance leads away from (arXiv 2207.12598)
 HEAD = 3  # columns of a row before its pixels: class, cluster, time
 DRAWS = "shoal v1 picture rows"
 VALIDATION = (0, (1 << 64) - 1, 0)  # seed, lane and round that no worker ever has
 LOOKS = 8  # at each picture that validates, at different times
+HELD_OUT = 0.2  # of all pictures
+CLASSES = DIGITS[1]
+BRIGHTEST = 16  # a pixel is 0 to 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +124,41 @@ def _packed(*columns: npt.NDArray[Any]) -> Tensor:
     parts = [each.reshape(len(each), -1).astype(np.float32) for each in columns]
     packed: Tensor = torch.from_numpy(np.concatenate(parts, axis=1))
     return packed
+
+
+def samples() -> tuple[list[Text], npt.NDArray[np.int64]]:
+    """All pictures, by number, as their pixels' bytes; and their classes, (n,). LocalError without scikit-learn."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise LocalError("the digits come with scikit-learn: pip install 'shoal[digits]'") from error
+    found = load_digits()
+    rows = found.data.astype(np.uint8)
+    return [Text(f"digits/{number}", row.tobytes()) for number, row in enumerate(rows)], found.target.astype(np.int64)
+
+
+def digits(cluster: ClusterSpec | None = None, file: Path | None = None) -> tuple[Pictures, Pictures, Digest]:
+    """What is trained on, what is held out, and the digest of all.
+
+    Of one cluster, or of all in their clusters; `file` is the partition's, where it has one.
+    """
+    every, classes = samples()
+    groups = np.zeros_like(classes) if cluster is None else np.array(groups_of(every, cluster.groups, file), np.int64)
+    pictures = Pictures(_pixels(every), classes, groups, CLASSES)
+    held = np.array([_fraction(each.content) < HELD_OUT for each in every])
+    ours = np.ones_like(held) if cluster is None or cluster.number is None else groups == cluster.number
+    if not (ours & held).any() or not (ours & ~held).any():
+        raise LocalError("the part is empty: none of the digits is of its cluster, or none of them is held out")
+    name = digest("corpus", *(each.content for each in every), classes.tobytes())
+    return pictures.only(ours & ~held), pictures.only(ours & held), name
+
+
+def _pixels(every: Sequence[Text]) -> npt.NDArray[np.float32]:
+    """From -1 to 1, (n, 64)."""
+    grey = np.stack([np.frombuffer(each.content, np.uint8) for each in every])
+    return (grey / (BRIGHTEST / 2) - 1).astype(np.float32)
+
+
+def _fraction(content: bytes) -> float:
+    """A picture as a number in [0, 1)."""
+    return int.from_bytes(blake3(content).digest()[:6], "little") / 2**48

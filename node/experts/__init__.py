@@ -1,1 +1,1 @@
-"""Experts that are trained apart from each other, and what one model is made of them when it is used."""
+"""Families of experts: they are trained independently of each other, and mixed or merged when they are used."""

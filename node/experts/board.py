@@ -1,8 +1,8 @@
-"""A family's records in the DHT: what its members write of the parts, and where they are.
+"""A family's records in the DHT: what its members write about the parts, and their addresses.
 
 Rules:
 - Under the family's run key each author has one record for each part of which it has something to say. It lives
-  LIFETIME; a claim is written anew much sooner (leases.py), the word that we have a file when it has changed or is old.
+  LIFETIME; a claim is written anew much sooner (claims.py), the word that we have a file when it has changed or is old.
 - As for any run, members can be found under that key, and the manifest under its own; a public family is announced.
 - Who has nobody to ask, or no connection while no server answers, is alone, and has read everything.
 """
@@ -18,14 +18,14 @@ from shoal.dht.directory import EVERY, LIFETIME, MANIFEST, MEMBER, read_entry
 from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
 from shoal.dht.record import MAX_VALUE
 from shoal.node.experts.view import Listed
+from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.discovery import Discovery
-from shoal.node.spec.manifest import Manifest
-from shoal.protocol.errors import ShoalError
-from shoal.protocol.ids import NO_DIGEST, Digest
+from shoal.protocol.base.errors import ShoalError
+from shoal.protocol.base.ids import NO_DIGEST, Digest
+from shoal.protocol.base.multiaddrs import few
+from shoal.protocol.base.wire import Message, encode
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, PartEntry, RunNotice
-from shoal.protocol.multiaddrs import few
-from shoal.protocol.network import Network
-from shoal.protocol.wire import Message, encode
+from shoal.protocol.net.peers.network import Network
 
 SUBKEY = "part/"  # and the part's name
 AGREEING = 2  # replicas, and a reading ends

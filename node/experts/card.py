@@ -1,8 +1,8 @@
-"""Cards: what an expert's file is, signed by the one that has trained it; checked before anything is done with them.
+"""Cards: descriptions of experts' files, signed by the peer that trained them; checked before any use.
 
-Whoever shows a card that its author has not signed, or that cannot be of the family, is named; not the author in whose
-name it speaks. What a card says of its loss and tokens is hearsay. A file is known by its hash (BLAKE3 of the whole)
-and comes by the tree of hashes over its pieces, as a run's text does (node/dataset/).
+A peer that shows a card that its author has not signed, or that cannot be the family's, is blamed, not the author. Loss
+and tokens on a card are hearsay. A file is known by its hash (BLAKE3 of the whole), and fetched by the tree of hashes
+over its pieces, as a run's text is (node/training/data/).
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from shoal.node.dataset.fetch import Wanted
-from shoal.node.dataset.store import Dataset
-from shoal.node.experts.common import PARTITION, SEED, own_seeds
-from shoal.node.experts.parts import experts_of, last_round
-from shoal.node.experts.spec import PartSpec
-from shoal.node.spec.manifest import Manifest
-from shoal.node.spec.requirements import FLOAT, parameters
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import Digest, PeerId, RunId
+from shoal.node.experts.parts import PARTITION, SEED, experts_of, last_round, own_seeds
+from shoal.node.manifest.experts import PartSpec
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.requirements import FLOAT, parameters
+from shoal.node.training.data.fetch import Wanted
+from shoal.node.training.data.store import Dataset
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import Digest, PeerId, RunId
+from shoal.protocol.base.signing import Signer, check_signature, signed
 from shoal.protocol.messages.directory import ExpertCard
-from shoal.protocol.signing import Signer, check_signature, signed
 
 MAX_TOKENS = 2**52  # behind a file; whoever goes on from it adds to them, and a manifest has room for 2**53
 PARTITION_MOST = 16 << 20  # bytes

@@ -7,8 +7,8 @@
                            steps, its card with the author's signature, the prior of each; how the data were cut, and
                            what a token is
 
-Each file is fetched if it is not here, and hashed again where it lies in the end. The prior is uniform: who has texts
-of a domain finds a better one (posterior.py).
+Each file is fetched if it is not here, and hashed again in its final place. The prior is uniform; texts of a domain
+give a better one (posterior.py).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.node.disk import replace_file
+from shoal.node.api.answers import FetchedExperts
+from shoal.node.base.disk import replace_file
+from shoal.node.base.pools import LONG
 from shoal.node.experts.card import check_card, hash_file
-from shoal.node.experts.common import PARTITION
-from shoal.node.pools import LONG
-from shoal.node.service import Answer
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import content_hash
+from shoal.node.experts.parts import PARTITION
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import content_hash
+from shoal.protocol.base.wire import encode
 from shoal.protocol.messages.directory import ExpertCard
-from shoal.protocol.wire import encode
 
 if TYPE_CHECKING:
     from shoal.node.experts.family import Family
@@ -35,8 +35,8 @@ ENSEMBLE, TOKENIZER = "ensemble.json", "tokenizer.json"
 FORMAT = 1
 
 
-async def fetch_all(family: Family, folder: Path) -> Answer:
-    """See NodeService.fetch_experts."""
+async def fetch_all(family: Family, folder: Path) -> FetchedExperts:
+    """All published experts, in a folder with an ensemble.json."""
     cards, missing = [], []
     for part in family.experts.parts:
         found = await _newest(family, part.name)
@@ -76,7 +76,7 @@ def _tokens(family: Family) -> tuple[dict[str, Any], bytes | None]:
     data = family.manifest.data
     if not data.tokenizer:
         return {"kind": "bytes"}, None
-    from shoal.node.dataset.tokenizer import find_tokenizer  # which needs torch
+    from shoal.node.training.checkpoint.tokenizer import find_tokenizer  # which needs torch
 
     told = {"kind": "tokenizer", "name": data.tokenizer, "end_of_text": data.end_of_text}
     try:

@@ -1,4 +1,4 @@
-"""What an ensemble's loss on a text is, without writing a token: from what its experts say of the text's own tokens.
+"""The loss of an ensemble on a text, from its experts' predictions of the text's own tokens; nothing is generated.
 
 A text is cut into windows side by side, as in evaluate.py, and each expert predicts every token but a window's first.
 With l_j(t) the expert's log-probability of the token that stands at t, a window's posterior at t follows from the prior
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from shoal.node.experts.posterior import DECAY, cached_prior, posterior, sparse
-from shoal.node.trainer.evaluate import windows
+from shoal.node.training.trainer.evaluate import windows
 
 Model = Callable[[Tensor], Tensor]
 """Logits (B, T, V) of what follows each of the tokens (B, T)."""

@@ -2,66 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.node.asking.switchboard import Switchboard
-from shoal.node.dataset.store import Dataset
+from shoal.node.api.answers import Answer, ExpertRow, ExpertSources, FetchedExperts, RunName
+from shoal.node.api.faults import UnknownRun, find_run
+from shoal.node.base.home import Home
 from shoal.node.experts import showing
 from shoal.node.experts.card import Write
 from shoal.node.experts.ensemble import fetch_all
 from shoal.node.experts.family import Family
 from shoal.node.experts.library import Library
 from shoal.node.experts.memory import known_files
-from shoal.node.experts.sources import sources_of
-from shoal.node.home import Home
-from shoal.node.run.introduction import Introduction
-from shoal.node.service import Answer, UnknownRun, find_run
-from shoal.node.spec.data import DataSpec
-from shoal.protocol.errors import LocalError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.network import Network
+from shoal.node.experts.needs import Ground, NodeRuns
+from shoal.node.experts.proxy import ExpertProxy
+from shoal.node.experts.showing import sources_of
+from shoal.node.manifest.data import DataSpec
+from shoal.node.manifest.introduced import Introduction
+from shoal.node.training.data.store import Dataset
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 
 if TYPE_CHECKING:
-    from shoal.node.checkpoint.read import Checkpoint
     from shoal.node.peers.discovery import Discovery
-    from shoal.node.run.runs import Runs
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What a family needs of the node."""
-
-    runs: Runs
-    library: Library
-    discovery: Discovery
-    network: Network
-    home: Home
-    identity: Identity
-    answers: Callable[[Digest], bool]  # whether a process here answers for that file
+    from shoal.node.training.checkpoint.read import Checkpoint
 
 
 class Families:
     """All of one node, by their ids in hex."""
 
-    def __init__(self, runs: Runs, home: Home, identity: Identity, network: Network) -> None:
+    def __init__(self, runs: NodeRuns, home: Home, identity: Identity, network: Network, discovery: Discovery) -> None:
         self.open: dict[str, Family] = {}
-        self.discovery: Discovery | None = None  # the daemon's, once it has one
-        self.switchboard = Switchboard(network, home.root)
-        self.switchboard.on_offer, self.switchboard.on_use = self._offered, self._used
+        self.proxy = ExpertProxy(network, home.root, on_offer=self._offered, on_use=discovery.used)
+        self._discovery = discovery
         self._runs, self._home, self._identity, self._network = runs, home, identity, network
         self._library = Library(home.experts, runs.data)
 
     def enter(self, found: Introduction, trains: bool, seed: Checkpoint | None) -> None:
         """Be in a family, which is on disk already."""
-        if self.discovery is None:
-            raise LocalError("this node cannot be in a family: it has no part in the DHT")
-        of_node = (self._runs, self._library, self.discovery, self._network, self._home, self._identity)
-        ground = Ground(*of_node, self.switchboard.answers)
+        of_node = (self._runs, self._library, self._discovery, self._network, self._home, self._identity)
+        ground = Ground(*of_node, self.proxy.answers)
         family = self.open[found.manifest.run_id.hex()] = Family(found, trains, ground)
         family.start(seed)
 
@@ -71,7 +54,7 @@ class Families:
         for family in families:
             await family.close()
 
-    async def leave(self, family: Family) -> Answer:
+    async def leave(self, family: Family) -> RunName:
         """Leave a family for good, and the run of its part with it."""
         del self.open[family.id.hex()]
         await family.close(for_good=True)
@@ -106,27 +89,23 @@ class Families:
         """Whether a family is about the data of that digest."""
         return any(each.manifest.data.digest == digest for each in self.open.values())
 
-    def experts(self, wanted: str) -> list[Answer]:
-        """See NodeService."""
-        return showing.parts_of(self.find(wanted))
+    def experts(self, family: str) -> list[ExpertRow]:
+        """The parts of a family."""
+        return showing.parts_of(self.find(family))
 
-    async def sources(self, wanted: str) -> Answer:
-        """See NodeService.expert_sources."""
-        return await sources_of(self.find(wanted), self.switchboard.path)
+    async def sources(self, family: str) -> ExpertSources:
+        """Where the experts of a family can be had."""
+        return await sources_of(self.find(family), self.proxy.path)
 
-    async def fetch(self, wanted: str, folder: str) -> Answer:
-        """See NodeService."""
+    async def fetch(self, family: str, folder: str) -> FetchedExperts:
+        """Download all published experts of a family into a folder."""
         if not Path(folder).is_absolute():
             raise LocalError(f"{folder} is not an absolute path")
-        return await fetch_all(self.find(wanted), Path(folder))
+        return await fetch_all(self.find(family), Path(folder))
 
     def _offered(self) -> None:
         for family in self.open.values():
             family.stir()
-
-    def _used(self, peer: PeerId) -> None:
-        if self.discovery is not None:
-            self.discovery.used(peer)
 
     def rows(self) -> list[Answer]:
         """For `status`."""

@@ -1,8 +1,8 @@
-"""A family of experts on this node: it takes a part, has it trained, publishes, and keeps what others have published.
+"""A family of experts on this node: it claims a part, has it trained, publishes it, and keeps others' files.
 
-Three duties go on side by side: to claim a part by what is read in the DHT (claims.py), to train it (pursuit.py), and
-to keep files, also those of others (keeping.py). Nothing goes from expert to expert while they are trained. What must
-survive a crash is on disk (memory.py).
+Three tasks run side by side: claiming a part by what is read in the DHT (claims.py), training it (pursuit.py), and
+keeping files, also those of others (keeping.py). Experts exchange nothing while they are trained. What must survive a
+crash is on disk (memory.py).
 """
 
 from __future__ import annotations
@@ -12,34 +12,65 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shoal.node.disk import lasting
-from shoal.node.experts.board import AGAIN, Board
+from shoal.dht.directory import EVERY
+from shoal.node.base.disk import lasting
+from shoal.node.base.logs import warn
+from shoal.node.base.pools import RECORDS
+from shoal.node.experts.board import AGAIN as READ_AGAIN
+from shoal.node.experts.board import Board
 from shoal.node.experts.card import make_card
-from shoal.node.experts.claims import Claim, Claims, Yield
-from shoal.node.experts.common import SEED, common, named, words
+from shoal.node.experts.claims import LOOK, RENEW, SETTLE, Claim, Claims, Yield
 from shoal.node.experts.keeping import Keeping
-from shoal.node.experts.leases import LOOK, SETTLE
 from shoal.node.experts.library import Library
 from shoal.node.experts.memory import Memory, known_files
-from shoal.node.experts.parts import experts_of, last_round
+from shoal.node.experts.parts import SEED, common, experts_of, last_round, named, words
 from shoal.node.experts.pursuit import Made, Pursuit
-from shoal.node.experts.telling import Told, entry_of
 from shoal.node.experts.view import View
-from shoal.node.logs import warn
-from shoal.node.pools import RECORDS
-from shoal.node.run.introduction import Introduction
-from shoal.protocol.errors import LocalError, ShoalError
-from shoal.protocol.ids import Digest, PeerId
+from shoal.node.manifest.introduced import Introduction
+from shoal.protocol.base.errors import LocalError, ShoalError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.shortages import in_words, is_temporary
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
-from shoal.protocol.shortages import in_words, is_temporary
-from shoal.protocol.tasks import Tasks
+from shoal.protocol.net.system.tasks import Tasks
 
 if TYPE_CHECKING:
-    from shoal.node.checkpoint.read import Checkpoint
-    from shoal.node.experts.families import Ground
+    from shoal.node.experts.needs import Ground
+    from shoal.node.training.checkpoint.read import Checkpoint
+
+# -- what is written of each part --------------------------------------------------------------------------
+
+
+AGAIN = 2.0  # seconds until a writing that nobody took is tried again
+HOLDERS = 4  # of one file that say so, beside its author and who trains the part
+
+
+@dataclass(slots=True)
+class Told:
+    """What we have written about a part."""
+
+    entry: PartEntry | None = None
+    next_at: float = 0.0
+
+    def is_due(self, now: float, entry: PartEntry | None) -> bool:
+        """Whether that is missing, old or wrong. That training goes on is no reason: the next renewal says it."""
+        if entry is None:
+            return self.entry is not None
+        return now >= self.next_at or self.entry is None or _substance(entry) != _substance(self.entry)
+
+    def wrote(self, now: float, entry: PartEntry | None, held: bool) -> None:
+        """`held`: at least one server has it."""
+        self.entry = entry
+        pause = EVERY if entry is not None and not entry.term else RENEW
+        self.next_at = now + (pause if held else AGAIN)
+
+
+def _substance(entry: PartEntry) -> tuple[object, ...]:
+    return entry.addresses, entry.term, entry.run, entry.card, entry.answers
+
 
 TURN = 1.0  # seconds between two looks at what is due
 ALONE = 5.0  # seconds without anybody to ask, and we are alone
@@ -179,7 +210,7 @@ class Family:
         """Read what all say, and decide."""
         listed = await self._board.read()
         now = self.looked_at = self._now()
-        self._read_at = now + (LOOK * random.uniform(0.9, 1.1) if listed is not None else AGAIN)
+        self._read_at = now + (LOOK * random.uniform(0.9, 1.1) if listed is not None else READ_AGAIN)
         if listed is None:
             return
         for error in self.view.take_in(now, (each for each in listed if each.peer != self.me)):
@@ -211,13 +242,27 @@ class Family:
         """Write what is due of our entries; a fresh claim is read back a moment later."""
         now, addresses, puts = self._now(), self._board.addresses(), []
         for part in (*self.claims.lasts, *self._common):
-            entry = entry_of(self, part, addresses)
+            entry = self._entry(part, addresses)
             told = self._told.setdefault(part, Told())
             if told.is_due(now, entry):
                 puts.append(self._write(part, told, entry))
         await asyncio.gather(*puts)
         if puts and self._is_fresh:
             self._is_fresh, self._read_at = False, self._now() + SETTLE
+
+    def _entry(self, part: str, addresses: tuple[str, ...]) -> PartEntry | None:
+        """What we have to say of a part: that we train it, have its file, or answer for it; None: nothing."""
+        card, mine, answers = self.keeping.held.get(part), self.claims.mine, self.answered(part)
+        if mine is not None and mine.part == part:
+            run = self.pursuit.open_run if self.pursuit.part == part else None
+            if run is None:
+                return PartEntry(addresses, mine.term, None, 0, None, card, answers)
+            return PartEntry(addresses, mine.term, run.id, run.committed.current.round, run.loss, card, answers)
+        if card is None and answers is None:
+            return None
+        if answers is not None or card is None or self.is_told(card) or len(self.view.tellers(card)) < HOLDERS:
+            return PartEntry(addresses, 0, None, 0, None, card, answers)
+        return None
 
     async def _write(self, part: str, told: Told, entry: PartEntry | None) -> None:
         told.wrote(self._now(), entry, await self._board.write(part, entry))

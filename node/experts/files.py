@@ -13,21 +13,23 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from shoal.node.checkpoint.about import About
-from shoal.node.checkpoint.lineage import going_on
-from shoal.node.checkpoint.read import Checkpoint, load, load_newest
-from shoal.node.checkpoint.scan import CHECKPOINTS
-from shoal.node.checkpoint.write import write_checkpoint, write_tensors
-from shoal.node.home import Home
-from shoal.node.methods.method import PARAMETERS
-from shoal.node.methods.registry import method_of, shape_of
-from shoal.node.models.registry import initial, layout_of
-from shoal.node.spec.manifest import Manifest
-from shoal.node.spec.model import AnyModel
-from shoal.node.state.committed import CommittedState, Snapshot
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.roster import Base
+from shoal.node.base.home import Home
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.model import AnyModel
+from shoal.node.training.checkpoint.about import About
+from shoal.node.training.checkpoint.lineage import going_on
+from shoal.node.training.checkpoint.read import Checkpoint, load, load_newest
+from shoal.node.training.checkpoint.scan import CHECKPOINTS
+from shoal.node.training.checkpoint.write import write_checkpoint
+from shoal.node.training.methods.method import PARAMETERS
+from shoal.node.training.methods.registry import method_of
+from shoal.node.training.models.registry import initial, layout_of
+from shoal.node.training.models.tensor_file import write_tensors
+from shoal.node.training.state.committed import CommittedState, Snapshot
+from shoal.node.training.state.shape import shape_of
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.rounds.agreement.roster import Base
 
 ORIGIN = "origin"  # the folder within a run's
 NOBODY = PeerId("-")  # whose moments those of a state are that nobody has trained
@@ -44,7 +46,10 @@ class Beginning:
 
 
 def write_parameters(path: Path, snapshot: Snapshot) -> None:
-    """The parameters of a version of a run's state, which is leased."""
+    """The parameters of a version of a run's state, which is leased.
+
+    Moments would treble what is sent every few rounds, for the rare case that another peer takes the part over.
+    """
     write_tensors(path, snapshot.shape.layout.views(snapshot.vectors[PARAMETERS]))
 
 

@@ -1,15 +1,15 @@
-"""What a family's founder makes of the data: the partition, where there is one; and whether every part has a text."""
+"""What a family's founder computes from the data: the partition, if any, and a check that every part has a text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from shoal.node.dataset import chosen
-from shoal.node.dataset.corpus import texts_of_data
-from shoal.node.experts.partition.partition import learn
 from shoal.node.experts.parts import experts_of, part_manifest
-from shoal.node.spec.manifest import Manifest
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.training.data import chosen
+from shoal.node.training.data.corpus import texts_of_data
+from shoal.node.training.data.partition import learn
 
 
 def write_partition(family: Manifest, paths: Sequence[Path], file: Path) -> None:

@@ -5,7 +5,7 @@ Rules:
   gives them.
 - The newest file of a part that is not finished is kept by MOST_KEEPERS members beside its owner (claims.py), chosen
   by a hash, so that it outlives the owner.
-- An older file goes once nobody is likely to be fetching it any more.
+- An older file is removed once it is unlikely that anybody still fetches it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from shoal.node.disk import lasting
-from shoal.node.experts.claims import keepers
-from shoal.node.experts.leases import LOOK
+from shoal.node.base.disk import lasting
+from shoal.node.base.logs import warn
+from shoal.node.base.pools import RECORDS
+from shoal.node.experts.claims import LOOK, keepers
 from shoal.node.experts.library import Library
 from shoal.node.experts.memory import Memory
 from shoal.node.experts.view import View
-from shoal.node.logs import warn
-from shoal.node.pools import RECORDS
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import Digest, PeerId, RunId
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest, PeerId, RunId
 from shoal.protocol.messages.directory import ExpertCard
-from shoal.protocol.tasks import Tasks
+from shoal.protocol.net.system.tasks import Tasks
 
 FETCHING = 2 * LOOK  # seconds for which an older file stays
 
@@ -41,7 +40,7 @@ class Obtain(Protocol):
 
 
 class Keeping:
-    """One family's. `lasts` has each part's last round, `common` what its other files are called (common.py)."""
+    """One family's. `lasts` has each part's last round, `common` what its other files are called (parts.py)."""
 
     def __init__(
         self,

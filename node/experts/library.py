@@ -1,14 +1,13 @@
 """The experts' files on this node: made here or fetched, kept, and given to whoever asks for them.
 
-What gives and fetches them is what gives and fetches the text of runs (node/dataset/): pieces by the root of their
-tree, from any holder, each checked as it comes; who sends another one is named, and asked for nothing any more.
+Files are given and fetched by the code for the text of runs (node/training/data/): pieces by the root of their tree,
+from any holder, each checked on arrival; a peer that sends a wrong one is named, and not asked again.
 
     experts/<hash>/expert.safetensors    and beside it what a Store has
 
 Rules:
-- All files together take no more of the disk than the node's owner lets it download (--data-limit); what was made here
-  is kept whatever there is.
-- A node that does not share data gives its own experts all the same: they are what a family is for.
+- All files together take no more of the disk than --data-limit allows; files that were made here are always kept.
+- A node that does not share data gives its own experts all the same, as a family needs them.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from shoal.node.dataset.fetch import Fetch
-from shoal.node.dataset.store import Dataset, Store
-from shoal.node.dataset.supply import GIB, Supply
+from shoal.node.base.pools import DISK
 from shoal.node.experts.card import Write, hash_file, wanted
-from shoal.node.experts.common import words
-from shoal.node.pools import DISK
-from shoal.protocol.errors import LocalError, ShoalError, TransportError
-from shoal.protocol.ids import Digest, PeerId
+from shoal.node.experts.parts import words
+from shoal.node.training.data.fetch import Fetch
+from shoal.node.training.data.store import Dataset, Store
+from shoal.node.training.data.supply import GIB, Supply
+from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
+from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.messages.directory import ExpertCard
 
 FILE = "expert.safetensors"

@@ -1,6 +1,6 @@
-"""What a family must not forget over a restart, in its folder: which part is ours, in which run, and our files' cards.
+"""A family's records on disk, for restarts: which part is ours, in which run, and our files' cards.
 
-Records are replaced whole (disk.py); a card is believed only as far as its file is there.
+Records are replaced as a whole (disk.py); a card counts only if its file is there.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from shoal.node.disk import Disk
+from shoal.node.base.disk import Disk
 from shoal.node.experts.claims import Claim
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import Digest
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest
+from shoal.protocol.base.wire import Message, message
 from shoal.protocol.messages.directory import ExpertCard
-from shoal.protocol.wire import Message, message
 
 TRAINS = "training"
 

@@ -1,19 +1,24 @@
-"""The run of one part: what follows from a family's manifest for the peer that trains the part's expert.
+"""The run of one part, derived from a family's manifest for the peer that trains the part's expert.
 
-It is an ordinary run: DiLoCo with a rate of 1 and no momentum, so a peer alone steps by plain AdamW, from round to
-round. What is added when it is founded is its origin (beginning.py), so each founding is a run of its own: no two
-peers that claim a part at once ever found the same run.
+It is an ordinary run: DiLoCo with a rate of 1 and no momentum, which for a single peer is plain AdamW from round to
+round. Its origin is added when it is created, so each creation is another run: two peers that claim a part at the same
+time never create the same run.
+
+Some files of a family are of no one part: the seeds with which experts begin, and the partition of the data. They are
+by the family's author, and every member keeps them: experts cannot begin without. Their records lie beside the parts',
+under names that no part can have.
 """
 
 from __future__ import annotations
 
 from pydantic import ValidationError
 
-from shoal.node.experts.spec import ExpertsSpec, PartSpec
-from shoal.node.explain import explain
-from shoal.node.spec.manifest import CodecSpec, Manifest
-from shoal.node.spec.method import MethodSpec
-from shoal.protocol.errors import LocalError
+from shoal.node.base.explain import explain
+from shoal.node.manifest.experts import ExpertsSpec, PartSpec
+from shoal.node.manifest.manifest import CodecSpec, Manifest
+from shoal.node.manifest.method import MethodSpec
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest
 
 
 def experts_of(family: Manifest) -> ExpertsSpec:
@@ -45,3 +50,44 @@ def part_manifest(family: Manifest, part: PartSpec) -> Manifest:
 def last_round(family: Manifest, part: PartSpec) -> int:
     """After which the part's expert is finished."""
     return experts_of(family).steps_of(part) // family.method.inner_steps
+
+
+# -- files of no one part ----------------------------------------------------------------------------------
+
+
+SEED = ""  # the family's, in its manifest's [origin]
+PARTITION = "."
+OWN = "+"  # and a number: of experts of one model that is not the family's
+
+
+def common(family: Manifest) -> tuple[str, ...]:
+    """The names under which a family may have such files."""
+    return (SEED, PARTITION, *own_seeds(family))
+
+
+def own_seeds(family: Manifest) -> dict[str, PartSpec]:
+    """The seeds of models that are not the family's; for each, one of the parts that begin with it."""
+    return {f"{OWN}{number}": part for number, part in enumerate(experts_of(family).seeded)}
+
+
+def named(family: Manifest) -> list[tuple[str, Digest, int]]:
+    """Those that the manifest names by their files, which its founder has made; and the tokens behind each."""
+    clusters = experts_of(family).clusters
+    files = [(PARTITION, clusters.file, 0)] if clusters is not None and clusters.file else []
+    files += [(name, part.seed.file, part.seed.tokens) for name, part in own_seeds(family).items() if part.seed]
+    return [(name, Digest(bytes.fromhex(file)), tokens) for name, file, tokens in files]
+
+
+def seed_of(family: Manifest, part: PartSpec) -> str | None:
+    """The name of the seed with which the part's expert begins; None: with what the manifest's seed gives."""
+    if part.seed is not None:
+        return next(name for name, first in own_seeds(family).items() if first.seed == part.seed)
+    is_familys = part.model is None or part.model == family.model
+    return SEED if family.origin is not None and is_familys else None
+
+
+def words(name: str, round: int) -> str:
+    """What a file is called where people read it."""
+    if name == PARTITION:
+        return "the partition of the data"
+    return "the family's seed" if name.startswith(OWN) or name == SEED else f"round {round} of the expert '{name}'"

@@ -1,4 +1,4 @@
-"""Which expert to believe: a posterior over domains, and the mixture by it.
+"""How far to trust each expert: a posterior over domains, and the mixture by it.
 
 An ensemble treats its experts as the domains of a generative model: a text comes from one domain j, with a prior p(j),
 and all that has been read of it says which (Branch-Train-Merge, arXiv 2208.03306):

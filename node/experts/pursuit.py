@@ -5,8 +5,8 @@ Rules:
   the manifest's seed gives. A file that is not of the part's model counts for nothing, and its author is named.
 - A peer alone in a run that was killed lacks the state of which it has voted: so it founds the run anew, from its own
   newest checkpoint if that is beyond the furthest file.
-- A worker that makes no step for HELPLESS seconds, crash after crash, is a failure as any other: our part is not to
-  wait for a machine that cannot train it.
+- A worker that makes no step for HELPLESS seconds, crash after crash, counts as a failure, so that a part does not wait
+  for a machine that cannot train it.
 - A file is made of the committed state every `publish_every` rounds, as it stands when that is noticed, and of the last
   round. Training goes on meanwhile.
 """
@@ -22,26 +22,23 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.node.dataset.store import Dataset
-from shoal.node.experts.common import PARTITION, SEED, own_seeds, seed_of, words
+from shoal.node.base.home import Home
+from shoal.node.base.logs import warn
+from shoal.node.base.pools import LONG
 from shoal.node.experts.library import Library
-from shoal.node.experts.parts import experts_of, last_round, part_manifest
-from shoal.node.experts.spec import PartSpec
+from shoal.node.experts.needs import CommittedRound, NodeRuns, PartRun
+from shoal.node.experts.parts import PARTITION, SEED, experts_of, last_round, own_seeds, part_manifest, seed_of, words
 from shoal.node.experts.view import View
-from shoal.node.home import Home
-from shoal.node.logs import warn
-from shoal.node.pools import LONG
-from shoal.node.run.records import CommitRecord
-from shoal.node.spec.manifest import Manifest
-from shoal.protocol.errors import LocalError, RemoteError, TransportError
-from shoal.protocol.ids import Digest, PeerId, digest
+from shoal.node.manifest.experts import PartSpec
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.training.data.store import Dataset
+from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.messages.directory import ExpertCard
 
 if TYPE_CHECKING:
-    from shoal.node.checkpoint.read import Checkpoint
     from shoal.node.experts.files import Beginning
-    from shoal.node.run.run import Run
-    from shoal.node.run.runs import Runs
+    from shoal.node.training.checkpoint.read import Checkpoint
 
 STRANDED = 5.0  # seconds that a run waits for a state which nobody has
 HELPLESS = 120.0  # seconds without a step since a worker was lost
@@ -55,7 +52,7 @@ class Made:
 
     part: PartSpec
     file: Dataset
-    record: CommitRecord
+    record: CommittedRound
 
 
 class Lasting:
@@ -76,7 +73,7 @@ class Pursuit:
     def __init__(
         self,
         family: Manifest,
-        runs: Runs,
+        runs: NodeRuns,
         library: Library,
         view: View,
         home: Home,
@@ -92,7 +89,7 @@ class Pursuit:
         self._stranded, self._helpless = Lasting(STRANDED), Lasting(HELPLESS)
 
     @property
-    def open_run(self) -> Run | None:
+    def open_run(self) -> PartRun | None:
         """The part's run, if it is open."""
         return self._runs.open.get(self.run)
 
@@ -174,7 +171,7 @@ class Pursuit:
         await self._common(PARTITION)
 
     async def _common(self, name: str) -> Path:
-        """The file of that name, which is of no one part (common.py)."""
+        """The file of that name, which is of no one part (parts.py)."""
         for card in self._view.cards(name):
             if await self.obtain(card):
                 return self._library.path(card.file)
@@ -214,7 +211,7 @@ class Pursuit:
 
         path, clusters = self._library.path(card.file), experts_of(self._family).clusters
         if card.part == PARTITION:
-            from shoal.node.experts.partition.partition import read
+            from shoal.node.training.data.partition import read
 
             assert clusters is not None
             read(path, clusters)
@@ -225,26 +222,25 @@ class Pursuit:
         part = experts_of(self._family).part(card.part) or own_seeds(self._family)[card.part]
         read_parameters(path, part.model or self._family.model)
 
-    async def _publish(self, part: PartSpec, run: Run) -> Made | None:
+    async def _publish(self, part: PartSpec, run: PartRun) -> Made | None:
         from shoal.node.experts.files import write_parameters
 
         cards = [card.round for card in self._view.cards(part.name)]
         done, every = max(cards, default=0), experts_of(self._family).publish_every
-        with run.outer.committed.lease() as snapshot:
+        with run.committed.lease() as snapshot:
             is_due = snapshot.round // every > done // every or run.is_finished
-            record = next((each for each in reversed(run.commits.records) if each.round == snapshot.round), None)
+            record = run.committed_round(snapshot.round)
             if snapshot.round <= done or not is_due or record is None:  # which comes a moment after the state
                 return None
             made = await self._library.make(partial(write_parameters, snapshot=snapshot))
         return Made(part, made, record)
 
-    def _failure(self, run: Run) -> str:
+    def _failure(self, run: PartRun) -> str:
         """Why the run cannot be trained in here; empty if it can."""
-        trouble = run.training.trouble if run.training is not None else ""
-        is_helpless = self._helpless.is_so(bool(trouble), asyncio.get_running_loop().time())
-        return run.failure or (f"nothing is trained any more: {trouble}" if is_helpless else "")
+        is_helpless = self._helpless.is_so(bool(run.trouble), asyncio.get_running_loop().time())
+        return run.failure or (f"nothing is trained any more: {run.trouble}" if is_helpless else "")
 
-    def _is_stranded(self, run: Run) -> bool:
+    def _is_stranded(self, run: PartRun) -> bool:
         """Whether we have voted on later rounds than we have the state of, and nobody else may have it."""
-        is_waiting = run.voted_before > run.outer.committed.current.round + 1 and not run.member.membership.alive()
+        is_waiting = run.voted_before > run.committed.current.round + 1 and run.is_alone
         return self._stranded.is_so(is_waiting, asyncio.get_running_loop().time())

@@ -12,22 +12,22 @@ from pathlib import Path
 from pydantic import ValidationError
 from torch import Tensor
 
-from shoal.node.checkpoint.lineage import origin_of
-from shoal.node.checkpoint.read import Checkpoint
-from shoal.node.checkpoint.write import write_tensors
+from shoal.node.base.explain import explain
 from shoal.node.experts.files import read_parameters
 from shoal.node.experts.parts import experts_of
-from shoal.node.experts.spec import SeedSpec
-from shoal.node.explain import explain
-from shoal.node.methods.method import PARAMETERS
-from shoal.node.models.registry import layout_of
-from shoal.node.spec.manifest import Manifest
-from shoal.node.spec.model import AnyModel
-from shoal.node.state.committed import read_back
-from shoal.node.state.layout import Layout
-from shoal.node.state.shape import StateShape
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import Digest
+from shoal.node.manifest.experts import SeedSpec
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.model import AnyModel
+from shoal.node.training.checkpoint.lineage import origin_of
+from shoal.node.training.checkpoint.read import Checkpoint
+from shoal.node.training.methods.method import PARAMETERS
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import layout_of
+from shoal.node.training.models.tensor_file import write_tensors
+from shoal.node.training.state.committed import read_back
+from shoal.node.training.state.shape import StateShape
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest
 
 
 def allot(family: Manifest, seeds: Sequence[Checkpoint]) -> tuple[Checkpoint | None, list[Checkpoint]]:

@@ -1,12 +1,12 @@
-"""A family as the API shows it: plain dicts, read from the parts, changing nothing."""
+"""A family as the API shows it, and where its experts can be had: plain dicts, read from the parts."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from shoal.node.experts.spec import PartSpec
-from shoal.node.service import Answer
+from shoal.node.api.answers import Answer, ExpertRow, ExpertSources
+from shoal.node.manifest.experts import PartSpec
 
 if TYPE_CHECKING:
     from shoal.node.experts.family import Family
@@ -22,7 +22,7 @@ def row(family: Family) -> Answer:
     return {
         "run": family.id.hex(),
         "name": family.manifest.name,
-        "round": run.outer.committed.current.round if run is not None else 0,
+        "round": run.committed.current.round if run is not None else 0,
         "first_round": 1,
         "step": 0,
         "samples": run.samples if run is not None else 0,
@@ -37,12 +37,12 @@ def row(family: Family) -> Answer:
     }
 
 
-def parts_of(family: Family) -> list[Answer]:
-    """All parts, see NodeService.experts."""
+def parts_of(family: Family) -> list[ExpertRow]:
+    """All parts."""
     return [part_row(family, part) for part in family.experts.parts]
 
 
-def part_row(family: Family, part: PartSpec) -> Answer:
+def part_row(family: Family, part: PartSpec) -> ExpertRow:
     """One part: who trains it, how far it is, and what was published of it."""
     now, cards = asyncio.get_running_loop().time(), family.view.cards(part.name)
     last, inner = family.claims.lasts[part.name], family.manifest.method.inner_steps
@@ -79,10 +79,59 @@ def _training(family: Family, part: PartSpec, now: float) -> tuple[str | None, i
     if mine is not None and mine.part == part.name:
         if run is None:
             return family.me, 0, None, None
-        loss = run.training.loss if run.training is not None else None
-        return family.me, run.outer.committed.current.round, loss, run.id.hex()
+        return family.me, run.committed.current.round, run.loss, run.id.hex()
     found = family.view.owner(now, part.name)
     if found is None:
         return None, 0, None, None
     peer, entry = found
     return peer, entry.round, entry.loss, entry.run.hex() if entry.run else None
+
+
+# -- where experts can be had ------------------------------------------------------------------------------
+
+
+FRESH = 5.0  # seconds for which what was read is new
+GLANCE = 0.05  # seconds between two looks whether it has been read
+
+
+async def sources_of(family: Family, socket: str) -> ExpertSources:
+    """What a process needs that asks experts; what others say is read anew for it, if that was not done just now."""
+    await _look_anew(family)
+    return {
+        "family": family.id.hex(),
+        "name": family.manifest.name,
+        "me": family.me,
+        "socket": socket,
+        "manifest": family.manifest.canonical().hex(),
+        "parts": [_part(family, part) for part in family.experts.parts],
+    }
+
+
+async def _look_anew(family: Family) -> None:
+    """Return when what all say has been read just now, or if that takes long."""
+    clock = asyncio.get_running_loop().time
+    if (asked := clock()) - family.looked_at < FRESH:
+        return
+    family.stir(looks=True)
+    while family.looked_at < asked and clock() < asked + FRESH and not family.failure:
+        await asyncio.sleep(GLANCE)
+
+
+def _part(family: Family, part: PartSpec) -> dict[str, Any]:
+    now, last = asyncio.get_running_loop().time(), family.claims.lasts[part.name]
+    model = part.model or family.manifest.model
+    files = []
+    for card in family.view.cards(part.name):
+        peers = family.view.answerers(now, card)
+        own = [family.me] if family.answered(part.name) == card.file else []
+        files.append(
+            {
+                "file": card.file.hex(),
+                "round": card.round,
+                "steps": card.steps,
+                "finished": card.round >= last,
+                "path": str(family.library.path(card.file)) if family.library.has(card.file) else None,
+                "peers": [*own, *(peer for peer in peers if peer != family.me)],
+            }
+        )
+    return {"part": part.name, "model": model.model_dump(mode="json"), "files": files}

@@ -1,8 +1,8 @@
-"""What a member of a family has learned of it from the DHT: whose claims live, which files there are, who has them.
+"""What a member has read about its family in the DHT: live claims, files, and who has them.
 
-Pure: entries go in with the time at which they were read; who shows a bad one is named, and nothing that it says
-counts. What was once read is remembered: a reading that misses somebody proves nothing, and a card outlives the claim
-of its author. A file that nobody gives when it is asked for does not count until somebody writes anew that it has it.
+Pure: entries go in with the time at which they were read. A peer that shows a bad one is named, and its entry does not
+count. Entries are remembered: a reading that misses somebody proves nothing, and a card outlives the claim of its
+author. A file that could not be fetched does not count until somebody writes again that it has it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shoal.node.experts.card import check_card
-from shoal.node.experts.claims import Claim, Sight
-from shoal.node.experts.common import common
-from shoal.node.experts.leases import LEASE, Leases
-from shoal.node.spec.manifest import Manifest
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import Digest, PeerId
+from shoal.node.experts.claims import LEASE, Claim, Leases, Sight
+from shoal.node.experts.parts import common
+from shoal.node.manifest.manifest import Manifest
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.signing import Signer
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
-from shoal.protocol.signing import Signer
 
 CARDS = 4  # of a part that are remembered: the newest
 MOST_ENTRIES = 2048

@@ -9,8 +9,8 @@ told of a commit who has no time for it. A reader asks again when it likes, and 
 
 from __future__ import annotations
 
-from shoal.protocol.ids import Digest, RunId
-from shoal.protocol.wire import Message, message
+from shoal.protocol.base.ids import Digest, RunId
+from shoal.protocol.base.wire import Message, message
 
 HANDOUT_PROTOCOL = 1
 

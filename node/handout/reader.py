@@ -6,14 +6,14 @@ import os
 import socket
 from dataclasses import dataclass
 
+from shoal.node.base.home import Home
 from shoal.node.handout.messages import HANDOUT_PROTOCOL, AskWeights, HasWeights, NoWeights
-from shoal.node.home import Home
-from shoal.node.worker.link import PREFIX, frame, read_frame
-from shoal.node.worker.private_socket import find_socket
-from shoal.node.worker.shm import FloatArray, SharedVector
-from shoal.protocol.errors import LocalError, TransportError
-from shoal.protocol.ids import NO_DIGEST, Digest, RunId
-from shoal.protocol.wire import Message
+from shoal.node.ipc.link import PREFIX, frame, read_frame
+from shoal.node.ipc.private_socket import find_socket
+from shoal.node.ipc.shm import FloatArray, SharedVector
+from shoal.protocol.base.errors import LocalError, TransportError
+from shoal.protocol.base.ids import NO_DIGEST, Digest, RunId
+from shoal.protocol.base.wire import Message
 
 PATIENCE = 120.0  # seconds for an answer: a node under load copies gigabytes for a while
 

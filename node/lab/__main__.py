@@ -1,4 +1,4 @@
-"""`python -m shoal.node.lab`: train by a method with virtual workers, and say what came of it.
+"""`python -m shoal.node.lab`: train by a method with virtual workers, and report the results.
 
 Exit codes are those of `exits`: 2 for a wrong command line, 1 where the training failed, as when it diverged.
 """
@@ -13,14 +13,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from shoal.node.dataset.corpus import stdlib_corpus
-from shoal.node.exits import Exit
+from shoal.node.base.exits import Exit
 from shoal.node.lab.registry import METHODS, WrongSetting, parse
-from shoal.node.lab.study import Result, run
-from shoal.node.lab.training import Training, prepare
-from shoal.node.spec.manifest import Manifest, ModelSpec, load_manifest
-from shoal.node.spec.method import MethodSpec
-from shoal.protocol.errors import LocalError
+from shoal.node.lab.study import Experiment, Result, prepare, run
+from shoal.node.manifest.manifest import Manifest, ModelSpec, load_manifest
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.data.corpus import stdlib_corpus
+from shoal.protocol.base.errors import LocalError
 
 SMALL = Manifest(
     name="lab",
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
         parse(options.method, options.settings)  # before anything takes time
         manifest = _manifest(options)
         corpus = stdlib_corpus()
-        study, crowd = prepare(_training(options), manifest, corpus.train)
+        study, crowd = prepare(_experiment(options), manifest, corpus.train)
     except (LocalError, WrongSetting) as error:
         parser.error(str(error))
 
@@ -57,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
     return Exit.OK
 
 
-def _training(options: argparse.Namespace) -> Training:
-    return Training(
+def _experiment(options: argparse.Namespace) -> Experiment:
+    return Experiment(
         options.method,
         tuple(options.settings),
         options.workers,

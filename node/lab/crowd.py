@@ -1,7 +1,7 @@
 """Many virtual workers that train at once: their weights are the rows of one matrix.
 
-All make the same inner step on batches of their own: gradients by one pass for all (many.py), then AdamW, which is one
-call for all, too. Rows never meet, but in steps that are made together.
+All make the same inner step on their own batches: gradients by one pass for all (many.py), then AdamW, also in one
+call. Rows are independent, except in steps that all make together.
 
 Shapes: M workers, d parameters, B sequences of T + 1 tokens.
 """
@@ -11,14 +11,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shoal.node.dataset.lanes import lane_batch
 from shoal.node.lab import many
-from shoal.node.spec.manifest import Manifest
-from shoal.node.spec.model import ModelSpec
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.model import Llama, build
-from shoal.node.trainer.schedule import lr_factor
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.model import ModelSpec
+from shoal.node.training.data.lanes import lane_batch
+from shoal.node.training.methods.schedule import lr_factor
+from shoal.node.training.models.decoder import Llama, build
+from shoal.node.training.models.layout import Layout
+from shoal.protocol.base.errors import LocalError
 
 EPSILON = 1e-8  # AdamW's
 

@@ -1,7 +1,7 @@
 """Many models of one shape at once: the forward pass of model.py with weights of its own for each worker's tokens.
 
-A small model's step is mostly the calling of operations, so M workers that share each call are faster than M in a
-row. Nothing in attention but its projections has weights: there, workers are only more sequences.
+A small model's step is mostly the overhead of calling operations, so M workers that share each call are faster than M
+in a row. In attention only the projections have weights: elsewhere workers are just more sequences.
 
 Shapes: M workers, B sequences of T + 1 tokens each; D, V, N, K, H as in model.py; n = B T.
 """
@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shoal.node.spec.manifest import ModelSpec
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.model import NORM_EPSILON, rotate, rotations
+from shoal.node.manifest.manifest import ModelSpec
+from shoal.node.training.models.decoder import NORM_EPSILON, rotate, rotations
+from shoal.node.training.models.layout import Layout
 
 Weights = Mapping[str, Tensor]  # by the names of model.py, each (M, *its shape)
 

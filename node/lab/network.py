@@ -1,33 +1,73 @@
-"""What comes of an exchange among virtual workers, without a network: a pure function of the seed and its number.
+"""The results of an exchange among virtual workers, without a network: a pure function of the seed and its number.
 
-With probability `lose`, by a hash of the seed, the exchange and who is concerned, something fails:
+With probability `lose`, by a hash of the seed, the exchange and the workers concerned, something fails:
 
 - MEAN: the whole exchange, for all, as an aborted round;
-- PAIR: a pair, both of whom go without; who is left out of an odd number has no answer either;
-- GRAPH: a worker, who neither sends nor gets anything. Its neighbours keep its weight for themselves, so the mean over
-  all stays as it is; who has no neighbour left has no answer.
+- PAIR: a pair, neither of which gets an answer; nor does a worker that is left over;
+- GRAPH: a worker, which neither sends nor gets anything. Its neighbours keep its weight for themselves, so the mean
+  over all stays as it is; a worker without neighbours has no answer.
 
-Bytes are those of one worker, in the mean over all workers. What fails counts nothing.
+Bytes are those of one worker, in the mean over all workers. Failed exchanges count nothing.
 
-- MEAN: each owns a share of the vector, gets it of M - 1 others and sends them its mean: (M - 1) / M of the
+- MEAN: each owns a share of the vector, gets it from M - 1 others and sends them its mean: (M - 1) / M of the
   contribution by its codec go out, and as much of the mean in fp32 comes back. As an owner each does the reverse, too.
 - PAIR and GRAPH: each sends its payload to its partner, or to each neighbour, and gets theirs.
+
+A GRAPH is random, drawn for the round: each two members are neighbours with the same probability (Erdős and Rényi's
+graph), by a hash of the seed, the round and the two names. So all who know the members come to the same graph, whatever
+order they name them in, and an edge does not depend on who else is there. Weights are those of Metropolis and Hastings:
+for neighbours i and j
+
+    w_ij = 1 / (1 + max(deg_i, deg_j))        w_ii = 1 - sum_j w_ij >= 1 / (1 + deg_i)
+
+They are symmetric, so columns as well as rows sum to 1: mixing leaves the mean over all as it is. Each needs only its
+neighbours' degrees. Who has no neighbour keeps weight 1. Two parts of a graph that no edge joins mix in later rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from shoal.node.methods.gossip import merge, mix
-from shoal.node.methods.graphs import neighbours, weights_of
-from shoal.node.methods.method import Answer, Exchange
-from shoal.protocol.compression import Codec, codec
-from shoal.protocol.ids import digest
+from shoal.node.training.methods.gossip import merge, mix
+from shoal.node.training.methods.method import Answer, Exchange
+from shoal.protocol.base.ids import digest
 from shoal.protocol.replicas.meeting import pairs
+from shoal.protocol.tensors.compression import Codec, codec
+
+Peer = TypeVar("Peer", bound=str)
+Graph = Mapping[Peer, tuple[Peer, ...]]
+
+
+def neighbours(seed: bytes, round: int, members: Sequence[Peer], probability: float) -> Graph[Peer]:
+    """The graph of a round: of each member its neighbours, sorted; ValueError if the arguments mean nothing."""
+    if not 0 <= probability <= 1:
+        raise ValueError(f"the probability of an edge is {probability}; it must be from 0 to 1")
+    if len(set(members)) < len(members):
+        raise ValueError("a member is named twice")
+    least = int(probability * HASHES)
+    found: dict[Peer, list[Peer]] = {member: [] for member in members}
+    for left, right in combinations(sorted(members), 2):
+        if _number(seed, round, left, right) < least:
+            found[left].append(right)
+            found[right].append(left)
+    return {member: tuple(sorted(others)) for member, others in found.items()}
+
+
+def weights_of(graph: Graph[Peer], member: Peer) -> tuple[float, ...]:
+    """The weights of a member's neighbours, in their order; what is missing to 1 is its own."""
+    degree = len(graph[member])
+    return tuple(1 / (1 + max(degree, len(graph[other]))) for other in graph[member])
+
+
+def _number(seed: bytes, round: int, left: str, right: str) -> int:
+    found = digest("edges of a round", seed, round.to_bytes(8, "little"), left.encode(), right.encode())
+    return int.from_bytes(found[:8], "little")
+
 
 FP32 = codec("fp32")
 HASHES = 2**64

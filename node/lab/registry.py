@@ -1,10 +1,11 @@
-"""The methods of the laboratory by name, their settings with defaults, and what is written as key=value for them.
+"""The methods of the laboratory by name, their settings with defaults, and how key=value sets them.
 
-A setting has the type of its default: a whole number, a number or a name. Defaults are where to start; none was tuned.
-Those of DiLoCo's kind are DiLoCo's, which is much where answers come late: there a lower `lr` was better.
+A setting has the type of its default: a whole number, a number or a name. Defaults are a place to start; none was
+tuned. Methods like DiLoCo have DiLoCo's, which are high where answers come late: there a lower `lr` was better.
 
-Runs make the same classes of a manifest (methods/registry.py). Not by one function: here are settings that no run has
-(`neighbours`), schedules end with the training and not with a last round, and results so far are kept by these names.
+Runs make the same classes from a manifest (methods/registry.py). There are two functions because the laboratory has
+settings that no run has (`neighbours`), its schedules end with the training instead of a last round, and stored results
+use these names.
 """
 
 from __future__ import annotations
@@ -14,20 +15,18 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
+from shoal.node.lab.codecs import CODECS
 from shoal.node.lab.crowd import EPSILON, Crowd
 from shoal.node.lab.network import FP32
-from shoal.node.methods.co2 import CO2
-from shoal.node.methods.ddp import DDP
-from shoal.node.methods.delayed import DelayedDiLoCo
-from shoal.node.methods.diloco import DiLoCo
-from shoal.node.methods.eager import EagerDiLoCo
-from shoal.node.methods.gossip import Gossip
-from shoal.node.methods.method import Method
-from shoal.node.methods.noloco import NoLoCo
-from shoal.node.methods.sparseloco import SparseLoCo
-from shoal.node.methods.streaming import Streaming
-from shoal.node.spec.manifest import EXACT_AGAIN
-from shoal.protocol.compression import Codec, codec
+from shoal.node.training.methods.ddp import DDP
+from shoal.node.training.methods.diloco import DiLoCo
+from shoal.node.training.methods.gossip import Gossip
+from shoal.node.training.methods.late import CO2, DelayedDiLoCo, EagerDiLoCo
+from shoal.node.training.methods.method import Method
+from shoal.node.training.methods.noloco import NoLoCo
+from shoal.node.training.methods.sparseloco import SparseLoCo
+from shoal.node.training.methods.streaming import Streaming
+from shoal.protocol.tensors.compression import Codec
 
 Settings = Mapping[str, Any]  # each an int, a float or a str
 OUTER = {"lr": 0.7, "momentum": 0.9}  # DiLoCo's
@@ -38,7 +37,7 @@ class WrongSetting(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Setup:
     """A method, and what the network has to know of it."""
 
     method: Method
@@ -51,10 +50,10 @@ class Entry:
     """A method's settings with their defaults, and how it is made of (crowd, inner steps, settings)."""
 
     defaults: Settings
-    make: Callable[[Crowd, int, Settings], Plan]
+    make: Callable[[Crowd, int, Settings], Setup]
 
 
-def plan(name: str, given: Sequence[str], crowd: Crowd, inner_steps: int) -> Plan:
+def set_up(name: str, given: Sequence[str], crowd: Crowd, inner_steps: int) -> Setup:
     """The method `name` with the settings `given`, each "key=value"; WrongSetting if there is no such thing."""
     settings = parse(name, given)
     try:
@@ -91,49 +90,50 @@ def _value(key: str, text: str, kind: type) -> int | float | str:
     return value
 
 
-def _ddp(crowd: Crowd, inner_steps: int, settings: Settings) -> Plan:
+def _ddp(crowd: Crowd, inner_steps: int, settings: Settings) -> Setup:
     spec = crowd.manifest.method
-    return Plan(DDP(crowd.rate, spec.betas, EPSILON, spec.weight_decay, spec.clip, crowd.layout.undecayed))
+    return Setup(DDP(crowd.rate, spec.betas, EPSILON, spec.weight_decay, spec.clip, crowd.layout.undecayed))
 
 
-def _co2(crowd: Crowd, inner_steps: int, settings: Settings) -> Plan:
+def _co2(crowd: Crowd, inner_steps: int, settings: Settings) -> Setup:
     typical = settings["typical_change"] or None
-    return Plan(CO2(inner_steps, settings["lr"], settings["momentum"], settings["clip"], typical))
+    return Setup(CO2(inner_steps, settings["lr"], settings["momentum"], settings["clip"], typical))
 
 
-def _sparseloco(crowd: Crowd, inner_steps: int, settings: Settings) -> Plan:
-    if settings["codec"] not in EXACT_AGAIN:
-        raise WrongSetting(f"codec={settings['codec']}: known are {', '.join(EXACT_AGAIN)}")
-    values = codec(settings["codec"])
-    return Plan(SparseLoCo(inner_steps, settings["lr"], settings["decay"], values), values)
+def _sparseloco(crowd: Crowd, inner_steps: int, settings: Settings) -> Setup:
+    if settings["codec"] not in CODECS:
+        raise WrongSetting(f"codec={settings['codec']}: known are {', '.join(CODECS)}")
+    values = CODECS[settings["codec"]]
+    return Setup(SparseLoCo(inner_steps, settings["lr"], settings["decay"], values), values)
 
 
-def _gossip(crowd: Crowd, inner_steps: int, settings: Settings) -> Plan:
+def _gossip(crowd: Crowd, inner_steps: int, settings: Settings) -> Setup:
     for key in ("mixing_steps", "neighbours"):
         if not settings[key] > 0:
             raise WrongSetting(f"{key}={settings[key]}: {key} must be more than 0")
-    return Plan(Gossip(inner_steps, settings["mixing_steps"], settings["delay"]), degree=settings["neighbours"])
+    return Setup(Gossip(inner_steps, settings["mixing_steps"], settings["delay"]), degree=settings["neighbours"])
 
 
 METHODS: Mapping[str, Entry] = {
     "ddp": Entry({}, _ddp),
-    "diloco": Entry(OUTER, lambda _, steps, settings: Plan(DiLoCo(steps, **settings))),
+    "diloco": Entry(OUTER, lambda _, steps, settings: Setup(DiLoCo(steps, **settings))),
     "diloco-delayed": Entry(
-        {"lr": 0.5, "momentum": 0.0}, lambda _, steps, settings: Plan(DelayedDiLoCo(steps, **settings))
+        {"lr": 0.5, "momentum": 0.0}, lambda _, steps, settings: Setup(DelayedDiLoCo(steps, **settings))
     ),
     "diloco-eager": Entry(
-        {"lr": 0.8, "momentum": 0.0}, lambda _, steps, settings: Plan(EagerDiLoCo(steps, **settings))
+        {"lr": 0.8, "momentum": 0.0}, lambda _, steps, settings: Setup(EagerDiLoCo(steps, **settings))
     ),
     "co2": Entry({"lr": 1.0, "momentum": 0.2, "clip": float("inf"), "typical_change": 0.0}, _co2),
     "streaming-diloco": Entry(
         {"strides": 2, "delay": 1, "alpha": 0.5, **OUTER},
-        lambda crowd, steps, settings: Plan(Streaming(crowd.layout, inner_steps=steps, **settings)),
+        lambda crowd, steps, settings: Setup(Streaming(crowd.layout, inner_steps=steps, **settings)),
     ),
     "sparseloco": Entry({"lr": 1.0, "decay": 0.95, "codec": "topk"}, _sparseloco),
     "noloco": Entry(
         {"alpha": 0.5, "beta": 0.7, "gamma": 0.7, "delay": 0},
-        lambda _, steps, settings: Plan(NoLoCo(steps, **settings)),
+        lambda _, steps, settings: Setup(NoLoCo(steps, **settings)),
     ),
     "gossip": Entry({"mixing_steps": 1, "neighbours": 2.0, "delay": 0}, _gossip),
 }
-"""In `co2` a typical change of 0 means no staleness penalty; `neighbours` are a worker's in `gossip`, on average."""
+"""`codec` is any of the product's or of node/lab/codecs; of fedzip the most bytes are counted that a payload may have.
+In `co2` a typical change of 0 means no staleness penalty; `neighbours` are a worker's in `gossip`, on average."""

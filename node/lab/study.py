@@ -1,15 +1,15 @@
-"""One training by a method, with virtual workers: the loop of method.py, and what is measured of it.
+"""One training by a method, with virtual workers: the loop of method.py, and its measurements.
 
-A step is: all make an inner step (or, of a method that wants them, a gradient), what is to be sent is contributed, and
-what is due is applied and merged, or lapses. Agreed vectors are there once, as all have them alike; private ones each
-worker has. What an exchange comes to is known at once and kept until it is due. A contribution whose exchange fails
-leaves the private vectors as they were.
+In each step all workers make an inner step (or compute a gradient, if the method wants that), contributions that are
+due are sent, and answers that are due are applied and merged, or lapse. Agreed vectors exist once, as all have the
+same; private ones exist for each worker. The result of an exchange is computed at once and kept until it is due. A
+contribution whose exchange fails leaves the private vectors as they were.
 
-A warm start are first steps that all make together, as data-parallel training has it; the method begins after them,
-from where they have led, and counts its own steps. Workers may train on a GPU; what is exchanged is on the CPU.
+A warm start is a number of first steps that all make together, as in data-parallel training; the method begins after
+them, from their result, and counts its own steps. Workers may train on a GPU; exchanges are on the CPU.
 
-The result of a run is the model of averaged weights; where nothing is agreed single replicas are no part of it but
-of interest. Losses are in nats per byte. Nothing here is random but by the seed.
+The result of a run is the model of averaged weights; if nothing is agreed, single replicas are measured as well. Losses
+are in nats per byte. All randomness follows from the seed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.node.dataset.corpus import Corpus
 from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.network import FP32, NO_TRAFFIC, Network, Traffic
-from shoal.node.methods.gossip import merge
-from shoal.node.methods.method import Answer, Exchange, Method, Vectors, applied
-from shoal.node.trainer.evaluate import validation_loss
+from shoal.node.lab.registry import WrongSetting, set_up
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.training.data.corpus import Corpus
+from shoal.node.training.methods.gossip import merge
+from shoal.node.training.methods.method import Answer, Exchange, Method, Vectors, applied
+from shoal.node.training.trainer.evaluate import validation_loss
 
 Answers = list[Answer | None]  # one per worker
 Tell = Callable[[int, float], None]
@@ -201,3 +203,33 @@ def run(
 def _on_cpu(row: Tensor) -> Tensor:
     """A copy there."""
     return row.to("cpu", copy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What is trained beside the manifest, which says model, batches, inner optimizer, H and seed."""
+
+    method: str
+    settings: tuple[str, ...] = ()  # key=value
+    workers: int = 8
+    lanes: int = 1  # batches that a worker takes together
+    steps: int = 400
+    warm: int = 0  # steps that all make together before the method begins
+    lose: float = 0.0  # the probability that an exchange fails
+
+
+def prepare(experiment: Experiment, manifest: Manifest, text: Tensor, device: str = "cpu") -> tuple[Study, Crowd]:
+    """Its workers, before the first step; WrongSetting if there can be no such training. `text`: uint8, (bytes,)."""
+    crowd = Crowd(manifest, text, experiment.workers, experiment.steps, lanes=experiment.lanes, device=device)
+    made = set_up(experiment.method, experiment.settings, crowd, manifest.method.inner_steps)
+    if experiment.warm and made.method.wants_gradients:
+        raise WrongSetting(f"{experiment.method} needs no warm start: all its steps are made together")
+    network = Network(
+        made.method.exchange,
+        experiment.workers,
+        manifest.seed,
+        lose=experiment.lose,
+        degree=made.degree,
+        values=made.values,
+    )
+    return Study(crowd, made.method, network, experiment.warm), crowd

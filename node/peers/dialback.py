@@ -1,4 +1,4 @@
-"""Finding out whether others can dial us, and trying that for them: the shell of shoal.dht.reachability."""
+"""Finds out whether others can dial us, and tries that for them: the shell of shoal.dht.reachability."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from shoal.dht.reachability import Reachability, Realm, Tries, Verdict, realm_between, to_dial
-from shoal.protocol.errors import RemoteError, TransportError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.errors import RemoteError, TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.multiaddrs import few
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Reached, TryMe
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.multiaddrs import few
-from shoal.protocol.network import Network
-from shoal.protocol.wire import Message
+from shoal.protocol.net.peers.network import Network
 
 DIAL_LIMIT = 4.0  # seconds for what we dial for others
 CALL_LIMIT = 6.0  # seconds for the answer to our question

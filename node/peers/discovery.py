@@ -1,15 +1,15 @@
 """The DHT on the real network and clock: the shell around `Kademlia`.
 
 Rules:
-- Its calls are calls like others, over the control stream that two nodes have anyway: a stream of its own would cost
-  milliseconds to open. The protocol id of that stream is the version of all that is said on it.
-- One clock that is never set, and goes on while the machine sleeps. What the wall clock shows beyond it is asked for
-  anew each time, and only records go by that: who sets it wrong and right again is as right as before.
-- What a peer says of addresses is cut down to what it means to us (shoal.dht.scope) before the core sees it.
-- We serve while somebody can dial us (shoal.dht.reachability). Connections that nothing was asked over for a while are
-  closed (idle.py).
-- Sequence numbers are milliseconds since 1970, and always later than the last: what we write after a restart wins. If
-  servers hold a later word of ours all the same, as a clock was ahead in our last life, we go on from that one.
+- Its calls use the control stream that two nodes have anyway: opening a stream of its own would cost milliseconds. The
+  protocol id of that stream is the version of everything on it.
+- Its clock is never set, and goes on while the machine sleeps. The difference to the wall clock is read anew each time,
+  and only records use it: setting the clock wrong and right again has no lasting effect.
+- Addresses that a peer names are reduced to those that mean something here (shoal.dht.scope) before the core sees them.
+- We serve while others can dial us (shoal.dht.reachability). Connections that were unused for a while are closed
+  (`Idle`).
+- Sequence numbers are milliseconds since 1970, and always higher than the last one, so what we write after a restart
+  wins. If servers hold a higher number of ours, because a clock was ahead before the restart, we go on from that one.
 """
 
 from __future__ import annotations
@@ -19,28 +19,64 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from shoal.dht.effects import Ask, Blamed, ClockOff, Effect, Got, Put
+from shoal.dht.effects import Blamed, Call, ClockOff, Effect, Got, Put
 from shoal.dht.kademlia import Kademlia
 from shoal.dht.reachability import Verdict
 from shoal.dht.record import RECORDS, make_record
 from shoal.dht.scope import Scope, heard, scope_between, worth_dialling
-from shoal.node.logs import warn
+from shoal.node.api.answers import Dht
+from shoal.node.base.logs import warn
 from shoal.node.peers.dialback import DialBack
-from shoal.node.peers.idle import LastUse
-from shoal.node.service import Answer
-from shoal.protocol.addresses import attached
-from shoal.protocol.effects import Event, Tell, Timer, Wake
-from shoal.protocol.errors import LocalError, RemoteError, TransportError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.base.effects import Event, Tell, Timer, Wake
+from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Greet, Greeted, Store, StoreResult, TryMe
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.network import Network
-from shoal.protocol.tasks import Tasks
-from shoal.protocol.wire import Message
+from shoal.protocol.net.peers.calls import Serve
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.addresses import attached
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.net.system.tasks import Tasks
+
+# -- connections that nobody needs ---------------------------------------------------------------------------------
+
+
+KEPT = 48  # connections with peers that are in none of our runs
+IDLE = 60.0  # seconds without a call
+FEW, LONG_IDLE = 8, 300.0  # the same for who does not serve, beside KEPT and IDLE
+MAX_KNOWN = 4096  # peers whose last call is remembered
+
+
+class LastUse:
+    """When which peer called us or was called."""
+
+    def __init__(self) -> None:
+        self._at: OrderedDict[PeerId, float] = OrderedDict()
+
+    def note(self, now: float, peer: PeerId) -> None:
+        """A call, whoever asked."""
+        self._at[peer] = now
+        self._at.move_to_end(peer)
+        if len(self._at) > MAX_KNOWN:
+            self._at.popitem(last=False)
+
+    def to_close(
+        self, now: float, linked: Iterable[PeerId], needed: Collection[PeerId], serves: bool = True
+    ) -> list[PeerId]:
+        """The connections beyond KEPT, or FEW, that were idle for longest."""
+        spare = [peer for peer in linked if peer not in needed]
+        for peer in spare:
+            self._at.setdefault(peer, now)
+        spare.sort(key=lambda peer: self._at[peer], reverse=True)
+        few = KEPT if serves else FEW
+        unused = [peer for peer in spare[few:KEPT] if self._at[peer] + LONG_IDLE <= now]
+        return unused + [peer for peer in spare[KEPT:] if self._at[peer] + IDLE <= now]
+
 
 SERVED = (Greet, FindNode, FindRecords, Store)
 TIDY_EVERY = 10.0  # seconds between two looks for idle connections
@@ -140,12 +176,12 @@ class Discovery:
         """Our addresses have changed: whoever is connected may try them."""
         self._dial_back.link()
 
-    def handles(self, message: Message) -> bool:
-        """Whether a call is for us."""
-        return isinstance(message, (*SERVED, TryMe))
+    def calls(self) -> dict[type[Message], Serve]:
+        """Who answers the calls of the DHT."""
+        return dict.fromkeys((*SERVED, TryMe), self.on_call)
 
     def on_call(self, peer: PeerId, message: Message) -> Message | Coroutine[Any, Any, Message]:
-        """Our answer to a call that `handles` says yes to."""
+        """Our answer to one of those calls."""
         if not self._running:
             return Refused("not yet a node of the DHT, or no longer")
         self._last_use.note(self.now(), peer)
@@ -197,7 +233,7 @@ class Discovery:
         """The servers that we know."""
         return self._core.contacts()
 
-    def as_json(self) -> Answer:
+    def as_json(self) -> Dht:
         """For `status`."""
         return {"servers": len(self.contacts()), "serves": self.verdict.serves, "records": self._core.records_held}
 
@@ -208,7 +244,7 @@ class Discovery:
         calls = []
         for effect in effects:
             match effect:
-                case Ask():
+                case Call():
                     calls.append(self._tasks.spawn(self._ask(effect)))
                 case Wake(after, timer):
                     asyncio.get_running_loop().call_later(after, self._fire, timer)
@@ -220,7 +256,7 @@ class Discovery:
         if self._running:
             self._carry_out(self._core.fire(self.now(), timer))
 
-    async def _ask(self, ask: Ask) -> None:
+    async def _ask(self, ask: Call) -> None:
         peer = ask.to.peer
         self._last_use.note(self.now(), peer)
         if ask.to.addresses and not self._network.remote_addresses(peer):

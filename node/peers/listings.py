@@ -1,7 +1,7 @@
-"""What the DHT says of runs that we are not in: who has their manifests, and which ones anybody may join.
+"""What the DHT lists of runs that we are not in: who has their manifests, and which ones are public.
 
-All of it is hearsay, signed by whoever wrote it and by nobody else: a manifest is checked against the run's id, and a
-public run is what its manifest says, not what was announced.
+All of it is hearsay, signed only by its author: a manifest is checked against the run's id, and whether a run is public
+follows from its manifest, not from an announcement.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from shoal.dht.directory import read_entry
 from shoal.dht.effects import Found
 from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
 from shoal.dht.link import format_link
+from shoal.node.api.answers import PublicRun
 from shoal.node.peers.discovery import Discovery
-from shoal.node.service import Answer
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import RunId
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import RunId
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
 
@@ -36,7 +36,7 @@ async def providers(discovery: Discovery, run: RunId) -> list[Contact]:
     return []
 
 
-async def public_runs(discovery: Discovery) -> list[Answer]:
+async def public_runs(discovery: Discovery) -> list[PublicRun]:
     """The runs that were announced, those with most members first; LocalError if nobody can be asked."""
     if not discovery.contacts():
         raise LocalError(
@@ -61,7 +61,7 @@ def _addresses(found: Found) -> tuple[str, ...]:
     return entry.addresses if isinstance(entry, ManifestEntry | MemberEntry) else ()
 
 
-def _row(run: RunId, said: Sequence[RunNotice]) -> Answer:
+def _row(run: RunId, said: Sequence[RunNotice]) -> PublicRun:
     """One run, from all that was said of it; the newest of them knows best."""
     best = max(said, key=lambda notice: (notice.round, notice.members))
     return {

@@ -1,35 +1,83 @@
-"""Nodes on the local network find each other by mDNS: each says that it is there, and hears the others.
+"""Nodes on the local network find each other by mDNS: each announces itself, and hears the others.
 
 Rules:
-- It is a convenience: what goes wrong with it is one warning, is tried again, and never ends the node.
+- It is a convenience: a failure is one warning, is tried again, and never ends the node.
 - It is spoken on all interfaces that lead to others by multicast: networks, then tunnels, then containers. If they are
   more than HEARD_ON, the log says which ones are left out. Where the system does not list them (sandboxes refuse that),
   it is spoken on the way out: others hear us and greet us, but we believe nobody to be near.
-- What is heard is hearsay, and vetted (announcement.py). At most ASKED names are asked about at once.
-- When our addresses change (a laptop wakes up elsewhere), we sign off and begin anew with the new ones.
+- Announcements are hearsay, and checked. At most ASKED names are asked about at once.
+- When our addresses change (a laptop wakes up elsewhere), we withdraw the announcement and make a new one.
 - zeroconf is loaded with the first announcement: a node that listens on the loopback alone never needs it.
+
+An announcement is a service of our own type, so that other programs' libp2p does not dial us, with a text record per
+node (RFC 6763):
+
+    v=1                                   the version of this format
+    peer=12D3Koo...                       the PeerID, which is the service's name as well
+    a0=/ip4/10.0.0.7/tcp/4101  a1=...     where it listens, at most MAX_ADDRESSES
+
+Only addresses in a network to which we are attached are dialled (an announcement cannot make us dial the internet), and
+a peer must prove its name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shoal.node.logs import warn
-from shoal.node.options import NodeSettings
-from shoal.node.peers.announcement import SERVICE, believed, words
-from shoal.protocol.addresses import attached, is_loopback, way_out
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import PeerId
-from shoal.protocol.interfaces import Attached, Interface, Leads, interfaces, ranked
+from shoal.dht.scope import is_near
+from shoal.node.base.logs import warn
+from shoal.node.base.options import NodeSettings
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.multiaddrs import few, place_of
+from shoal.protocol.net.system.addresses import attached, is_loopback, way_out
+from shoal.protocol.net.system.identity import public_key
+from shoal.protocol.net.system.interfaces import Attached, Interface, Leads, interfaces, ranked
 
 if TYPE_CHECKING:
     from zeroconf import ServiceStateChange, Zeroconf
     from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
+
+# -- what is said on the local network -----------------------------------------------------------------------------
+
+
+SERVICE = "_shoal._tcp.local."
+VERSION = b"1"
+MAX_ADDRESSES = 16
+MAX_ADDRESS = 100  # characters
+
+Words = Mapping[bytes, bytes | None]
+
+
+def words(peer: PeerId, addresses: Sequence[str]) -> dict[str, str]:
+    """The text record of a node that listens at these multiaddrs."""
+    plain = [place_of(address) for address in addresses]
+    return {"v": VERSION.decode(), "peer": peer, **{f"a{i}": each for i, each in enumerate(few(plain, MAX_ADDRESSES))}}
+
+
+def believed(said: Words, attached: Sequence[Interface]) -> tuple[PeerId, tuple[str, ...]] | None:
+    """Who says to be where, as far as it may be so; None if nothing of it may."""
+    if said.get(b"v") != VERSION:
+        return None
+    try:
+        peer = PeerId((said.get(b"peer") or b"").decode())
+        public_key(peer)
+        claimed = [(said.get(b"a%d" % i) or b"").decode() for i in range(MAX_ADDRESSES)]
+    except ValueError:
+        return None
+    near = tuple(dict.fromkeys(each for each in claimed if _is_door(each, attached)))
+    return (peer, near) if near else None
+
+
+def _is_door(address: str, attached: Sequence[Interface]) -> bool:
+    """Whether a multiaddr is a TCP port, and no more, on a network to which we are attached."""
+    return len(address) <= MAX_ADDRESS and address.count("/") == 4 and is_near(address, attached)
+
 
 LOOK = 5.0  # seconds between two looks at our addresses
 RETRY = 60.0  # seconds after a failure

@@ -1,13 +1,12 @@
-"""How the other members of a run reach us: what our JOINs say, so that whoever owns chunks needs no relay.
+"""How the other members of a run reach us: what our JOINs say of it, so that chunk owners need no relay.
 
 Rules:
-- Connected is connected: a member is apart from us if all that we have with it is a connection by a relay.
-- Of a member with which we have none, it is whoever can be dialled that makes it a direct one: if neither of us can,
-  we are apart.
-- Those who can be dialled come first: of all others, they say as much themselves.
+- A connected member is apart from us if all our connections with it go by a relay.
+- A member without a connection is apart from us if neither of us can be dialled.
+- Members that can be dialled come first in the list, as others state that about themselves.
 
-And what we hear of theirs: membership is told by one to another, so of the addresses in it those of this very machine
-are worth nothing to who is connected with any other one. Those of local networks are kept, as runs span routed ones.
+Of the addresses in membership, which one member passes on to another, loopback addresses are dropped if we are
+connected with any other machine. Those of local networks are kept, as runs may span routed ones.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from shoal.dht.scope import Scope, scope_between, scope_of
-from shoal.protocol.account import Link
-from shoal.protocol.apart import Standing, standing
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.multiaddrs import place_of
+from shoal.protocol.membership.view import MembershipView
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.multiaddrs import place_of
-from shoal.protocol.network import Network
-from shoal.protocol.view import MembershipView
+from shoal.protocol.net.measure.link import Link
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.rounds.agreement.apart import Standing, standing
 
 Statuses = Mapping[PeerId, RunStatus | None]
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from typing import cast
 
-from shoal.node.service import Answer
-from shoal.protocol.account import Account
+from shoal.node.api.answers import Reached
+from shoal.protocol.net.measure.link import LinkReport
 
-UNREACHED: Answer = dict.fromkeys(("path", "reason", "reason_code", "relay", "rtt_ms", "send_rate", "receive_rate"))
+UNREACHED = cast(Reached, dict.fromkeys(Reached.__annotations__))
 
 
-def as_reached(account: Account) -> Answer:
+def as_reached(account: LinkReport) -> Reached:
     """{path, reason, reason_code, relay, rtt_ms, send_rate, receive_rate}; bytes a second, None: not measured yet."""
     if account.path is None:
-        return dict(UNREACHED)
+        return UNREACHED.copy()
     reason, gauge = account.reason(time.time()), account.gauge
     return {
         "path": account.path,

@@ -1,13 +1,14 @@
-"""Relays, found and not configured: the shell of shoal.protocol.circuit.holder.
+"""Finding relays without configuration: the shell of shoal.protocol.net.circuit.holder.
 
 Rules:
-- Who can be dialled from the internet is a relay for others, within limits (shoal.protocol.circuit.book).
-- Who cannot keeps reservations with those that it is connected with, or finds in the DHT: each server of the internet
-  is a relay. Peers of the local network are none, as those who need a relay are not there. Who has no address of the
-  internet, or is not found at once by who tries to dial it, does not wait until they have given up: that takes seconds.
+- A node that can be dialled from the internet is a relay for others, within limits (shoal.protocol.net.circuit.book).
+- A node that cannot keeps reservations with relays that it is connected with, or finds in the DHT: every DHT server on
+  the internet is a relay. Peers of the local network are not used, as nodes that need a relay are not there. A node
+  without an internet address, or that is not found at once by peers that try to dial it, does not wait until they have
+  given up, which takes seconds.
 - Each relay is asked where it sees the port that we listen on, whether or not it connects others with us. If all see it
-  at one place, others can meet us there without a relay, when both dial at once (shoal.protocol.circuit.punch).
-- Whatever is learnt (where we are, who serves, which relay is gone) is acted on at once; the regular look is for time.
+  at one place, others can meet us there without a relay, when both dial at once (shoal.protocol.net.circuit.punch).
+- Every change (our addresses, who serves, a relay that is gone) is acted on at once; the timer is for what time brings.
 - Where we can be dialled by a relay is among our addresses as long as it holds: in the directory of a run, in its
   membership, in links.
 """
@@ -22,15 +23,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from shoal.dht.scope import Scope, scope_between, scope_of
+from shoal.node.api.answers import Relayed
 from shoal.node.peers.discovery import Discovery
-from shoal.node.service import Answer
-from shoal.protocol.circuit.holder import Holder, Promise
-from shoal.protocol.circuit.mapping import Mapping
-from shoal.protocol.dialing import host_of
-from shoal.protocol.errors import ShoalError, TransportError
-from shoal.protocol.ids import PeerId, short
-from shoal.protocol.multiaddrs import any_is_public, few, is_relayed
-from shoal.protocol.network import Network
+from shoal.protocol.base.errors import ShoalError, TransportError
+from shoal.protocol.base.ids import PeerId, short
+from shoal.protocol.base.multiaddrs import any_is_public, few, is_relayed
+from shoal.protocol.net.circuit.holder import Holder, Promise
+from shoal.protocol.net.circuit.nat import NatMapping
+from shoal.protocol.net.peers.dialing import host_of
+from shoal.protocol.net.peers.network import Network
 
 ADDRESSES = 2  # of one relay
 UNKNOWN = 1e6  # milliseconds to a relay that we are not connected with
@@ -45,7 +46,7 @@ class Relaying:
     def __init__(self, network: Network, discovery: Discovery, tell: Callable[[], None]) -> None:
         self._network, self._discovery, self._tell = network, discovery, tell
         self._holder = Holder()
-        self._mapping = Mapping()
+        self._mapping = NatMapping()
         self._changed = asyncio.Event()
         self._lent: tuple[str, ...] = ()  # our addresses, as a relay for others
         discovery.on_news = self._hear_news
@@ -57,7 +58,7 @@ class Relaying:
 
     @property
     def nat(self) -> str:
-        """What our router makes of our port, see shoal.protocol.circuit.mapping."""
+        """What our router makes of our port, see shoal.protocol.net.circuit.nat."""
         return self._mapping.kind(self._network.own_addresses())
 
     @property
@@ -75,7 +76,7 @@ class Relaying:
         """The hosts at which our relays see us."""
         return self._mapping.hosts
 
-    def as_json(self) -> Answer:
+    def as_json(self) -> Relayed:
         """For `status`."""
         return {"relays": self.relays, "relaying": self._network.book.given, "nat": self.nat}
 

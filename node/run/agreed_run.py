@@ -1,4 +1,4 @@
-"""A run whose members agree on its state, round by round: what is committed is applied by all to the same bits."""
+"""A run whose members agree on its state, round by round: all apply what is committed, to the same bits."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import logging
 import random
 from pathlib import Path
 
-from shoal.node.checkpoint.lineage import check_fits
-from shoal.node.checkpoint.read import Checkpoint
-from shoal.node.dataset.lanes import lane_after
-from shoal.node.disk import Disk
-from shoal.node.logs import warn
-from shoal.node.methods.method import has_own_weights
+from shoal.node.base.disk import Disk
+from shoal.node.base.logs import warn
+from shoal.node.base.pools import DISK, ROUNDS
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.reach import own_standing
-from shoal.node.pools import DISK, ROUNDS
 from shoal.node.run.facts import last_vote, run_facts, samples_before
 from shoal.node.run.outgrown import unless_outgrown
+from shoal.node.run.resting import Rested, rest_on
 from shoal.node.run.run import Run
+from shoal.node.run.saving import Saving
 from shoal.node.run.settings import RunSettings
-from shoal.node.spec.manifest import Manifest
-from shoal.node.state.committed import Snapshot
-from shoal.node.state.file import save_weights
-from shoal.node.state.outer import OuterState, StateStore
-from shoal.node.state.resting import Rested, rest_on
-from shoal.node.state.saving import Saving
-from shoal.node.worker.shm import FloatArray
-from shoal.protocol.effects import Event
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import PeerId, short
-from shoal.protocol.member import Member
-from shoal.protocol.milestones import Aborted, Begun, Committed
-from shoal.protocol.network import Network
-from shoal.protocol.roster import Offer
-from shoal.protocol.signing import Signer
-from shoal.protocol.transfer import StateReceived
-from shoal.protocol.wire import Message
+from shoal.node.training.checkpoint.lineage import check_fits
+from shoal.node.training.checkpoint.read import Checkpoint
+from shoal.node.training.data.lanes import lane_after
+from shoal.node.training.methods.method import has_own_weights
+from shoal.node.training.state.committed import Snapshot
+from shoal.node.training.state.file import save_weights
+from shoal.node.training.state.outer import OuterState, StateStore
+from shoal.protocol.base.effects import Event
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId, short
+from shoal.protocol.base.signing import Signer
+from shoal.protocol.base.wire import Message
+from shoal.protocol.catchup.transfer import StateReceived
+from shoal.protocol.member.member import Member
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.rounds.agreement.roster import Offer
+from shoal.protocol.rounds.matchmaking.milestones import Aborted, Begun, Committed
 
 log = logging.getLogger("shoal.run")
 

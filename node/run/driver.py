@@ -1,16 +1,16 @@
 """The shell around a member's cores: feed, drain, repeat.
 
-Everything that happens to a run on this node comes through here, one input after the other, in the event loop:
-messages, timers, commands. Effects are carried out in order, also those of commands that the application gives
-while it is being told something. A mistake of our own (a bug, a broken disk) ends the run on this node at once: a
-member that cannot keep its promises must be silent, so that the others see it dead and go on. A peer's mistake that
-shows when nobody is there to be told of it, in a timer or a command, is logged.
+Every input of a run on this node (messages, timers, commands) passes through here, one after the other, in the event
+loop. Effects are carried out in order, also those of commands that the application gives while it is told an event. An
+error of our own (a bug, a broken disk) ends the run on this node at once: a member that cannot keep its promises must
+be silent, so that the others see it dead and go on. A peer's error that shows in a timer or a command, where nobody can
+be answered, is logged.
 
-A record is written in a thread, and what comes after it waits until it is on disk; all but timers, what members tell
-each other of who is there, and what is told here of peers' mistakes and lead: they say nothing of votes. So a slow
-disk costs the run time, and nobody else. What passes, as a full disk or too many open files, is waited for as well,
-and said. What this node would say meanwhile is dropped, as a message may be: it would be stale when there is room
-again. All that waits has a bound, beyond which the run fails on this node, and is opened again.
+A record is written in a thread, and the effects after it wait until it is on disk. Exceptions are timers, membership's
+messages, and events about peers' errors and the leader: they reveal nothing of votes. So a slow disk costs the run
+time, and nothing else. Shortages that pass, such as a full disk or too many open files, are waited for as well, and
+reported. Messages of this node are dropped meanwhile: they would be stale later. The queue is bounded; beyond that the
+run fails on this node, and is opened again.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from shoal.node.disk import Disk, lasting
-from shoal.node.logs import warn
-from shoal.node.pools import NOTES
-from shoal.node.run.machines import AnyMember, base_of, waited_for
+from shoal.node.base.disk import Disk, lasting
+from shoal.node.base.logs import warn
+from shoal.node.base.pools import NOTES
+from shoal.node.run.either_member import AnyMember, base_of, waited_for
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.timelines import LINGER, Timelines
-from shoal.protocol.allreduce import Blamed
-from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
-from shoal.protocol.errors import LocalError, RemoteError, Shortage
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.base.errors import LocalError, RemoteError, Shortage
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.shortages import in_words
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
-from shoal.protocol.milestones import Behind
-from shoal.protocol.shortages import in_words
-from shoal.protocol.wire import Message
+from shoal.protocol.rounds.allreduce.allreduce import Blamed
+from shoal.protocol.rounds.matchmaking.milestones import Behind
 
 Step = Callable[[float], list[Effect]]
 

@@ -1,22 +1,22 @@
-"""What a run's member knows before it has met anybody: what its manifest and its disk say."""
+"""What a run's member knows from its manifest and its disk alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from shoal.node.spec.manifest import Manifest
-from shoal.protocol.certificate import genesis
-from shoal.protocol.compression import codec
-from shoal.protocol.context import View
-from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.member import PART, RunFacts
+from shoal.node.manifest.manifest import Manifest
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import Message
+from shoal.protocol.member.member import PART, RunFacts
 from shoal.protocol.messages.rounds import VoteRecord
-from shoal.protocol.roster import Base, Policy
-from shoal.protocol.wire import Message
+from shoal.protocol.rounds.agreement.certificate import genesis
+from shoal.protocol.rounds.agreement.roster import Base, Policy
+from shoal.protocol.rounds.matchmaking.context import View
+from shoal.protocol.tensors.compression import codec
 
 if TYPE_CHECKING:
-    from shoal.node.checkpoint.read import Checkpoint
+    from shoal.node.training.checkpoint.read import Checkpoint
 
 WEIGHED = 1 << 16  # values, whose sizes say how much the one codec's payloads weigh against the other's
 SLACK = 60.0  # seconds at the pace of steps: for a worker on a busy machine, or one that is started again

@@ -8,18 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.node.checkpoint.lineage import going_on
-from shoal.node.dataset.supply import Supply
-from shoal.node.home import Home
-from shoal.node.pools import LONG
-from shoal.node.room import or_no_room
-from shoal.node.spec.manifest import Manifest
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import Digest, PeerId
+from shoal.node.base.home import Home
+from shoal.node.base.pools import LONG
+from shoal.node.base.room import or_no_room
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.training.checkpoint.lineage import going_on
+from shoal.node.training.data.supply import Supply
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest, PeerId
 
 if TYPE_CHECKING:
-    from shoal.node.checkpoint.read import Checkpoint
     from shoal.node.experts.families import Families
+    from shoal.node.training.checkpoint.read import Checkpoint
 
 
 def check_is_new(manifest: Manifest, is_known: bool) -> None:
@@ -104,7 +104,7 @@ async def found(
     me: PeerId,
     check_room: Callable[[Manifest], None],
 ) -> tuple[Manifest, Checkpoint]:
-    """The rest of a manifest whose model its seed alone does not give, and its first weights (models/naming.py).
+    """The rest of a manifest whose model its seed alone does not give, and its first weights (run/naming.py).
 
     `data` has the run's text; `check_room` is asked once it is known how large the model is, before it is made.
     LocalError if nothing can come of it, and then nothing is left on the disk.
@@ -114,7 +114,7 @@ async def found(
     paths = await _tokenized(manifest, data)
 
     def build() -> tuple[Manifest, Checkpoint]:
-        from shoal.node.models.naming import found
+        from shoal.node.run.naming import found
 
         return found(manifest, weights, home, me, lambda whole: _check_tokens(whole, paths), check_room)
 
@@ -139,6 +139,6 @@ async def _tokenized(manifest: Manifest, data: Supply) -> list[Path]:
 
 def _check_tokens(manifest: Manifest, paths: Sequence[Path]) -> None:
     if manifest.data.tokenizer:
-        from shoal.node.dataset.corpus import tokenizer_of
+        from shoal.node.training.data.corpus import tokenizer_of
 
         tokenizer_of(manifest.data, paths, manifest.model.vocab)

@@ -1,11 +1,11 @@
-"""How a newcomer learns what a run is: it asks whoever can be reached for the manifest.
+"""A newcomer asks for a run's manifest.
 
-Asked are the peers that it is connected with and those at the addresses of a link, all side by side: an address that
-does not answer delays nobody. As soon as one of them does not help, whoever is said to have the manifest is asked too.
+It asks the peers that it is connected with and those at the addresses of a link, all side by side, so that an address
+that does not answer delays nothing. When the first of them does not help, peers that the DHT names for the manifest are
+asked, too.
 
-Whoever answers is believed in nothing: the manifest must hash to the run's id, and its author must have signed it;
-the members that it names must be few, and possible. A bad answer names its sender in the log, and changes nothing but
-that the others have to help.
+No answer is trusted: the manifest must hash to the run's id, and its author must have signed it; the named members must
+be few, and plausible. A bad answer names its sender in the log, and has no other effect.
 """
 
 from __future__ import annotations
@@ -14,27 +14,31 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from shoal.dht.link import format_link, parse_link
 from shoal.dht.scope import scope_of
-from shoal.node.logs import warn
-from shoal.node.options import is_run_id
-from shoal.node.service import MIN_PREFIX, UnknownRun
-from shoal.node.spec.manifest import MAX_MANIFEST, Manifest, check_manifest
-from shoal.protocol.addresses import resolve
-from shoal.protocol.errors import LocalError, RemoteError, ShoalError, TransportError
-from shoal.protocol.identity import Identity, public_key
-from shoal.protocol.ids import PeerId, RunId, short
-from shoal.protocol.journal import OTHER
+from shoal.node.api.answers import Preview
+from shoal.node.api.faults import MIN_PREFIX, UnknownRun
+from shoal.node.base.logs import warn
+from shoal.node.base.options import is_run_id
+from shoal.node.base.quantities import size
+from shoal.node.manifest.introduced import Introduction
+from shoal.node.manifest.manifest import MAX_MANIFEST, DataSpec, check_manifest
+from shoal.node.manifest.requirements import parameters, requirements
+from shoal.node.training.data.supply import DataStanding
+from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
+from shoal.protocol.base.ids import PeerId, RunId, short
+from shoal.protocol.base.multiaddrs import few, is_relayed, place_of, split
+from shoal.protocol.base.wire import Message
+from shoal.protocol.membership.vetting import MAX_ADDRESSES, vet_addresses
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
-from shoal.protocol.multiaddrs import few, is_relayed, place_of, split
-from shoal.protocol.network import Network
-from shoal.protocol.vetting import MAX_ADDRESSES, vet_addresses
-from shoal.protocol.wire import Message
+from shoal.protocol.net.measure.journal import OTHER
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.addresses import resolve
+from shoal.protocol.net.system.identity import Identity, public_key
 
 if TYPE_CHECKING:
     from shoal.node.experts.family import Family
@@ -49,22 +53,6 @@ Providers = Callable[[RunId], Awaitable[Sequence[Contact]]]
 """Who is said to have the manifest of a run."""
 
 log = logging.getLogger("shoal.daemon")
-
-
-@dataclass(frozen=True, slots=True)
-class Introduction:
-    """A manifest that was checked; members to begin with and where they are, the one who told us first.
-
-    The rest is how the run goes, in the words of the one who told us: for people, and for nothing else.
-    """
-
-    manifest: Manifest
-    author: PeerId
-    signature: bytes
-    members: dict[PeerId, tuple[str, ...]]
-    present: int = 0
-    round: int = 0
-    pace: float = 0.0
 
 
 def introduce(message: GetManifest, runs: Sequence[Run | Family], own_addresses: tuple[str, ...]) -> Message:
@@ -262,3 +250,48 @@ def _check_members(members: tuple[tuple[PeerId, tuple[str, ...]], ...], source: 
             public_key(peer)
         except ValueError as error:
             raise RemoteError(f"names a member {short(peer)}, which is not a PeerID", source) from error
+
+
+# -- what joining would mean ---------------------------------------------------------------------------------------
+
+
+def describe(found: Introduction, data: DataStanding, lack: str = "") -> Preview:
+    """The answer; `data` is how it stands with the run's data on this machine.
+
+    `lack` is why it has no room for the run.
+    """
+    manifest = found.manifest
+    needs = requirements(manifest, found.present + 1)
+    return {
+        "run": manifest.run_id.hex(),
+        "name": manifest.name,
+        "author": found.author,
+        "manifest": manifest.model_dump(mode="json"),
+        "parameters": parameters(manifest.model),
+        "state": needs.state,
+        "memory": {"node": needs.node_memory, "worker": needs.worker_memory, "problem": lack},
+        "traffic": {"sent": needs.sent, "received": needs.received},
+        "data": {"missing": data.missing, "problem": data.problem, "words": data_in_words(manifest.data, data)},
+        "round": found.round,
+        "members": found.present,
+        "pace": found.pace or None,
+    }
+
+
+def data_in_words(spec: DataSpec, data: DataStanding) -> str:
+    """What the run learns from, and whether this machine has it."""
+    if spec.name == "own":
+        return "what the script of each member trains on"
+    if spec.name == "stdlib":
+        return "the sources of Python's standard library, which are here"
+    if spec.name == "digits":
+        return data.problem or "scikit-learn's pictures of digits, which are here"
+    if spec.stream is not None:
+        return f"{spec.stream.dataset}, which is read from the hub while it is trained on"
+    what = f"text files with the digest {spec.digest[:8]}" if spec.digest else "text files of each member's own"
+    if data.problem:
+        return f"{what}: {data.problem}"
+    if data.missing:
+        givers = "a member gives" if data.donors == 1 else f"{data.donors} members give"
+        return f"{what}: {size(data.missing)} to download, which {givers}"
+    return f"{what}, which are here"

@@ -1,17 +1,23 @@
-"""What has happened in a run on this node since the daemon joined it: counters that only grow, for `/metrics`.
+"""Counters of a run on this node since the daemon joined it, for `/metrics`. They only grow.
 
-Each is counted where the thing happens, and nowhere twice. Plain numbers: who shows them brings the format.
+Each is counted where the event happens, and nowhere else. Plain numbers: the format is the reader's.
+`Outgoing` counts what leaves this node for an all-reduce.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from typing import Any
 
-from shoal.protocol.failure import Kind
+from shoal.node.api.answers import Counted
+from shoal.node.base.faults import FaultTrigger
+from shoal.node.run.records import CommitLog
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
+from shoal.protocol.messages.rounds import Contribution, Fetched, Final
 from shoal.protocol.messages.transfer import StateChunk
-from shoal.protocol.wire import Message
+from shoal.protocol.rounds.attempt import Attempt
+from shoal.protocol.rounds.matchmaking.failure import Kind
 
 BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)  # seconds of a round, at most
 
@@ -57,7 +63,7 @@ class Meters:
         """Rounds of our replica: "mutual" and "one-sided" exchanges, and lapses by their reasons."""
         return dict(self._exchanges)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Counted:
         """All of them; `durations` are counts of rounds, each with its upper bound, None for the last."""
         return {
             "samples": self._samples,
@@ -67,3 +73,52 @@ class Meters:
             "exchanges": self.exchanges,
             "sync": {"sent": self._sync_sent, "received": self._sync_received},
         }
+
+
+# -- what leaves this node -----------------------------------------------------------------------------------------
+
+
+class Outgoing:
+    """Counts payloads as they are written to the network."""
+
+    def __init__(self, me: PeerId, commits: CommitLog, fault: FaultTrigger | None) -> None:
+        self.resent = 0  # bytes of chunks that had been contributed before in the same attempt
+        self._me = me
+        self._commits = commits
+        self._fault = fault
+        self._attempt = (0, 0)
+        self._chunks: set[int] = set()
+
+    def sent(self, message: Message, attempt: Attempt | None, exchanged: int = 0) -> None:
+        """A bulk message has been written to its stream, while we were in `attempt`.
+
+        `exchanged` is how many chunks two replicas give each other: then there is no attempt.
+        """
+        match message:
+            case Contribution():
+                self._commits.sent(message.round, len(message.payload))
+                self._contributed(message, attempt, exchanged)
+            case Final():
+                self._commits.sent(message.round, len(message.payload))
+            case Fetched() if attempt is not None and message.round == attempt.plan.round:
+                self._commits.sent(message.round, len(message.payload))  # else somebody is catching up
+
+    def _contributed(self, message: Contribution, attempt: Attempt | None, exchanged: int) -> None:
+        if self._attempt != (message.round, message.attempt):
+            self._attempt, self.resent = (message.round, message.attempt), 0
+            self._chunks.clear()
+        if message.chunk in self._chunks:
+            self.resent += len(message.payload)
+        self._chunks.add(message.chunk)
+        if self._fault is not None and exchanged:
+            self._fault.sent(message.round, len(self._chunks), exchanged, "any")
+        elif self._fault is not None and attempt is not None and attempt.number == message.attempt:
+            total = sum(owner != self._me for owner in attempt.plan.owners)
+            role = self._fault.fault.role
+            if role in self._roles(attempt):
+                self._fault.sent(message.round, len(self._chunks), total, role)
+
+    def _roles(self, attempt: Attempt) -> list[str]:
+        """What we are in a group: a leader may be an owner too."""
+        work = "owner" if attempt.owns_any() else "contributor"
+        return ["any", work, "leader"] if attempt.plan.leader == self._me else ["any", work]

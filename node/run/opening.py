@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from shoal.node.checkpoint.read import Checkpoint
+from shoal.node.manifest.introduced import Introduction
 from shoal.node.run.agreed_run import AgreedRun
-from shoal.node.run.introduction import Introduction
 from shoal.node.run.reloading import Kept
 from shoal.node.run.replica_run import ReplicaRun
+from shoal.node.run.resting import Rested
 from shoal.node.run.run import Run
 from shoal.node.run.settings import RunSettings
-from shoal.node.state.resting import Rested
-from shoal.protocol.network import Network
-from shoal.protocol.signing import Signer
+from shoal.node.training.checkpoint.read import Checkpoint
+from shoal.protocol.base.signing import Signer
+from shoal.protocol.net.peers.network import Network
 
 
 def open_run(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shoal.node.pools import DISK
-from shoal.node.state.resting import forget_rest
-from shoal.protocol.rest import Rest
+from shoal.node.base.pools import DISK
+from shoal.node.run.resting import forget_rest
+from shoal.protocol.rounds.rest import Rest
 
 
 async def unless_outgrown(rest: Rest | None, round: int, run_folder: Path) -> Rest | None:

@@ -1,7 +1,7 @@
-"""Where the time of a round goes at one member: which phases it went through, and whom it waited for meanwhile.
+"""The phases of a round at one member, and whom it waited for in each.
 
-Pure: the time comes in. A retried round goes through matching and reducing again, so phases are a list, not a table;
-the list is bounded, and a round with very many attempts adds to the spans that it has.
+Pure: the time is passed in. A retried round goes through matching and reducing again, so phases are a list, not a
+table. The list is bounded; further attempts of a round add to the spans that are there.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 
 LEAST = 0.002  # seconds: a shorter span is not worth telling
 MOST = 64  # spans of a round

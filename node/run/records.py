@@ -1,6 +1,6 @@
-"""What this node remembers of committed rounds, for people and for `shoal up`.
+"""The records of committed rounds on this node, for people and for `shoal up`.
 
-A long run has many rounds, so the older ones keep their figures only: not where their time went and who was waited for.
+A long run has many rounds, so older ones keep their figures only, without phases and who was waited for.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import math
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
+from shoal.node.api.answers import Round
 from shoal.node.run.phases import PhaseLog, Span
 from shoal.node.run.replica_words import why_lapsed
-from shoal.protocol.certificate import counted_everywhere, next_history
-from shoal.protocol.ids import Digest, PeerId, short
-from shoal.protocol.shelf import Decision
+from shoal.protocol.base.ids import Digest, PeerId, short
+from shoal.protocol.rounds.agreement.certificate import counted_everywhere, next_history
+from shoal.protocol.rounds.allreduce.shelf import Decision
 
 KEPT = 10_000  # rounds
 PACED = 10  # of them, the last: what is said of the run's pace
@@ -168,16 +169,17 @@ class CommitLog:
             self._sent.pop(self.records.pop(0).round, None)
         return record
 
-    def as_json(self, last: int | None = None) -> list[dict[str, Any]]:
+    def as_json(self, last: int | None = None) -> list[Round]:
         """All records or the `last` ones, for the API, each with the bytes that we have sent for it so far."""
         first = 0 if last is None else max(0, len(self.records) - last)
-        return [{**_row(record), "bytes": self._sent[record.round]} for record in self.records[first:]]
+        return [_row(record, self._sent[record.round]) for record in self.records[first:]]
 
 
-def _row(record: CommitRecord) -> dict[str, Any]:
+def _row(record: CommitRecord, sent: int) -> Round:
     """The record as JSON; `asdict` alone would copy each of its figures."""
     row = {field.name: getattr(record, field.name) for field in fields(record)}
-    return {**row, "phases": tuple(map(asdict, record.phases)), "words": words_of(record)}
+    made = {"phases": [asdict(phase) for phase in record.phases], "words": words_of(record), "bytes": sent}
+    return cast(Round, row | made)
 
 
 def words_of(record: CommitRecord) -> str:

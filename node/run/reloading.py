@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from shoal.node.home import Home
-from shoal.node.logs import warn
-from shoal.node.pools import LONG
-from shoal.node.run.introduction import Introduction
-from shoal.node.run.remembered import Joined, recall_run, remembered_runs
-from shoal.node.spec.manifest import Manifest, check_manifest
-from shoal.protocol.errors import LocalError, ShoalError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId, RunId
-from shoal.protocol.shortages import is_temporary
+from shoal.node.base.home import Home
+from shoal.node.base.logs import warn
+from shoal.node.base.pools import LONG
+from shoal.node.manifest.introduced import Introduction
+from shoal.node.manifest.manifest import Manifest, check_manifest
+from shoal.node.peers.remembered import Joined, recall_run, remembered_runs
+from shoal.protocol.base.errors import LocalError, ShoalError
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.shortages import is_temporary
+from shoal.protocol.net.system.identity import Identity
 
 if TYPE_CHECKING:
-    from shoal.node.checkpoint.read import Checkpoint
-    from shoal.node.state.resting import Rested
+    from shoal.node.run.resting import Rested
+    from shoal.node.training.checkpoint.read import Checkpoint
 
 Kept: TypeAlias = "Rested | Checkpoint | None"
 
@@ -60,7 +60,7 @@ async def load_checkpoint(folder: str) -> Checkpoint | None:
         raise LocalError(f"{folder} is not an absolute path")
 
     def load() -> Checkpoint:
-        from shoal.node.checkpoint.read import load
+        from shoal.node.training.checkpoint.read import load
 
         return load(Path(folder))
 
@@ -83,10 +83,10 @@ async def load_kept(run_folder: Path, manifest: Manifest) -> Kept:
 
     def load() -> Kept:
         if manifest.method.has_replicas:
-            from shoal.node.state.replica_saving import load_own
+            from shoal.node.run.replica_saving import load_own
 
             return load_own(run_folder)
-        from shoal.node.state.resting import load_rest
+        from shoal.node.run.resting import load_rest
 
         return load_rest(run_folder)
 
@@ -97,7 +97,7 @@ async def forget_rest(run_folder: Path) -> None:
     """We leave a run, or begin with it anew; what we kept in an earlier life must not come up."""
 
     def forget() -> None:
-        from shoal.node.state.resting import forget_rest
+        from shoal.node.run.resting import forget_rest
 
         forget_rest(run_folder)
 

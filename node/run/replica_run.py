@@ -5,32 +5,32 @@ from __future__ import annotations
 import logging
 import random
 
-from shoal.node.checkpoint.lineage import check_fits
-from shoal.node.checkpoint.read import Checkpoint
-from shoal.node.dataset.lanes import newcomer_lane
-from shoal.node.disk import Disk
-from shoal.node.logs import warn
-from shoal.node.pools import ROUNDS
+from shoal.node.base.disk import Disk
+from shoal.node.base.logs import warn
+from shoal.node.base.pools import ROUNDS
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.manifest.manifest import Manifest
 from shoal.node.run.facts import first_history, policy_of, samples_before
 from shoal.node.run.records import OwnOutcome
+from shoal.node.run.replica_saving import ReplicaSaving
 from shoal.node.run.replica_words import why_lapsed
 from shoal.node.run.run import Run
 from shoal.node.run.settings import RunSettings
-from shoal.node.spec.manifest import Manifest
-from shoal.node.state.committed import Snapshot
-from shoal.node.state.outer import Outcome, StateStore
-from shoal.node.state.replica_saving import ReplicaSaving
-from shoal.node.state.replica_state import ReplicaState
-from shoal.node.worker.shm import FloatArray
-from shoal.protocol.effects import Event
-from shoal.protocol.ids import Digest, PeerId, short
-from shoal.protocol.network import Network
-from shoal.protocol.reducer import Contribute
+from shoal.node.training.checkpoint.lineage import check_fits
+from shoal.node.training.checkpoint.read import Checkpoint
+from shoal.node.training.data.lanes import newcomer_lane
+from shoal.node.training.state.committed import Snapshot
+from shoal.node.training.state.outer import Outcome, StateStore
+from shoal.node.training.state.replica_state import ReplicaState
+from shoal.protocol.base.effects import Event
+from shoal.protocol.base.ids import Digest, PeerId, short
+from shoal.protocol.base.signing import Signer
+from shoal.protocol.base.wire import MAX_INT, Message
+from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.events import Exchanged, Lapsed, Met, ReplicaReceived
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.member import ReplicaMember
-from shoal.protocol.signing import Signer
-from shoal.protocol.wire import MAX_INT, Message
+from shoal.protocol.rounds.allreduce.reducer import Contribute
 
 PAIR = 2
 

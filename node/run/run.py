@@ -18,44 +18,43 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.node.disk import Disk
-from shoal.node.logs import warn
+from shoal.node.base.disk import Disk
+from shoal.node.base.logs import warn
+from shoal.node.base.pools import DISK
+from shoal.node.base.refusals import refusal
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.peers.bandwidth_probe import find_uplink
 from shoal.node.peers.reach import worth_remembering
-from shoal.node.pools import DISK
-from shoal.node.refusals import refusal
-from shoal.node.run.detours import Detours
 from shoal.node.run.driver import Driver
+from shoal.node.run.either_member import AnyMember, base_of
 from shoal.node.run.facts import samples_before, training_now
-from shoal.node.run.machines import AnyMember, base_of
-from shoal.node.run.meters import Meters
-from shoal.node.run.newcomer import find_uplink
-from shoal.node.run.outgoing import Outgoing
-from shoal.node.run.records import CommitLog
+from shoal.node.run.meters import Meters, Outgoing
+from shoal.node.run.records import CommitLog, CommitRecord
+from shoal.node.run.relay_warning import RelayWarning
+from shoal.node.run.saving import Saving
 from shoal.node.run.settings import RunSettings
 from shoal.node.run.timelines import kept_in
-from shoal.node.spec.manifest import Manifest
-from shoal.node.state.committed import Snapshot
-from shoal.node.state.file import save_state
-from shoal.node.state.outer import OuterState
-from shoal.node.state.saving import Saving
-from shoal.node.worker.shm import FloatArray
-from shoal.node.worker.training import Training
-from shoal.protocol.allreduce import Blamed
-from shoal.protocol.effects import Effect, Event, Send
-from shoal.protocol.errors import LocalError, ShoalError
-from shoal.protocol.ids import PeerId
-from shoal.protocol.members import NamesakeSeen, PeerUp
-from shoal.protocol.milestones import HandIn, Waiting
-from shoal.protocol.network import Network
-from shoal.protocol.parting import Parted
-from shoal.protocol.rest import Rest
-from shoal.protocol.shortages import is_temporary
-from shoal.protocol.signing import Signer
-from shoal.protocol.tasks import Tasks
-from shoal.protocol.wire import Message
+from shoal.node.supervisor.training import Training
+from shoal.node.training.state.committed import CommittedState, Snapshot
+from shoal.node.training.state.file import save_state
+from shoal.node.training.state.outer import OuterState
+from shoal.protocol.base.effects import Effect, Event, Send
+from shoal.protocol.base.errors import LocalError, ShoalError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.shortages import is_temporary
+from shoal.protocol.base.signing import Signer
+from shoal.protocol.base.wire import Message
+from shoal.protocol.member.parting import Parted
+from shoal.protocol.membership.members import NamesakeSeen, PeerUp
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.tasks import Tasks
+from shoal.protocol.rounds.allreduce.allreduce import Blamed
+from shoal.protocol.rounds.matchmaking.milestones import HandIn, Waiting
+from shoal.protocol.rounds.rest import Rest
 
 if TYPE_CHECKING:
-    from shoal.node.checkpoint.read import Checkpoint
+    from shoal.node.training.checkpoint.read import Checkpoint
 
 REPORT_EVERY = 1.0  # seconds between two reports of our progress to the others
 
@@ -88,7 +87,7 @@ class Run(ABC):
         self.rest: Rest | None = None  # what we kept of it in an earlier life
         self.commits = CommitLog()
         self.meters = Meters()
-        self.detours = Detours(manifest.name)
+        self.detours = RelayWarning(manifest.name)
         self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
         self.samples = samples_before(manifest, checkpoint)  # tokens behind the state that is held
@@ -270,6 +269,40 @@ class Run(ABC):
         """Whether the run's last round is committed here."""
         last = self.manifest.rounds.last
         return last is not None and self.outer.committed.current.round >= last
+
+    @property
+    def committed(self) -> CommittedState:
+        """The parameters and the outer state that this node holds."""
+        return self.outer.committed
+
+    def committed_round(self, round: int) -> CommitRecord | None:
+        """What is remembered of it."""
+        return next((record for record in reversed(self.commits.records) if record.round == round), None)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other member is known to live."""
+        return not self.member.membership.alive()
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether we are back with a run that we had kept while all its nodes were stopped, and nobody else is yet.
+
+        Who has voted later than in the round that was open then has gone on since, and is alone.
+        """
+        if self.rest is None or self.voted_before > self.rest.newest + 1 or not self.is_alone:
+            return False
+        return self.committed.current.round <= self.rest.newest
+
+    @property
+    def loss(self) -> float | None:
+        """The loss of the worker's last steps; None while nothing is trained here."""
+        return self.training.loss if self.training is not None else None
+
+    @property
+    def trouble(self) -> str:
+        """Why the worker does not train; empty if it does."""
+        return self.training.trouble if self.training is not None else ""
 
     @property
     def me(self) -> PeerId:

@@ -5,9 +5,9 @@ Rules:
 - A run is on disk before we are in it and until we leave it, so a restart forgets none. It is opened again as it
   was, never created a second time: its creator, too, goes on with the votes that it has written down.
 - While the node is paused all of them are at rest, as after a stop, and none is entered.
-- A run is shown as restoring until it is open again; one that cannot be is shown as failed, with the reason, until it
-  is left. One for which the machine has no room is tried again, as others may end.
-- Whether there is room for a run is asked before anything of it is made.
+- A run is shown as restoring until it is open again; one that cannot be opened is shown as failed, with the reason,
+  until it is left. One that does not fit into memory now is tried again, as others may end.
+- Whether a run fits into memory is checked before anything of it is made.
 - torch is loaded with the first run, not before.
 """
 
@@ -17,41 +17,42 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from shoal.dht.link import left_out
-from shoal.node.dataset.supply import GIB, Supply
-from shoal.node.devices import has_gpu
+from shoal.node.api.answers import CreatedRun, Preview, RunLink, RunName
+from shoal.node.api.faults import find_run
+from shoal.node.base.devices import has_gpu
+from shoal.node.base.faults import FaultTrigger
+from shoal.node.base.home import Home
+from shoal.node.base.logs import warn
+from shoal.node.base.malloc import sweep
+from shoal.node.base.options import NodeSettings
+from shoal.node.base.pools import DISK, LONG, NOTES, RECORDS
+from shoal.node.base.room import NoRoom, check_disk, or_no_room, room_here
 from shoal.node.experts.families import Families
-from shoal.node.faults import FaultTrigger
-from shoal.node.home import Home
-from shoal.node.logs import warn
-from shoal.node.malloc import sweep
-from shoal.node.options import NodeSettings
-from shoal.node.pools import DISK, LONG, NOTES, RECORDS
-from shoal.node.room import NoRoom, check_disk, or_no_room, room_here
+from shoal.node.manifest.fitting import Load, check_fits, checkpoint_bytes
+from shoal.node.manifest.introduced import Introduction
+from shoal.node.manifest.manifest import Manifest, parse_manifest, sign_manifest
+from shoal.node.peers.discovery import Discovery
+from shoal.node.peers.listings import providers
+from shoal.node.peers.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
 from shoal.node.run import reloading
-from shoal.node.run.description import describe
-from shoal.node.run.ending import end_all
 from shoal.node.run.founding import begun, check_begins, check_is_new, check_tokens, forget_founded, found
-from shoal.node.run.introduction import Introduction, Providers, find_manifest, link_to, nobody, wanted
+from shoal.node.run.introduction import describe, find_manifest, link_to, wanted
 from shoal.node.run.reloading import Kept
-from shoal.node.run.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
-from shoal.node.run.view import is_resting
-from shoal.node.service import Answer, find_run
-from shoal.node.spec.fitting import Load, check_fits, checkpoint_bytes
-from shoal.node.spec.manifest import Manifest, parse_manifest, sign_manifest
-from shoal.protocol.addresses import is_loopback
-from shoal.protocol.errors import LocalError, ShoalError, TransportError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId, RunId
-from shoal.protocol.network import Network
-from shoal.protocol.shortages import in_words, is_temporary
+from shoal.node.training.data.supply import GIB, Supply
+from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.shortages import in_words, is_temporary
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.addresses import is_loopback
+from shoal.protocol.net.system.identity import Identity
 
 if TYPE_CHECKING:
-    from shoal.node.checkpoint.read import Checkpoint
     from shoal.node.experts.family import Family
     from shoal.node.run.run import Run
+    from shoal.node.training.checkpoint.read import Checkpoint
 
 RETRY = 15.0  # seconds between two tries to open a run again for which there was no room
 
@@ -69,20 +70,22 @@ class Runs:
         network: Network,
         cache: PeerCache,
         fault: FaultTrigger | None,
+        discovery: Discovery,
+        open_runs: dict[str, Run],
+        on_linked: Callable[[Sequence[str]], None],
     ) -> None:
-        self.open: dict[str, Run] = {}
+        """`open_runs` is where the open ones are kept; `on_linked` hears the addresses of links by which we joined."""
+        self.open = open_runs
         self.restoring = remembered_runs(home)  # runs of our last life that are not open yet
         self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
         self.lacking: dict[str, str] = {}  # those that cannot be restored yet, and why
         self.paused = ""  # why no run is entered, in a sentence; empty if they are
-        self.on_linked: Callable[[Sequence[str]], None] = lambda addresses: None  # of a link by which we have joined
-        self.providers: Providers = nobody  # who is said to know runs that our peers do not
         limit = round(settings.data_limit * GIB)
         self.data = Supply(home.data, settings.data, limit, settings.share_data, network.call)
-        self.families = Families(self, home, identity, network)
+        self.families = Families(self, home, identity, network, discovery)
         self._settings, self._home, self._identity = settings, home, identity
-        self._network = network
-        self._cache = cache
+        self._network, self._discovery = network, discovery
+        self._cache, self._on_linked = cache, on_linked
         self._fault = fault
         self._entering = asyncio.Lock()
         self._closing = False
@@ -113,7 +116,7 @@ class Runs:
     def are_at_rest(self) -> bool:
         """Whether all that we are in is over, or what we kept when all nodes had stopped, and nobody else is back."""
         is_all_open = self.open and not self.restoring and not self.broken
-        return bool(is_all_open) and all(is_resting(run) or run.is_finished for run in self.open.values())
+        return bool(is_all_open) and all(run.is_resting or run.is_finished for run in self.open.values())
 
     # -- entering and leaving -------------------------------------------------------------------------------
 
@@ -182,7 +185,7 @@ class Runs:
             self.restoring += [*families, *self.open]
             self.open.clear()
 
-    async def create(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> Answer:
+    async def create(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> CreatedRun:
         """Found a run, and be its first member; from the folder of a checkpoint it goes on there.
 
         The answer also says what of the person's files is not in the run's data (`left_out`), if anything is not.
@@ -193,9 +196,9 @@ class Runs:
         manifest = await self.data.named(manifest)
         created = await self._create(manifest, train, checkpoints)
         left_out = self.data.left_out(manifest.data)
-        return {**created, "left_out": left_out} if left_out else created
+        return cast(CreatedRun, {**created, "left_out": left_out} if left_out else created)
 
-    async def _create(self, manifest: Manifest, train: bool, checkpoints: Sequence[str]) -> Answer:
+    async def _create(self, manifest: Manifest, train: bool, checkpoints: Sequence[str]) -> RunLink:
         seeds = [loaded for each in checkpoints if (loaded := await reloading.load_checkpoint(each)) is not None]
         if seeds or manifest.model.is_complete:
             await check_tokens(manifest, self.data)
@@ -211,7 +214,7 @@ class Runs:
             await DISK.run(forget_founded, self._home, manifest)
             raise
 
-    async def found(self, manifest: Manifest, train: bool, loaded: Checkpoint | None) -> Answer:
+    async def found(self, manifest: Manifest, train: bool, loaded: Checkpoint | None) -> RunLink:
         """Found the run of this manifest, which goes on from that checkpoint."""
         check_begins(manifest)
         async with self._entering:
@@ -220,14 +223,14 @@ class Runs:
             signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
             return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, loaded)
 
-    async def preview(self, link: str) -> Answer:
+    async def preview(self, link: str) -> Preview:
         """What joining a run would mean, from its link or id; nothing is joined, and nothing kept."""
         found = await self._find(link)
         data = await self.data.standing(found.manifest.data, self._donors(found))
         lack = await self._lack(found.manifest)
         return await LONG.run(describe, found, data, lack)
 
-    async def join(self, link: str, train: bool, checkpoint: str = "") -> Answer:
+    async def join(self, link: str, train: bool, checkpoint: str = "") -> RunLink:
         """Become a member of a run, from its link or id; with the checkpoint that it goes on from, at once."""
         self._check_goes_on()
         loaded = await reloading.load_checkpoint(checkpoint)
@@ -240,7 +243,7 @@ class Runs:
             self._check_is_new(found.manifest.run_id.hex())
             await reloading.forget_rest(self._home.run_folder(found.manifest.run_id.hex()))
             entered = await self._enter(found, train, loaded)
-        self.on_linked(wanted(link)[1])
+        self._on_linked(wanted(link)[1])
         return entered
 
     def move(self) -> None:
@@ -248,7 +251,7 @@ class Runs:
         for run in self.open.values():
             run.driver.move(self._network.addresses())
 
-    async def leave(self, wanted: str) -> Answer:
+    async def leave(self, wanted: str) -> RunName:
         """Say good-bye to a run, or a family, and forget it."""
         if (family := self.families.named(wanted)) is not None:
             await RECORDS.run(forget_run, self._home, family.id.hex())
@@ -278,7 +281,7 @@ class Runs:
         if failed:
             raise LocalError("; ".join(failed))
 
-    def link(self, wanted: str) -> Answer:
+    def link(self, wanted: str) -> RunLink:
         """The link by which others join a run of ours, as of now."""
         run = self.families.named(wanted) or self.find(wanted)
         own = self._network.addresses()
@@ -292,7 +295,7 @@ class Runs:
         """The introduction to a run that we are not in."""
         run, addresses = wanted(link)
         self._check_is_new(run)
-        return await find_manifest(run, self._network, self._identity, addresses, self.providers)
+        return await find_manifest(run, self._network, self._identity, addresses, partial(providers, self._discovery))
 
     def _load(self, train: bool, text: int = 0) -> Load:
         trainer, is_on_gpu = self._settings.trainer, has_gpu(self._settings.device)
@@ -338,7 +341,7 @@ class Runs:
         train: bool,
         checkpoint: Checkpoint | None = None,
         kept: Kept = None,
-    ) -> Answer:
+    ) -> RunLink:
         self._check_goes_on()
         manifest, key = found.manifest, found.manifest.run_id.hex()
         data = await self._data_for(found, train)
@@ -390,3 +393,20 @@ class Runs:
         run_id = found.manifest.run_id
         settings = RunSettings.of(self._settings, self._home.make_run_folder(run_id.hex()), data, train, self._fault)
         return open_run(found, self._identity.signer(run_id), self._network, settings, checkpoint, kept)
+
+
+# -- the end of all runs -------------------------------------------------------------------------------------------
+
+
+async def end_all(runs: Sequence[Run]) -> list[str]:
+    """End them; of those that did not end well, which it is and why."""
+    ends = await asyncio.gather(*(run.close() for run in runs), return_exceptions=True)
+    failed = [(run.manifest.name, end) for run, end in zip(runs, ends, strict=True) if end is not None]
+    for name, error in failed:
+        trace = None if isinstance(error, ShoalError) else error
+        log.error("run %s did not end well: %s", name, error, exc_info=trace, extra={"code": "run-not-ended"})
+    return [f"the run {name} did not end well: {_words(error)}" for name, error in failed]
+
+
+def _words(error: BaseException) -> str:
+    return str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.node.checkpoint.keep import Keeping
-from shoal.node.faults import FaultTrigger
-from shoal.node.options import AUTO, NodeSettings
-from shoal.node.spec.manifest import Manifest
-from shoal.node.trainer.options import TrainerOptions
-from shoal.node.worker.process import BUILT_IN, WorkerSettings
-from shoal.node.worker.vectors import Sizes
+from shoal.node.base.extensions import find_extension
+from shoal.node.base.faults import FaultTrigger
+from shoal.node.base.options import AUTO, NodeSettings
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.ipc.vectors import Sizes
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.supervisor.process import BUILT_IN, WorkerSettings
+from shoal.node.training.checkpoint.keep import Keeping
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,5 +47,13 @@ class RunSettings:
             device=self.device,
             data=self.data,
             trainer=self.trainer,
-            program=() if manifest.model.name == "custom" else BUILT_IN,
+            program=_program(manifest.model.name),
         )
+
+
+def _program(model: str) -> tuple[str, ...]:
+    """Of the workers of such models; that of a script's own is the script, which comes by itself."""
+    if model == "custom":
+        return ()
+    found = find_extension(model)
+    return BUILT_IN if found is None else found.program

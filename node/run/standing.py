@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.protocol.ids import PeerId, short
+from shoal.protocol.base.ids import PeerId, short
 
 if TYPE_CHECKING:  # the command line says what these words mean, and needs no message for that
     from shoal.protocol.messages.status import RunStatus

@@ -1,54 +1,33 @@
-"""A run as the API shows it: plain dicts, read from the parts, changing nothing."""
+"""A run as the API shows it: read from the parts, changing nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from shoal.dht.directory import Evidence
+from shoal.node.api.answers import Meters, PeerRow, Reached, RunDetails, RunRow, Timeline, WorkerRow
+from shoal.node.base.malloc import resident_bytes
 from shoal.node.peers.reached import as_reached
 from shoal.node.run import standing
-from shoal.node.run.machines import history_of, waited_for
-from shoal.node.service import Answer
-from shoal.node.usage import resident_bytes
-from shoal.protocol.ids import PeerId, short
-from shoal.protocol.members import State
+from shoal.node.run.either_member import history_of, waited_for
+from shoal.protocol.base.ids import PeerId, short
+from shoal.protocol.membership.members import State
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.network import Network
-from shoal.protocol.quorum import is_quorum
+from shoal.protocol.net.measure.rates import Traffic
+from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.member import ReplicaMember
-from shoal.protocol.traffic import Traffic
+from shoal.protocol.rounds.agreement.quorum import is_quorum
 
 if TYPE_CHECKING:
     from shoal.node.run.run import Run
     from shoal.node.run.runs import Runs
 
 LAST_ROUNDS = 10
-ROW = (  # the keys of a run in `shoal status`
-    *(
-        "run",
-        "name",
-        "round",
-        "first_round",
-        "members",
-        "digest",
-        "root",
-        "loss",
-        "step",
-        "samples",
-        "phase",
-        "trains",
-        "is_creator",
-        "is_resting",
-    ),
-    *("device", "worker_memory", "device_memory", "micro_batch", "model_flops_utilization", "utilisation"),
-    *("tokens_per_second", "failure", "may_be_opened_again", "worker_failure", "worker_lost", "waiting_for"),
-    *("bytes_sent", "bytes_received", "bulk", "warnings", "last", "checkpoint", "exchanges", "experts"),
-)
 
 
-def row(run: Run, traffic: Traffic) -> Answer:
+def row(run: Run, traffic: Traffic) -> RunRow:
     """The run in `shoal status`."""
     member, state = run.member, run.outer.committed.current
     progress = run.training.progress if run.training is not None else None
@@ -66,7 +45,7 @@ def row(run: Run, traffic: Traffic) -> Answer:
         "phase": "failed" if run.failure else "finished" if run.is_finished else member.phase,
         "trains": member.status.trains,
         "is_creator": run.author == member.me,
-        "is_resting": is_resting(run),
+        "is_resting": run.is_resting,
         **_worker(run),
         "tokens_per_second": progress.tokens_per_second if progress is not None else None,
         "failure": run.failure or None,
@@ -85,12 +64,12 @@ def row(run: Run, traffic: Traffic) -> Answer:
     }
 
 
-def broken_row(run: str, reason: str) -> Answer:
+def broken_row(run: str, reason: str) -> RunRow:
     """A run that this node was in and cannot enter again, in `shoal status`: a row like the others."""
     return {**_row_of_closed(run), "phase": "failed", "failure": reason}
 
 
-def restoring_row(run: str, is_paused: bool = False, lack: str | None = None) -> Answer:
+def restoring_row(run: str, is_paused: bool = False, lack: str | None = None) -> RunRow:
     """A run that this node was in and is about to enter again, now or when it goes on: a row like the others.
 
     `lack`: why there is no room for it yet.
@@ -98,12 +77,12 @@ def restoring_row(run: str, is_paused: bool = False, lack: str | None = None) ->
     return {**_row_of_closed(run), "phase": "paused" if is_paused else "restoring", "waiting_for": lack}
 
 
-def family_rows(runs: Runs) -> list[Answer]:
+def family_rows(runs: Runs) -> list[RunRow]:
     """Families of experts, in whose rows most is unknown."""
-    return [{**dict.fromkeys(ROW), **row} for row in runs.families.rows()]
+    return [cast(RunRow, {**_unknown(), **row}) for row in runs.families.rows()]
 
 
-def rows_of_closed(runs: Runs) -> list[Answer]:
+def rows_of_closed(runs: Runs) -> list[RunRow]:
     """Runs of this node that are not open, or not yet."""
     return [
         *(restoring_row(run, bool(runs.paused), runs.lacking.get(run)) for run in runs.restoring),
@@ -111,11 +90,16 @@ def rows_of_closed(runs: Runs) -> list[Answer]:
     ]
 
 
-def _row_of_closed(run: str) -> Answer:
-    return {**dict.fromkeys(ROW), "run": run, "round": 0, "step": 0, "samples": 0}
+def _row_of_closed(run: str) -> RunRow:
+    return cast(RunRow, _unknown() | {"run": run, "round": 0, "step": 0, "samples": 0})
 
 
-def _worker(run: Run) -> Answer:
+def _unknown() -> dict[str, Any]:
+    """All keys of a row, with nothing known."""
+    return dict.fromkeys(RunRow.__annotations__)
+
+
+def _worker(run: Run) -> WorkerRow:
     """What trains, on what, and how much memory it holds; None where nothing does, or nobody knows."""
     training = run.training
     pid, progress = (training.pid, training.progress) if training is not None else (None, None)
@@ -146,9 +130,9 @@ def waiting_for(run: Run) -> str | None:
     return f"round {number} waits for {', '.join(map(short, missing))}" if missing else None
 
 
-def peer_rows(run: Run, reached: Callable[[PeerId], Answer]) -> list[Answer]:
+def peer_rows(run: Run, reached: Callable[[PeerId], Reached]) -> list[PeerRow]:
     """The run's other members in `shoal peers`, with how they are `reached`."""
-    rows = []
+    rows: list[PeerRow] = []
     for peer in run.member.membership.alive():
         status = run.member.membership.status(peer)
         rows.append(
@@ -164,19 +148,19 @@ def peer_rows(run: Run, reached: Callable[[PeerId], Answer]) -> list[Answer]:
     return rows
 
 
-def all_peer_rows(runs: Sequence[Run], network: Network) -> list[Answer]:
+def all_peer_rows(runs: Sequence[Run], network: Network) -> list[PeerRow]:
     """`shoal peers`: the members of all runs, and after them whoever else is connected."""
 
-    def reached(peer: PeerId) -> Answer:
-        return as_reached(network.account(peer))
+    def reached(peer: PeerId) -> Reached:
+        return as_reached(network.link_report(peer))
 
     rows = [row for run in runs for row in peer_rows(run, reached)]
     in_runs = {row["peer"] for row in rows}
     rest = [link.peer for link in network.links() if link.peer not in in_runs]
-    return rows + [{"peer": peer, "run": None, "round": None, **reached(peer)} for peer in rest]
+    return rows + [cast(PeerRow, {"peer": peer, "run": None, "round": None, **reached(peer)}) for peer in rest]
 
 
-def details(run: Run) -> Answer:
+def details(run: Run) -> RunDetails:
     """The run in `shoal run show`."""
     last = run.manifest.rounds.last
     own = _standing(run.member.me, run.member.status, last)
@@ -196,12 +180,13 @@ def details(run: Run) -> Answer:
     }
 
 
-def timeline(run: Run, round: int) -> Answer:
+def timeline(run: Run, round: int) -> Timeline:
     """What happened in a round of the run, and when; UnknownRound if nothing of it is kept."""
-    return {"run": run.id.hex(), "name": run.manifest.name, **run.driver.timelines.find(run.driver.now(), round)}
+    found = run.driver.timelines.find(run.driver.now(), round)
+    return cast(Timeline, {"run": run.id.hex(), "name": run.manifest.name, **found})
 
 
-def meters(run: Run, traffic: Traffic) -> Answer:
+def meters(run: Run, traffic: Traffic) -> Meters:
     """The run in `/metrics`, as far as it is counted; the rest is in its row."""
     last = run.commits.records[-1] if run.commits.records else None
     return {
@@ -218,7 +203,7 @@ def meters(run: Run, traffic: Traffic) -> Answer:
     }
 
 
-def by_path(traffic: Traffic) -> Answer:
+def by_path(traffic: Traffic) -> dict[str, dict[str, int]]:
     """The bytes of payloads, by the path that they took: {path: {sent, received}}."""
     return {path: asdict(count) for path, count in traffic.bulk.items()}
 
@@ -226,16 +211,6 @@ def by_path(traffic: Traffic) -> Answer:
 def is_active(run: Run) -> bool:
     """Whether there are rounds, or may be soon: it is not over, and others are here."""
     return not run.failure and not run.is_finished and bool(run.member.membership.alive())
-
-
-def is_resting(run: Run) -> bool:
-    """Whether we are back with a run that we had kept while all its nodes were stopped, and nobody else is yet.
-
-    Who has voted later than in the round that was open then has gone on since, and is alone.
-    """
-    if run.rest is None or run.voted_before > run.rest.newest + 1 or run.member.membership.alive():
-        return False
-    return run.outer.committed.current.round <= run.rest.newest
 
 
 def why_split(run: Run, evidence: Evidence) -> str:
@@ -259,7 +234,7 @@ def why_split(run: Run, evidence: Evidence) -> str:
     voters = base.voters if base is not None else ()
     gone = [voter for voter in voters if voter in left or membership.state(voter) is State.LEFT]
     here = [run.member.me, *alive]
-    is_open = base is not None and base.round > run.manifest.first_round - 1 and not is_resting(run)
+    is_open = base is not None and base.round > run.manifest.first_round - 1 and not run.is_resting
     return standing.why_split(
         standing.Scene(
             voters=len(voters),
@@ -287,7 +262,7 @@ def _phase(status: RunStatus, last: int | None) -> str:
     return "finished" if last is not None and status.round >= last else status.phase
 
 
-def _standing(peer: PeerId, status: RunStatus, last: int | None) -> Answer:
+def _standing(peer: PeerId, status: RunStatus, last: int | None) -> dict[str, Any]:
     return {
         "peer": peer,
         "round": status.round,

@@ -1,1 +1,1 @@
-"""The process that trains, and how the daemon starts it, talks to it and watches it."""
+"""The worker's side: the process that trains a run's model. The daemon's side is node/supervisor."""

@@ -1,25 +1,87 @@
-"""A worker's stints: what it begins each with, how much it has done of its round, and how it hands that in.
+"""A worker's stints: what it is to do, what it begins each with, how much it has done, and how it hands that in.
 
-Whoever makes the inner steps between `begin` and `end` says so with `add`: the loop of the built-in trainer
-(worker.py), or a script of the user's (script/session.py).
+`Orders` are what the daemon wants just now, between the thread that reads the socket and the one that trains.
+`Stints` get the weights of an order and answer it. Whoever makes the inner steps between `begin` and `end` says so with
+`add`: the loop of the built-in trainer (worker.py), or a script of the user's (client/script/session.py).
+`Utilisation` is how much of its time a worker trains: the rest it waits for the network, or takes in what came from it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from shoal.node.trainer.device import pin
-from shoal.node.trainer.inner import NOTHING, InnerRound
-from shoal.node.worker.messages import Contribution, Train, Trained
-from shoal.node.worker.orders import Orders
-from shoal.node.worker.replica import Model, Replica
-from shoal.node.worker.shm import FloatArray
-from shoal.protocol.wire import Message
+from shoal.node.ipc.messages import Contribution, HandIn, Train, Trained
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.training.trainer.device import pin
+from shoal.node.training.trainer.inner import NOTHING, InnerRound
+from shoal.node.worker.weights import Model, WorkerWeights
+from shoal.protocol.base.wire import Message
+
+STINTS = 16  # whose time counts, for how much of it a worker trains
+
+
+class Orders:
+    """What the daemon wants now: written by the reader thread, read by the training loop."""
+
+    def __init__(self) -> None:
+        self._newest: Train | None = None
+        self._handed_in = 0  # the newest order that is to be handed in early
+        self._changed = threading.Condition()
+
+    def take(self, message: Message) -> None:
+        """Note a message of the daemon."""
+        with self._changed:
+            if isinstance(message, Train):
+                self._newest = message
+            elif isinstance(message, HandIn):
+                self._handed_in = message.order
+            self._changed.notify_all()
+
+    def after(self, done: int) -> Train:
+        """Wait for an order newer than `done`."""
+        with self._changed:
+            while self._newest is None or self._newest.order <= done:
+                self._changed.wait()
+            return self._newest
+
+    def is_replaced(self, order: Train) -> bool:
+        """Whether nobody wants the result of `order` any more."""
+        return self._newest is not order
+
+    def is_due(self, order: Train) -> bool:
+        """Whether `order` must not be worked on any longer."""
+        return self.is_replaced(order) or self._handed_in >= order.order
+
+
+class Utilisation:
+    """The share of time in which `working` was under way, over the latest stints."""
+
+    def __init__(self) -> None:
+        self._stints: deque[tuple[float, float]] = deque(maxlen=STINTS)  # when each began and ended
+        self._began: float | None = None
+
+    @contextmanager
+    def working(self, clock: Callable[[], float]) -> Iterator[None]:
+        """A stint of work."""
+        self._began = clock()
+        yield
+        self._stints.append((self._began, clock()))
+        self._began = None
+
+    def share(self, now: float) -> float:
+        """From 0 to 1; 1 until there was a pause."""
+        stints = [*self._stints, *([(self._began, now)] if self._began is not None else [])]
+        if not stints or now <= stints[0][0]:
+            return 1.0
+        return sum(end - start for start, end in stints) / (now - stints[0][0])
 
 
 class Stored(Model, Protocol):
@@ -29,12 +91,12 @@ class Stored(Model, Protocol):
 
 
 class Stints:
-    """Of `trainer` and its `replica`, between the shared vectors; `send` speaks to the daemon."""
+    """Of `trainer` and its `weights`, between the shared vectors; `send` speaks to the daemon."""
 
     def __init__(
         self,
         trainer: Stored,
-        replica: Replica,
+        weights: WorkerWeights,
         orders: Orders,
         contribution: FloatArray,
         moments: FloatArray,
@@ -42,7 +104,7 @@ class Stints:
         *,
         wants_gradients: bool = False,
     ) -> None:
-        self._stored, self._replica, self._orders, self._send = trainer, replica, orders, send
+        self._stored, self._weights, self._orders, self._send = trainer, weights, orders, send
         self._contribution = torch.from_numpy(contribution)
         self._moments = torch.from_numpy(moments)
         self._wants_gradients = wants_gradients
@@ -53,7 +115,7 @@ class Stints:
 
     def begin(self, order: Train) -> bool:
         """Get the weights to train on; whether they are here: not if another order has overtaken this one."""
-        if not self._replica.take(order):
+        if not self._weights.take(order):
             return False
         if order.is_fresh or order.round != self._round:
             self._round, self._done = order.round, NOTHING
@@ -79,11 +141,11 @@ class Stints:
         source = out if self._wants_gradients else self._stored.read(out)
         if not done.steps and self._wants_gradients:
             out.zero_()
-        payload = self._replica.contribute(order.round, source, out)
+        payload = self._weights.contribute(order.round, source, out)
         if not torch.stack(torch.aminmax(payload)).isfinite().all():  # in one pass, without a copy
             raise ArithmeticError("the contribution has NaN or Inf")
-        self._moments[0] = 0  # until the rest is written (moments.py)
-        self._replica.keep()
+        self._moments[0] = 0  # until the rest is written (ipc/vectors.py)
+        self._weights.keep()
         self._stored.store(self._moments)
         self._send(Contribution(order.order, order.round, done.steps, done.tokens, _known(done)))
 

@@ -2,7 +2,7 @@
 
     python -m shoal.node.worker.worker --socket PATH
 
-It carries out the orders of worker/messages.py, one at a time, and looks between two inner steps whether
+It carries out the orders of ipc/messages.py, one at a time, and looks between two inner steps whether
 there are new ones. The parameters come from the daemon through shared memory, and the pseudo-gradient goes back
 with a copy of the optimizer's moments, with which a successor begins. When the socket closes there is nothing to save
 and nobody to work for: the process ends at once, in the middle of a step if need be.
@@ -28,27 +28,24 @@ from typing import NoReturn, Protocol
 import torch
 from torch import Tensor
 
-from shoal.node.dataset.corpus import load_corpus
-from shoal.node.logs import setup_logging
-from shoal.node.methods.registry import method_of
-from shoal.node.refusals import refusal
-from shoal.node.signals import leave_ending_to_the_parent
-from shoal.node.spec.manifest import decode_manifest
-from shoal.node.trainer.device import choose_device, device_bytes, device_name
-from shoal.node.trainer.inner import InnerRound, InnerStep, InnerTrainer
-from shoal.node.trainer.peak import peak_flops
-from shoal.node.worker.ended import reason_of
-from shoal.node.worker.link import WorkerLink
-from shoal.node.worker.messages import Failed, Progress, Ready, Stop, Train, Welcome
-from shoal.node.worker.orders import Orders
-from shoal.node.worker.replica import Replica
-from shoal.node.worker.shm import FloatArray
-from shoal.node.worker.stints import Stints, Stored
-from shoal.node.worker.utilisation import Utilisation
-from shoal.node.worker.vectors import mark_of
-from shoal.protocol.errors import ShoalError, TransportError
-from shoal.protocol.ids import RunId
-from shoal.protocol.wire import Message
+from shoal.node.base.logs import setup_logging
+from shoal.node.base.refusals import refusal
+from shoal.node.base.signals import leave_ending_to_the_parent
+from shoal.node.ipc.ended import reason_of
+from shoal.node.ipc.link import WorkerLink
+from shoal.node.ipc.messages import Failed, Progress, Ready, Stop, Train, Welcome
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.ipc.vectors import mark_of
+from shoal.node.manifest.manifest import decode_manifest
+from shoal.node.training.data.corpus import load_corpus
+from shoal.node.training.methods.registry import method_of
+from shoal.node.training.trainer.device import choose_device, device_bytes, device_name, peak_flops
+from shoal.node.training.trainer.inner import InnerRound, InnerStep, InnerTrainer
+from shoal.node.worker.stints import Orders, Stints, Stored, Utilisation
+from shoal.node.worker.weights import WorkerWeights
+from shoal.protocol.base.errors import ShoalError, TransportError
+from shoal.protocol.base.ids import RunId
+from shoal.protocol.base.wire import Message
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 OOM_SCORE = 500  # as if we held half of the memory more than we do: proc(5)
@@ -75,7 +72,7 @@ class TrainingLoop(Stints):
     def __init__(
         self,
         trainer: Trainer,
-        replica: Replica,
+        weights: WorkerWeights,
         orders: Orders,
         contribution: FloatArray,
         moments: FloatArray,
@@ -83,7 +80,7 @@ class TrainingLoop(Stints):
         *,
         wants_gradients: bool = False,
     ) -> None:
-        super().__init__(trainer, replica, orders, contribution, moments, send, wants_gradients=wants_gradients)
+        super().__init__(trainer, weights, orders, contribution, moments, send, wants_gradients=wants_gradients)
         self._trainer: Trainer = trainer
         self._utilisation = Utilisation()
 
@@ -209,13 +206,13 @@ def made_ready(link: WorkerLink, orders: Orders) -> TrainingLoop:
     trainer.restore(torch.from_numpy(moments))
     method = method_of(trainer.manifest, trainer.layout)
     loaded = vectors.loaded.array
-    replica = Replica(
+    weights = WorkerWeights(
         method, trainer, vectors.agreed.array, moments, answer, lambda order: loaded[0] == mark_of(order.order)
     )
     link.send(Ready(device_name(trainer.device)))
     return TrainingLoop(
         trainer,
-        replica,
+        weights,
         orders,
         vectors.contribution.array,
         moments,

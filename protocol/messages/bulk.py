@@ -1,18 +1,18 @@
-"""Calls by which two peers agree on a socket for payloads (see shoal.protocol.bulk)."""
+"""Calls by which two peers agree on a socket for payloads (see shoal.protocol.net.bulk)."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-from shoal.protocol.ids import Digest
-from shoal.protocol.wire import Message, message
+from shoal.protocol.base.ids import Digest
+from shoal.protocol.base.wire import Message, message
 
 
 class Flow(IntEnum):
     """What kind of payload.
 
-    SCATTER are contributions on their way to a chunk's owner, who may have to hold them until others have come: they
-    need credit. GATHER is all else, which whoever gets it has asked for, or can use at once.
+    SCATTER are contributions on their way to a chunk's owner, who may have to hold them until others have arrived: they
+    need credit. GATHER is everything else, which its receiver has asked for, or can use at once.
     """
 
     SCATTER = 0

@@ -1,9 +1,13 @@
-"""Calls for the data of a run: a dataset's pieces, and the hashes by which they are checked, from whoever has it."""
+"""Calls for the data of a run: a dataset's pieces, and the hashes by which they are checked, from whoever has it.
+
+They are calls and no bulk messages, as these belong to a run that both are in, which a joiner is not yet. Answers are
+short, so that pings beside them stay in time.
+"""
 
 from __future__ import annotations
 
-from shoal.protocol.ids import Digest
-from shoal.protocol.wire import Message, message
+from shoal.protocol.base.ids import Digest
+from shoal.protocol.base.wire import Message, message
 
 
 @message(83)

@@ -5,8 +5,8 @@ LEAVE is here because certificates and rosters carry it.
 
 from __future__ import annotations
 
-from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.wire import Message, message, value
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import Message, message, value
 
 
 @value

@@ -1,16 +1,15 @@
-"""What nodes say to each other as servers and clients of the DHT: calls, their answers, and the records they carry.
+"""Calls between servers and clients of the DHT, their answers, and the records that they carry.
 
-A record is put at `COPIES` places of the id space, each following from its key (shoal.dht.keys), so that nodes whose
-ids were ground to lie next to one place do not hold all of it. Requests name the key and the place, and the server
-works out where that is.
+A record is put at `COPIES` places of the id space, derived from its key (shoal.dht.keys), so that an attacker whose
+ids lie next to one place does not hold all of it. Requests name the key and the number of the place.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.wire import Message, message, value
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import Message, message, value
 
 
 @value
@@ -92,7 +91,7 @@ class Store(Message):
 
 
 class StoreResult(IntEnum):
-    """What came of storing one record. Who hears TOO_FAR looks for those that are nearer; the rest is for people."""
+    """The result of storing one record. After TOO_FAR the sender looks for nearer servers; the rest is for people."""
 
     HELD = 0
     EXPIRED = 1  # by the clock of the one that answers
@@ -119,13 +118,13 @@ class Stored(Message):
 
 @message(81)
 class TryMe(Message):
-    """Call: dial me anew at these addresses, and say where that led to me."""
+    """Call: dial me with new connections at these addresses, and say at which you found me."""
 
     addresses: tuple[str, ...]
 
 
 @message(82)
 class Reached(Message):
-    """Answer to TryMe: those of the addresses at which the one that asked was found."""
+    """Answer to TryMe: the addresses at which the asker was found."""
 
     addresses: tuple[str, ...]

@@ -1,14 +1,14 @@
-"""What members put into the DHT about their run: the values of records, which travel within them only."""
+"""What members write into the DHT about their run: values of records, which travel within records only."""
 
 from __future__ import annotations
 
-from shoal.protocol.ids import Digest, PeerId, RunId
-from shoal.protocol.wire import Message, message
+from shoal.protocol.base.ids import Digest, PeerId, RunId
+from shoal.protocol.base.wire import Message, message
 
 
 @message(94)
 class MemberEntry(Message):
-    """Under the run's key: I am in it, here, and stood on this state when I wrote this."""
+    """Under the run's key: the author is a member, at these addresses, and stood on this state when it wrote this."""
 
     addresses: tuple[str, ...]
     round: int
@@ -17,14 +17,14 @@ class MemberEntry(Message):
 
 @message(95)
 class ManifestEntry(Message):
-    """Under the manifest's key: ask me for it."""
+    """Under the manifest's key: the author can be asked for it."""
 
     addresses: tuple[str, ...]
 
 
 @message(96)
 class RunNotice(Message):
-    """Under the key of the public runs: this one takes anybody. `round` and `members` are as its author saw them."""
+    """Under the key of the public runs: anybody may join this one. `round` and `members` are as its author saw them."""
 
     run: RunId
     name: str
@@ -35,7 +35,7 @@ class RunNotice(Message):
 
 @message(97)
 class ExpertCard(Message):
-    """What an expert's file is, in the words of the one that has trained it; a family's seed is of the part ""."""
+    """Describes an expert's file, by the peer that has trained it; a family's seed is of the part ""."""
 
     family: RunId
     part: str
@@ -52,7 +52,7 @@ class ExpertCard(Message):
 
 @message(98)
 class PartEntry(Message):
-    """Under a family's run key, one of each part and author: I train it, or I have its file, or both."""
+    """Under a family's run key, one for each part and author: the author trains it, or has its file, or both."""
 
     addresses: tuple[str, ...]
     term: int  # of the claim: one more than the last one's; 0: I do not claim it

@@ -1,17 +1,17 @@
 """Calls by which two peers tell each other how they are connected, and find out how fast that is (`shoal doctor`).
 
-Nobody is told anything but what concerns itself: where it was dialled, how, and what came of it, in a code. How long it
-took, and what a machine there said, would show more of a network than whoever asks can see.
+A peer is told only what concerns itself: where it was dialled, how, and with what result, as a code. Times, and the
+words of machines on the way, would show more of a network than the asker can see.
 """
 
 from __future__ import annotations
 
-from shoal.protocol.wire import Message, message, value
+from shoal.protocol.base.wire import Message, message, value
 
 
 @value
 class Tried:
-    """Something that was tried towards the one that asks; see shoal.protocol.journal."""
+    """Something that was tried towards the one that asks; see shoal.protocol.net.measure.journal."""
 
     way: str
     where: str
@@ -31,7 +31,7 @@ class Seen(Message):
 
     addresses: tuple[str, ...]  # where the connections with the asker lead
     path: str
-    reason: str  # a code of shoal.protocol.account
+    reason: str  # a code of shoal.protocol.net.measure.link
     trip: int  # microseconds; 0: not measured
     reachability: str
     nat: str
@@ -41,7 +41,7 @@ class Seen(Message):
 
 @message(88)
 class Carry(Message):
-    """Call: take this, and give me so many bytes of your own, that we may see how fast they come. Perhaps: Later."""
+    """Call: take this, and send me so many bytes, to measure how fast they come. May be answered by Later."""
 
     content: bytes
     wanted: int

@@ -1,15 +1,15 @@
-"""Calls by which a peer's expert is asked what follows a text: see node/asking/.
+"""Calls by which a peer's expert is asked what follows a text: see node/inference/remote/.
 
-The text lies at the one that answers, under a name that the asker gives it, and grows by what each call adds. Who has
-another idea of how long it is has lost it: then the asker begins it anew, under another name.
+The answering peer holds the text under a name that the asker gives it; each call adds to it. If the two disagree on its
+length it is lost, and the asker begins it anew, under another name.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-from shoal.protocol.ids import Digest
-from shoal.protocol.wire import Message, message, value
+from shoal.protocol.base.ids import Digest
+from shoal.protocol.base.wire import Message, message, value
 
 
 class Verdict(IntEnum):
@@ -51,7 +51,7 @@ class Score:
 
 @message(104)
 class ExpertSays(Message):
-    """Answer: a score for each addition, and the rows that were wanted, as node/asking/rows.py packs them."""
+    """Answer: a score for each addition, and the rows that were wanted, as node/inference/remote/rows.py packs them."""
 
     scores: tuple[Score, ...]
     rows: bytes

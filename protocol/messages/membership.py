@@ -1,15 +1,15 @@
 """Membership (SWIM): probes, what they carry along, and the exchange that heals what gossip lost.
 
-Every message begins with the sender's own signed entry: whoever speaks introduces itself, and a newcomer needs
-no other ceremony. What a member says of itself (addresses, incarnation, status, goodbye) is signed, so relays
-cannot forge it; that a member does not answer is anybody's unsigned claim, refuted by a higher incarnation.
+Every message begins with the sender's own signed entry, so a newcomer is introduced by its first message. What a
+member says of itself (addresses, incarnation, status, goodbye) is signed, so others cannot forge it; that a member
+does not answer is an unsigned claim that anybody can make, refuted by a higher incarnation.
 """
 
 from __future__ import annotations
 
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message, message, value
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.wire import Message, message, value
 
 
 @message(90)
@@ -37,7 +37,7 @@ class Claim:
 
 @value
 class News:
-    """What is carried along: the latest entries and claims, freshest first."""
+    """News that ride on other messages: the latest entries and claims, freshest first."""
 
     entries: tuple[Entry, ...]
     claims: tuple[Claim, ...]

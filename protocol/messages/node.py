@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.protocol.ids import PeerId
-from shoal.protocol.wire import Message, message
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message, message
 
 
 @message(70)
@@ -15,7 +15,7 @@ class GetManifest(Message):
 
 @message(71)
 class ManifestIs(Message):
-    """Answer: the canonical manifest, its author and the author's signature; and how the run goes, as we see it."""
+    """Answer: the canonical manifest, its author and the author's signature; and the state of the run, as we see it."""
 
     manifest: bytes
     author: PeerId

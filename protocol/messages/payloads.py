@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.protocol.ids import Digest
-from shoal.protocol.wire import Message, Payload, message
+from shoal.protocol.base.ids import Digest
+from shoal.protocol.base.wire import Message, Payload, message
 
 
 @message(30)

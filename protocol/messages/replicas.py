@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.wire import Message, message
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import Message, message
 
 
 class Refusal(IntEnum):

@@ -6,7 +6,8 @@ JOIN, ROSTER, PREPARED and LEAVE are signed, because third parties are shown the
 
 from __future__ import annotations
 
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import Message, Payload, message, value
 from shoal.protocol.messages.decision import (
     Ballot as Ballot,
 )
@@ -34,7 +35,6 @@ from shoal.protocol.messages.decision import (
 from shoal.protocol.messages.payloads import Busy as Busy
 from shoal.protocol.messages.payloads import Fetch as Fetch
 from shoal.protocol.messages.payloads import Fetched as Fetched
-from shoal.protocol.wire import Message, Payload, message, value
 
 
 @message(20)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.protocol.ids import Digest
-from shoal.protocol.wire import value
+from shoal.protocol.base.ids import Digest
+from shoal.protocol.base.wire import value
 
 
 @value

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shoal.protocol.ids import Digest
+from shoal.protocol.base.ids import Digest
+from shoal.protocol.base.wire import Message, Payload, message
 from shoal.protocol.messages.rounds import Certificate
-from shoal.protocol.wire import Message, Payload, message
 
 
 @message(50)

@@ -6,12 +6,12 @@ import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from shoal.protocol.context import View
-from shoal.protocol.estimate import Estimate
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.outbox import Outbox
 from shoal.protocol.replicas.facts import ReplicaFacts
+from shoal.protocol.rounds.allreduce.outbox import Outbox
+from shoal.protocol.rounds.matchmaking.context import View
 
 
 @dataclass(frozen=True, slots=True)

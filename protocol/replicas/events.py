@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shoal.protocol.effects import Event
-from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.pair import Exchanged as Exchanged
-from shoal.protocol.wire import Payload
+from shoal.protocol.base.effects import Event
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import Payload
+from shoal.protocol.replicas.pair import Exchanged as Exchanged
 
 
 class Lapse(StrEnum):

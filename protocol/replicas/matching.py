@@ -23,13 +23,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shoal.protocol.effects import Effect, Send
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import MAX_INT
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
 from shoal.protocol.replicas.context import Means, near, standing
 from shoal.protocol.replicas.events import Lapse
 from shoal.protocol.replicas.meeting import Draw
-from shoal.protocol.wire import MAX_INT
 
 CLOSE = 2  # patiences until a peer that does not come is gone on without
 LONGEST = 4  # times as long as that, if it says LATER

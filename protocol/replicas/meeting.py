@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import TypeVar
 
-from shoal.protocol.ids import digest
+from shoal.protocol.base.ids import digest
 
 Peer = TypeVar("Peer", bound=str)
 GROUP = 64  # peers, about: groups are halved until they are no larger on average

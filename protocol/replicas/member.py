@@ -12,27 +12,27 @@ from __future__ import annotations
 import dataclasses
 import random
 
-from shoal.protocol.donor import Store
-from shoal.protocol.effects import Effect, Tell, Timer
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.estimate import Estimate
-from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.members import PeerDown, PeerLeft, PeerUp, StatusChanged
+from shoal.protocol.base.effects import Effect, Tell, Timer
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.signing import Signer
+from shoal.protocol.base.wire import Message
+from shoal.protocol.catchup.donor import Store
+from shoal.protocol.member.parting import Parted, Parting
+from shoal.protocol.member.presence import MEMBERSHIP_MESSAGES, Presence
+from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.messages.transfer import StateChunk
-from shoal.protocol.outbox import Outbox
-from shoal.protocol.pair import usual_length
-from shoal.protocol.parting import Parted, Parting
-from shoal.protocol.presence import MEMBERSHIP_MESSAGES, Presence
-from shoal.protocol.reducer import Contribute
 from shoal.protocol.replicas.context import Means, pack, standing
 from shoal.protocol.replicas.copying import COPY_MESSAGES, Copying
 from shoal.protocol.replicas.facts import ReplicaFacts
+from shoal.protocol.replicas.pair import usual_length
 from shoal.protocol.replicas.round import PART
 from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
-from shoal.protocol.roster import Base
-from shoal.protocol.signing import Signer
-from shoal.protocol.wire import Message
+from shoal.protocol.rounds.agreement.roster import Base
+from shoal.protocol.rounds.allreduce.outbox import Outbox
+from shoal.protocol.rounds.allreduce.reducer import Contribute
 
 LINGER = 3.0  # seconds that who stops in the middle of an exchange waits for its end
 
@@ -234,7 +234,7 @@ class ReplicaMember(Presence):
 
     def _announce(self, now: float) -> list[Effect]:
         """Where we stand is news for everybody; all else waits for the next `report`."""
-        watched = self.membership.calm.let_rest(now, not self._rounds.hangs_on_others and self._base is not None)
+        watched = self.membership.probing.let_rest(now, not self._rounds.hangs_on_others and self._base is not None)
         before, self._status = self._status, self._placed()
         if (before.round, before.root, before.history) == (self._status.round, self._status.root, self._status.history):
             return watched

@@ -10,18 +10,18 @@ has taken ours, as they travel on other ways than words. Who sends bytes that ca
 
 from __future__ import annotations
 
-from shoal.protocol.allreduce import Blamed
-from shoal.protocol.effects import Effect, Send, Tell
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Effect, Send, Tell
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
 from shoal.protocol.messages.rounds import Want
-from shoal.protocol.milestones import HandIn, Waiting
-from shoal.protocol.pair import PAIR_MESSAGES, PairExchange, Pairing, PartnerLost, number_of
-from shoal.protocol.reducer import Contribute
 from shoal.protocol.replicas.context import Means, standing
 from shoal.protocol.replicas.events import Lapsed, Met
 from shoal.protocol.replicas.matching import Matching, Suitor, pairing_number
+from shoal.protocol.replicas.pair import PAIR_MESSAGES, PairExchange, Pairing, PartnerLost, number_of
+from shoal.protocol.rounds.allreduce.allreduce import Blamed
+from shoal.protocol.rounds.allreduce.reducer import Contribute
+from shoal.protocol.rounds.matchmaking.milestones import HandIn, Waiting
 
 PART = 0  # the whole replica is one part
 

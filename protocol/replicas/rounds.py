@@ -13,16 +13,16 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 
-from shoal.protocol.effects import Effect, Send, Tell, Timer, Wake
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Effect, Send, Tell, Timer, Wake
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal, Took
 from shoal.protocol.messages.rounds import Want
-from shoal.protocol.pair import PAIR_MESSAGES, Exchanged, Pairing, number_of
-from shoal.protocol.reducer import Contribute
 from shoal.protocol.replicas.context import Means, near, pack, standing, stands
 from shoal.protocol.replicas.events import Lapse, Lapsed
 from shoal.protocol.replicas.meeting import Draw
+from shoal.protocol.replicas.pair import PAIR_MESSAGES, Exchanged, Pairing, number_of
 from shoal.protocol.replicas.round import ReplicaRound
+from shoal.protocol.rounds.allreduce.reducer import Contribute
 
 TICK = 0.5  # seconds
 KEPT = 16  # pairings that are remembered once they are over

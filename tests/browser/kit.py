@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
-from shoal.node.api import serve_api
+from shoal.node.daemon.web.server import serve_api
 from tests.fake_service import FakeService
 
 if TYPE_CHECKING:

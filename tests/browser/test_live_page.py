@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 from tests.browser.kit import PHONE, Witness
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_node import MANIFEST

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shoal.node.service import Answer
+from shoal.node.api.answers import Answer
 from tests.browser.kit import Witness, link, served
 from tests.fake_service import RUN, FakeService
 

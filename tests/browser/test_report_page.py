@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shoal.node.report import make_report
+from shoal.node.client.report.page import make_report
 from tests.browser.kit import DESK, PHONE, Witness
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from tests.tiers import required, requires
 ROOT = Path(__file__).parents[2]
 ENGINE = Path(__file__).parent / "engine"
 PROGRAMS = ("docker", "dockerd", "docker-compose", "debootstrap", "iptables")
+BASE = "python:3.11-slim-bookworm"  # what the Dockerfile begins with
 PATIENCE = 900.0  # seconds; a deadline for a busy machine, never a fixed sleep
 POLL = 0.5
 
@@ -26,6 +27,7 @@ POLL = 0.5
 def engine() -> Iterator[dict[str, str]]:
     """The environment in which `docker` finds an engine; skips, or fails if the tier must run, where none can be."""
     if _an_engine_answers():
+        _requires_packages({})
         yield {}
         return
     may_install = "compose" in required() and shutil.which("apt-get") is not None
@@ -38,9 +40,21 @@ def engine() -> Iterator[dict[str, str]]:
     requires("compose", started.returncode == 0, f"no container engine can be started: {started.stderr[-500:]}")
     name, _, value = started.stdout.splitlines()[-1].partition("=")
     try:
+        _requires_packages({name: value})
         yield {name: value}
     finally:
         subprocess.run([str(ENGINE), "stop"], check=True)
+
+
+def _requires_packages(environ: dict[str, str]) -> None:
+    """Go on if a container reaches the Python registry, from which the image is built; else skip, or fail, as above."""
+    ask = ["docker", "run", "--rm", BASE, "python", "-m", "pip", "download", "--no-deps", "--dest", "/tmp", "msgpack"]
+    try:
+        asked = subprocess.run(ask, env=os.environ | environ, capture_output=True, text=True, check=False, timeout=180)
+    except subprocess.TimeoutExpired:
+        requires("compose", False, "a container that asks for a Python package gets no answer")
+    else:
+        requires("compose", asked.returncode == 0, f"a container gets no Python package: {asked.stderr[-500:]}")
 
 
 def _an_engine_answers() -> bool:

@@ -34,7 +34,7 @@ def test_a_swarm_in_containers(stack: Stack) -> None:
     stack.compose("up", "--detach", "--build")
     (bootstrap,), trainers = stack.containers("bootstrap"), stack.containers("trainer")
     assert len(trainers) == 3
-    stack.until(lambda: all(rounds(stack, each) >= 3 for each in trainers), "three rounds in each trainer")
+    stack.until(lambda: all(rounds(stack, each) >= 1 for each in trainers), "a round in each trainer")
     names = [stack.status(each)["peer"] for each in [bootstrap, *trainers]]
     assert len(set(names)) == 4
     assert [stack.status(each)["trains"] for each in [bootstrap, *trainers]] == [False, True, True, True]
@@ -54,31 +54,25 @@ def test_a_swarm_in_containers(stack: Stack) -> None:
     stack.compose("start")
     again = [bootstrap, *trainers]
     stack.until(lambda: {stack.status(each).get("peer") for each in again} == set(names), "all of them, started again")
+    goes_on(stack, again)
 
-    # New containers in the place of all: they are who they were.
-    stack.compose("up", "--detach", "--force-recreate")
-    fresh = [*stack.containers("bootstrap"), *stack.containers("trainer")]
-    assert not set(fresh) & {bootstrap, *trainers}
-    stack.until(lambda: {stack.status(each).get("peer") for each in fresh} == set(names), "the same peers")
-    goes_on(stack, fresh)
-
-    # All are stopped; what their volumes hold is enough to go on.
-    before = max(rounds(stack, each) for each in fresh)
+    # All are gone; what their volumes hold is enough for new containers to be who they were, and to go on.
+    before = max(rounds(stack, each) for each in again)
     stack.compose("down", "--timeout", "45")
     stack.compose("up", "--detach")
-    back = [*stack.containers("bootstrap"), *stack.containers("trainer")]
-    stack.until(lambda: {stack.status(each).get("peer") for each in back} == set(names), "the same peers")
-    stack.until(lambda: min(rounds(stack, each) for each in back) > before, "rounds beyond those before the stop")
-    goes_on(stack, back)
+    fresh = [*stack.containers("bootstrap"), *stack.containers("trainer")]
+    assert not set(fresh) & set(again)
+    stack.until(lambda: {stack.status(each).get("peer") for each in fresh} == set(names), "the same peers")
+    stack.until(lambda: min(rounds(stack, each) for each in fresh) > before, "rounds beyond those before the stop")
 
     stack.compose("down", "--volumes", "--timeout", "20")
     assert stack.left() == []
 
 
 def goes_on(stack: Stack, containers: list[str]) -> None:
-    """All of them commit two more rounds."""
-    goal = max(rounds(stack, each) for each in containers) + 2
-    stack.until(lambda: min(rounds(stack, each) for each in containers) >= goal, "two more rounds")
+    """All of them commit another round."""
+    reached = max(rounds(stack, each) for each in containers)
+    stack.until(lambda: min(rounds(stack, each) for each in containers) > reached, "another round")
 
 
 def rounds(stack: Stack, container: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.methods.diloco import outer_step, pseudo_gradient
+from shoal.node.training.methods.diloco import outer_step, pseudo_gradient
 
 
 def test_two_rounds() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.protocol.compression import CODECS, Codec
-from shoal.protocol.compression.feedback import with_feedback
-from shoal.protocol.errors import LocalError
+from shoal.node.lab.codecs import CODECS
+from shoal.node.training.methods.sparseloco import compress
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.tensors.compression import Codec
 from tests.unit.test_compression import normal
 
 each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
@@ -33,6 +34,6 @@ def test_nan_does_not_leave_it(codec: Codec) -> None:
 @each_codec
 def test_what_was_not_sent_is_remembered_there(codec: Codec) -> None:
     values = normal(5000).cuda()
-    payload, error = with_feedback(codec, torch.zeros_like(values), values)
+    sent, error = compress(codec, torch.zeros_like(values), values, decay=1.0)
     assert error.device == values.device
-    assert torch.allclose(codec.decode(payload, 5000) + error.cpu(), values.cpu(), atol=1e-6)
+    assert torch.allclose(sent + error.cpu(), values.cpu(), atol=1e-6)

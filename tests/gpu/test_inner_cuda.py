@@ -6,21 +6,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.methods.registry import method_of
-from shoal.node.spec.manifest import Manifest, ModelSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.trainer.device import device_bytes, device_name, pin
-from shoal.node.trainer.inner import InnerTrainer
-from shoal.node.trainer.options import TrainerOptions
-from shoal.node.trainer.peak import peak_flops
-from shoal.node.trainer.recorded_step import RecordedStep
-from shoal.node.worker.messages import Contribution, Train
-from shoal.node.worker.moments import moments_size
-from shoal.node.worker.orders import Orders
-from shoal.node.worker.replica import Replica
-from shoal.node.worker.shm import SharedVector
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.ipc.messages import Contribution, Train
+from shoal.node.ipc.shm import SharedVector
+from shoal.node.ipc.vectors import moments_size
+from shoal.node.manifest.manifest import Manifest, ModelSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.methods.registry import method_of
+from shoal.node.training.trainer.device import device_bytes, device_name, peak_flops, pin
+from shoal.node.training.trainer.inner import InnerTrainer
+from shoal.node.training.trainer.recorded_step import RecordedStep
+from shoal.node.worker.stints import Orders
+from shoal.node.worker.weights import WorkerWeights
 from shoal.node.worker.worker import TrainingLoop
-from shoal.protocol.wire import Message
+from shoal.protocol.base.wire import Message
 from tests.unit.test_inner import CORPUS, MANIFEST, weights
 
 ROUNDS = 30
@@ -156,8 +155,8 @@ def test_a_worker_carries_out_an_order() -> None:
     parameters, change, moments = (SharedVector.create(each).array for each in (size, size, moments_size(size)))
     parameters[:] = weights(trainer("cpu"))
     orders = Orders()
-    replica = Replica(method_of(one.manifest, one.layout), one, parameters, moments, None)
-    loop = TrainingLoop(one, replica, orders, change, moments, sent.append)
+    trained = WorkerWeights(method_of(one.manifest, one.layout), one, parameters, moments, None)
+    loop = TrainingLoop(one, trained, orders, change, moments, sent.append)
     for number in (1, 2):
         orders.take(order := Train(number, number, 0, version=0, steps=one.timetable.steps(number), is_fresh=True))
         loop.carry_out(order)

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from shoal.node.dataset.store import Store
+from shoal.node.base.home import Home
+from shoal.node.client.up.processes import Children
 from shoal.node.experts.card import hash_file, make_card
 from shoal.node.experts.library import FILE
 from shoal.node.experts.memory import Memory
 from shoal.node.experts.parts import experts_of, last_round
-from shoal.node.home import Home
-from shoal.node.spec.manifest import Manifest, parse_manifest
-from shoal.node.spec.model import ModelSpec
-from shoal.node.up.processes import Children
-from shoal.protocol.identity import Identity
+from shoal.node.manifest.manifest import Manifest, parse_manifest
+from shoal.node.manifest.model import ModelSpec
+from shoal.node.training.data.store import Store
+from shoal.protocol.net.system.identity import Identity
 from tests.integration.nodes import RealNode, until
 from tests.unit.serve.ensemble.kit import theta, write_file
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from shoal.node.checkpoint.keep import prune
-from shoal.node.checkpoint.scan import newest_first
-from shoal.node.checkpoint.write import sweep
+from shoal.node.training.checkpoint.keep import prune
+from shoal.node.training.checkpoint.scan import newest_first
+from shoal.node.training.checkpoint.write import sweep
 from tests.unit.checkpoint_kit import write
 
 

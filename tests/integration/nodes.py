@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.node.client import Answer, Client
-from shoal.node.faults import FAULT_VARIABLE
-from shoal.node.home import Home
-from shoal.node.launch import foreground_argv
-from shoal.node.options import NodeSettings
-from shoal.node.up.processes import Child, Children
-from shoal.protocol.errors import ShoalError
+from shoal.node.api.answers import Answer
+from shoal.node.api.client import Client
+from shoal.node.base.faults import FAULT_VARIABLE
+from shoal.node.base.home import Home
+from shoal.node.base.options import NodeSettings
+from shoal.node.client.launch import foreground_argv
+from shoal.node.client.up.processes import Child, Children
+from shoal.protocol.base.errors import ShoalError
 
 PATIENCE = 120.0  # seconds; a deadline for a busy machine, never a fixed sleep
 Doors = str | Sequence[str]  # one bootstrap address, or several
@@ -65,6 +68,12 @@ class RealNode:
     def is_running(self) -> bool:
         return self.child is not None and self.child.process.poll() is None
 
+    def kill(self) -> None:
+        """As pulling the plug; it may be dead already."""
+        if self.is_running:
+            os.kill(self.pid, signal.SIGKILL)
+        until(lambda: not self.is_running, f"the death of {self.folder.name}", self.words)
+
     def row(self) -> Answer:
         """Its only run, as `status` shows it; empty while it is in none, only on its way, or does not answer."""
         try:
@@ -85,6 +94,27 @@ class RealNode:
     def words(self) -> str:
         """The end of its log."""
         return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else "no log"
+
+
+def join_all(nodes: Sequence[RealNode], manifest: str) -> str:
+    """Create the run on the first node, join it on the others."""
+    run = str(nodes[0].client.create_run(manifest, True)["run"])
+    for node in nodes[1:]:
+        until(lambda node=node: node.client.peers(), "a connection", node.words)  # type: ignore[misc]
+        node.client.join_run(run, True)
+    return run
+
+
+def words_of(*nodes: RealNode) -> str:
+    """What each has to say, for a failure."""
+    return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
+
+
+def write_text(folder: Path) -> Path:
+    """A text of sheep."""
+    text = folder / "text.txt"
+    text.write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(5000)))
+    return text
 
 
 def until(condition: Callable[[], Any], what: str, words: Callable[[], str], patience: float = PATIENCE) -> float:

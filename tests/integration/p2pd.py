@@ -23,8 +23,8 @@ import pytest
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
-from shoal.node.up.processes import Children
-from shoal.protocol.ids import PeerId
+from shoal.node.client.up.processes import Children
+from shoal.protocol.base.ids import PeerId
 from tests.integration.nodes import until
 
 PEERS = Path(__file__).parents[2] / "benchmarks"

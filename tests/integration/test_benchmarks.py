@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.cli.round_lines import WIDE, lines
+from shoal.node.client.cli.round_lines import WIDE, lines
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -16,17 +16,18 @@ from functools import partial
 
 import pytest
 
-from shoal.protocol.bulk import credit, payloads
-from shoal.protocol.bulk.receiver import Receiver
-from shoal.protocol.bulk.sender import Sender
-from shoal.protocol.dialing import Dialing
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import Digest, PeerId, RunId
+from shoal.protocol.base.ids import Digest, PeerId, RunId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.bulk import Knock, MayIKnock
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.messages.rounds import Contribution, Final
-from shoal.protocol.network import Network
-from shoal.protocol.wire import Message
+from shoal.protocol.net.bulk import flow_control
+from shoal.protocol.net.bulk.receiver import Receiver
+from shoal.protocol.net.bulk.sender import Sender
+from shoal.protocol.net.peers import payloads
+from shoal.protocol.net.peers.dialing import Dialing
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 from tests.integration.leftovers import resident_bytes
 from tests.integration.test_network import MIB, RUN, eventually
 
@@ -65,21 +66,21 @@ class Node:
     def __init__(self) -> None:
         self.network = Network(Identity.generate(), host="127.0.0.1", port=0)
         self.heard = Heard()
-        self.left: Counter[int] = Counter()
+        self.done: Counter[int] = Counter()
         self.network.on_message = self.heard.take
-        self.network.on_left = self._note
+        self.network.on_payload_done = self._note
 
     def _note(self, peer: PeerId, run: RunId, message: Message, was_sent: bool) -> None:
         assert isinstance(message, Contribution | Final)
         assert was_sent
-        self.left[message.chunk] += 1
+        self.done[message.chunk] += 1
 
     def send(self, to: Node, *messages: Message) -> None:
         for each in messages:
             self.network.send(to.network.peer, RUN, each)
 
     def with_peer(self, other: Node) -> payloads.Payloads:
-        return self.network._neighbours.of(other.network.peer).payloads
+        return self.network._peers.of(other.network.peer).payloads
 
     def senders(self, to: Node) -> list[Sender]:
         return list(self.with_peer(to)._carrier._senders)
@@ -103,8 +104,8 @@ def cannot_be_dialled(monkeypatch: pytest.MonkeyPatch, *nodes: Node) -> None:
     """As behind a router that lets nobody in: all others know no host of theirs."""
     hosts, unreachable = Dialing.hosts, {node.network.peer for node in nodes}
 
-    def known(self: Dialing, connected_with: list[str]) -> tuple[str, ...]:
-        return () if self._peer in unreachable else hosts(self, connected_with)
+    def known(self: Dialing) -> tuple[str, ...]:
+        return () if self._peer in unreachable else hosts(self)
 
     monkeypatch.setattr(Dialing, "hosts", known)
 
@@ -121,9 +122,9 @@ async def test_payloads_go_by_sockets_if_one_of_two_can_be_dialled(
             one.send(other, *map(contribution, range(20)), *map(result, range(20)))
         for node in (a, b):
             await eventually(lambda node=node: len(node.heard.scattered) == len(node.heard.gathered) == 20)  # type: ignore[misc]
-            await eventually(lambda node=node: node.left.total() == 40)  # type: ignore[misc]
+            await eventually(lambda node=node: node.done.total() == 40)  # type: ignore[misc]
             assert set((node.heard.scattered + node.heard.gathered).values()) == {2}
-            assert set(node.left.values()) == {2}, "each said once, of both flows"
+            assert set(node.done.values()) == {2}, "each said once, of both flows"
             assert node.network.dropped == 0
             assert node.network.traffic(RUN).bulk_sent > 40 * MIB
         assert a.with_peer(b).sockets
@@ -195,13 +196,13 @@ async def test_sockets_that_are_shut_down_in_a_transfer_cost_what_was_on_its_way
                 with suppress(OSError):
                     each._socket.shutdown(socket.SHUT_RDWR)
         await eventually(lambda: len(b.heard.scattered) == count, 60)
-        await eventually(lambda: len(a.left) == count)
-        assert set(a.left.values()) == {1}
+        await eventually(lambda: len(a.done) == count)
+        assert set(a.done.values()) == {1}
         assert a.network.dropped == 0
         again = sum(written) - count * MIB
         received = b.heard.scattered.total() - count
         print(f"written again {again / MIB:.1f} MiB; came again {received} MiB")
-        most = kills * (credit.SHARED + 2 * MIB)  # what may be on its way
+        most = kills * (flow_control.SHARED + 2 * MIB)  # what may be on its way
         assert 0 < again <= most + MIB
         assert received * MIB <= most
 
@@ -224,9 +225,9 @@ async def test_who_floods_contributions_fills_its_share_and_no_more(
     monkeypatch: pytest.MonkeyPatch, carrier: str
 ) -> None:
     most, count = 4 * MIB, 64
-    monkeypatch.setattr(credit, "SHARED", most)
+    monkeypatch.setattr(flow_control, "SHARED", most)
     monkeypatch.setattr(payloads, "SHARED", most)
-    monkeypatch.setattr(credit, "GRAIN", most // 4)
+    monkeypatch.setattr(flow_control, "GRAIN", most // 4)
     a, b = Node(), Node()
     if carrier == "stream":
         cannot_be_dialled(monkeypatch, a, b)
@@ -236,14 +237,14 @@ async def test_who_floods_contributions_fills_its_share_and_no_more(
         await eventually(lambda: len(b.heard.held) >= 4)
         a.send(b, *map(result, range(count)))
         await eventually(lambda: len(b.heard.gathered) == count)
-        tenant = b.with_peer(a)._contributions
-        assert tenant.held <= most
+        memory = b.with_peer(a)._contributions
+        assert memory.held <= most
         assert len(b.heard.held) * MIB <= most
         assert bool(a.with_peer(b).sockets) is (carrier == "socket")
         b.heard.holds = False
         b.heard.held.clear()
         await eventually(lambda: len(b.heard.scattered) == count)
-        await eventually(lambda: tenant.held == 0)
+        await eventually(lambda: memory.held == 0)
 
 
 @pytest.mark.asyncio
@@ -260,18 +261,18 @@ async def test_a_socket_that_is_dead_at_the_other_end_keeps_no_credit_from_the_n
         a.send(b, *map(contribution, range(1, 60)))
         await eventually(lambda: len(b.heard.scattered) == 60)
         old, new = b.with_peer(a)._receivers
-        least = credit.LEAST
-        assert new.credit.left <= least < old.credit.left
+        least = flow_control.LEAST
+        assert new.credit.available <= least < old.credit.available
         line.shutdown(socket.SHUT_RDWR)
         line.close()
         await eventually(lambda: len(b.with_peer(a)._receivers) == 1)
-        await eventually(lambda: new.credit.left > least)
-        await eventually(lambda: a.senders(b)[0]._credit.left == new.credit.left)
+        await eventually(lambda: new.credit.available > least)
+        await eventually(lambda: a.senders(b)[0]._credit.available == new.credit.available)
 
 
 @pytest.mark.asyncio
 async def test_a_full_share_does_not_keep_us_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credit, "SHARED", 2 * MIB)
+    monkeypatch.setattr(flow_control, "SHARED", 2 * MIB)
     before = leftovers()
     a, b = Node(), Node()
     b.heard.holds = True
@@ -334,7 +335,7 @@ async def test_two_hundred_rounds_of_payloads_take_no_more_memory_than_twenty() 
             for one, other in ((a, b), (b, a)):
                 one.send(other, *(contribution(each, size) for each in ids), *(result(each, size) for each in ids))
             for node in (a, b):
-                heard, left = node.heard, node.left
+                heard, left = node.heard, node.done
                 await eventually(partial(lambda heard: ids == set(heard.scattered) == set(heard.gathered), heard))
                 await eventually(partial(lambda left: left.total() == 2 * chunks, left))
                 for each in (heard.scattered, heard.gathered, left):
@@ -358,7 +359,7 @@ async def test_whoever_closes_in_a_transfer_leaves_no_task_and_no_thread(
     before, tasks = leftovers(), asyncio.all_tasks()
     for begun in (0, 1, 5):
         a, b = Node(), Node()
-        a.network.on_left = lambda *_: None  # what is not sent any more is lost
+        a.network.on_payload_done = lambda *_: None  # what is not sent any more is lost
         if carrier == "stream":
             cannot_be_dialled(monkeypatch, a, b)
         async with two(a, b):

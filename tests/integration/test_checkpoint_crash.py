@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.checkpoint.read import load_newest
-from shoal.node.checkpoint.scan import newest_first
+from shoal.node.training.checkpoint.read import load_newest
+from shoal.node.training.checkpoint.scan import newest_first
 
 KILLS = 30
 SPREAD = 0.06  # seconds after a beginning: some checkpoints of this size are whole before, some are not

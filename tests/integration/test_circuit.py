@@ -18,17 +18,17 @@ from libp2p.identity.identify.identify import parse_identify_response
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.network.stream.exceptions import StreamEOF
 
-from shoal.protocol import host as host_side
-from shoal.protocol.circuit import client as client_side
-from shoal.protocol.circuit import relay as relay_side
-from shoal.protocol.circuit.book import LIMITS, Limits
-from shoal.protocol.circuit.client import Client
-from shoal.protocol.circuit.holder import Promise
-from shoal.protocol.circuit.mirror import IDENTIFY
-from shoal.protocol.errors import TransportError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
-from shoal.protocol.transport import Connection, Stream, Transport
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.circuit import client as client_side
+from shoal.protocol.net.circuit import relay as relay_side
+from shoal.protocol.net.circuit.book import LIMITS, Limits
+from shoal.protocol.net.circuit.client import Client
+from shoal.protocol.net.circuit.holder import Promise
+from shoal.protocol.net.circuit.probes import IDENTIFY
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.net.transport import host as host_side
+from shoal.protocol.net.transport.transport import Connection, Stream, Transport
 
 WORDS = "/test/words/1"
 DEADLINE = 20.0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from shoal.node.up.processes import Children
-from shoal.protocol.compression import CODECS
+from shoal.node.client.up.processes import Children
+from shoal.protocol.tensors.compression import CODECS
 from tests.integration.nodes import RealNode, until
 
 LAST = 2
@@ -31,13 +30,7 @@ chunk_bytes = 65536
 scatter = "{scatter}"
 gather = "{gather}"
 """
-MIXED = [("fp4", "uint8"), ("fp16", "uint8"), ("fp4", "bf16"), ("topk", "fp16")]
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
+MIXED = [("fp4", "int8"), ("fp16", "int8"), ("fp4", "bf16"), ("topk", "fp16")]
 
 
 @pytest.mark.slow

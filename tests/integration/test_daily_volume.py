@@ -5,29 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shoal.node.daemon import Daemon
-from shoal.node.home import Home
-from shoal.node.options import MIN_PER_DAY, NodeSettings
-from shoal.node.up.processes import Children
-from shoal.node.volume import DAY
-from shoal.protocol.errors import LocalError
-from shoal.protocol.identity import Identity
+from shoal.node.api.client import Client
+from shoal.node.base.home import Home
+from shoal.node.base.options import MIN_PER_DAY, NodeSettings
+from shoal.node.client.up.processes import Children
+from shoal.node.daemon.daemon import Daemon
+from shoal.node.daemon.pausing import DAY
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.net.system.identity import Identity
 from tests.integration.nodes import PATIENCE, RealNode, until
 from tests.integration.test_node import MANIFEST
 
 LEFT = 1_000_000  # bytes of the volume when it starts: the state and some rounds
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 async def eventually(condition: Callable[[], object], what: str, words: Callable[[], str]) -> None:
@@ -61,14 +56,14 @@ async def test_a_node_pauses_when_its_volume_is_used_up_and_goes_on_the_next_day
         daemon = Daemon(settings, home, Identity.load_or_create(home.identity_key))
         node = asyncio.create_task(daemon.run())
         try:
-            await _pauses_and_goes_on(daemon, founder)
+            await _pauses_and_goes_on(daemon, home, founder)
         finally:
-            await daemon.stop()
+            daemon.stop()
             await node
     assert json.loads(home.volume.read_text())["day"] != today
 
 
-async def _pauses_and_goes_on(daemon: Daemon, founder: RealNode) -> None:
+async def _pauses_and_goes_on(daemon: Daemon, home: Home, founder: RealNode) -> None:
     def row() -> dict[str, Any]:
         rows = daemon.status()["runs"]
         return dict(rows[0]) if rows else {}
@@ -79,7 +74,7 @@ async def _pauses_and_goes_on(daemon: Daemon, founder: RealNode) -> None:
     await eventually(lambda: row().get("round", 0) > 0, "a round with it", words)
     await eventually(lambda: row().get("phase") == "paused", "the pause", words)
     status = daemon.status()
-    assert "goes on by itself at" in status["paused"]
+    assert "goes on by itself at" in str(status["paused"])
     used = status["limits"]["used_today"]
     assert MIN_PER_DAY <= used < 1.05 * MIN_PER_DAY
     await eventually(lambda: founder.row().get("members") == 2, "its good-bye", words)
@@ -87,7 +82,7 @@ async def _pauses_and_goes_on(daemon: Daemon, founder: RealNode) -> None:
     before = founder.round()
     await eventually(lambda: founder.round() > before + 3, "the others to go on", words)
     with pytest.raises(LocalError, match="paused"):
-        await daemon.join_run("ab" * 32, train=False)
+        await asyncio.to_thread(Client(home).join_run, "ab" * 32, False)
     assert daemon.status()["limits"]["used_today"] - used < 0.001 * MIN_PER_DAY, "words alone pass"
 
     volume = daemon._pausing._volume

@@ -13,28 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.client import Answer
-from shoal.node.dataset.store import PACKED, Dataset, Store
-from shoal.node.up.processes import Children
-from shoal.protocol.errors import LocalError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import Digest, PeerId
+from shoal.node.api.answers import RunLink
+from shoal.node.client.up.processes import Children
+from shoal.node.training.data.store import PACKED, Dataset, Store
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.data import GetPiece
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.network import Network
-from shoal.protocol.wire import Message
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 from tests.integration.nodes import PATIENCE, RealNode, until
 from tests.integration.test_node import MANIFEST
 from tests.unit.dataset_kit import lying, write_texts
 
 NOTES = MANIFEST.replace('name = "tiny"', 'name = "notes"') + '[data]\nname = "files"\n'
 FILES, SIZE = 48, 1 << 20  # MiB: more than two donors give at once
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 @pytest.fixture
@@ -72,8 +66,7 @@ def test_a_joiner_with_an_empty_home_trains_on_the_founders_text(
     assert len(lies) == 1
     assert liar in lies[0]
 
-    os.kill(joiner.pid, signal.SIGKILL)
-    until(lambda: not joiner.is_running, "the death", words)
+    joiner.kill()
     joiner.start(children)
     until(lambda: joiner.row().get("phase") == "training", "it to be back", words)
     assert joiner.log.read_text().count("getting the data") == 1, "it was downloaded again"
@@ -120,7 +113,7 @@ def held(node: RealNode, run: str) -> Dataset:
     return found
 
 
-def progress(node: RealNode, joining: Future[Answer]) -> int:
+def progress(node: RealNode, joining: Future[RunLink]) -> int:
     """MiB that have come, as `status` says; an error if the joining has come to an end."""
     if joining.done():
         joining.result()

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.dataset.supply import GIB, Supply
-from shoal.node.spec.manifest import DataSpec, Manifest
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
+from shoal.node.manifest.manifest import DataSpec, Manifest
+from shoal.node.training.data.supply import GIB, Supply
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.data import GetPiece
-from shoal.protocol.network import Network
-from shoal.protocol.wire import Message
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 from tests.unit.dataset_kit import write_texts
 
 FILES = Manifest(name="notes", data=DataSpec(name="files"))

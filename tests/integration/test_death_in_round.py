@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from shoal.node.up.processes import Children
-from tests.integration.nodes import RealNode, until
+from shoal.node.client.up.processes import Children
+from tests.integration.nodes import RealNode, join_all, until, words_of
 
 PEERS = 4
 FAULT_ROUND = 2
@@ -58,13 +58,9 @@ SMALL = Size(dim=256, hidden=2304, vector=8 * MIB, chunk=MIB // 4)
 LARGE = Size(dim=1024, hidden=3968, vector=64 * MIB, chunk=MIB)
 
 
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
-
-
-@pytest.mark.parametrize(("kind", "role"), [("kill", "leader"), pytest.param("stop", "owner", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.swarm
+@pytest.mark.parametrize(("kind", "role"), [("kill", "leader"), ("stop", "owner")])
 def test_the_round_of_a_death_commits(children: Children, tmp_path: Path, kind: str, role: str) -> None:
     strike(children, tmp_path, kind, role, SMALL)
 
@@ -83,10 +79,7 @@ def strike(children: Children, tmp_path: Path, kind: str, role: str, size: Size)
     owners = PEERS - 1 if role == "contributor" else PEERS
     nodes = swarm(children, tmp_path, fault, everybody=role != "owner")
     run = join_all(nodes, MANIFEST.format(owners=owners, dim=size.dim, hidden=size.hidden, chunk=size.chunk))
-
-    def words() -> str:
-        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
-
+    words = partial(words_of, *nodes)
     until(lambda: any(is_struck(node) for node in nodes), "the fault to fire", words)
     struck_at = time.monotonic()
     victim = next(node for node in nodes if is_struck(node))
@@ -119,15 +112,6 @@ def swarm(children: Children, folder: Path, fault: str, everybody: bool) -> list
         carries = everybody or index == 1
         nodes.append(RealNode(folder / f"n{index}").launch(children, first.address, fault if carries else ""))
     return [node.ready() for node in nodes]
-
-
-def join_all(nodes: list[RealNode], manifest: str) -> str:
-    """Create the run on the first node, join it on the others."""
-    run = str(nodes[0].client.create_run(manifest, True)["run"])
-    for node in nodes[1:]:
-        until(lambda node=node: node.client.peers(), "a connection", node.words)  # type: ignore[misc]
-        node.client.join_run(run, True)
-    return run
 
 
 def is_struck(node: RealNode) -> bool:

@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from shoal.node.peers.discovery import Discovery
-from shoal.protocol.errors import LocalError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import Digest, digest
-from shoal.protocol.network import Network
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest, digest
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 
 DEADLINE = 60.0
 

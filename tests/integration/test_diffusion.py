@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_families import are_finished, payload_bytes, words_of
 
@@ -42,12 +41,6 @@ width = 32
 layers = 1
 hidden = 64
 """
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 @pytest.mark.slow

@@ -5,32 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from shoal.node.client import Answer
-from shoal.node.doctor.weigh import round_trip, weigh_from, weigh_to
-from shoal.node.exits import Exit
-from shoal.node.up.processes import Children
-from shoal.protocol.errors import LocalError, TransportError
-from shoal.protocol.identity import Identity
-from shoal.protocol.network import Network
-from shoal.protocol.weighing import MOST
+from shoal.node.api.answers import Answer
+from shoal.node.base.exits import Exit
+from shoal.node.client.up.processes import Children
+from shoal.node.peers.bandwidth_probe import probe_from, probe_to, round_trip
+from shoal.protocol.base.errors import LocalError, TransportError
+from shoal.protocol.net.measure.bandwidth_probe import MOST
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 from tests.integration.nodes import RealNode, until
 
 
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
-
-
-def examine(node: RealNode, peer: str) -> tuple[list[Answer], Answer]:
+def examine(node: RealNode, peer: str) -> tuple[Sequence[Answer], Answer]:
     """The steps that were told, and the report."""
     first, *steps, report = node.client.examine(peer)
     assert (first["event"], {step["event"] for step in steps} - {"step"}, report["event"]) == ("peer", set(), "report")
@@ -40,10 +33,21 @@ def examine(node: RealNode, peer: str) -> tuple[list[Answer], Answer]:
 def test_what_is_wrong_is_said_with_the_steps_that_show_it(children: Children, tmp_path: Path) -> None:
     a, b, c = (RealNode(tmp_path / name) for name in "abc")
     a.start(children)
-    b.start(children, a.address)
-    c.start(children, a.address)
+    for node in (b, c):
+        node.launch(children)
+    for node in (b, c):
+        node.ready()
     names = {node: str(node.client.status()["peer"]) for node in (a, b, c)}
-    until(lambda: {names[a]} <= {row["peer"] for row in b.client.peers()}, "a connection", b.words)
+
+    # whom an address leads to is learned by dialling it
+    place = a.address.partition("/p2p/")[0]
+    steps, report = examine(b, place)
+    assert (report["peer"], report["path"]) == (names[a], "direct")
+    assert [(step["way"], step["code"]) for step in steps] == [("name", "ok"), ("dial", "ok")]
+    _, report = examine(a, place)
+    assert (report["peer"], report["verdict"]["code"]) == (None, "itself")
+    _, report = examine(b, "/dns4/nowhere.invalid/tcp/4101")
+    assert (report["peer"], report["verdict"]["code"]) == (None, "unresolved")
 
     # a live peer, by the end of its name
     _, report = examine(b, names[a][-6:])
@@ -77,8 +81,7 @@ def test_what_is_wrong_is_said_with_the_steps_that_show_it(children: Children, t
     door = c.address
     _, report = examine(b, door)
     assert report["path"] == "direct"
-    os.kill(c.pid, signal.SIGKILL)
-    until(lambda: not c.is_running, "the end of the process, whose door closes after its connections", c.words)
+    c.kill()
     until(lambda: names[c] not in {row["peer"] for row in b.client.peers()}, "the loss", b.words)
     steps, report = examine(b, door)
     assert (report["path"], report["verdict"]["code"], report["verdict"]["side"]) == (None, "refused", "theirs")
@@ -98,18 +101,6 @@ def shoal(node: RealNode, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ, check=False)
 
 
-def test_the_name_of_whom_an_address_leads_to_need_not_be_known(children: Children, tmp_path: Path) -> None:
-    a, b = (RealNode(tmp_path / name).start(children) for name in "ab")
-    name, door = a.client.status()["peer"], a.address.partition("/p2p/")[0]
-    steps, report = examine(b, door)
-    assert (report["peer"], report["path"]) == (name, "direct")
-    assert [(step["way"], step["code"]) for step in steps] == [("name", "ok"), ("dial", "ok")]
-    _, report = examine(a, a.address.partition("/p2p/")[0])
-    assert (report["peer"], report["verdict"]["code"]) == (None, "itself")
-    _, report = examine(b, "/dns4/nowhere.invalid/tcp/4101")
-    assert (report["peer"], report["verdict"]["code"]) == (None, "unresolved")
-
-
 @pytest.mark.asyncio
 async def test_whoever_does_not_answer_is_not_measured() -> None:
     """Nobody is served who is not asked for: a network without a desk refuses, and all ends with one error."""
@@ -118,12 +109,12 @@ async def test_whoever_does_not_answer_is_not_measured() -> None:
     await other.start()
     try:
         peer = await one.connect(other.addresses()[0])
-        for ask in (round_trip(one, peer), weigh_to(one, peer, MOST), weigh_from(one, peer, MOST)):
+        for ask in (round_trip(one, peer), probe_to(one, peer, MOST), probe_from(one, peer, MOST)):
             with pytest.raises(Exception, match="is not served here"):
                 await asyncio.wait_for(ask, 30)
         await other.close()
         with pytest.raises(TransportError):
-            await asyncio.wait_for(weigh_to(one, peer, MOST), 30)
+            await asyncio.wait_for(probe_to(one, peer, MOST), 30)
     finally:
         await one.close()
         await other.close()

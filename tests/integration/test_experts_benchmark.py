@@ -76,6 +76,7 @@ def test_two_peers_train_a_seed_then_experts_apart_and_a_table_says_what_they_ar
     assert (out / "tiny" / "ensemble.json").exists()
 
 
+@pytest.mark.slow
 def test_parts_whose_held_out_texts_others_train_on_are_refused(family: Path) -> None:
     family.write_text(FAMILY.replace('only = ["encodings/*"]', 'only = ["pydoc_data/*"]'))
     program(
@@ -84,8 +85,8 @@ import sys
 from pathlib import Path
 from kit.experts_recipe import Recipe
 from kit.experts_table import domains
-from shoal.node.spec.manifest import load_manifest
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.manifest import load_manifest
+from shoal.protocol.base.errors import LocalError
 family = load_manifest(Path(sys.argv[1]))
 try:
     domains(family, Recipe(family, 8).dense(16), 1000)
@@ -98,13 +99,14 @@ else:
     )
 
 
+@pytest.mark.slow
 def test_arms_of_hdee_have_one_compute_and_the_first_by_a_rule_gets_most() -> None:
     program(
         """
 from pathlib import Path
 from hdee import ROOT, Expert, _arms, _compute
 from shoal.node.experts.parts import experts_of
-from shoal.node.spec.manifest import load_manifest
+from shoal.node.manifest.manifest import load_manifest
 family = load_manifest(ROOT / "examples" / "experts.toml")
 names = [part.name for part in experts_of(family).parts]
 arms = _arms(family, {"loss": names, "fall": names[::-1]})

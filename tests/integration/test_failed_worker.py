@@ -5,22 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from shoal.node import devices
-from shoal.node.exits import Exit
-from shoal.node.up.processes import Children
+from shoal.node.base import devices
+from shoal.node.base.exits import Exit
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import PATIENCE, RealNode, until
 from tests.integration.test_node import MANIFEST
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 def shoal(home: Path, *arguments: str) -> tuple[int, str]:
@@ -45,8 +38,8 @@ def spoilt(folder: Path, kind: str = "LocalError") -> tuple[str, str]:
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
         "if 'shoal.node.worker.worker' in sys.orig_argv:\n"
-        "    import shoal.node.dataset.corpus as corpus\n"
-        "    from shoal.protocol.errors import LocalError\n"
+        "    import shoal.node.training.data.corpus as corpus\n"
+        "    from shoal.protocol.base.errors import LocalError\n"
         "    def load_corpus(*_):\n"
         f"        raise {kind}('the text of this run cannot be read here')\n"
         "    corpus.load_corpus = load_corpus\n"

@@ -8,24 +8,23 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
-from shoal.node.experts.leases import LEASE, LOOK, SETTLE
+from shoal.node.api.answers import Answer
+from shoal.node.client.up.processes import Children
+from shoal.node.experts.claims import LEASE, LOOK, SETTLE
 from shoal.node.experts.parts import experts_of
 from shoal.node.experts.posterior import uniform
-from shoal.node.models.registry import layout_of
-from shoal.node.spec.manifest import parse_manifest
-from shoal.node.up.processes import Children
-from shoal.protocol.errors import LocalError
-from shoal.protocol.identity import Identity
+from shoal.node.manifest.manifest import parse_manifest
+from shoal.node.training.models.registry import layout_of
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.signing import check_signature
+from shoal.protocol.base.wire import decode
 from shoal.protocol.messages.directory import ExpertCard
-from shoal.protocol.signing import check_signature
-from shoal.protocol.wire import decode
+from shoal.protocol.net.system.identity import Identity
 from tests.integration.nodes import RealNode, until
 from tests.unit import checkpoint_kit
 
@@ -57,17 +56,11 @@ SHORT = f"{HEAD}[experts]\nsteps = 40\npublish_every = 2\n{PARTS}"
 TAKEOVER = LEASE + 1.1 * LOOK + SETTLE + 30  # and a busy machine
 
 
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
-
-
-def parts(node: RealNode, family: str) -> dict[str, dict[str, Any]]:
+def parts(node: RealNode, family: str) -> dict[str, Answer]:
     return {row["part"]: row for row in node.client.experts(family)}
 
 
-def published(row: dict[str, Any]) -> int:
+def published(row: Answer) -> int:
     return int(row["published"]["round"]) if row["published"] else 0
 
 
@@ -86,21 +79,22 @@ def words_of(*nodes: RealNode) -> str:
     return "\n".join(f"{node.folder.name}:\n{node.words()}" for node in nodes)
 
 
+@pytest.mark.slow
+@pytest.mark.swarm
 def test_two_nodes_train_two_parts_apart_and_publish_them(children: Children, tmp_path: Path) -> None:
     first = RealNode(tmp_path / "first").start(children)
     second = RealNode(tmp_path / "second").start(children, first.address)
     until(lambda: second.client.status()["dht"]["servers"], "the second node to know a server", second.words)
     family = first.client.create_run(SHORT, True)["run"]
     assert second.client.join_run(first.client.run_link(family)["link"], True)["run"] == family
-    seen: set[tuple[str, str]] = set()
 
     def all_done() -> bool:
-        seen.update((part, row["peer"]) for part, row in parts(first, family).items() if row["peer"])
         assert payload_bytes(first) == payload_bytes(second) == 0, "experts have exchanged something"
         return are_finished(first, family) and are_finished(second, family)
 
     until(all_done, "both parts", lambda: words_of(first, second))
-    assert {part for part, _ in seen} == {"net", "text"}
+    taken = [set(re.findall(r"training the part (\w+) of fam", node.log.read_text())) for node in (first, second)]
+    assert set.union(*taken) == {"net", "text"}
     for node in (first, second):
         (row,) = (row for row in node.client.status()["runs"] if row["run"] == family)
         assert (row["phase"], row["experts"]) == ("finished", {"parts": 2, "finished": 2, "trains": None})
@@ -137,6 +131,7 @@ def check_ensemble(folder: Path, family: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.swarm
 def test_a_killed_nodes_part_is_taken_over_from_its_published_file(children: Children, tmp_path: Path) -> None:
     """The one that is killed trains the longer part; the other, when it is done with its own, goes on from the file."""
     long = f"{HEAD}[experts]\nsteps = 80000\npublish_every = 4\n{PARTS}steps = 40\n"
@@ -202,6 +197,7 @@ def test_a_lone_node_that_is_killed_goes_on_where_it_was(children: Children, tmp
     assert found[-1] >= 6, found
 
 
+@pytest.mark.slow
 def test_each_model_of_a_family_begins_with_its_own_seed_which_comes_from_the_founder(
     children: Children, tmp_path: Path
 ) -> None:

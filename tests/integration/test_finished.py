@@ -5,23 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from shoal.node.exits import Exit
-from shoal.node.up.processes import Children
+from shoal.node.base.exits import Exit
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import PATIENCE, RealNode, until
 from tests.integration.test_node import MANIFEST
 
 SHORT = MANIFEST.replace("min_members = 2", "min_members = 1\nstart_members = 1\nlast = 2")
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 def worker_of(node: RealNode) -> list[int]:

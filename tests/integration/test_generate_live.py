@@ -5,24 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_serve import end, start
 from tests.integration.test_serve_live import MANIFEST, two_nodes, words_of
 
 REPLICAS = MANIFEST.replace("[method]", '[method]\nname = "gossip"')
 ALONE = f"{MANIFEST}[rounds]\nstart_members = 2\nmin_members = 2\n"
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 def generate(home: Path, source: str) -> subprocess.CompletedProcess[str]:

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 
-from shoal.node.up.processes import Children
-from shoal.protocol.circuit.speech import HOP, STOP
-from shoal.protocol.identity import public_key
-from shoal.protocol.ids import PeerId
-from shoal.protocol.link import CONTROL
-from shoal.protocol.version import agent
+from shoal.node.client.up.processes import Children
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.circuit.speech import HOP, STOP
+from shoal.protocol.net.peers.peer import CONTROL
+from shoal.protocol.net.system.identity import public_key
+from shoal.protocol.net.system.version import agent
 from tests.integration.nodes import RealNode, until
 from tests.integration.p2pd import GoPeer, find, read_exactly, read_message
 from tests.integration.test_circuit import Host, hosts, reading

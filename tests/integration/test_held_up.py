@@ -8,16 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from shoal.node.home import Home
-from shoal.node.launch import foreground_argv
-from shoal.node.options import NodeSettings
-from shoal.node.up.processes import Children
+from shoal.node.base.home import Home
+from shoal.node.base.options import NodeSettings
+from shoal.node.client.launch import foreground_argv
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_node import MANIFEST
 from tests.preload import HELD_FOLDER, SLOW_DISK, preloaded
@@ -26,13 +25,7 @@ from tests.unread import fill
 HELD = 4.0  # seconds
 
 
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
-
-
-@pytest.mark.parametrize("kind", ["a pipe", "a terminal"])
+@pytest.mark.parametrize("kind", ["a pipe", pytest.param("a terminal", marks=pytest.mark.slow)])
 def test_a_node_whose_words_nobody_takes_starts_answers_and_ends(tmp_path: Path, kind: str) -> None:
     home = Home(tmp_path / "home").create()
     ours, theirs = os.pipe() if kind == "a pipe" else pty.openpty()

@@ -5,20 +5,20 @@ The founder's machine makes the first weights; the others download them. All hol
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from shoal.node.checkpoint.export import export
-from shoal.node.checkpoint.read import load
-from shoal.node.checkpoint.scan import find
-from shoal.node.models.hf import quietly
-from shoal.node.trainer.options import TrainerOptions
-from shoal.node.up.processes import Children
+from shoal.node.api.answers import Answer
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.client.up.processes import Children
+from shoal.node.training.checkpoint.export import export
+from shoal.node.training.checkpoint.read import load
+from shoal.node.training.checkpoint.scan import find
+from shoal.node.training.models.hf import quietly
 from tests.hf_kit import CONFIG, base_folder, needs
-from tests.integration.nodes import RealNode, until
-from tests.integration.test_methods import join_all, write_text
+from tests.integration.nodes import RealNode, join_all, until, words_of, write_text
 
 transformers = needs("transformers")
 
@@ -50,11 +50,12 @@ def children() -> Iterator[Children]:
         yield started
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.swarm
 def test_two_daemons_train_a_model_of_transformers(children: Children, tmp_path: Path) -> None:
     nodes, run = play(children, tmp_path, MANIFEST.format(config=CONFIG, lora="", last=LAST))
     assert len({node.saved_state(run) for node in nodes}) == 1
-    records = nodes[0].client.rounds(run)
+    records: Sequence[Answer] = nodes[0].client.rounds(run)
     assert [each["round"] for each in records] == [1, 2, 3]
     assert all(each["contributors"] == 2 for each in records)
     assert records[-1]["loss"] < 0.9 * records[0]["loss"]
@@ -74,7 +75,7 @@ def test_two_daemons_train_adapters_on_a_base_that_each_has(children: Children, 
     manifest = MANIFEST.format(config=CONFIG, lora=lora, last=LAST)
     nodes, run = play(children, tmp_path, manifest, (base,))
     assert len({node.saved_state(run) for node in nodes}) == 1
-    records = nodes[0].client.rounds(run)
+    records: Sequence[Answer] = nodes[0].client.rounds(run)
     assert all(each["contributors"] == 2 for each in records)
     assert records[-1]["loss"] < records[0]["loss"]
     assert {path.name: path.read_bytes() for path in base.iterdir()} == before
@@ -94,13 +95,9 @@ def play(children: Children, folder: Path, manifest: str, weights: tuple[Path, .
     first = RealNode(folder / "n0").start(children, data=(text,), trainer=options)
     second = RealNode(folder / "n1").start(children, first.address, trainer=options)
     nodes = [first, second]
-
-    def words() -> str:
-        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
-
     run = join_all(nodes, manifest)
-    until(lambda: all(node.round() == LAST for node in nodes), "the last round", words)
-    until(lambda: all(checkpoints(node) for node in nodes), "the last round's checkpoint", words)
+    until(lambda: all(node.round() == LAST for node in nodes), "the last round", lambda: words_of(*nodes))
+    until(lambda: all(map(checkpoints, nodes)), "the last round's checkpoint", lambda: words_of(*nodes))
     return nodes, run
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.worker.link import WorkerLink, frame
-from shoal.node.worker.listener import WorkerListener, receive
-from shoal.node.worker.messages import HandIn, Progress, Welcome
-from shoal.node.worker.shm import SharedVector
-from shoal.node.worker.vectors import Sizes
-from shoal.protocol import journal
+from shoal.node.ipc.link import WorkerLink, frame
+from shoal.node.ipc.messages import HandIn, Progress, Welcome
+from shoal.node.ipc.shm import SharedVector
+from shoal.node.ipc.vectors import Sizes
+from shoal.node.supervisor.listener import WorkerListener, receive
+from shoal.protocol.net.measure import journal
 from tests.integration.leftovers import Leftovers, live_objects, look, resident_bytes
 from tests.integration.test_network import DEADLINE, RUN, Load, Node, Word, eventually, running
 

@@ -5,28 +5,21 @@ No node here is told an address but by a link, or by what it has seen in an earl
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from shoal.dht.link import format_link, parse_link
-from shoal.node.client import Answer
-from shoal.node.up.processes import Children
-from shoal.protocol.errors import LocalError, TransportError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import RunId
-from tests.integration.nodes import RealNode, until
+from shoal.node.api.answers import Answer
+from shoal.node.client.up.processes import Children
+from shoal.protocol.base.errors import LocalError, TransportError
+from shoal.protocol.base.ids import RunId
+from shoal.protocol.net.system.identity import Identity
+from tests.integration.nodes import RealNode, until, words_of
 from tests.integration.test_node import MANIFEST
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 @pytest.fixture
@@ -34,11 +27,6 @@ def hole() -> Iterator[str]:
     """An address at which connections are taken, and nobody ever says a word."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"/ip4/127.0.0.1/tcp/{listener.getsockname()[1]}"
-
-
-def kill(node: RealNode) -> None:
-    os.kill(node.pid, signal.SIGKILL)
-    until(lambda: not node.is_running, "the death", node.words)
 
 
 def has_noted(node: RealNode, other: RealNode) -> Callable[[], bool]:
@@ -49,10 +37,7 @@ def has_noted(node: RealNode, other: RealNode) -> Callable[[], bool]:
 @pytest.mark.slow
 def test_a_run_outlives_the_one_that_its_first_link_led_to(children: Children, tmp_path: Path, hole: str) -> None:
     a, b, c, d = nodes = [RealNode(tmp_path / name) for name in "abcd"]
-
-    def words() -> str:
-        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
-
+    words = partial(words_of, *nodes)
     for node in (a, b, c):
         node.launch(children)
     for node in (a, b, c):
@@ -66,7 +51,7 @@ def test_a_run_outlives_the_one_that_its_first_link_led_to(children: Children, t
     until(lambda: min(node.round() for node in (a, b, c)) >= 1, "a round with all three", words)
     until(lambda: len(c.client.peers()) == 2, "c to know both", words)
 
-    kill(a)
+    a.kill()
     before = c.round()
     fresh = str(c.client.run_link(run[:8])["link"])
     assert all(port_of(node) in fresh for node in (b, c))
@@ -82,7 +67,7 @@ def test_a_run_outlives_the_one_that_its_first_link_led_to(children: Children, t
     until(lambda: d.round() > before and has_a_vote(d, run), "the run to go on, with d", words)
 
     until(has_noted(b, c), "a note of where the others are", words)
-    kill(b)
+    b.kill()
     b.start(children)  # told nothing
     before = c.round()
     until(lambda: b.round() > before, "b to be back by its cache alone", words)
@@ -112,32 +97,27 @@ def test_a_link_on_the_command_line_is_tried_until_somebody_answers(children: Ch
     until(lambda: b.row().get("members") == 2, "b in the run", b.words)
 
 
-def test_an_old_name_at_an_address_is_no_obstacle(children: Children, tmp_path: Path) -> None:
-    """A member answers there under a new key; b is connected with somebody, and so misses nobody."""
-    a, b, c = (RealNode(tmp_path / name) for name in "abc")
-    for node in (a, c):
-        node.start(children)
-    b.start(children, c.address)
-    created = a.client.create_run(MANIFEST, False)
-    old = f"{port_of(a)}/p2p/{Identity.generate().peer}"
-    link = f"shoal:{created['run']}?p={old}"
-    until(lambda: b.client.peers(), "b to be connected", b.words)
-    for _ in range(2):
-        assert b.client.preview_run(link)["name"] == "tiny"
-    assert b.client.join_run(link, False)["run"] == created["run"]
-
-
-def test_what_leads_nowhere_is_one_sentence_and_leaves_nothing(children: Children, tmp_path: Path) -> None:
-    a, b = (RealNode(tmp_path / name).start(children) for name in "ab")
-    other = format_link(RunId(bytes(32)), a.client.status()["addresses"])
+def test_what_leads_nowhere_is_one_sentence_and_an_old_name_is_no_obstacle(children: Children, tmp_path: Path) -> None:
+    a, c = (RealNode(tmp_path / name).launch(children) for name in "ac")
+    b = RealNode(tmp_path / "b").start(children, c.ready().address)
+    until(b.client.peers, "b to be connected", b.words)
+    other = format_link(RunId(bytes(32)), a.ready().client.status()["addresses"])
     asks: list[Callable[[str], Answer]] = [b.client.preview_run, lambda link: b.client.join_run(link, True)]
     for ask in asks:
-        with pytest.raises(LocalError, match="who answered is not in a run 0000"):
+        with pytest.raises(LocalError, match="none of the 2 peers that answered is in a run 0000"):
             ask(other)
         with pytest.raises(TransportError, match=r"/ip4/127\.0\.0\.1/tcp/1: "):
             ask(f"shoal:{'0' * 64}?p=/ip4/127.0.0.1/tcp/1&p=/ip4/127.0.0.1/tcp/2")
         with pytest.raises(LocalError, match="is not whole"):
             ask("shoal:0000")
     assert b.client.runs() == []
-    assert list(b.home.runs.iterdir()) == []
+    assert list(b.home.runs.iterdir()) == [], "what leads nowhere leaves nothing"
     assert "Traceback" not in b.words()
+
+    # a member answers there under a new key; b is connected with somebody, and so misses nobody
+    created = a.client.create_run(MANIFEST, False)
+    old = f"{port_of(a)}/p2p/{Identity.generate().peer}"
+    link = f"shoal:{created['run']}?p={old}"
+    for _ in range(2):
+        assert b.client.preview_run(link)["name"] == "tiny"
+    assert b.client.join_run(link, False)["run"] == created["run"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.malloc import ARENAS
-from shoal.node.up.processes import Children
+from shoal.node.base.malloc import ARENAS
+from shoal.node.client.up.processes import Children
 from tests.integration.leftovers import resident_bytes
 from tests.integration.nodes import RealNode, until
 

@@ -10,25 +10,25 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from shoal.node.client import Answer
-from shoal.node.methods.registry import method_of
-from shoal.node.methods.timetable import Timetable
-from shoal.node.models.registry import layout_of
-from shoal.node.spec.manifest import Manifest, parse_manifest
-from shoal.node.spec.requirements import requirements
-from shoal.node.up.processes import Children
-from shoal.protocol.chunks import chunk_bounds
-from shoal.protocol.compression import codec
-from tests.integration.nodes import RealNode, until
+from shoal.node.api.answers import Answer
+from shoal.node.client.up.processes import Children
+from shoal.node.manifest.manifest import Manifest, parse_manifest
+from shoal.node.manifest.requirements import requirements
+from shoal.node.training.methods.registry import method_of
+from shoal.node.training.methods.timetable import Timetable
+from shoal.node.training.models.registry import layout_of
+from shoal.protocol.rounds.allreduce.chunks import chunk_bounds
+from shoal.protocol.tensors.compression import codec
+from tests.integration.nodes import RealNode, join_all, until, words_of, write_text
+from tests.integration.swarm import FATAL, MEMBERS, Swarm
 
-MEMBERS = 3
-FATAL = 2  # the round in which one is killed
 CHUNK = 16_384  # bytes: a block of topk, so that no codec's payload is padded but the last
 MANIFEST = """
 name = "tiny"
@@ -74,12 +74,13 @@ class Play:
         return MANIFEST.format(**words, chunk=CHUNK)
 
 
-CODECS = '[codec]\nscatter = "fp4"\ngather = "uint8"'  # test_codecs.py, which has all of them, takes long
+CODECS = '[codec]\nscatter = "fp4"\ngather = "int8"'  # test_codecs.py, which has all of them, takes long
 # Three fragments, and never a pause.
 STREAMING = Play("streaming-diloco", "inner_steps = 30\ndelay = 10", last=9, codecs=CODECS)
 SPARSE = Play("sparseloco", falls=0.96)  # a 64th of the numbers in a round: it learns slowly
-FAST = [STREAMING]
-SLOW = [SPARSE, Play("diloco-eager"), Play("ddp", "", last=24), Play("diloco"), Play("diloco-delayed"), Play("co2")]
+DELAYED = Play("diloco-delayed", "inner_steps = 20")
+LATE = [Play("diloco-eager"), Play("diloco-delayed"), Play("co2")]
+PLAYS = [STREAMING, SPARSE, *LATE, Play("ddp", "", last=24), Play("diloco")]
 
 
 @pytest.fixture
@@ -88,33 +89,21 @@ def children() -> Iterator[Children]:
         yield started
 
 
-@pytest.mark.parametrize(
-    "play",
-    [*FAST, *(pytest.param(play, marks=pytest.mark.slow) for play in SLOW)],
-    ids=lambda play: play.name,
-)
-def test_a_run_trains_through_a_death_and_an_arrival(children: Children, tmp_path: Path, play: Play) -> None:
-    text = write_text(tmp_path)
-    first = RealNode(tmp_path / "n0").start(children, data=(text,))
-    others = [
-        RealNode(tmp_path / f"n{index}").launch(children, first.address, fault, data=(text,))
-        for index, fault in enumerate(("", f"kill round={FATAL}", ""), start=1)
-    ]
-    nodes = [first, *(node.ready() for node in others)]
-    _, _, victim, newcomer = nodes
-
-    def words() -> str:
-        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
-
-    run = join_all(nodes[:MEMBERS], play.manifest)
-    until(lambda: not victim.is_running, "the fault to fire", words)
+@pytest.mark.slow
+@pytest.mark.swarm
+@pytest.mark.parametrize("play", PLAYS, ids=lambda play: play.name)
+def test_a_run_trains_through_a_death_and_an_arrival(swarm: Swarm, play: Play) -> None:
+    members, newcomer = swarm.gather()
+    *others, victim = members
+    run = join_all(members, play.manifest)
+    until(lambda: not victim.is_running, "the fault to fire", swarm.words)
     assert "fault fired" in victim.words()
     newcomer.client.join_run(run, True)
-    live = [node for node in nodes if node is not victim]
-    until(lambda: all(node.round() == play.last for node in live), "the last round", words)
+    live = [*others, newcomer]
+    until(lambda: all(node.round() == play.last for node in live), "the last round", swarm.words)
 
     assert len({node.saved_state(run) for node in live}) == 1
-    records = [node.client.rounds(run) for node in live]
+    records: list[Sequence[Answer]] = [node.client.rounds(run) for node in live]
     assert [each["round"] for each in records[0]] == list(range(1, play.last + 1))
     assert {each["attempt"] for each in records[0]} == {1}
     assert records[0][FATAL - 1]["contributors"] >= MEMBERS - 1
@@ -125,16 +114,13 @@ def test_a_run_trains_through_a_death_and_an_arrival(children: Children, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("play", [STREAMING, Play("diloco-delayed", "inner_steps = 20")], ids=lambda play: play.name)
+@pytest.mark.parametrize("play", [STREAMING, DELAYED], ids=lambda play: play.name)
 def test_a_worker_dies_while_a_mean_is_under_way(children: Children, tmp_path: Path, play: Play) -> None:
     text = write_text(tmp_path)
     first = RealNode(tmp_path / "n0").start(children, data=(text,))
     others = [RealNode(tmp_path / f"n{index}").launch(children, first.address, data=(text,)) for index in (1, 2)]
     nodes = [first, *(node.ready() for node in others)]
-
-    def words() -> str:
-        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
-
+    words = partial(words_of, *nodes)
     run = join_all(nodes, play.manifest)
     bereaved = nodes[1]
     until(lambda: bereaved.round() >= 2 and bereaved.row()["step"] > 0, "training to go on", words)
@@ -148,21 +134,6 @@ def test_a_worker_dies_while_a_mean_is_under_way(children: Children, tmp_path: P
     assert last["tokens"] > 0
 
 
-def write_text(folder: Path) -> Path:
-    text = folder / "text.txt"
-    text.write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(5000)))
-    return text
-
-
-def join_all(nodes: list[RealNode], manifest: str) -> str:
-    """Create the run on the first node, join it on the others."""
-    run = str(nodes[0].client.create_run(manifest, True)["run"])
-    for node in nodes[1:]:
-        until(lambda node=node: node.client.peers(), "a connection", node.words)  # type: ignore[misc]
-        node.client.join_run(run, True)
-    return run
-
-
 def worker_of(node: RealNode) -> int:
     """The process that trains for `node`."""
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
@@ -171,7 +142,7 @@ def worker_of(node: RealNode) -> int:
     return pid
 
 
-def check_traffic(manifest: Manifest, records: list[list[Answer]]) -> None:
+def check_traffic(manifest: Manifest, records: Sequence[Sequence[Answer]]) -> None:
     """Rounds of all members: together they send each chunk to its owner, and its mean back, but to themselves.
 
     On a busy machine something may be sent twice in one round: the least of a part's rounds is what counts.

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from shoal.node.checkpoint.export import export
-from shoal.node.home import Home
-from shoal.node.models.naming import found
-from shoal.node.spec.manifest import Manifest
-from shoal.node.spec.model import HfSpec
-from shoal.protocol.ids import PeerId
+from shoal.node.base.home import Home
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.model import HfSpec
+from shoal.node.run.naming import found
+from shoal.node.training.checkpoint.export import export
+from shoal.protocol.base.ids import PeerId
 from tests.hf_kit import needs
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -14,34 +14,34 @@ from dataclasses import dataclass
 
 import pytest
 
-from shoal.protocol import network
-from shoal.protocol.circuit import client
-from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.multiaddrs import is_relayed
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.node import GetManifest, Refused
-from shoal.protocol.multiaddrs import is_relayed
-from shoal.protocol.wire import Message
+from shoal.protocol.net.circuit import client
+from shoal.protocol.net.peers import network
 from tests.integration.test_network import Load, Node, Word, eventually, running
 
 RUN = RunId(b"r" * 32)
 DELAY = 0.1  # seconds, each way
 RATE = 200  # calls a second
-MOST_LATE = 2 * 2 * DELAY  # seconds over the usual for an answer: two round trips
+MOST_LATE = 1.0  # seconds over the usual for an answer, on a machine that is busy; who asks again waits for LIMIT
 LIMIT = 30.0
 PROMPT = 1.0
 
 
 @asynccontextmanager
-async def slow_way(address: str) -> AsyncIterator[str]:
-    """Another address of the same: what goes by it takes DELAY, each way."""
+async def slow_way(address: str, delay: float) -> AsyncIterator[str]:
+    """Another address of the same: what goes by it takes `delay`, each way."""
     _, _, host, _, port = address.split("/")
     lines, ends = set[asyncio.Task[None]](), list[asyncio.StreamWriter]()
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(1 << 16):
-                asyncio.get_running_loop().call_later(DELAY, writer.write, data)
+                asyncio.get_running_loop().call_later(delay, writer.write, data)
         finally:
-            asyncio.get_running_loop().call_later(2 * DELAY, writer.close)
+            asyncio.get_running_loop().call_later(2 * delay, writer.close)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = await asyncio.open_connection(host, int(port))
@@ -79,9 +79,9 @@ class Pair:
 
 
 @asynccontextmanager
-async def a_pair() -> AsyncIterator[Pair]:
+async def a_pair(delay: float = DELAY / 4) -> AsyncIterator[Pair]:
     relay, caller, called = Node(), Node(), Node()
-    async with running(relay, caller, called), slow_way(relay.own_addresses()[0]) as way:
+    async with running(relay, caller, called), slow_way(relay.own_addresses()[0], delay) as way:
         relay.be_relay(relay.own_addresses())
         called.remember(relay.peer, (way,))
         caller.remember(called.peer, (await called.reserve(relay.peer)).addresses)
@@ -106,8 +106,8 @@ async def took(pair: Pair, number: int) -> float:
 @pytest.mark.asyncio
 async def test_of_200_calls_a_second_none_is_lost_and_none_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PAUSES", (0.3,) * 10)  # until the circuit is found to be needed no more
-    async with asyncio.timeout(LIMIT), a_pair() as pair:
-        usual = sorted([await took(pair, number) for number in range(20)])[-1]
+    async with asyncio.timeout(LIMIT), a_pair(DELAY) as pair:
+        usual = max([await took(pair, number) for number in range(5)])
         calls = list[asyncio.Task[float]]()
         moving = None
         for number in range(4 * RATE):
@@ -168,7 +168,7 @@ async def test_whose_connection_for_payloads_is_the_first_direct_one_moves_but_o
 @pytest.mark.asyncio
 async def test_no_round_trip_by_the_relay_is_shown_for_the_direct_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "LOOK", 0.02)
-    async with asyncio.timeout(LIMIT), a_pair() as pair:
+    async with asyncio.timeout(LIMIT), a_pair(DELAY) as pair:
         await eventually(lambda: round_trip(pair))
         assert round_trip(pair) > 2 * DELAY
         await pair.move()

@@ -17,29 +17,35 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import msgpack
 import pytest
 
-from shoal.node.worker.messages import Stop
-from shoal.protocol import calls, heartbeat, incoming, link, swarm, wire
-from shoal.protocol import network as network_module
-from shoal.protocol.bulk import framing
-from shoal.protocol.bulk.flows import PROTOCOLS, flow_of
-from shoal.protocol.bulk.payloads import Payloads
-from shoal.protocol.errors import NOT_SPOKEN, LocalError, RemoteError, TransportError
-from shoal.protocol.frames import LENGTH_SIZE, Kind, frame_head
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import NO_DIGEST, PeerId, RunId
-from shoal.protocol.link import CONTROL, SPOKEN, Neighbour
+from shoal.node.ipc.messages import Stop
+from shoal.protocol.base import wire
+from shoal.protocol.base.errors import NOT_SPOKEN, LocalError, RemoteError, TransportError
+from shoal.protocol.base.frames import LENGTH_SIZE, Kind, frame_head
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, Payload, encode, message
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.messages.membership import Entry
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.network import Network
-from shoal.protocol.ports import claim_pair
-from shoal.protocol.transport import Connection, Stream, Transport
-from shoal.protocol.wire import MAX_CONTROL_FRAME, Message, Payload, encode, message
+from shoal.protocol.net.bulk import framing
+from shoal.protocol.net.bulk.framing import PROTOCOLS, flow_of
+from shoal.protocol.net.libp2p import swarm
+from shoal.protocol.net.measure import heartbeat
+from shoal.protocol.net.peers import calls
+from shoal.protocol.net.peers import network as network_module
+from shoal.protocol.net.peers import peer as peer_module
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.payloads import Payloads
+from shoal.protocol.net.peers.peer import CONTROL, SPOKEN, Peer
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.net.system.ports import claim_pair
+from shoal.protocol.net.transport import streams
+from shoal.protocol.net.transport.transport import Connection, Stream, Transport
 
 RUN = RunId(b"r" * 32)
 MIB = 1 << 20
-DEADLINE = 20.0
+DEADLINE = 60.0  # seconds, on a machine that is busy
+AT_ONCE = 5.0  # seconds, on such a machine; who waits for a silent peer waits for longer
 STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "unknown")
 
 
@@ -113,7 +119,7 @@ async def test_messages_payloads_and_calls_arrive() -> None:
 
     b.on_call = answer
     sent: list[tuple[PeerId, RunId, Message, bool]] = []
-    a.on_left = lambda *parcel: sent.append(parcel)
+    a.on_payload_done = lambda *parcel: sent.append(parcel)
     async with running(a, b):
         assert await a.connect(b.addresses()[0]) == b.peer
         payload = bytearray(b"p" * MIB)
@@ -335,8 +341,8 @@ async def test_last_words_are_sent_before_closing() -> None:
 PEER = textwrap.dedent("""
     import asyncio
     import shoal.protocol.messages
-    from shoal.protocol.identity import Identity
-    from shoal.protocol.network import Network
+    from shoal.protocol.net.system.identity import Identity
+    from shoal.protocol.net.peers.network import Network
 
     async def main():
         network = Network(Identity.generate(), host="127.0.0.1", port=0)
@@ -372,16 +378,16 @@ async def test_the_death_of_a_process_is_noticed_at_once() -> None:
         killed_at = clock()
         process.kill()
         await eventually(lambda: a.changes == [True, False])
-        assert clock() - killed_at < 1.0
+        assert clock() - killed_at < AT_ONCE
 
 
 @pytest.mark.asyncio
 async def test_a_peer_that_was_stopped_for_a_while_loses_nothing() -> None:
-    """How long it was stopped does not matter: tests/unit/test_window.py."""
+    """How long it was stopped does not matter: tests/unit/test_muxer.py."""
     a = Node()
     payload = memoryview(bytes(MIB))
     sent: list[int] = []
-    a.on_left = lambda peer, run, message, left: sent.append(message.number)  # type: ignore[attr-defined]
+    a.on_payload_done = lambda peer, run, message, left: sent.append(message.number)  # type: ignore[attr-defined]
     async with running(a), peer_process() as (process, address):
         peer = await a.connect(address)
 
@@ -402,7 +408,7 @@ async def test_a_peer_that_was_stopped_for_a_while_loses_nothing() -> None:
 
 
 @pytest.mark.asyncio
-async def test_closing_takes_less_than_a_second_when_a_peer_does_not_listen() -> None:
+async def test_closing_does_not_wait_for_a_peer_that_does_not_listen() -> None:
     a = Node()
     payload = memoryview(bytes(MIB))
     clock = asyncio.get_running_loop().time
@@ -415,7 +421,7 @@ async def test_closing_takes_less_than_a_second_when_a_peer_does_not_listen() ->
             a.send(peer, RUN, Pad(bytes(100_000)))
         begin = clock()
         await a.close()
-        assert clock() - begin < 1.0
+        assert clock() - begin < AT_ONCE
 
 
 @pytest.mark.asyncio
@@ -590,7 +596,7 @@ async def test_messages_of_other_runs_are_not_even_decoded(monkeypatch: pytest.M
         decoded.append(head)
         return wire.decode_bulk(head, payload, sender)
 
-    monkeypatch.setattr(link, "decode", decode)
+    monkeypatch.setattr(peer_module, "decode", decode)
     monkeypatch.setattr(framing, "decode_bulk", decode_bulk)
     async with running(a), Rogue() as rogue:
         stream, bulk = await rogue.stream_to(a), await rogue.stream_to(a, PROTOCOLS[Flow.GATHER])
@@ -629,7 +635,7 @@ async def test_bad_framing_costs_the_stream_but_not_the_link(data: bytes, caplog
 async def test_a_frame_that_does_not_come_to_its_end_costs_the_stream(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(incoming, "FRAME_LIMIT", 0.1)
+    monkeypatch.setattr(streams, "FRAME_LIMIT", 0.1)
     a = Node()
     async with running(a), Rogue() as rogue:
         stream = await rogue.stream_to(a, PROTOCOLS[Flow.GATHER])
@@ -709,7 +715,7 @@ async def test_connections_of_one_host_are_bounded(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.asyncio
 async def test_a_flood_of_costly_words_does_not_keep_us_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "BUSY", (0.02, 0.05))
+    monkeypatch.setattr(peer_module, "BUSY", (0.02, 0.05))
     a, b = Node(), Node()
 
     def work(peer: PeerId, run: RunId | None, message: Message) -> None:
@@ -769,13 +775,13 @@ async def test_a_handlers_mistake_ends_nothing(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.asyncio
 async def test_a_silent_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.protocol.network.LOOK", 0.05)
+    monkeypatch.setattr("shoal.protocol.net.peers.network.LOOK", 0.05)
     for name, seconds in {
-        "SILENCE": 0.3,
-        "SILENCE_AT_REST": 0.3,
-        "OFTEN": 0.04,
-        "QUIET": 0.04,
-        "MEASURE": 0.04,
+        "SILENCE": 1.0,
+        "SILENCE_AT_REST": 1.0,
+        "OFTEN": 0.1,
+        "QUIET": 0.1,
+        "MEASURE": 0.1,
     }.items():
         monkeypatch.setattr(heartbeat, name, seconds)
     a, b = Node(), Node()
@@ -785,7 +791,7 @@ async def test_a_silent_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         await a.connect(b.addresses()[0])
         await eventually(lambda: b.links() and b.links()[0].rtt_ms is not None)
         times = set[float | None]()
-        while len(times) < 20:  # pings, in three times the patience: a peer that answers stays
+        while len(times) < 20:  # pings, in twice the patience: a peer that answers stays
             times.add(a.links()[0].rtt_ms)
             await asyncio.sleep(0.01)
         assert a.changes == [True, False, True]
@@ -794,7 +800,7 @@ async def test_a_silent_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.asyncio
 async def test_who_says_that_it_does_not_speak_with_us_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other implementations of libp2p, which may have us as a relay, know nothing of our pings."""
-    monkeypatch.setattr("shoal.protocol.network.LOOK", 0.02)
+    monkeypatch.setattr("shoal.protocol.net.peers.network.LOOK", 0.02)
     for name, seconds in {
         "SILENCE": 0.3,
         "SILENCE_AT_REST": 0.3,
@@ -806,13 +812,13 @@ async def test_who_says_that_it_does_not_speak_with_us_is_there(monkeypatch: pyt
     a, stranger = Node(), Transport(Identity.generate(), ("/other/1",), lambda *_: None, lambda *_: None)
     refusals = 0
 
-    def unheard(link: Neighbour, reason: TransportError) -> None:
+    def unheard(peer: Peer, reason: TransportError) -> None:
         nonlocal refusals
         refusals += reason.code == NOT_SPOKEN
-        original(link, reason)
+        original(peer, reason)
 
-    original = Neighbour._unheard
-    monkeypatch.setattr(Neighbour, "_unheard", unheard)
+    original = Peer._unheard
+    monkeypatch.setattr(Peer, "_unheard", unheard)
     async with running(a):
         await stranger.start("/ip4/127.0.0.1/tcp/0")
         try:
@@ -923,7 +929,7 @@ async def test_closed_connections_are_forgotten() -> None:
                 await eventually(lambda: a.links())
             await eventually(lambda: not a.links())
         await eventually(lambda: host._swarm._inbound_limiter.borrowed_tokens == 0)
-        assert not a._neighbours
+        assert not a._peers
         await eventually(lambda: len(host._swarm.peerstore.peer_ids()) == 1)  # we ourselves
 
 
@@ -945,7 +951,7 @@ async def test_of_a_name_that_leads_to_ourselves_too_the_others_are_tried(monkey
             if not known:
                 monkeypatch.setattr(a, "own_addresses", tuple)
             assert await a.connect("/dns4/all/tcp/4101") == b.peer
-        assert a.account(b.peer).known == (theirs,), "what leads to another is not remembered for the peer"
+        assert a.link_report(b.peer).known == (theirs,), "what leads to another is not remembered for the peer"
         with pytest.raises(LocalError, match="leads back to this node"):
             await a.connect("/dns4/alone/tcp/4101")
 
@@ -968,7 +974,7 @@ async def test_where_another_answers_than_was_looked_for_is_said_and_it_can_be_g
         with pytest.raises(TransportError, match="is this node now"):
             await a.connect(f"{ours}/p2p/{Identity.generate().peer}")
         a.remember(b.peer, [ours])
-        assert ours not in a.account(b.peer).known
+        assert ours not in a.link_report(b.peer).known
 
 
 @pytest.mark.asyncio
@@ -980,5 +986,5 @@ async def test_a_name_that_cannot_be_looked_up_leaves_the_other_addresses(monkey
         with pytest.raises(TransportError, match="cannot be looked up"):
             await a.connect(named)
         a.remember(b.peer, ["/dns4/nobody.invalid/tcp/4101", place])
-        assert a.account(b.peer).known == (place,), "no peer makes us look a name up"
+        assert a.link_report(b.peer).known == (place,), "no peer makes us look a name up"
         assert await a.connect(named) == b.peer

@@ -6,24 +6,28 @@ import asyncio
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from shoal.node.client import Answer
-from shoal.node.exits import Exit
-from shoal.node.up.processes import Children
-from shoal.protocol.errors import LocalError
-from shoal.protocol.identity import Identity
+from shoal.node.api.answers import Answer
+from shoal.node.api.operations import Operation, Operations
+from shoal.node.base.exits import Exit
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.client.up.processes import Children
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.bulk import MayIKnock
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.network import Network
-from shoal.protocol.wire import Message
-from tests.integration.nodes import PATIENCE, RealNode, until
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
+from tests.integration.nodes import PATIENCE, RealNode, until, words_of
+from tests.misfits import misfits
 
 MANIFEST = """
 name = "tiny"
@@ -43,24 +47,16 @@ chunk_bytes = 8192
 """
 
 
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
-
-
 @pytest.mark.long
 def test_a_run_from_its_creation_to_a_restart(children: Children, tmp_path: Path) -> None:
     first = RealNode(tmp_path / "first").start(children)
     assert first.client.status()["state"] == "SOLO"
     run = str(first.client.create_run(MANIFEST, False)["run"])  # keeps state and votes, but does not train
-    second = RealNode(tmp_path / "second").launch(children, first.address)
+    trainer = TrainerOptions(micro_batch=1, recompute=True)
+    second = RealNode(tmp_path / "second").launch(children, first.address, device="cpu", trainer=trainer)
     third = RealNode(tmp_path / "third").launch(children, first.address)
     nodes = [node.ready() for node in (first, second, third)]
-
-    def words() -> str:
-        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
-
+    words = partial(words_of, *nodes)
     for node in (second, third):
         until(lambda node=node: node.client.peers(), "a connection", words)  # type: ignore[misc]
         node.client.join_run(run[:12], True)
@@ -68,8 +64,10 @@ def test_a_run_from_its_creation_to_a_restart(children: Children, tmp_path: Path
         until(lambda node=node: full_round(node, run), "a round of all three that both others trained for", words)  # type: ignore[misc]
     assert full_round(first, run)["bytes"] > 0
     assert first.client.status()["runs"][0]["trains"] is False
+    check_trainer(second, run, words)
     check_peers(second, run, words)
     check_timeline(second, run, words)
+    check_answers(second, run)
 
     third.client.leave_run(run)
     assert third.client.runs() == []
@@ -79,8 +77,7 @@ def test_a_run_from_its_creation_to_a_restart(children: Children, tmp_path: Path
 
     kept = second.home.run_folder(run) / "rounds.jsonl"
     until(lambda: kept.exists() and b"\n" in kept.read_bytes(), "a timeline on disk", words)
-    os.kill(second.pid, signal.SIGKILL)
-    until(lambda: not second.is_running, "the death", words)
+    second.kill()
     last = json.loads(kept.read_bytes().split(b"\n")[-2])  # after the last whole line there may be half a one
     second.start(children)  # and is told nothing
     until(second.row, "the run", words)
@@ -115,6 +112,14 @@ def full_round(node: RealNode, run: str) -> Answer:
     return records[-1] if records else {}
 
 
+def check_trainer(node: RealNode, run: str, words: Callable[[], str]) -> None:
+    """What its owner asked for is what the worker does, and the status says."""
+    until(lambda: node.row().get("micro_batch") == 1 and node.row().get("model_flops_utilization"), "the use", words)
+    log = node.home.run_folder(run) / "worker.log"
+    told = [json.loads(line)["message"] for line in log.read_text().splitlines()]
+    assert told == ["cpu trains on 2 sequences in micro-batches of 1, activations recomputed"]
+
+
 def check_peers(node: RealNode, run: str, words: Callable[[], str]) -> None:
     until(lambda: {row["run"] for row in node.client.peers()} == {run}, "nobody but members", words)
     rows = node.client.peers()
@@ -122,10 +127,26 @@ def check_peers(node: RealNode, run: str, words: Callable[[], str]) -> None:
     assert all(set(row) >= {"peer", "run", "round", "path", "rtt_ms"} for row in rows)
 
 
+def check_answers(node: RealNode, run: str) -> None:
+    """They are what the table of operations says, with all keys."""
+    client, table = node.client, Operations
+    answers: list[tuple[Operation[Any, Any], Any]] = [
+        (table.status, client.status()),
+        (table.peers, client.peers()),
+        (table.netcheck, client.netcheck()),
+        (table.run_details, client.run_details(run)),
+        (table.rounds, client.rounds(run)),
+        (table.timeline, client.timeline(run, full_round(node, run)["round"])),
+        (table.run_link, client.run_link(run)),
+    ]
+    for operation, answer in answers:
+        assert not list(misfits(operation.answer, answer, operation.name, needs_all=True))
+
+
 def check_timeline(node: RealNode, run: str, words: Callable[[], str]) -> None:
     """What it tells of a round fits what a round is, for programs and for people."""
     last = full_round(node, run)
-    shown = node.client.timeline(run, last["round"])
+    shown: Answer = node.client.timeline(run, last["round"])
     assert (shown["size"], shown["attempt"]) == (3, last["attempt"])
     assert shown["began"] <= 0 <= shown["committed"] <= shown["ended"]
     assert shown["ended"] == pytest.approx(last["seconds"], abs=0.5)  # read in different turns of a busy event loop
@@ -169,41 +190,24 @@ def assert_same_state(one: RealNode, other: RealNode, run: str, words: object) -
     until(meet, "a round that both hold", words)  # type: ignore[arg-type]
 
 
-def test_bad_requests_are_refused_and_change_nothing(children: Children, tmp_path: Path) -> None:
-    node = RealNode(tmp_path / "node").start(children)
+def test_a_node_alone_refuses_what_is_wrong_and_ends_with_its_home(children: Children, tmp_path: Path) -> None:
+    nobody = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWGbVRr6TdYgNWYn3FYVXP2XbLhSG6yfHwkLWGxP4rS7DZ"
+    node = RealNode(tmp_path / "node").start(children, nobody)
+    until(lambda: "bootstrap-unreachable" in node.words(), "the warning, which ends nothing", node.words)
+    assert node.client.status()["state"] == "SOLO"
     with pytest.raises(LocalError, match=r"nearest known key is 'method\.inner_steps'"):
         node.client.create_run(MANIFEST.replace("inner_steps", "inner_step"), True)
     with pytest.raises(LocalError, match="no other peer is connected"):
         node.client.join_run("0123456789abcdef", True)
     with pytest.raises(LocalError, match="is in no run"):
         node.client.leave_run("0123456789abcdef")
-    assert node.client.runs() == []
+    assert node.client.runs() == [], "what is refused changes nothing"
     node.client.create_run(MANIFEST, False)
     with pytest.raises(LocalError, match="already"):
         node.client.create_run(MANIFEST, False)
-    assert "Traceback" not in node.words()
-
-
-def test_a_stranger_is_invited_to_no_socket(children: Children, tmp_path: Path) -> None:
-    node = RealNode(tmp_path / "node").start(children)
-    node.client.create_run(MANIFEST, False)
-
-    async def ask() -> Message:
-        network = Network(Identity.generate(), host="127.0.0.1", port=0)
-        await network.start()
-        try:
-            return await network.call(await network.connect(node.address), MayIKnock())
-        finally:
-            await network.close()
-
-    answer = asyncio.run(ask())
+    answer = asyncio.run(knock(node.address))
     assert isinstance(answer, Refused)
-    assert "no run" in answer.reason
-
-
-def test_a_lost_home_ends_the_node(children: Children, tmp_path: Path) -> None:
-    node = RealNode(tmp_path / "node").start(children)
-    node.client.create_run(MANIFEST, False)
+    assert "no run" in answer.reason, "a stranger is invited to no socket"
     until(lambda: node.row()["waiting_for"] == "round 1 waits: 1 of at least 2 members are here", "a word", node.words)
     shutil.rmtree(node.home.root)
     until(lambda: not node.is_running, "the end", node.words)
@@ -213,9 +217,11 @@ def test_a_lost_home_ends_the_node(children: Children, tmp_path: Path) -> None:
     assert "Traceback" not in node.words()
 
 
-def test_an_unreachable_bootstrap_ends_nothing(children: Children, tmp_path: Path) -> None:
-    nobody = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWGbVRr6TdYgNWYn3FYVXP2XbLhSG6yfHwkLWGxP4rS7DZ"
-    node = RealNode(tmp_path / "node").start(children, nobody)
-    until(lambda: "bootstrap-unreachable" in node.words(), "the warning", node.words)
-    assert node.client.status()["state"] == "SOLO"
-    assert "Traceback" not in node.words()
+async def knock(address: str) -> Message:
+    """What a stranger is answered who asks for a socket."""
+    network = Network(Identity.generate(), host="127.0.0.1", port=0)
+    await network.start()
+    try:
+        return await network.call(await network.connect(address), MayIKnock())
+    finally:
+        await network.close()

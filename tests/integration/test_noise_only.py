@@ -9,6 +9,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import cast
 
 import pytest
@@ -19,6 +20,7 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
 from libp2p.custom_types import TProtocol
+from libp2p.network.config import ConnectionConfig
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
@@ -34,16 +36,18 @@ from libp2p.security.tls import transport as tls
 from libp2p.stream_muxer.yamux.yamux import YamuxStream
 from multiaddr import Multiaddr
 
-from shoal.protocol.circuit.book import Status
-from shoal.protocol.circuit.speech import HOP, hear, say, status_of
-from shoal.protocol.host import TrioHost
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
-from shoal.protocol.link import CONTROL
-from shoal.protocol.network import Network
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.circuit.book import Status
+from shoal.protocol.net.circuit.speech import HOP, hear, say, status_of
+from shoal.protocol.net.libp2p import swarm
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.peer import CONTROL
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.net.transport.host import TrioHost
 from tests.integration.test_circuit import hosts
 
 LIMIT = 30.0
+AT_THE_DOOR = 1.0  # seconds until who does not go on with a handshake is hung up on; usually 10
 MULTISTREAM = "/multistream/1.0.0"
 
 
@@ -123,7 +127,14 @@ def expected(security: str) -> bytes:
     return said(MULTISTREAM) + said(security if security == noise.PROTOCOL_ID else "na")
 
 
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = partial(ConnectionConfig, inbound_upgrade_timeout=AT_THE_DOOR)
+    monkeypatch.setattr(swarm, "ConnectionConfig", config)
+
+
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("_impatient")
 async def test_only_noise_is_agreed_to_on_the_wire_and_who_does_not_go_on_is_hung_up_on() -> None:
     """The same without a libp2p dialler: what the listener says to each name, byte by byte."""
 
@@ -144,6 +155,7 @@ async def test_only_noise_is_agreed_to_on_the_wire_and_who_does_not_go_on_is_hun
 
 
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("_impatient")
 async def test_nor_is_anything_else_agreed_to_on_a_circuit() -> None:
     """A relay, or whoever comes by one, is no more trusted than the wire."""
 

@@ -14,11 +14,11 @@ import pytest
 
 from shoal.node.peers import reaching
 from shoal.node.peers.reaching import Reaching
-from shoal.node.run.remembered import PeerCache
-from shoal.protocol import dialing, network
-from shoal.protocol.addresses import has_ipv6
-from shoal.protocol.identity import Identity
-from shoal.protocol.network import Network
+from shoal.node.peers.remembered import PeerCache
+from shoal.protocol.net.peers import dialing, network
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.addresses import has_ipv6
+from shoal.protocol.net.system.identity import Identity
 
 LIMIT = 30.0  # seconds for one address: what each black hole would cost if anybody waited for it
 SOON = LIMIT / 2  # on an idle machine it is half a second; it is printed

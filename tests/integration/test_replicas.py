@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
-from shoal.node.client import Answer
-from shoal.node.models.registry import build, layout_of
-from shoal.node.spec.manifest import Manifest, parse_manifest
-from shoal.node.spec.requirements import requirements
-from shoal.node.state.layout import Layout
-from shoal.node.state.replica_saving import load_own
-from shoal.node.up.processes import Children
-from shoal.protocol.chunks import chunk_bounds
-from shoal.protocol.compression import codec
-from tests.integration.nodes import RealNode, until
-from tests.integration.test_methods import CHUNK, join_all, write_text
+from shoal.node.api.answers import Answer
+from shoal.node.client.up.processes import Children
+from shoal.node.manifest.manifest import Manifest, parse_manifest
+from shoal.node.manifest.requirements import requirements
+from shoal.node.run.replica_saving import load_own
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import build, layout_of
+from shoal.protocol.rounds.allreduce.chunks import chunk_bounds
+from shoal.protocol.tensors.compression import codec
+from tests.integration.nodes import RealNode, join_all, until, words_of, write_text
+from tests.integration.swarm import Swarm
+from tests.integration.test_methods import CHUNK
 
 LAST = 6
 FAR = 10  # rounds: a newcomer is further behind than two may be apart
@@ -64,9 +63,9 @@ def test_two_exchange_in_each_round(children: Children, tmp_path: Path, name: st
     first = RealNode(tmp_path / "n0").start(children, data=(text,))
     nodes = [first, RealNode(tmp_path / "n1").start(children, first.address, data=(text,))]
     run = join_all(nodes, toml)
-    until(lambda: all(node.round() == LAST for node in nodes), "the last round", lambda: told(nodes))
+    until(lambda: all(node.round() == LAST for node in nodes), "the last round", lambda: words_of(*nodes))
 
-    records = [node.client.rounds(run) for node in nodes]
+    records: list[Sequence[Answer]] = [node.client.rounds(run) for node in nodes]
     peers = [node.client.status()["peer"] for node in nodes]
     for rows, partner in zip(records, peers[::-1], strict=True):
         met = [row for row in rows if row["partner"] is not None]
@@ -80,27 +79,20 @@ def test_two_exchange_in_each_round(children: Children, tmp_path: Path, name: st
     check_nearness(parse_manifest(toml), nodes, run)
 
 
-@pytest.mark.parametrize("name", ["noloco", pytest.param("gossip", marks=pytest.mark.slow)])
-def test_a_run_of_replicas_outlives_a_death_and_a_newcomer_copies_one(
-    children: Children, tmp_path: Path, name: str
-) -> None:
-    text = write_text(tmp_path)
+@pytest.mark.slow
+@pytest.mark.swarm
+@pytest.mark.parametrize("name", ["noloco", "gossip"])
+def test_a_run_of_replicas_outlives_a_death_and_a_newcomer_copies_one(swarm: Swarm, name: str) -> None:
     toml = MANIFEST.format(name=name, chunk=CHUNK, last="")
-    first = RealNode(tmp_path / "n0").start(children, data=(text,))
-    others = [RealNode(tmp_path / f"n{index}").launch(children, first.address, data=(text,)) for index in (1, 2, 3)]
-    nodes = [first, *(node.ready() for node in others)]
-    second, victim, newcomer = nodes[1:]
-    run = join_all(nodes[:3], toml)
-
-    def words() -> str:
-        return told(nodes)
-
-    until(lambda: victim.round() >= 2, "rounds of three", words)
-    os.kill(victim.pid, signal.SIGKILL)
+    members, newcomer = swarm.gather()
+    first, second, victim = members
+    run = join_all(members, toml)
+    until(lambda: victim.round() >= 2 or not victim.is_running, "rounds of three", swarm.words)
+    victim.kill()
     reached = first.round()
-    until(lambda: min(first.round(), second.round()) >= max(FAR, reached + 3), "rounds after the death", words)
+    until(lambda: min(first.round(), second.round()) >= max(FAR, reached + 3), "rounds after the death", swarm.words)
     newcomer.client.join_run(run, True)
-    until(lambda: exchanges(newcomer, run) >= OWN, "exchanges of the newcomer", words)
+    until(lambda: exchanges(newcomer, run) >= OWN, "exchanges of the newcomer", swarm.words)
 
     live = [first, second, newcomer]
     assert "copied the replica of" in newcomer.log.read_text()
@@ -120,7 +112,7 @@ def test_when_all_have_stopped_each_goes_on_from_its_own_replica(children: Child
     first = RealNode(tmp_path / "n0").start(children, data=(text,))
     nodes = [first, RealNode(tmp_path / "n1").start(children, first.address, data=(text,))]
     run = join_all(nodes, MANIFEST.format(name="noloco", chunk=CHUNK, last=""))
-    until(lambda: all(exchanges(node, run) >= 2 for node in nodes), "exchanges", lambda: told(nodes))
+    until(lambda: all(exchanges(node, run) >= 2 for node in nodes), "exchanges", lambda: words_of(*nodes))
     for node in nodes:
         node.client.stop()
         until(lambda node=node: not node.is_running, "the end", node.words)  # type: ignore[misc]
@@ -128,7 +120,9 @@ def test_when_all_have_stopped_each_goes_on_from_its_own_replica(children: Child
     assert min(kept) >= 2
     first.start(children, data=(text,))
     nodes[1].start(children, first.address, data=(text,))  # ports are others now
-    until(lambda: all(exchanges(node, run) >= 1 for node in nodes), "exchanges after the stop", lambda: told(nodes))
+    until(
+        lambda: all(exchanges(node, run) >= 1 for node in nodes), "exchanges after the stop", lambda: words_of(*nodes)
+    )
     for node, before in zip(nodes, kept, strict=True):
         assert node.client.rounds(run)[0]["round"] > before
         assert "copied the replica" not in node.log.read_text(), "its own is good enough"
@@ -146,10 +140,6 @@ def exchanges(node: RealNode, run: str) -> int:
     return sum(row["partner"] is not None for row in node.client.rounds(run)) if node.row() else 0
 
 
-def told(nodes: list[RealNode]) -> str:
-    return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
-
-
 def check_nearness(manifest: Manifest, nodes: list[RealNode], run: str) -> None:
     """Replicas are nearer to each other than to where all began."""
     model = build(manifest)
@@ -165,7 +155,7 @@ def check_nearness(manifest: Manifest, nodes: list[RealNode], run: str) -> None:
         assert apart < 0.7 * gone
 
 
-def check_traffic(manifest: Manifest, met: list[Answer]) -> None:
+def check_traffic(manifest: Manifest, met: Sequence[Answer]) -> None:
     """An exchange sends each chunk once; on a busy machine something may be sent twice, so the least counts."""
     least = min(row["bytes"] for row in met)
     print(f"\n{manifest.method.name}: {least:,} bytes in an exchange")

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_node import MANIFEST
 from tests.preload import SLOW_RESOLVER, preloaded
 
 NAMES = 12  # more than an event loop has threads for all else on this machine
 SOON = 15.0  # seconds; they hang for as long as the test lasts
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 @pytest.mark.slow

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from shoal.node.exits import Exit
-from shoal.node.health import verdict
-from shoal.node.up.plan import to_toml
-from shoal.node.up.processes import Children
-from tests.integration.nodes import RealNode, until
+from shoal.node.api.status import verdict
+from shoal.node.base.exits import Exit
+from shoal.node.client.up.plan import to_toml
+from shoal.node.client.up.processes import Children
+from tests.integration.nodes import RealNode, until, words_of
 from tests.integration.test_node import MANIFEST
 from tests.unit.checkpoint_kit import MANIFEST as CHECKPOINTED
 from tests.unit.checkpoint_kit import write
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 @pytest.fixture
@@ -31,12 +23,6 @@ def manifest(tmp_path: Path) -> Path:
     path = tmp_path / "run.toml"
     path.write_text(MANIFEST)
     return path
-
-
-def kill(node: RealNode) -> None:
-    """As pulling the plug."""
-    os.kill(node.pid, signal.SIGKILL)
-    until(lambda: not node.is_running, "the death", node.words)
 
 
 def commits_again(node: RealNode, others: RealNode, words: object) -> None:
@@ -50,10 +36,7 @@ def test_creator_and_member_are_in_their_run_again(children: Children, tmp_path:
     """Neither is told anything: no bootstrap address, no run. The creator has created its run once."""
     names = ("creator", "second", "third")
     creator, second, third = nodes = [RealNode(tmp_path / name) for name in names]
-
-    def words() -> str:
-        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
-
+    words = partial(words_of, *nodes)
     creator.start(children, create=manifest, train=False)
     until(lambda: creator.row(), "the run", words)
     assert verdict(creator.client.status()) == Exit.OK  # it waits for the first of the others
@@ -64,7 +47,7 @@ def test_creator_and_member_are_in_their_run_again(children: Children, tmp_path:
     assert all(node.client.status()["obstacle"] is None for node in nodes)
     until(lambda: len(peers_in(creator)) == 2, "a note of where the others are", words)
 
-    kill(creator)
+    creator.kill()
     creator.start(children, create=manifest, train=False)
     commits_again(creator, second, words)
     assert (creator.row()["run"], creator.client.status()["peer"]) == (run, peer)
@@ -72,7 +55,7 @@ def test_creator_and_member_are_in_their_run_again(children: Children, tmp_path:
     assert creator.row()["is_creator"] is True
 
     until(lambda: len(peers_in(second)) == 2, "a note of where the others are", words)
-    kill(second)
+    second.kill()
     second.start(children)
     commits_again(second, third, words)
     assert second.row()["trains"] is True
@@ -94,7 +77,7 @@ def test_who_dies_as_soon_as_it_has_joined_finds_the_others_again(
     member = RealNode(tmp_path / "member").start(children, creator.address)
     until(member.client.peers, "a connection", member.words)
     member.client.join_run(creator.row()["run"], False)
-    kill(member)
+    member.kill()
     member.start(children)  # without a bootstrap address, and at another port
     until(lambda: member.row().get("members") == 2, "the other", member.words)
 
@@ -117,18 +100,18 @@ def test_a_node_says_that_nobody_answers_and_forgets_what_it_left(
     until(lambda: peers_in(member), "a note of where the others are", member.words)
     assert member.row()["device"] == "cpu"
     assert member.row()["worker_memory"] > 50 << 20
-    assert member.client.status()["memory"] > 20 << 20
-    kill(creator)
-    kill(member)
+    assert (member.client.status()["memory"] or 0) > 20 << 20
+    creator.kill()
+    member.kill()
     member.start(children)
     until(lambda: member.client.status()["obstacle"], "a word", member.words)
     said = member.client.status()
-    assert said["obstacle"].startswith("rejoining: nobody has answered yet, tried ")
+    assert str(said["obstacle"]).startswith("rejoining: nobody has answered yet, tried ")
     until(lambda: member.row(), "the run", member.words)
     assert verdict(member.client.status()) == Exit.ALONE
 
     member.client.leave_run("tiny")
-    kill(member)
+    member.kill()
     member.start(children)
     assert member.client.runs() == []
     assert verdict(member.client.status()) == Exit.OK
@@ -144,12 +127,12 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_there_again_before_anybody_has_
     node.client.create_run(to_toml(CHECKPOINTED), False, [str(checkpoint)])
     before = node.row()
     assert before["round"] == 4
-    kill(node)
+    node.kill()
     node.start(children)
     until(lambda: node.row(), "the run", node.words)
     assert [node.row()[key] for key in ("run", "round", "root")] == [before[key] for key in ("run", "round", "root")]
     shutil.rmtree(checkpoint)
-    kill(node)
+    node.kill()
     node.start(children)
     until(lambda: node.row(), "the run", node.words)
     assert "checkpoint-gone" in node.words()
@@ -160,7 +143,7 @@ def test_a_damaged_record_is_shown_until_the_run_is_left(children: Children, tmp
     until(lambda: node.row(), "the run", node.words)
     before = node.row()
     run = before["run"]
-    kill(node)
+    node.kill()
     (node.home.run_folder(run) / "joined.record").write_bytes(b"\xff")
     node.start(children)
     until(lambda: node.row(), "the run", node.words)

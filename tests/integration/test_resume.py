@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from shoal.node.checkpoint.scan import find
+from shoal.node.training.checkpoint.scan import find
 
 MANIFEST = """
 name = "tiny"

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.node.script.api import Run, create, join
-from shoal.node.up.processes import Children
-from shoal.protocol.errors import LocalError
+from shoal.node.client.script.api import Run, create, join
+from shoal.node.client.up.processes import Children
+from shoal.protocol.base.errors import LocalError
 from tests.integration.nodes import RealNode, until
 
 ALONE = {"min_members": 1, "start_members": 1, "pace": "steps"}

@@ -65,7 +65,8 @@ def check_rounds(nodes: tuple[RealNode, RealNode], last: int) -> None:
     assert all(each["contributors"] == 2 for each in rounds)
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.swarm
 def test_two_machines_train_digits(nodes: tuple[RealNode, RealNode], scripts: list[Script], tmp_path: Path) -> None:
     example, saved = str(EXAMPLES / "digits.py"), [tmp_path / "a.pt", tmp_path / "b.pt"]
     run_both(
@@ -114,7 +115,8 @@ def test_replicas_of_a_module_are_exchanged(
         assert distance(*ends) < 0.7 * min(distance(end, first) for end in ends), method
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.swarm
 def test_a_script_that_was_killed_comes_back_and_goes_on(
     nodes: tuple[RealNode, RealNode], scripts: list[Script]
 ) -> None:

@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from shoal.node.home import Home
-from shoal.node.spec.manifest import Manifest, ModelSpec
+from shoal.node.base.home import Home
+from shoal.node.manifest.manifest import Manifest, ModelSpec
 from tests.unit.checkpoint_kit import write
 
 openai = pytest.importorskip("openai", reason="openai IS NOT INSTALLED: pip install 'shoal[dev]'")

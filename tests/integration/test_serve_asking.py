@@ -13,18 +13,12 @@ from typing import Any
 
 import pytest
 
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 from tests.integration.asking_kit import SEEN, Answerer, are_answered, start_nodes
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_serve import ENDLESS, Server, end, start
 
 STREAMS, LENGTH = 32, 120
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 @pytest.fixture
@@ -81,6 +75,8 @@ def streams_while(server: Server, deed: Any) -> list[dict[str, Any]]:
     return [said for _, _, said in answers]
 
 
+@pytest.mark.slow
+@pytest.mark.swarm
 def test_a_killed_process_is_lost_to_all_streams_that_it_wrote_and_they_say_so(
     children: Children, tmp_path: Path, answer: Callable[..., Answerer], serve: Callable[..., Server]
 ) -> None:

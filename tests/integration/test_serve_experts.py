@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from shoal.node.serve.sampling import Sampling
-from shoal.node.serve.served import Choices
-from shoal.node.serve.source import open_source
-from shoal.node.serve.writing import write
+from shoal.node.inference.engine.batch import write
+from shoal.node.inference.engine.sequence import Sampling
+from shoal.node.inference.served import Choices
+from shoal.node.inference.source import open_source
 from tests.integration.test_serve import Server, end, start
 from tests.unit.serve.ensemble.kit import OTHER, SMALL, theta, write_experts, write_file
 

@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from blake3 import blake3
 
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_families import are_finished, words_of
 from tests.integration.test_serve import Server, end, start
@@ -58,12 +57,6 @@ WAYS = {
     "average": {"average"},
     "pcb": {"pcb"},
 }
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 def write_data(folder: Path) -> Path:

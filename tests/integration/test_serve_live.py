@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_serve import ENDLESS, Server, end, start
 
@@ -31,12 +30,6 @@ context = 2048
 inner_steps = 2
 batch = 1
 """
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 def words_of(*nodes: RealNode) -> str:
@@ -69,6 +62,8 @@ def stream(server: Server, tokens: int) -> tuple[list[str], int, str | None, dic
     return fingerprints, usage.usage.completion_tokens, last.choices[0].finish_reason, last.choices[0].shoal
 
 
+@pytest.mark.slow
+@pytest.mark.swarm
 def test_a_live_run_is_served_across_commits_and_after_its_node(children: Children, tmp_path: Path) -> None:
     first, second = two_nodes(children, tmp_path)
     process, server = start("living", home=second.home)

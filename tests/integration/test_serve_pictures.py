@@ -60,6 +60,7 @@ def scraped(server: Server) -> str:
         return str(answer.read().decode())
 
 
+@pytest.mark.slow
 def test_experts_come_and_go_while_it_paints(running: tuple[subprocess.Popen[str], Server], folder: Path) -> None:
     process, server = running
     assert process.stdout is not None

@@ -7,15 +7,15 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from shoal.node.exits import Exit
-from shoal.node.spec.manifest import parse_manifest
-from shoal.node.up.processes import Children
+from shoal.node.base.exits import Exit
+from shoal.node.client.up.processes import Children
+from shoal.node.manifest.manifest import parse_manifest
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_node import MANIFEST
 from tests.preload import AWAY, preloaded
@@ -23,12 +23,6 @@ from tests.preload import AWAY, preloaded
 FILES = 256  # what macOS gives a process
 STRANGERS = 300
 TRAINED = MANIFEST.replace("min_members = 2", "min_members = 2\nstart_members = 2")
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 def bounded(folder: Path) -> RealNode:
@@ -80,6 +74,8 @@ def test_a_node_that_may_open_too_few_files_says_so_and_does_not_start(tmp_path:
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.swarm
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="DOES NOT RUN: only Linux has a disk that is always full")
 def test_a_full_disk_is_waited_for_and_a_vote_does_not_leave_before(children: Children, tmp_path: Path) -> None:
     first, second = RealNode(tmp_path / "first"), RealNode(tmp_path / "second")

@@ -16,23 +16,23 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.disk import Disk
+from shoal.node.base.disk import Disk
 from shoal.node.run.driver import Driver
-from shoal.protocol.bulk.receiver import Receiver
-from shoal.protocol.bulk.sender import Sender
-from shoal.protocol.certificate import genesis
-from shoal.protocol.compression import codec
-from shoal.protocol.effects import Event
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import Digest, PeerId, RunId, content_hash
-from shoal.protocol.member import PART, Member, RunFacts
-from shoal.protocol.members import PeerUp
+from shoal.protocol.base.effects import Event
+from shoal.protocol.base.ids import Digest, PeerId, RunId, content_hash
+from shoal.protocol.member.member import PART, Member, RunFacts
+from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.messages.rounds import Contribution, Final
-from shoal.protocol.milestones import Committed
-from shoal.protocol.network import Network
-from shoal.protocol.reduction.mean import MeanReducer
-from shoal.protocol.roster import Base, Offer, Policy
-from shoal.protocol.shelf import Decision
+from shoal.protocol.net.bulk.receiver import Receiver
+from shoal.protocol.net.bulk.sender import Sender
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.rounds.agreement.certificate import genesis
+from shoal.protocol.rounds.agreement.roster import Base, Offer, Policy
+from shoal.protocol.rounds.allreduce.shelf import Decision
+from shoal.protocol.rounds.matchmaking.milestones import Committed
+from shoal.protocol.tensors.compression import codec
+from shoal.protocol.tensors.reduction import MeanReducer
 from tests.integration.test_network import eventually
 
 RUN = RunId(content_hash(b"sockets that break"))
@@ -103,7 +103,7 @@ class Peer:
 
     def ends(self) -> list[Sender | Receiver]:
         """Of all bulk sockets that are open."""
-        between = [each.payloads for each in self.network._neighbours]
+        between = [each.payloads for each in self.network._peers]
         senders = [sender for each in between for sender in each._carrier._senders]
         return [*senders, *(receiver for each in between for receiver in each._receivers)]
 

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shoal.node.exits import Exit
-from shoal.node.health import verdict
-from shoal.node.launch import foreground_argv
-from shoal.node.options import NodeSettings
-from shoal.node.up.processes import Children
-from tests.integration.nodes import RealNode, until
+from shoal.node.api.status import verdict
+from shoal.node.base.exits import Exit
+from shoal.node.base.options import NodeSettings
+from shoal.node.client.launch import foreground_argv
+from shoal.node.client.up.processes import Children
+from tests.integration.nodes import RealNode, until, words_of
 from tests.integration.test_node import MANIFEST
 from tests.terminals import Terminal
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 @pytest.mark.slow
@@ -32,10 +26,7 @@ def test_a_run_goes_on_when_all_its_nodes_are_back(children: Children, tmp_path:
     manifest = tmp_path / "run.toml"
     manifest.write_text(MANIFEST)
     creator, second, third = nodes = [RealNode(tmp_path / name) for name in ("creator", "second", "third")]
-
-    def words() -> str:
-        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
-
+    words = partial(words_of, *nodes)
     creator.start(children, create=manifest, train=False)
     until(lambda: creator.row(), "the run", words)
     for node in (second, third):

@@ -16,32 +16,26 @@ from pathlib import Path
 import pytest
 
 from shoal.dht.link import format_link
-from shoal.node.home import Home
-from shoal.node.spec.manifest import parse_manifest, sign_manifest
-from shoal.node.up.processes import Children
-from shoal.protocol.errors import LocalError
-from shoal.protocol.identity import Identity
+from shoal.node.base.home import Home
+from shoal.node.client.up.processes import Children
+from shoal.node.manifest.manifest import parse_manifest, sign_manifest
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
-from shoal.protocol.network import Network
-from shoal.protocol.wire import Message
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 from tests.integration.nodes import PATIENCE, RealNode, until
 from tests.limits import MIB, in_control_group, with_address_space
 from tests.unit.checkpoint_kit import write
 
 GIANT = 'name = "giant"\n[model]\ndim = 16384\nlayers = 64\n'
 BIG = 'name = "big"\n[model]\ndim = 512\nlayers = 6\nhidden = 1024\n[rounds]\nmin_members = 2\n'  # 55 MB of parameters
-AT_ONCE, USUAL = 2.0, 0.3  # seconds: of a refusal, and of a command that does nothing, on a machine that is not busy
+AT_ONCE = 30.0  # seconds, on a machine that is busy; who makes such a model before it refuses it takes minutes
 SUM = (
     r"52,753,874,944 parameters \(196.5 GiB\) take 1.9 TiB for the node, which holds the state 2 times \(786.1 GiB\), "
     r"and 1.1 TiB more for its worker \(589.6 GiB for weights and gradients, 393.0 GiB for moments, .* in all"
 )
 FITS = r"has .* of memory, of which .* are free now. What would fit: .*dim = \d+"
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
 
 
 def shoal(home: Home, *arguments: str, prefix: tuple[str, ...] = ()) -> tuple[int, str, float]:
@@ -50,12 +44,6 @@ def shoal(home: Home, *arguments: str, prefix: tuple[str, ...] = ()) -> tuple[in
     begin, argv = time.monotonic(), [*prefix, sys.executable, "-P", "-m", "shoal.node", *arguments]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=PATIENCE)
     return done.returncode, done.stdout + done.stderr, time.monotonic() - begin
-
-
-def at_once() -> float:
-    """Seconds in which a refusal comes, on a machine that is as busy as this one just now."""
-    usual = min(shoal(Home(Path("/nowhere")), "version")[2] for _ in range(2))
-    return AT_ONCE * max(1.0, usual / USUAL)
 
 
 @contextmanager
@@ -98,14 +86,14 @@ def test_a_giant_is_refused_at_once_by_every_way_in(children: Children, tmp_path
     node = RealNode(tmp_path / "node").start(children)
     code, said, seconds = shoal(node.home, "run", "create", str(manifest))
     assert (code, re.search(SUM, said) is None, re.search(FITS, said) is None) == (1, False, False), said
-    assert seconds < at_once()
+    assert seconds < AT_ONCE
     with introducer(GIANT) as link:
         code, said, seconds = shoal(node.home, "run", "preview", link)
         assert (code, re.search(SUM, said) is None, re.search(FITS, said) is None) == (0, False, False), said
-        assert seconds < at_once()
+        assert seconds < AT_ONCE
         code, said, seconds = shoal(node.home, "run", "join", "--yes", link)
         assert (code, re.search(SUM, said) is None, re.search(FITS, said) is None) == (1, False, False), said
-        assert seconds < at_once()
+        assert seconds < AT_ONCE
         with pytest.raises(LocalError, match=r"393\.0 GiB for moments|too large for this machine"):
             node.client.join_run(link, train=False)  # also for the node alone
     assert node.client.status()["runs"] == []
@@ -118,7 +106,7 @@ def test_a_play_of_giants_begins_with_no_peer(tmp_path: Path) -> None:
     code, said, seconds = shoal(Home(tmp_path), "up", "--manifest", str(manifest), "--out", str(out))
     assert (code, re.search(SUM, said) is None, re.search(FITS, said) is None) == (1, False, False), said
     assert "; 4 of them take " in said
-    assert seconds < at_once()
+    assert seconds < AT_ONCE
     assert not out.exists()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.node.script.api import Run, create
-from shoal.node.up.processes import Children
+from shoal.node.client.script.api import Run, create
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import RealNode
 
 transformers: Any = pytest.importorskip("transformers", reason="pip install 'shoal[hf]'")
@@ -35,7 +35,7 @@ def model() -> Any:
 
 
 def trainer(run: Run, folder: Path, **more: Any) -> Any:
-    from shoal.node.script.hf import ShoalCallback
+    from shoal.node.client.script.hf import ShoalCallback
 
     samples = [{"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(32)]
     settings = {"max_steps": 4, "per_device_train_batch_size": 2, "report_to": [], "use_cpu": True}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from shoal.node.trainer.options import TrainerOptions
-from shoal.node.up.processes import Children
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import RealNode, until
 
 MANIFEST = """
@@ -29,12 +28,7 @@ start_members = 1
 """
 
 
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
-        yield started
-
-
+@pytest.mark.slow
 def test_what_the_owner_asks_for_is_what_the_worker_does_and_the_status_says(
     children: Children, tmp_path: Path
 ) -> None:

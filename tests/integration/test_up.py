@@ -66,7 +66,7 @@ def test_a_death_and_an_arrival(tmp_path: Path) -> None:
     assert "peer-4 joined the run" in report
     for phase in ("training", "reducing", "preparing", "applying"):
         assert f'class="bar {phase}"' in report
-    assert (tmp_path / "out" / "loss.png").exists()
+    assert (tmp_path / "out" / "loss.svg").exists()
     assert not left_behind(tmp_path)
 
 

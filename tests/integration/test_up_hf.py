@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.spec.manifest import load_manifest
-from shoal.node.spec.model import HfSpec
+from shoal.node.manifest.manifest import load_manifest
+from shoal.node.manifest.model import HfSpec
 from tests.hf_kit import CONFIG, base_folder, needs
 from tests.integration.test_up import PATIENCE, left_behind
 from tests.unit.models.test_tokens import SENTENCES, tokenizer

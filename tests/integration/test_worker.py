@@ -18,18 +18,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.node.logs import MAX_LOG
-from shoal.node.spec.manifest import DataSpec, Manifest, ModelSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.worker import watchdog
-from shoal.node.worker.ended import ALIKE
-from shoal.node.worker.link import WorkerLink
-from shoal.node.worker.messages import Contribution, Finished, Progress, Train
-from shoal.node.worker.process import BUILT_IN, WorkerSettings, worker_process
-from shoal.node.worker.shm import FloatArray
-from shoal.node.worker.vectors import Sizes
-from shoal.node.worker.workers import Worker
-from shoal.protocol.errors import LocalError
+from shoal.node.base.logs import MAX_LOG
+from shoal.node.ipc.ended import ALIKE
+from shoal.node.ipc.link import WorkerLink
+from shoal.node.ipc.messages import Contribution, Finished, Progress, Train
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.ipc.vectors import Sizes
+from shoal.node.manifest.manifest import DataSpec, Manifest, ModelSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.supervisor import liveness
+from shoal.node.supervisor.process import BUILT_IN, WorkerSettings, worker_process
+from shoal.node.supervisor.workers import Worker
+from shoal.protocol.base.errors import LocalError
 
 SIZE = 1000
 PATIENCE = 120.0  # seconds; torch takes a few to import on a busy machine
@@ -39,8 +39,8 @@ PATIENCE = 120.0  # seconds; torch takes a few to import on a busy machine
 SCRIPT = """
     import queue, sys, threading, time
     from pathlib import Path
-    from shoal.node.worker.link import WorkerLink
-    from shoal.node.worker.messages import Contribution, Failed, HandIn, Progress, Stop, Train
+    from shoal.node.ipc.link import WorkerLink
+    from shoal.node.ipc.messages import Contribution, Failed, HandIn, Progress, Stop, Train
 
     link = WorkerLink.connect(Path(sys.argv[2]))
     while not isinstance(order := link.receive(), Stop):
@@ -402,8 +402,8 @@ async def test_a_stopped_worker_that_ignores_everything_is_killed(tmp_path: Path
 
 @pytest.mark.asyncio
 async def test_a_worker_that_hangs_is_killed_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "LOOK", 0.02)
-    monkeypatch.setattr(watchdog, "LEAST", 1.0)
+    monkeypatch.setattr(liveness, "LOOK", 0.02)
+    monkeypatch.setattr(liveness, "HANG_LEAST", 1.0)
     async with supervised(script_settings(tmp_path)) as (worker, seen):
         await worker.train(train(1, 97), [vector(0)])
         await seen.until(lambda: len(seen.progress) == 2)
@@ -480,8 +480,8 @@ TINY = Manifest(
 
 def built_in_settings(folder: Path, inner_steps: int = 8) -> tuple[WorkerSettings, FloatArray]:
     """Settings of a worker of the tiny model, and the model's first parameters."""
-    from shoal.node.models.registry import build
-    from shoal.node.state.layout import Layout
+    from shoal.node.training.models.layout import Layout
+    from shoal.node.training.models.registry import build
 
     text = folder / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog\n" * 200, encoding="utf-8")
@@ -574,7 +574,7 @@ async def test_the_built_in_worker_ends_when_its_daemon_is_killed(tmp_path: Path
     assert is_alive(pid)
     process.kill()
     await process.wait()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while is_alive(pid):
         assert time.monotonic() < deadline, f"worker {pid} outlives its daemon"
         await asyncio.sleep(0.01)
@@ -585,10 +585,10 @@ DAEMON = """
     import asyncio, sys
     from pathlib import Path
     import numpy as np
-    from shoal.node.worker.messages import Train
-    from shoal.node.worker.process import WorkerSettings
-    from shoal.node.worker.vectors import Sizes
-    from shoal.node.worker.workers import Worker
+    from shoal.node.ipc.messages import Train
+    from shoal.node.supervisor.process import WorkerSettings
+    from shoal.node.ipc.vectors import Sizes
+    from shoal.node.supervisor.workers import Worker
 
     folder = Path(sys.argv[1])
     settings = WorkerSettings(folder=folder, log=folder / "worker.log", manifest=bytes.fromhex(sys.argv[3]),

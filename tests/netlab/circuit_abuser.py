@@ -24,14 +24,14 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, StopMessage
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerInfo
 
-from shoal.protocol.circuit.book import Refused, Status
-from shoal.protocol.circuit.client import Client
-from shoal.protocol.circuit.speech import HOP, hear, say, status_of, stop_answer
-from shoal.protocol.errors import TransportError
-from shoal.protocol.host import TrioHost
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
-from shoal.protocol.transport import Stream, Transport
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.circuit.book import Refused, Status
+from shoal.protocol.net.circuit.client import Client
+from shoal.protocol.net.circuit.speech import HOP, hear, say, status_of, stop_answer
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.net.transport.host import TrioHost
+from shoal.protocol.net.transport.transport import Stream, Transport
 
 WORDS = "/test/words/1"
 NAMES = 8

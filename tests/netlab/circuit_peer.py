@@ -20,14 +20,13 @@ import sys
 import time
 from typing import Any
 
-from shoal.protocol.addresses import is_loopback, reachable_at
-from shoal.protocol.circuit.mapping import Mapping
-from shoal.protocol.dialing import host_of
-from shoal.protocol.errors import TransportError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
-from shoal.protocol.racing import first_answer
-from shoal.protocol.transport import Connection, Stream, Transport
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.circuit.nat import NatMapping
+from shoal.protocol.net.peers.dialing import first_answer, host_of
+from shoal.protocol.net.system.addresses import is_loopback, reachable_at
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.net.transport.transport import Connection, Stream, Transport
 
 WORDS = "/test/words/1"
 TRY = 2.0  # seconds for who may not be there
@@ -55,7 +54,7 @@ class Peer:
             stream.reset()
 
     async def meet(self, relays: list[list[str]]) -> dict[str, Any]:
-        mapping = Mapping()
+        mapping = NatMapping()
         circuits: list[str] = []
         for peer, address in relays:
             await self.transport.dial(PeerId(peer), address, LIMIT)

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shoal.node.spec.manifest import parse_manifest
-from shoal.node.up.processes import Child, Children
+from shoal.node.client.up.processes import Child, Children
+from shoal.node.manifest.manifest import parse_manifest
 from tests.integration.asking_kit import NOTHING, TINY, plant, text_of
 from tests.integration.nodes import until
 from tests.netlab.lab import Lab

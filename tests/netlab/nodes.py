@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shoal.node.client import Answer, Client
-from shoal.node.home import Home
-from shoal.node.launch import foreground_argv
-from shoal.node.options import NodeSettings
-from shoal.node.up.processes import Child, Children
-from shoal.protocol.errors import ShoalError
+from shoal.node.api.client import Client
+from shoal.node.base.home import Home
+from shoal.node.base.options import NodeSettings
+from shoal.node.client.launch import foreground_argv
+from shoal.node.client.up.processes import Child, Children
+from shoal.protocol.base.errors import ShoalError
 from tests.netlab.segments import Host
 
 
@@ -51,7 +51,7 @@ class LabNode:
             return self.host.on(lambda: what(Client(self.home)))
         return None
 
-    def status(self) -> Answer:
+    def status(self) -> Any:
         """Its status; empty while it does not answer."""
         return self.ask(lambda client: client.status()) or {}
 

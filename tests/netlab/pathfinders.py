@@ -18,14 +18,14 @@ from typing import TypeVar
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.reaching import Reaching
 from shoal.node.peers.relaying import Relaying
-from shoal.node.run.remembered import PeerCache
-from shoal.protocol.errors import TransportError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
+from shoal.node.peers.remembered import PeerCache
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.paths import RELAYED
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.network import Network
-from shoal.protocol.paths import RELAYED
-from shoal.protocol.wire import Message
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 from tests.netlab.segments import Host
 
 PAUSE = 0.05  # seconds between two tries to reach somebody
@@ -135,9 +135,8 @@ class Pathfinder:
             await self.network.close()
 
     def _on_call(self, peer: PeerId, message: Message) -> Message | Awaitable[Message]:
-        if self.discovery.handles(message):
-            return self.discovery.on_call(peer, message)
-        return Refused("this node finds paths, and does nothing else")
+        serve = self.discovery.calls().get(type(message))
+        return serve(peer, message) if serve is not None else Refused("this node finds paths, and does nothing else")
 
     def _on_link(self, peer: PeerId, up: bool) -> None:
         self.discovery.link(peer, up)

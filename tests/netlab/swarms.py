@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 from tests.integration.test_node import MANIFEST
 from tests.netlab.internet import Outside
 from tests.netlab.lab import Lab

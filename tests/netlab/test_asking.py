@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 from tests.netlab.experts import Family, Seat, Written
 from tests.netlab.lab import Lab
 from tests.netlab.links import Link
@@ -17,6 +17,7 @@ LINE = Link(delay=0.015)  # a round trip of 60 ms between two, of 120 by a relay
 LOSSY = Link(delay=0.015, loss=0.01)
 PUNCHED, RELAYED = ("home-drop", "home-double"), ("home-symmetric", "home-symmetric")
 LENGTH = 80  # tokens of a text
+TWIN = (pytest.mark.slow, pytest.mark.patient)  # of a test that runs with the tiers
 
 
 def show(title: str, written: list[Written]) -> None:
@@ -35,7 +36,7 @@ def test_a_server_at_home_asks_an_expert_on_a_public_peer(lab: Lab, children: Ch
     show("from home to a public peer", written)
 
 
-@pytest.mark.parametrize("places", [PUNCHED, pytest.param(RELAYED, marks=pytest.mark.slow)], ids="+".join)
+@pytest.mark.parametrize("places", [PUNCHED, pytest.param(RELAYED, marks=TWIN)], ids="+".join)
 def test_a_server_at_home_asks_an_expert_at_another_home(
     lab: Lab, children: Children, tmp_path: Path, places: tuple[str, str]
 ) -> None:

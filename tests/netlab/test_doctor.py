@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shoal.node.client import Answer
-from shoal.node.exits import Exit
-from shoal.node.up.processes import Children
+from shoal.node.api.answers import Answer
+from shoal.node.base.exits import Exit
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import until
 from tests.netlab.lab import Lab
 from tests.netlab.links import Link

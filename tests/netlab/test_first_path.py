@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.protocol.paths import PUNCHED
+from shoal.protocol.base.paths import PUNCHED
 from tests.integration.nodes import until
 from tests.netlab.gates import KEEPS_PORTS
 from tests.netlab.lab import Lab

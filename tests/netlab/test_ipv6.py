@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.up.processes import Children
-from shoal.protocol.identity import Identity
-from shoal.protocol.network import Network
-from shoal.protocol.racing import STAGGER
+from shoal.node.client.up.processes import Children
+from shoal.protocol.net.peers.dialing import STAGGER
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 from tests.integration.nodes import until
 from tests.integration.test_node import MANIFEST
 from tests.netlab.gates import KEEPS_PORTS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import until
 from tests.netlab.lab import Lab
 from tests.netlab.links import Link

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.protocol.bulk.carrier import MOST
+from shoal.protocol.net.bulk.carrier import MOST
 from tests.netlab.lab import Lab
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "lab.py"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.client import Client
-from shoal.node.up.processes import Children
+from shoal.node.api.client import Client
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import until
 from tests.integration.test_node import MANIFEST
 from tests.netlab.internet import open_tun

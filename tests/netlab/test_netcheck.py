@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shoal.node.exits import Exit
-from shoal.node.up.processes import Children
+from shoal.node.base.exits import Exit
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import until
 from tests.netlab.lab import Lab
 from tests.netlab.links import Link

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.exits import Exit
-from shoal.node.health import verdict
-from shoal.node.up.processes import Children
+from shoal.node.api.status import verdict
+from shoal.node.base.exits import Exit
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import until
 from tests.integration.test_node import MANIFEST
 from tests.netlab.lab import Lab

@@ -24,12 +24,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
-from shoal.node.netcheck.facts import Facts
-from shoal.node.netcheck.findings import report
-from shoal.node.service import Answer
-from shoal.protocol.circuit.forecast import Situation, forecast
-from shoal.protocol.ids import PeerId
-from shoal.protocol.paths import RELAYED
+from shoal.node.api.answers import Answer
+from shoal.node.daemon.diagnostics.node_checks import Facts, report
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.paths import RELAYED
+from shoal.protocol.net.circuit.nat import Situation, forecast
 from tests.netlab.lab import Lab
 from tests.netlab.links import Link
 from tests.netlab.places import PLACES, settle

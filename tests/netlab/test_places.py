@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from shoal.node.up.processes import Children
+from shoal.node.api.answers import Answer
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import until
 from tests.netlab.lab import Lab
 from tests.netlab.nodes import LabNode
@@ -35,5 +36,5 @@ def test_a_node_in_each_place_is_connected(lab: Lab, children: Children, tmp_pat
     print("", *(f"{place:<16}CONNECTED, {REACHABILITY[place]:<8}{since[place]:.1f} s" for place in PLACES), sep="\n")
 
 
-def is_settled(status: dict[str, object], reachability: str) -> bool:
+def is_settled(status: Answer, reachability: str) -> bool:
     return (status.get("state"), status.get("reachability")) == ("CONNECTED", reachability)

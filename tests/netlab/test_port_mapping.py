@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 from tests.integration.nodes import until
 from tests.netlab.gates import KEEPS_PORTS
 from tests.netlab.lab import Lab
@@ -19,6 +19,7 @@ from tests.netlab.nodes import LabNode
 from tests.netlab.places import CARRIER, MAPPING, settle
 
 PROTOCOLS = ("upnp", "nat-pmp")
+TWIN = (pytest.mark.slow, pytest.mark.patient)  # of a test that runs with the tiers
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -49,7 +50,7 @@ def test_a_node_is_public_by_its_mapping_which_ends_with_it(
     until(lambda: not mapper.mappings(), "the mapping to be removed", words(laptop))
 
 
-@pytest.mark.parametrize("protocol", [PROTOCOLS[0], pytest.param(PROTOCOLS[1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("protocol", [PROTOCOLS[0], pytest.param(PROTOCOLS[1], marks=TWIN)])
 def test_behind_another_nat_a_mapping_is_of_no_use_and_the_node_says_so(
     lab: Lab, children: Children, tmp_path: Path, protocol: str
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_node_that_was_told_not_to_asks_nobody(lab: Lab, children: Children, t
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 @pytest.mark.parametrize("place", MAPPING)
 def test_in_such_a_place_a_node_is_public(lab: Lab, children: Children, tmp_path: Path, place: str) -> None:
     server = LabNode(lab.internet.host("server"), tmp_path / "server").start(children)

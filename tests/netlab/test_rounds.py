@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from shoal.node.run.detours import CODE
-from shoal.node.up.processes import Children
-from shoal.protocol.paths import PATHS
+from shoal.node.client.up.processes import Children
+from shoal.node.run.relay_warning import CODE
+from shoal.protocol.base.paths import PATHS
 from tests.integration.nodes import until
 from tests.netlab.lab import Lab
 from tests.netlab.links import Link
@@ -53,7 +53,7 @@ class Swarm:
         """Before they begin: have the relays end each circuit when it has carried so many bytes."""
         for each in self.relays:
             each.before = (
-                f"from shoal.protocol.circuit import book; book.LIMITS = book.Limits(circuit_carries={carries})"
+                f"from shoal.protocol.net.circuit import book; book.LIMITS = book.Limits(circuit_carries={carries})"
             )
 
     def _node(self, host: Any, label: str) -> LabNode:

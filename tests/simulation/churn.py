@@ -6,7 +6,7 @@ import random
 from functools import partial
 from itertools import combinations
 
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from tests.simulation.faults import start_again
 from tests.simulation.oracle import Oracle
 from tests.simulation.swarm import Peer, Shape

@@ -21,7 +21,8 @@ from itertools import cycle
 from shoal.dht.effects import Effect
 from shoal.dht.kademlia import Kademlia
 from shoal.dht.keys import BITS, COPIES, K, node_id, place
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import (
     Contact,
     FindNode,
@@ -33,7 +34,6 @@ from shoal.protocol.messages.dht import (
     Stored,
     StoreResult,
 )
-from shoal.protocol.wire import Message
 from tests.simulation.dht_world import make_address, make_peer
 from tests.simulation.signing import FakeSigner
 

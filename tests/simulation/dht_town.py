@@ -21,8 +21,8 @@ from shoal.dht.effects import Got, Put
 from shoal.dht.kademlia import Kademlia
 from shoal.dht.keys import BITS, K, node_id
 from shoal.dht.record import make_record
-from shoal.protocol.effects import Event
-from shoal.protocol.ids import Digest, PeerId, digest
+from shoal.protocol.base.effects import Event
+from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.messages.dht import Record
 from tests.simulation.dht_world import DhtWorld, Node, Weather, make_peer
 from tests.simulation.signing import FakeSigner
@@ -105,9 +105,9 @@ class Town:
                 self.world.at(at + self.rng.uniform(60.0, 120.0), self._put, key, 2)
         self._plan(start + SETTLED + 180.0, end, gets, self._get)
         self._plan(start + SETTLED, end, max(10, gets // 10), self._get_missing)
-        gc.freeze()  # thousands of tables that live to the end: not to be searched for garbage again and again
+        gc.disable()  # thousands of tables that live to the end: not to be searched for garbage again and again
         self.world.run(seconds + PATIENCE)
-        gc.unfreeze()
+        gc.enable()
         return self.outcome
 
     def _plan(self, start: float, end: float, count: int, action: Callable[[], None]) -> None:

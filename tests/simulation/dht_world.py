@@ -18,13 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.dht.effects import Ask, Blamed, Effect
+from shoal.dht.effects import Blamed, Call, Effect
 from shoal.dht.kademlia import Kademlia
-from shoal.protocol.effects import Event, Tell, Timer
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Event, Tell, Timer
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import NODE_TAGS, Message, decode, encode
 from shoal.protocol.messages.dht import Contact
-from shoal.protocol.wire import NODE_TAGS, Message, decode, encode
 from tests.simulation.signing import FakeSigner
 
 SHELL_PATIENCE = 10.0  # seconds until a shell gives up
@@ -121,7 +121,7 @@ class DhtWorld:
     def carry_out(self, node: Node, effects: list[Effect]) -> None:
         """Do what a core wants."""
         for effect in effects:
-            if isinstance(effect, Ask):
+            if isinstance(effect, Call):
                 self._call(node, effect)
             elif isinstance(effect, Tell):
                 self._tell(node, effect.event)
@@ -137,14 +137,14 @@ class DhtWorld:
         if node.is_alive:
             self.carry_out(node, node.core.fire(self.now, timer))
 
-    def _call(self, node: Node, ask: Ask) -> None:
+    def _call(self, node: Node, ask: Call) -> None:
         self.calls[type(ask.message).__name__] += 1
         if self.rng.random() < self._weather.loss:
             self.at(self.now + SHELL_PATIENCE, self._fail, node, ask.number)
             return
         self.at(self.now + self._delay(), self._arrive, node, ask, encode(ask.message))
 
-    def _arrive(self, caller: Node, ask: Ask, frame: bytes) -> None:
+    def _arrive(self, caller: Node, ask: Call, frame: bytes) -> None:
         node = self.nodes.get(ask.to.peer)
         if node is None or not node.serves or not set(node.contact.addresses) & set(ask.to.addresses):
             self.at(self.now + SHELL_PATIENCE, self._fail, caller, ask.number)
@@ -158,7 +158,7 @@ class DhtWorld:
         self.at(self.now + self._delay(), self._answer, caller, ask, encode(answer))
         self.carry_out(node, effects)
 
-    def _answer(self, caller: Node, ask: Ask, frame: bytes) -> None:
+    def _answer(self, caller: Node, ask: Call, frame: bytes) -> None:
         if caller.is_alive:
             answer: Message = decode(frame, ask.to.peer, tags=NODE_TAGS)
             self.carry_out(caller, caller.core.answered(self.now, ask.number, answer))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgpack
 
-from shoal.protocol.errors import PayloadError
-from shoal.protocol.wire import Payload
+from shoal.protocol.base.errors import PayloadError
+from shoal.protocol.base.wire import Payload
 
 POISON = b"poison"  # as contribution or mean: what no codec makes
 LONGEST = 200  # bytes of a contribution

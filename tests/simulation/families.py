@@ -9,15 +9,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from shoal.node.experts.claims import Claim, Claims, Release, Take, Yield, draw
-from shoal.node.experts.leases import LOOK, RENEW, SETTLE
+from shoal.node.experts.claims import LOOK, RENEW, SETTLE, Claim, Claims, Release, Take, Yield, draw
 from shoal.node.experts.parts import last_round
 from shoal.node.experts.view import Listed, View
-from shoal.node.spec.manifest import Manifest, parse_manifest
-from shoal.node.spec.requirements import parameters
-from shoal.protocol.ids import PeerId, digest
+from shoal.node.manifest.manifest import Manifest, parse_manifest
+from shoal.node.manifest.requirements import parameters
+from shoal.protocol.base.ids import PeerId, digest
+from shoal.protocol.base.signing import signed
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
-from shoal.protocol.signing import signed
 from tests.simulation.promises import Violation
 from tests.simulation.signing import FakeSigner
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from tests.simulation.node import Node
 from tests.simulation.world import Step, World
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeGuard
 
-from shoal.protocol.effects import Effect, Send
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.rounds import Leave
-from shoal.protocol.wire import Message
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
 from tests.simulation.oracle import Oracle

@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from shoal.protocol.certificate import genesis, next_history, proposal_digest
-from shoal.protocol.effects import Effect, Persist, Send
-from shoal.protocol.ids import Digest, PeerId, RunId
+from shoal.protocol.base.effects import Effect, Persist, Send
+from shoal.protocol.base.ids import Digest, PeerId, RunId
 from shoal.protocol.messages.rounds import (
     Ballot,
     Join,
@@ -27,6 +26,7 @@ from shoal.protocol.messages.rounds import (
     Proposal,
     VoteRecord,
 )
+from shoal.protocol.rounds.agreement.certificate import genesis, next_history, proposal_digest
 from tests.simulation.promises import Violation
 from tests.simulation.signing import check_signed
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from tests.simulation.uplink import Detour, Uplink
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from shoal.protocol.effects import Effect, Event, Timer
-from shoal.protocol.ids import NO_DIGEST, PeerId
-from shoal.protocol.membership import Membership
+from shoal.protocol.base.effects import Effect, Event, Timer
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.wire import Message
+from shoal.protocol.membership.membership import Membership
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.wire import Message
 from tests.simulation.links import WAN, Link
 from tests.simulation.node import Node
 from tests.simulation.signing import FakeSigner
@@ -63,12 +63,15 @@ def names(count: int) -> list[PeerId]:
     return [PeerId(f"peer-{index:03d}") for index in range(count)]
 
 
+STRANGER = PeerId("peer-stranger")  # nobody tells it about anybody
+
+
 def start_swarm(count: int, seed: int, link: Link = WAN, *, unnoticed: float = 0.0, seeds: int = 2) -> Swarm:
     """`count` members, started together, that know the first `seeds` of them."""
     peers = names(count)
 
     def make(peer: PeerId, now: float, disk: Disk, rng: random.Random) -> MemberNode:
-        return MemberNode(peer, peers[:seeds], rng)
+        return MemberNode(peer, [] if peer == STRANGER else peers[:seeds], rng)
 
     world = World(make, seed, link, unnoticed=unnoticed)
     for peer in peers:
@@ -103,4 +106,4 @@ def told(world: Swarm, kind: type[Event]) -> list[Event]:
 def let_rest(world: Swarm, may_rest: bool) -> None:
     """Whether they are outside of a round, as the owners of all memberships say."""
     for peer in world.living():
-        world.command(peer, lambda node, now: node.membership.calm.let_rest(now, may_rest))
+        world.command(peer, lambda node, now: node.membership.probing.let_rest(now, may_rest))

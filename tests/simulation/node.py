@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shoal.protocol.effects import Effect, Event, Timer
-from shoal.protocol.ids import PeerId
-from shoal.protocol.wire import Message
+from shoal.protocol.base.effects import Effect, Event, Timer
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 
 
 class Node:

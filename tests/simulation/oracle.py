@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import msgpack
 
-from shoal.protocol.certificate import in_mask
-from shoal.protocol.effects import Effect
-from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.milestones import Aborted
-from shoal.protocol.shelf import Decision
+from shoal.protocol.base.effects import Effect
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.rounds.agreement.certificate import in_mask
+from shoal.protocol.rounds.allreduce.shelf import Decision
+from shoal.protocol.rounds.matchmaking.milestones import Aborted
 from tests.simulation.ledger import Ledger
 from tests.simulation.promises import Violation
 from tests.simulation.proofs import Proofs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.rounds import Leave, PreparedValue
 from tests.simulation.ledger import Ledger, Voters, is_majority
 from tests.simulation.oracle import Oracle

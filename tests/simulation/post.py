@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from tests.simulation.links import Network
 from tests.simulation.node import Node
 from tests.simulation.process import Process

@@ -6,8 +6,8 @@ import hashlib
 import struct
 from typing import Any, Generic, TypeVar
 
-from shoal.protocol.ids import PeerId
-from shoal.protocol.wire import Message, decode, encode
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message, decode, encode
 from tests.simulation.node import Node
 from tests.simulation.uplink import Uplink
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import msgpack
 
-from shoal.protocol.certificate import proposal_digest, result_digest
-from shoal.protocol.effects import Effect, Send
-from shoal.protocol.ids import PeerId, result_hash
+from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.ids import PeerId, result_hash
 from shoal.protocol.messages.rounds import Certificate, Prepared, Proposal, Roster
-from shoal.protocol.shelf import Decision
+from shoal.protocol.rounds.agreement.certificate import proposal_digest, result_digest
+from shoal.protocol.rounds.allreduce.shelf import Decision
 from tests.simulation.ledger import Ledger, Voters, is_majority
 from tests.simulation.promises import Violation
 from tests.simulation.signing import check_signed

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.transfer import StateChunk
-from shoal.protocol.rest import Rest
-from shoal.protocol.wire import Message
+from shoal.protocol.rounds.rest import Rest
 from tests.simulation.process import through_codec
 
 WORDS, STATE = "rest-", "state-"

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from itertools import product
 
-from shoal.protocol.effects import Effect
-from shoal.protocol.ids import PeerId, content_hash
-from shoal.protocol.roster import Base, rank
-from shoal.protocol.round import Round
+from shoal.protocol.base.effects import Effect
+from shoal.protocol.base.ids import PeerId, content_hash
+from shoal.protocol.rounds.agreement.roster import Base, rank
+from shoal.protocol.rounds.round import Round
 from tests.simulation.campaign import build
 from tests.simulation.faults import At, During, Fault, FaultPlan
 from tests.simulation.links import LAN, Link

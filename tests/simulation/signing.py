@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
-from shoal.protocol.signing import check_signature
-from shoal.protocol.wire import Message
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.signing import check_signature
+from shoal.protocol.base.wire import Message
 from tests.simulation.promises import Violation
 
 SIZE = 16

@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.protocol.effects import Send
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Send
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.rounds import Contribution, Reassign
 from tests.simulation.campaign import described
 from tests.simulation.links import Link

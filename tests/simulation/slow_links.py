@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.protocol.effects import Send
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Send
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.rounds import Contribution, Fetched, Final
-from shoal.protocol.wire import Message
 from tests.simulation.links import Link
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import Process

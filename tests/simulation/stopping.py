@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.rounds import VoteRecord
-from shoal.protocol.wire import Message
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
 from tests.simulation.oracle import Oracle

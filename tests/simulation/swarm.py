@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 import msgpack
 
-from shoal.protocol.allreduce import Blamed
-from shoal.protocol.apart import Standing
-from shoal.protocol.attempt import Attempt
-from shoal.protocol.certificate import genesis
-from shoal.protocol.effects import Effect, Event, Timer, Wake
-from shoal.protocol.ids import PeerId, content_hash
-from shoal.protocol.member import PART, Member, RunFacts
-from shoal.protocol.milestones import Aborted, Committed, HandIn, Waiting
-from shoal.protocol.parting import Parted
-from shoal.protocol.roster import Base, Offer, Policy
-from shoal.protocol.shelf import Decision
-from shoal.protocol.transfer import StateReceived
-from shoal.protocol.wire import Message
+from shoal.protocol.base.effects import Effect, Event, Timer, Wake
+from shoal.protocol.base.ids import PeerId, content_hash
+from shoal.protocol.base.wire import Message
+from shoal.protocol.catchup.transfer import StateReceived
+from shoal.protocol.member.member import PART, Member, RunFacts
+from shoal.protocol.member.parting import Parted
+from shoal.protocol.rounds.agreement.apart import Standing
+from shoal.protocol.rounds.agreement.certificate import genesis
+from shoal.protocol.rounds.agreement.roster import Base, Offer, Policy
+from shoal.protocol.rounds.allreduce.allreduce import Blamed
+from shoal.protocol.rounds.allreduce.shelf import Decision
+from shoal.protocol.rounds.attempt import Attempt
+from shoal.protocol.rounds.matchmaking.milestones import Aborted, Committed, HandIn, Waiting
 from tests.simulation.facts import FactReducer
 from tests.simulation.ledger import RUN
 from tests.simulation.node import Node

@@ -7,14 +7,15 @@ from functools import partial
 
 import pytest
 
-from shoal.protocol.milestones import Committed
+from shoal.protocol.rounds.matchmaking.milestones import Committed
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
 from tests.simulation.peace import make_peace
+from tests.simulation.seeds import seeds
 from tests.simulation.swarm import TRAINING, Peer, Shape, peers_named
 from tests.simulation.world import World
 
-SEEDS = range(16)
+SEEDS = seeds(5, 16)
 SLACKS = (0.0, 60.0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.swarm import Shape, peers_named

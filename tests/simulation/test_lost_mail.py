@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol import mailbox
+from shoal.protocol.rounds import mailbox
 from tests.simulation.campaign import build
 from tests.simulation.links import Link
 from tests.simulation.swarm import peers_named

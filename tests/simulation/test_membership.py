@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from shoal.protocol.calm import EXCHANGES_MOST, MOST_OF_TWO, PROBES, PROBES_VARY
-from shoal.protocol.ids import PeerId
-from shoal.protocol.members import PeerDown, PeerLeft, PeerSuspected, State
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.membership.adaptive_probing import EXCHANGES_MOST, MOST_OF_TWO, PROBES, PROBES_VARY
+from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerSuspected, State
 from tests.simulation.faults import FaultPlan
 from tests.simulation.links import LAN, WAN, Link
-from tests.simulation.members import Swarm, agree, let_rest, names, settled_swarm, start_swarm, status, told
+from tests.simulation.members import STRANGER, Swarm, agree, let_rest, names, settled_swarm, start_swarm, status, told
+from tests.simulation.seeds import seeds
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,11 +58,8 @@ def test_a_status_reaches_everybody_soon() -> None:
 
 def test_a_seedless_pair_is_joined_by_a_link() -> None:
     world = settled_swarm(4, seed=3)
-    stranger = PeerId("peer-stranger")
-    world.start(stranger)
-    node = world.node(stranger)
-    node.membership._exchange._seeds.clear()  # nobody told it about anybody
-    world.command(world.living()[2], lambda node, now: node.membership.link_up(now, stranger))
+    world.start(STRANGER)
+    world.command(world.living()[2], lambda node, now: node.membership.link_up(now, STRANGER))
     assert world.run_until(lambda: agree(world), within=5.0) < 1.0
 
 
@@ -200,7 +198,7 @@ def test_a_run_at_rest_says_little_and_news_end_the_rest() -> None:
     assert rate(world, 60.0) > awake / 3
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(4, 15))
 @pytest.mark.parametrize("half", [1, 2, 3])
 def test_half_of_a_run_at_rest_is_missed_in_time(half: int, seed: int) -> None:
     world = settled_swarm(2 * half, seed, unnoticed=1.0)
@@ -282,7 +280,7 @@ def test_halves_find_each_other_after_the_cut(count: int) -> None:
     world.run_until(lambda: agree(world), within=70.0)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(4, 8))
 def test_after_any_misfortune_the_living_agree_on_who_lives(seed: int) -> None:
     peers = names(8)
     link = Link(delay=0.02, jitter=0.2, loss=0.02, duplicate=0.05)

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from shoal.protocol.effects import Effect, Event, Timer, Wake
-from shoal.protocol.estimate import Estimate
-from shoal.protocol.ids import PeerId
-from shoal.protocol.outbox import Outbox
-from shoal.protocol.pair import PAIR_MESSAGES, Exchanged, PairExchange, Pairing, PartnerLost, usual_length
-from shoal.protocol.wire import Message
+from shoal.protocol.base.effects import Effect, Event, Timer, Wake
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
+from shoal.protocol.replicas.pair import PAIR_MESSAGES, Exchanged, PairExchange, Pairing, PartnerLost, usual_length
+from shoal.protocol.rounds.allreduce.outbox import Outbox
 from tests.simulation.links import Link
 from tests.simulation.node import Node
 from tests.simulation.world import Disk, World

@@ -11,22 +11,23 @@ import random
 import msgpack
 import pytest
 
-from shoal.protocol.certificate import genesis
-from shoal.protocol.effects import Effect, Event, Timer, Wake
-from shoal.protocol.ids import Digest, PeerId, content_hash
-from shoal.protocol.member import part_of
-from shoal.protocol.members import PeerDown, PeerUp
-from shoal.protocol.membership import Membership
-from shoal.protocol.milestones import Committed
-from shoal.protocol.presence import MEMBERSHIP_MESSAGES
-from shoal.protocol.roster import Base, Offer, Policy
-from shoal.protocol.rounds import Rounds
-from shoal.protocol.wire import Message
+from shoal.protocol.base.effects import Effect, Event, Timer, Wake
+from shoal.protocol.base.ids import Digest, PeerId, content_hash
+from shoal.protocol.base.wire import Message
+from shoal.protocol.member.member import part_of
+from shoal.protocol.member.presence import MEMBERSHIP_MESSAGES
+from shoal.protocol.membership.members import PeerDown, PeerUp
+from shoal.protocol.membership.membership import Membership
+from shoal.protocol.rounds.agreement.certificate import genesis
+from shoal.protocol.rounds.agreement.roster import Base, Offer, Policy
+from shoal.protocol.rounds.matchmaking.milestones import Committed
+from shoal.protocol.rounds.rounds import Rounds
 from tests.simulation.facts import FactReducer
 from tests.simulation.ledger import RUN
 from tests.simulation.links import Link
 from tests.simulation.members import status
 from tests.simulation.node import Node
+from tests.simulation.seeds import seeds
 from tests.simulation.signing import FakeSigner
 from tests.simulation.swarm import peers_named
 from tests.simulation.world import Disk, World
@@ -103,7 +104,7 @@ class Fragments(Node):
         return self.parts[0].phase
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_two_chains_of_rounds_do_not_touch_each_other(seed: int) -> None:
     def make(peer: PeerId, now: float, disk: Disk, rng: random.Random) -> Fragments:
         return Fragments(peer, disk, rng)

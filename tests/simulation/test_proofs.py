@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.base.signing import signed
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Proposal, Roster
-from shoal.protocol.shelf import Decision
-from shoal.protocol.signing import signed
+from shoal.protocol.rounds.allreduce.shelf import Decision
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.oracle import Oracle

@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from shoal.protocol.effects import Effect, Send
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import MAX_INT
 from shoal.protocol.messages.replicas import GetReplica
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
 from shoal.protocol.replicas.events import Exchanged, Lapse
-from shoal.protocol.wire import MAX_INT
 from tests.simulation.links import WAN
 from tests.simulation.replicas import ABSURD, STATE_CHUNKS, Oracle, Replica, Shape, build
 from tests.simulation.swarm import peers_named

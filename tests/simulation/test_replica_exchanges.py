@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.protocol.ids import PeerId
-from shoal.protocol.pair import LEAST
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.replicas.pair import LEAST
 from tests.simulation.links import WAN
 from tests.simulation.replicas import Oracle, Replica, Shape, build
 from tests.simulation.swarm import peers_named

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from shoal.protocol.effects import Effect, Send
-from shoal.protocol.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.messages.replicas import Decline, Meet, Refusal
 from shoal.protocol.replicas.meeting import pairs
 from tests.simulation.links import WAN

@@ -9,14 +9,14 @@ from functools import partial
 import msgpack
 import pytest
 
-from shoal.protocol.donor import Donor
-from shoal.protocol.effects import Effect, Send, Tell
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Effect, Send, Tell
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.catchup.donor import Donor
 from shoal.protocol.messages.rounds import Contribution
-from shoal.protocol.pair import EPOCH, PAIR_MESSAGES, PairExchange
 from shoal.protocol.replicas import round as one_round
 from shoal.protocol.replicas import rounds
 from shoal.protocol.replicas.member import ReplicaMember
+from shoal.protocol.replicas.pair import EPOCH, PAIR_MESSAGES, PairExchange
 from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
 from tests.simulation.links import WAN
 from tests.simulation.promises import Violation

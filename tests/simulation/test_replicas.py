@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.replicas.events import Lapse
 from shoal.protocol.replicas.meeting import pairs
 from tests.simulation.links import LAN, WAN, Link

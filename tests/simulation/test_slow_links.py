@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.attempt import Attempt
-from shoal.protocol.ids import PeerId
-from shoal.protocol.shares import FASTEST, Claim, Load, share
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.rounds.agreement.shares import FASTEST, Claim, Load, share
+from shoal.protocol.rounds.attempt import Attempt
 from tests.simulation.oracle import Oracle
+from tests.simulation.seeds import seeds
 from tests.simulation.slow_links import MBIT, HomeWorld, home_swarm, run_to, unequal
 from tests.simulation.swarm import TRAINING
 from tests.simulation.uplink import PAYLOAD
@@ -65,7 +66,7 @@ def test_a_round_of_many_minutes() -> None:
     assert_smooth(world, oracle, 1)
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3, 4])
+@pytest.mark.parametrize("seed", [0, 3])
 def test_unequal_links(seed: int) -> None:
     world, oracle = home_swarm(seed, unequal(seed), CHUNKS)
     run_to(world, 2, HOUR)
@@ -73,7 +74,7 @@ def test_unequal_links(seed: int) -> None:
         assert_smooth(world, oracle, round)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_unequal_links_that_are_known_take_as_long_as_they_must(seed: int) -> None:
     rates = unequal(seed)
     world, oracle = home_swarm(seed, rates, CHUNKS, measured=True)
@@ -102,7 +103,7 @@ def test_who_still_lacks_bytes_when_it_is_to_vote_says_so() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4, 34))
+@pytest.mark.parametrize("seed", [2, *range(4, 34)])
 def test_many_unequal_links(seed: int) -> None:
     world, oracle = home_swarm(seed, unequal(seed), 2 * CHUNKS)
     run_to(world, 2, 4 * HOUR)
@@ -140,7 +141,7 @@ def test_a_member_that_sends_no_more_is_given_up(rate: float) -> None:
 
 
 @pytest.mark.parametrize("rate", [10.0, 1000.0])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_a_path_that_swallows_payloads_costs_one_contribution(seed: int, rate: float) -> None:
     world, oracle = home_swarm(seed, [rate * MBIT] * 5, CHUNKS)
     run_to(world, 1, HOUR)

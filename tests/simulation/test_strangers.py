@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shoal.protocol.messages
-from shoal.protocol.effects import Effect, Send
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import Digest, PeerId, RunId
-from shoal.protocol.signing import signed
-from shoal.protocol.wire import Message, Payload, decode, encode, table
+from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import Digest, PeerId, RunId
+from shoal.protocol.base.signing import signed
+from shoal.protocol.base.wire import Message, Payload, decode, encode, table
 from tests.simulation import replicas
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
@@ -76,12 +76,13 @@ def as_signed(message: Message, author: PeerId) -> Message:
     return signed(message, FakeSigner(author)) if hasattr(message, "signature") else message
 
 
+FEW = settings(max_examples=settings().max_examples // 6)  # each is a swarm, and 30 messages at least
 REPLICA_KINDS = [kind for tag, kind in table().items() if tag in (25, 27, 42, 44, 45, 46, 47, 54, 55, 56, 57)]
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1.5, 1.9, 2.1, 4.4, 9.0])
 @given(data=st.data())
-@settings(max_examples=8)
+@FEW
 def test_a_member_with_a_replica_survives_any_message(seconds: float, data: st.DataObject) -> None:
     """Most are of kinds that it takes, so that they come far; and its timers fire on what they have left behind."""
     world, _ = replicas.build(1, len(PEERS), LAN)
@@ -106,7 +107,7 @@ def test_a_member_with_a_replica_survives_any_message(seconds: float, data: st.D
 
 @pytest.mark.parametrize("seconds", [0.1, 1.5, 2.1, 2.3, 4.4, 9.0])
 @given(data=st.data())
-@settings(max_examples=8)
+@FEW
 def test_a_member_survives_any_message(seconds: float, data: st.DataObject) -> None:
     world, oracle = build(1, len(PEERS), LAN)
     world.run(seconds)

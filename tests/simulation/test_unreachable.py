@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.effects import Effect, Send
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.rounds import Contribution
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.oracle import Oracle
+from tests.simulation.seeds import seeds
 from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
@@ -30,7 +31,7 @@ def _swarm(seed: int, unreachable: list[PeerId]) -> tuple[World[Peer], Oracle, l
     return world, oracle, owners
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(3, 5))
 def test_they_take_part_and_own_nothing_whoever_dies(seed: int) -> None:
     unreachable = [NAMES[seed], NAMES[(seed + 2) % 5]]
     world, oracle, owners = _swarm(seed, unreachable)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol import calm
-from shoal.protocol.effects import Effect
+from shoal.protocol.base.effects import Effect
+from shoal.protocol.membership import adaptive_probing
 from tests.simulation import swarm
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
+from tests.simulation.seeds import seeds
 from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
@@ -24,7 +25,7 @@ def resting(world: World[Peer]) -> list[bool]:
     found: list[bool] = []
 
     def note(node: Peer, now: float) -> list[Effect]:
-        found.append(node.member.membership.calm.is_resting(now))
+        found.append(node.member.membership.probing.is_resting(now))
         return []
 
     for peer in world.living():
@@ -32,13 +33,13 @@ def resting(world: World[Peer]) -> list[bool]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3, 6))
 @pytest.mark.parametrize("may_rest", [False, True])
 def test_who_dies_as_a_round_begins_is_missed_as_soon_as_ever(
     monkeypatch: pytest.MonkeyPatch, may_rest: bool, seed: int
 ) -> None:
     if not may_rest:
-        monkeypatch.setattr(calm, "MOST", 1.0)
+        monkeypatch.setattr(adaptive_probing, "MOST", 1.0)
     monkeypatch.setattr(swarm, "TRAINING", TRAINING)
     shape = Shape(start_members=len(NAMES), min_members=len(NAMES), slack=2 * TRAINING)
     world, _ = build(seed, len(NAMES), LAN, shape, unnoticed=1.0)

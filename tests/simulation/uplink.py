@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.protocol.ids import PeerId
-from shoal.protocol.wire import Message
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 
 PAYLOAD = 1 << 20
 

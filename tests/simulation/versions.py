@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from shoal.protocol.donor import state_root
-from shoal.protocol.ids import Digest, content_hash
+from shoal.protocol.base.ids import Digest, content_hash
+from shoal.protocol.catchup.donor import state_root
 
 LAYOUT = b"simulated"
 

@@ -18,10 +18,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from shoal.protocol.effects import Effect, Persist, Send, Tell, Wake
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
-from shoal.protocol.wire import Message
+from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Wake
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from tests.simulation.links import Link, Network
 from tests.simulation.node import Node
 from tests.simulation.post import Post

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import torch
 
-from shoal.node.checkpoint.about import About
-from shoal.node.checkpoint.write import write_checkpoint
-from shoal.node.models.registry import layout_of
-from shoal.node.spec.manifest import Manifest, ModelSpec, RoundSpec
-from shoal.node.state.committed import CommittedState
-from shoal.node.state.shape import StateShape
-from shoal.node.worker.moments import moments_size
-from shoal.node.worker.shm import FloatArray
-from shoal.protocol.certificate import next_base
-from shoal.protocol.ids import Digest, PeerId
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.ipc.vectors import moments_size
+from shoal.node.manifest.manifest import Manifest, ModelSpec, RoundSpec
+from shoal.node.training.checkpoint.about import About
+from shoal.node.training.checkpoint.write import write_checkpoint
+from shoal.node.training.models.registry import layout_of
+from shoal.node.training.state.committed import CommittedState
+from shoal.node.training.state.shape import StateShape
+from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.messages.rounds import Proposal
+from shoal.protocol.rounds.agreement.certificate import next_base
 from tests.unit.state_kit import state_of
 
 ME, OTHER = PeerId("12D3KooWMe"), PeerId("12D3KooWOther")

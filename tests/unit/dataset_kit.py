@@ -7,14 +7,14 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from shoal.node.dataset.fetch import Wanted
-from shoal.node.dataset.pieces import PIECES, Blob
-from shoal.node.dataset.store import Dataset, Store
-from shoal.protocol.errors import TransportError
-from shoal.protocol.ids import PeerId
+from shoal.node.training.data.fetch import Wanted
+from shoal.node.training.data.pieces import PIECES, Blob
+from shoal.node.training.data.store import Dataset, Store
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.data import GetPiece, PieceIs
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.wire import Message
 
 ANNA, BOB, CARL, LIAR = (PeerId(name) for name in ("anna", "bob", "carl", "liar"))
 Donor = Callable[[GetPiece], Message]

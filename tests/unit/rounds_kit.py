@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from shoal.protocol.certificate import make_proposal, mask_of, next_history, proposal_digest
-from shoal.protocol.effects import Effect, Send, Tell
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import Digest, PeerId, digest, result_hash
+from shoal.protocol.base.effects import Effect, Send, Tell
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import Digest, PeerId, digest, result_hash
+from shoal.protocol.base.signing import signed
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.rounds import (
     Ballot,
     Certificate,
@@ -23,9 +24,8 @@ from shoal.protocol.messages.rounds import (
     Roster,
     Vote,
 )
-from shoal.protocol.roster import Base, Plan, Policy, make_plan, rank
-from shoal.protocol.signing import signed
-from shoal.protocol.wire import Message
+from shoal.protocol.rounds.agreement.certificate import make_proposal, mask_of, next_history, proposal_digest
+from shoal.protocol.rounds.agreement.roster import Base, Plan, Policy, make_plan, rank
 from tests.simulation.signing import FakeSigner
 
 A, B, C, D = (PeerId(name) for name in ("a", "b", "c", "d"))

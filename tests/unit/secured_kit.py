@@ -14,7 +14,7 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.security.noise import transport as noise
 
-from shoal.protocol.session import Noise, Session
+from shoal.protocol.net.libp2p.session import Noise, Session
 
 LIMIT = 20.0
 

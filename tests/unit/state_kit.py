@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shoal.node.methods.diloco import outer_step
-from shoal.node.methods.method import MOMENTUM, PARAMETERS
-from shoal.node.state.committed import CommittedState, Rule, Vectors
-from shoal.node.state.shape import StateShape
+from shoal.node.training.methods.diloco import outer_step
+from shoal.node.training.methods.method import MOMENTUM, PARAMETERS
+from shoal.node.training.state.committed import CommittedState, Rule, Vectors
+from shoal.node.training.state.shape import StateShape
 
 
 def state_of(shape: StateShape, theta: Tensor, momentum: Tensor | None = None, round: int = 0) -> CommittedState:

@@ -7,8 +7,9 @@ import socket
 import ifaddr
 import pytest
 
-from shoal.protocol import addresses
-from shoal.protocol.addresses import (
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.net.system import addresses
+from shoal.protocol.net.system.addresses import (
     FRESH,
     Whereabouts,
     attached,
@@ -18,7 +19,6 @@ from shoal.protocol.addresses import (
     reachable_at,
     resolve,
 )
-from shoal.protocol.errors import TransportError
 
 
 @pytest.mark.asyncio

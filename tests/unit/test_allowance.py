@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.protocol.allowance import Allowance, Allowances
+from shoal.protocol.base.allowance import Allowance, Allowances
 
 
 def test_a_burst_is_granted_and_then_the_rate() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgpack
 import pytest
 
-from shoal.protocol.allreduce import AllReduce, Blamed
-from shoal.protocol.certificate import mask_of
-from shoal.protocol.effects import Effect, Send
-from shoal.protocol.ids import PeerId, result_hash
+from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.ids import PeerId, result_hash
 from shoal.protocol.messages.rounds import Assignment, Ballot, Contribution, Final, Have, Want
-from shoal.protocol.shelf import Shelf
-from shoal.protocol.wanted import Wanted
+from shoal.protocol.rounds.agreement.certificate import mask_of
+from shoal.protocol.rounds.allreduce.allreduce import AllReduce, Blamed
+from shoal.protocol.rounds.allreduce.shelf import Shelf
+from shoal.protocol.rounds.allreduce.wanted import Wanted
 from tests.simulation.facts import POISON, TOO_LONG, FactReducer
 from tests.unit.rounds_kit import CHUNKS, ROUND, STRANGER, plan, refused, sent, told
 

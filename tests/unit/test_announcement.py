@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.peers.announcement import MAX_ADDRESSES, believed, words
-from shoal.protocol.identity import Identity
+from shoal.node.peers.nearby import MAX_ADDRESSES, believed, words
+from shoal.protocol.net.system.identity import Identity
 
 ANNA = Identity.generate().peer
 ATTACHED = [ip_interface("10.0.0.7/24"), ip_interface("fd00::7/64")]

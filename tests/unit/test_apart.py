@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from shoal.protocol.apart import MAX_APART, Standing, Ways, standing, ways_between
-from shoal.protocol.ids import PeerId
-from shoal.protocol.roster import MAX_MEMBERS
-from shoal.protocol.wire import MAX_CONTROL_FRAME, encode
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, encode
+from shoal.protocol.rounds.agreement.apart import MAX_APART, Standing, Ways, standing, ways_between
+from shoal.protocol.rounds.agreement.roster import MAX_MEMBERS
 from tests.unit.rounds_kit import PEERS, A, B, C, D, join, roster
 
 FOUR = (*PEERS, D)

@@ -14,11 +14,11 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from shoal.node.api import MAX_BODY, serve_api
-from shoal.node.room import NoRoom
-from shoal.node.service import UnknownRun, find_run
-from shoal.protocol.errors import LocalError
-from shoal.protocol.version import shoal_version
+from shoal.node.api.faults import UnknownRun, find_run
+from shoal.node.base.room import NoRoom
+from shoal.node.daemon.web.server import MAX_BODY, serve_api
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.net.system.version import shoal_version
 from tests.fake_service import ENTERED, EXAMINED, LINK, PEER, RUN, FakeService
 
 TOKEN = "right-token"

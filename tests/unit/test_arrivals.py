@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.protocol.arrivals import Arrivals
+from shoal.protocol.net.transport.streams import Arrivals
 
 
 class Heard:

@@ -7,18 +7,18 @@ from typing import cast
 import msgpack
 import pytest
 
-from shoal.protocol.attempt import Attempt
-from shoal.protocol.certificate import mask_of
-from shoal.protocol.context import Context, Means, View
-from shoal.protocol.estimate import Estimate
-from shoal.protocol.fetching import Fetching
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.rounds import Contribution, Final
-from shoal.protocol.outbox import Outbox
-from shoal.protocol.shelf import Shelf
-from shoal.protocol.voting import VoteState
-from shoal.protocol.wanted import Wanted
-from shoal.protocol.wire import Message
+from shoal.protocol.rounds.agreement.certificate import mask_of
+from shoal.protocol.rounds.agreement.voting import VoteState
+from shoal.protocol.rounds.allreduce.outbox import Outbox
+from shoal.protocol.rounds.allreduce.shelf import Shelf
+from shoal.protocol.rounds.allreduce.wanted import Wanted
+from shoal.protocol.rounds.attempt import Attempt
+from shoal.protocol.rounds.fetching import Fetching
+from shoal.protocol.rounds.matchmaking.context import Context, Means, View
 from tests.simulation.facts import FactReducer
 from tests.simulation.signing import FakeSigner
 from tests.unit.rounds_kit import BASE, POLICY, ROUND, plan, roster

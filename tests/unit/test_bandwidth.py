@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.bandwidth import KEPT, PAUSE, SETTLE, SLOT, SLOWEST, WINDOW, Bandwidth, Meter, Meters
-from shoal.protocol.gauge import LEAST_PIECE, Gauge
+from shoal.protocol.net.measure.rates import (
+    KEPT,
+    LEAST_PIECE,
+    PAUSE,
+    SETTLE,
+    SLOT,
+    SLOWEST,
+    WINDOW,
+    Bandwidth,
+    Gauge,
+    Meter,
+    Meters,
+)
 
 MIB = 1 << 20
 MBIT = 125_000.0

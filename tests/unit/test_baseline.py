@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.spec.manifest import DataSpec, Manifest, ModelSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.trainer.baseline import best, gap_recovered, run, trainings
+from shoal.node.manifest.manifest import DataSpec, Manifest, ModelSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.trainer.baseline import best, gap_recovered, references, run
 
 TINY = Manifest(
     name="tiny",
@@ -20,7 +20,7 @@ TINY = Manifest(
 
 
 def test_both_are_trained_at_every_rate_of_the_same_grid() -> None:
-    plan = trainings(TINY, members=3, rounds=5)
+    plan = references(TINY, members=3, rounds=5)
     assert [each.lanes for each in plan] == [(0, 1, 2)] * 3 + [(0,)] * 3
     assert [each.inner_lr for each in plan] == pytest.approx([0.0035, 0.007, 0.014] * 2)
     assert {each.manifest.rounds.last for each in plan} == {5}
@@ -28,7 +28,7 @@ def test_both_are_trained_at_every_rate_of_the_same_grid() -> None:
 
 def test_a_training_is_reproducible_and_depends_on_its_rate(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("so much depends upon a red wheel barrow\n" * 50)
-    alone = trainings(TINY, members=2, rounds=3, data=[tmp_path])[3:]
+    alone = references(TINY, members=2, rounds=3, data=[tmp_path])[3:]
     results = [run(each) for each in alone]
     assert results == [run(each) for each in alone]
     losses = [each.loss for each in results]
@@ -40,7 +40,7 @@ def test_a_training_is_reproducible_and_depends_on_its_rate(tmp_path: Path) -> N
 
 
 def test_the_best_of_each_counts_and_a_diverged_one_never() -> None:
-    joined, alone = trainings(TINY, members=2, rounds=1)[:3], trainings(TINY, members=2, rounds=1)[3:]
+    joined, alone = references(TINY, members=2, rounds=1)[:3], references(TINY, members=2, rounds=1)[3:]
     results = list(zip([*joined, *alone], [math.nan, 1.5, 1.7, 2.5, math.nan, 2.4], strict=True))
     assert best(results) == (2.4, 1.5)
 

@@ -15,13 +15,13 @@ sys.path.append(str(BENCHMARKS))
 
 from kit.ending import ended, whole  # noqa: E402
 
-from shoal.protocol.errors import LocalError  # noqa: E402
+from shoal.protocol.base.errors import LocalError  # noqa: E402
 
 WORK = """
 import multiprocessing, sys, time
 from pathlib import Path
 from kit.ending import ended, processes
-from shoal.node.up.processes import Children
+from shoal.node.client.up.processes import Children
 
 def work():
     with Children() as children:

@@ -52,9 +52,9 @@ def test_a_node_that_is_told_to_starts_the_paced_worker(tmp_path: Path) -> None:
 {PACED}
 import json
 from pathlib import Path
-from shoal.node.checkpoint.keep import Keeping
-from shoal.node.spec.manifest import Manifest
-from shoal.node.worker.vectors import Sizes
+from shoal.node.training.checkpoint.keep import Keeping
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.ipc.vectors import Sizes
 own = settings.RunSettings(Path({str(tmp_path)!r}), 1, (), True, Keeping())
 print(json.dumps([os.environ["SHOAL_STEP"], *own.worker(Manifest(name="tiny"), Sizes(1)).program]))
 """

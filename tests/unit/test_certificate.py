@@ -6,7 +6,10 @@ import dataclasses
 
 import pytest
 
-from shoal.protocol.certificate import (
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
+from shoal.protocol.messages.rounds import Ballot, Certificate, ChunkRef, Commit, PreparedValue, Proposal, Vote
+from shoal.protocol.rounds.agreement.certificate import (
     check_certificate,
     check_commit,
     check_leave,
@@ -16,11 +19,8 @@ from shoal.protocol.certificate import (
     next_base,
     result_digest,
 )
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import NO_DIGEST, PeerId, digest
-from shoal.protocol.messages.rounds import Ballot, Certificate, ChunkRef, Commit, PreparedValue, Proposal, Vote
-from shoal.protocol.roster import MAX_MEMBERS
-from shoal.protocol.voting import NO_BALLOT
+from shoal.protocol.rounds.agreement.roster import MAX_MEMBERS
+from shoal.protocol.rounds.agreement.voting import NO_BALLOT
 from tests.unit.rounds_kit import (
     BASE,
     CHUNKS,

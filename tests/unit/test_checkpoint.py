@@ -14,15 +14,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shoal.node.checkpoint import keep
-from shoal.node.checkpoint import write as writing
-from shoal.node.checkpoint.about import ABOUT, INNER, MODEL, OUTER
-from shoal.node.checkpoint.keep import Keeper, Keeping, prune
-from shoal.node.checkpoint.read import load, load_newest
-from shoal.node.checkpoint.scan import CHECKPOINTS, find, folder_name
-from shoal.node.checkpoint.write import sweep, write_checkpoint
-from shoal.node.state.committed import Snapshot
-from shoal.protocol.errors import LocalError
+from shoal.node.training.checkpoint import keep
+from shoal.node.training.checkpoint.about import ABOUT, INNER, MODEL, OUTER
+from shoal.node.training.checkpoint.keep import Keeper, Keeping, prune
+from shoal.node.training.checkpoint.read import load, load_newest
+from shoal.node.training.checkpoint.scan import CHECKPOINTS, find, folder_name
+from shoal.node.training.checkpoint.write import sweep, write_checkpoint
+from shoal.node.training.models import tensor_file
+from shoal.node.training.state.committed import Snapshot
+from shoal.protocol.base.errors import LocalError
 from tests.unit.checkpoint_kit import MANIFEST, ME, OTHER, about, moments, state, write
 from tests.unit.disk_kit import RENAMED, DiskLog
 
@@ -129,7 +129,7 @@ def full(descriptor: int, data: object) -> None:
 
 def test_a_full_disk_leaves_nothing_and_what_was_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, 4)
-    monkeypatch.setattr(writing, "_write_all", full)
+    monkeypatch.setattr(tensor_file, "_write_all", full)
     with pytest.raises(LocalError, match="No space left"):
         write(tmp_path, 6)
     assert names(tmp_path) == [folder_name(4)]
@@ -218,7 +218,7 @@ async def test_a_full_disk_costs_the_keeper_a_checkpoint_and_no_more(
 ) -> None:
     keeper, held = Keeper(tmp_path, Keeping(every=1, kept=1), last=None), state(2)
     write(tmp_path, 1)
-    monkeypatch.setattr(writing, "_write_all", full)
+    monkeypatch.setattr(tensor_file, "_write_all", full)
     with caplog.at_level(logging.WARNING):
         await keeper.write(held.lease(), about(held), moments(held))
     assert [record.code for record in caplog.records] == ["checkpoint-failed"]  # type: ignore[attr-defined]

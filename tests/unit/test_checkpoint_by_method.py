@@ -9,23 +9,24 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shoal.node.checkpoint.about import INNER, MODEL, PRIVATE, About
-from shoal.node.checkpoint.read import load
-from shoal.node.checkpoint.write import write_checkpoint
-from shoal.node.methods.method import PARAMETERS
-from shoal.node.methods.registry import METHODS, method_of, shape_of
-from shoal.node.methods.sparseloco import ERROR
-from shoal.node.spec.manifest import Manifest
-from shoal.node.spec.method import MethodSpec
-from shoal.node.state.committed import CommittedState
-from shoal.node.state.file import load_state, save_state
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.model import skeleton
-from shoal.node.worker.messages import Train
-from shoal.node.worker.moments import moments_size
-from shoal.node.worker.replica import Replica
-from shoal.node.worker.shm import FloatArray
-from shoal.protocol.errors import LocalError
+from shoal.node.ipc.messages import Train
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.ipc.vectors import moments_size
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.checkpoint.about import INNER, MODEL, PRIVATE, About
+from shoal.node.training.checkpoint.read import load
+from shoal.node.training.checkpoint.write import write_checkpoint
+from shoal.node.training.methods.method import PARAMETERS
+from shoal.node.training.methods.registry import METHODS, method_of
+from shoal.node.training.methods.sparseloco import ERROR
+from shoal.node.training.models.decoder import skeleton
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.state.committed import CommittedState
+from shoal.node.training.state.file import load_state, save_state
+from shoal.node.training.state.shape import shape_of
+from shoal.node.worker.weights import WorkerWeights
+from shoal.protocol.base.errors import LocalError
 from tests.unit.checkpoint_kit import MODEL as ONE_LAYER
 from tests.unit.checkpoint_kit import about
 from tests.unit.methods.agenda_kit import Weights
@@ -102,15 +103,15 @@ def test_a_worker_goes_on_with_the_error_of_the_checkpoint(tmp_path: Path) -> No
     error = loaded.moments[1 + 2 * LAYOUT.size :].copy()
     method, weights = method_of(loaded.manifest, LAYOUT), Weights(LAYOUT.size)
     agreed = loaded.vectors[PARAMETERS].numpy()
-    replica = Replica(method, weights, agreed, loaded.moments, None)
-    replica.take(Train(1, 5, 0, version=4, is_fresh=True))
+    trained = WorkerWeights(method, weights, agreed, loaded.moments, None)
+    trained.take(Train(1, 5, 0, version=4, is_fresh=True))
     assert torch.equal(weights.theta, loaded.vectors[PARAMETERS])
     out = torch.empty(LAYOUT.size)
-    replica.contribute(5, weights.read(), out)  # nothing was trained: what is sent is of the error alone
+    trained.contribute(5, weights.read(), out)  # nothing was trained: what is sent is of the error alone
     expected = method.contribute(0, weights.read(), loaded.vectors, {ERROR: torch.from_numpy(error)})
     assert expected.payload.any()
     assert torch.equal(out, expected.payload)
-    replica.keep()
+    trained.keep()
     assert np.array_equal(loaded.moments[1 + 2 * LAYOUT.size :], expected.private[ERROR].numpy())
 
 
@@ -118,11 +119,11 @@ def test_a_worker_that_is_told_to_begin_anew_once_more_has_no_error() -> None:
     """The state came from elsewhere: what was not sent belongs to rounds that others have gone on from."""
     own, agreed = moments("sparseloco"), np.zeros(LAYOUT.size, dtype=np.float32)
     weights = Weights(LAYOUT.size)
-    replica = Replica(method_of(manifest("sparseloco"), LAYOUT), weights, agreed, own, None)
+    trained = WorkerWeights(method_of(manifest("sparseloco"), LAYOUT), weights, agreed, own, None)
     for version in (4, 9):
-        replica.take(Train(1, version + 1, 0, version=version, is_fresh=True))
+        trained.take(Train(1, version + 1, 0, version=version, is_fresh=True))
     out = torch.empty(LAYOUT.size)
-    assert not replica.contribute(10, weights.read(), out).any()
+    assert not trained.contribute(10, weights.read(), out).any()
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -23,14 +23,15 @@ from typing import Any
 import pytest
 import typer
 
-from shoal.node import client, launch
-from shoal.node.api import serve_api
-from shoal.node.cli import main, present
-from shoal.node.cli.app import app
-from shoal.node.exits import HELP, Exit
-from shoal.node.home import DaemonInfo, Home, find_home
-from shoal.node.options import NodeSettings, UpOptions, UsageError
-from shoal.node.trainer.options import TrainerOptions
+from shoal.node.api import client, present
+from shoal.node.base.exits import HELP, Exit
+from shoal.node.base.home import DaemonInfo, Home, find_home
+from shoal.node.base.options import NodeSettings, UpOptions, UsageError
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.client import launch
+from shoal.node.client.cli import main
+from shoal.node.client.cli.app import app
+from shoal.node.daemon.web.server import serve_api
 from tests.fake_service import ADDRESS, ENTERED, LINK, MANIFEST, PEER, RUN, FakeService
 
 HEAVY = {"torch", "libp2p", "pydantic", "aiohttp", "numpy", "rich", "cryptography", "trio"}
@@ -81,8 +82,8 @@ def node() -> Iterator[FakeService]:
 
 
 def test_the_command_line_imports_nothing_heavy() -> None:
-    modules = "shoal.node.cli.app, shoal.node.client, shoal.node.cli.present, shoal.node.launch, shoal.node.service"
-    script = f"import {modules}, sys; print(*sys.modules)"
+    modules = ("client.cli.app", "client.launch", "api.client", "api.present", "api.service")
+    script = f"import {', '.join(f'shoal.node.{each}' for each in modules)}, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert not HEAVY & set(loaded.split())
 
@@ -90,7 +91,7 @@ def test_the_command_line_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("words", "spared"),
     [
-        ("--help", HEAVY | {"shoal.protocol.messages", "shoal.node.textfile", "socket", "json"}),
+        ("--help", HEAVY | {"shoal.protocol.messages", "shoal.node.base.textfile", "socket", "json"}),
         ("status", (HEAVY - {"pydantic"}) | {"shoal.protocol.messages"}),  # typer needs it to run a command
         ("doctor somebody", (HEAVY - {"pydantic"}) | {"shoal.protocol.messages"}),
     ],
@@ -100,7 +101,7 @@ def test_a_command_loads_only_what_it_needs(words: str, spared: set[str], tmp_pa
     environ = os.environ | {"SHOAL_HOME": str(tmp_path)}
     said = subprocess.run(command, capture_output=True, text=True, env=environ).stderr
     loaded = {line.rpartition("|")[2].strip() for line in said.splitlines() if line.startswith("import time:")}
-    assert {"typer", "shoal.node.cli.app"} <= loaded
+    assert {"typer", "shoal.node.client.cli.app"} <= loaded
     assert not spared & loaded
 
 
@@ -114,7 +115,7 @@ def test_help_is_fast() -> None:
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
     bare, help = math.inf, math.inf
-    for _ in range(5):
+    for _ in range(3):
         bare = min(bare, cpu_seconds("-c", "import typer"))
         help = min(help, cpu_seconds("-m", "shoal.node", "--help"))
     print(f"CPU seconds: {bare:.3f} for typer, {help:.3f} for our help")
@@ -510,9 +511,9 @@ class Up:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[UpOptions] = []
-        stub = ModuleType("shoal.node.up")
+        stub = ModuleType("shoal.node.client.up")
         stub.main = self  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "shoal.node.up", stub)
+        monkeypatch.setitem(sys.modules, "shoal.node.client.up", stub)
 
     def __call__(self, options: UpOptions) -> int:
         self.seen.append(options)
@@ -593,13 +594,16 @@ def background(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 
 def test_a_node_in_the_background_comes_and_goes(shoal: Shoal, background: Home) -> None:
-    code, out, err = shoal("node", "start", "--admin-port", "0")
+    code, _, err = shoal("logs")
+    assert (code, "shoal node start" in err) == (Exit.FAILED, True)
+    code, out, err = shoal("node", "start", "--admin-port", "0", "--port", "4999")
     assert (code, err) == (Exit.OK, "")
     pid = background.holder()
     assert pid is not None
     assert pid != os.getpid()
     assert os.getsid(pid) == pid
-    for part in (PEER, ADDRESS, "http://127.0.0.1:", f"pid {pid}", str(background.daemon_log)):
+    moved = "; port 4999 was taken\n"
+    for part in (PEER, ADDRESS, "http://127.0.0.1:", f"pid {pid}", str(background.daemon_log), moved):
         assert part in out
     assert json.loads(shoal("status", "--json")[1])["peer"] == PEER
 
@@ -607,21 +611,18 @@ def test_a_node_in_the_background_comes_and_goes(shoal: Shoal, background: Home)
     assert code == Exit.FAILED
     assert f"pid {pid}" in err
 
-    code, out, _ = shoal("node", "stop")
-    assert (code, out) == (Exit.OK, f"stopped the node (pid {pid})\n")
-    assert background.holder() is None
-    assert shoal("node", "stop")[0] == Exit.NO_DAEMON
-
-
-def test_the_log_of_a_node_in_the_background(shoal: Shoal, background: Home) -> None:
-    code, _, err = shoal("logs")
-    assert (code, "shoal node start" in err) == (Exit.FAILED, True)
-    shoal("node", "start", "--admin-port", "0")
     background.daemon_log.write_text('{"time": "2026-01-02T03:04:05.678Z", "level": "info", "message": "hello"}\n')
     assert shoal("logs")[1] == "2026-01-02 03:04:05 hello\n"
     assert json.loads(shoal("logs", "--json", "-n", "1")[1])["message"] == "hello"
     assert shoal("logs", "-n", "0")[1] == ""
-    shoal("node", "stop")
+
+    kept = background.make_run_folder(RUN) / "rest"
+    kept.mkdir()
+    (kept / "words").touch()
+    code, out, _ = shoal("node", "stop")
+    assert (code, out) == (Exit.OK, f"stopped the node (pid {pid}); it keeps stdlib until it is started again\n")
+    assert background.holder() is None
+    assert shoal("node", "stop")[0] == Exit.NO_DAEMON
     assert shoal("logs")[0] == Exit.OK  # what it said last is what one wants to know then
 
 
@@ -630,12 +631,6 @@ def test_a_node_in_the_foreground_logs_elsewhere(shoal: Shoal, node: FakeService
     code, out, err = shoal("logs")
     assert (code, out) == (Exit.FAILED, "")
     assert "journalctl" in err
-
-
-def test_a_moved_port_is_said_aloud(shoal: Shoal, background: Home) -> None:
-    _, out, _ = shoal("node", "start", "--admin-port", "0", "--port", "4999")
-    assert "; port 4999 was taken\n" in out
-    shoal("node", "stop")
 
 
 def test_a_node_that_dies_at_start_says_why(shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -676,14 +671,6 @@ def test_a_node_that_is_saving_its_runs_is_waited_for(
     assert (code, out.startswith("stopped the node (pid ")) == (Exit.OK, True)
     assert err.count("still saving its runs") == 1
     assert background.holder() is None
-
-
-def test_who_stops_a_node_is_told_what_it_keeps(shoal: Shoal, background: Home) -> None:
-    shoal("node", "start", "--admin-port", "0")
-    kept = background.make_run_folder(RUN) / "rest"
-    kept.mkdir()
-    (kept / "words").touch()
-    assert shoal("node", "stop")[1].endswith("; it keeps stdlib until it is started again\n")
 
 
 def test_a_node_in_the_background_that_does_not_end_well_says_so(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.checkpoint.about import OUTER
-from shoal.node.checkpoint.scan import CHECKPOINTS
-from shoal.node.cli import main
-from shoal.node.exits import Exit
-from shoal.node.home import find_home
+from shoal.node.base.exits import Exit
+from shoal.node.base.home import find_home
+from shoal.node.client.cli import main
+from shoal.node.training.checkpoint.about import OUTER
+from shoal.node.training.checkpoint.scan import CHECKPOINTS
 from tests.unit.checkpoint_kit import MANIFEST, ME, write
 
 

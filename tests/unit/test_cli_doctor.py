@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from shoal.node.client import Client
-from shoal.node.exits import Exit
-from shoal.node.home import find_home
-from shoal.protocol.errors import LocalError
+from shoal.node.api.client import Client
+from shoal.node.base.exits import Exit
+from shoal.node.base.home import find_home
+from shoal.protocol.base.errors import LocalError
 from tests.fake_service import EXAMINED, PEER, FakeService
 from tests.unit.test_cli import Shoal, node, shoal
 

@@ -10,9 +10,10 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from shoal.protocol.compression import codec, fp4, int8, uint8
-from shoal.protocol.compression.blocks import BLOCK
-from shoal.protocol.errors import PayloadError
+from shoal.node.lab.codecs import codec
+from shoal.protocol.base.errors import PayloadError
+from shoal.protocol.tensors.compression import fp4, int8
+from shoal.protocol.tensors.compression.blocks import BLOCK
 from tests.unit.test_compression import normal, vectors
 
 LARGEST = torch.finfo(torch.float32).max
@@ -157,44 +158,6 @@ def test_int8_decodes_these_bytes_to_these_bits() -> None:
 )
 def test_int8_refuses_what_it_never_sends(payload: bytes) -> None:
     refused("int8", payload, 1)
-
-
-# -- uint8 --------------------------------------------------------------------------------------------------
-
-
-@given(vectors)
-def test_uint8_errs_within_its_bound(array: np.ndarray) -> None:
-    values = torch.from_numpy(array)
-    width = (values.double().max() - values.double().min()) if len(values) else torch.tensor(0.0)
-    narrow = width < uint8.NARROWEST
-    assert (error("uint8", values) <= (width if narrow else width / 256 * (1 + 2.0**-13))).all()
-
-
-def test_uint8_keeps_the_mean_and_needs_no_values_around_zero() -> None:
-    values = normal(3 * uint8.BLOCK).double()
-    back = trip("uint8", values.float()).double()
-    assert abs((back - values).mean()) < 1e-7
-    far = (1000 + values).float()
-    assert error("uint8", far).max() <= (far.max() - far.min()) / 256 * 1.001
-    assert error("int8", far).max() > 50 * error("uint8", far).max()
-
-
-def test_uint8_is_exact_on_few_values() -> None:
-    values = torch.tensor([0.0, 0.1, 0.0, -7.3, 1e30])[torch.arange(uint8.BLOCK + 9) % 2]
-    assert torch.equal(trip("uint8", values), values)
-
-
-def test_uint8_of_these_values_is_these_bytes() -> None:
-    payload = codec("uint8").encode(torch.tensor([0.0, 1.0, 0.5, 0.501]))
-    table = np.frombuffer(payload, "<f4", 256)
-    assert payload[1024:] == bytes((0, 255, 127, 128))
-    assert table[[0, 126, 127, 128, 254, 255]].tolist() == np.array([0, 0, 0.5, 0.501, 0.501, 1], np.float32).tolist()
-
-
-def test_uint8_refuses_a_table_that_falls() -> None:
-    payload = bytearray(codec("uint8").encode(torch.linspace(-1, 1, 1000)))
-    payload[4:8] = struct.pack("<f", -1.5)
-    refused("uint8", bytes(payload), 1000)
 
 
 # -- fp4 ----------------------------------------------------------------------------------------------------

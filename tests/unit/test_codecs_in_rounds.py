@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from torch import Tensor
 
-from shoal.protocol.allreduce import AllReduce
-from shoal.protocol.compression import CODECS, Codec
-from shoal.protocol.ids import PeerId
+from shoal.node.lab.codecs import CODECS
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.rounds import Ballot
-from shoal.protocol.reduction import MeanReducer
-from shoal.protocol.shelf import Shelf
-from shoal.protocol.wanted import Wanted
+from shoal.protocol.rounds.allreduce.allreduce import AllReduce
+from shoal.protocol.rounds.allreduce.shelf import Shelf
+from shoal.protocol.rounds.allreduce.wanted import Wanted
+from shoal.protocol.tensors.compression import Codec
+from shoal.protocol.tensors.reduction import MeanReducer
 from tests.unit.rounds_kit import CHUNKS, plan
 from tests.unit.test_allreduce import _exchange
 from tests.unit.test_compression import normal

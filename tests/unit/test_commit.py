@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from shoal.protocol.commit import MAX_COUNTER, Commit, Decided, Elected, Overtaken, Proposed
-from shoal.protocol.effects import Persist
-from shoal.protocol.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.effects import Persist
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.wire import MAX_INT, Message
 from shoal.protocol.messages.rounds import Ballot, Leave, Poll, Prepare, Prepared, Promise, Refuse
-from shoal.protocol.voting import VoteState
-from shoal.protocol.wire import MAX_INT, Message
+from shoal.protocol.rounds.agreement.voting import VoteState
+from shoal.protocol.rounds.commit.commit import MAX_COUNTER, Commit, Decided, Elected, Overtaken, Proposed
 from tests.simulation.signing import FakeSigner
 from tests.unit.rounds_kit import BASE, CHUNKS, ROUND, STRANGER, leave, plan, refs, refused, sent, told, value, vote
 

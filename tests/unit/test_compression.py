@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from shoal.protocol.compression import CODECS, Codec, codec
-from shoal.protocol.compression.blocks import BLOCK, SLAB
-from shoal.protocol.compression.selection import KEPT
-from shoal.protocol.compression.sparse import Sparse
-from shoal.protocol.errors import LocalError, PayloadError
+from shoal.node.lab.codecs import CODECS, codec
+from shoal.protocol.base.errors import LocalError, PayloadError
+from shoal.protocol.tensors.compression import Codec
+from shoal.protocol.tensors.compression.blocks import BLOCK, SLAB
+from shoal.protocol.tensors.compression.sparse import KEPT, Sparse
 
 each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 LARGEST = torch.finfo(torch.float32).max
@@ -197,5 +197,5 @@ def test_a_payload_may_lie_anywhere_in_a_buffer(codec: Codec) -> None:
 
 
 def test_an_unknown_codec_is_named() -> None:
-    with pytest.raises(LocalError, match=r"'fp64'.*fp32, fp16, bf16, int8, uint8, fp4, sign, topk, fedzip"):
+    with pytest.raises(LocalError, match=r"'fp64'.*fp32, fp16, bf16, int8, fp4, topk, uint8, sign, fedzip"):
         codec("fp64")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.web.curves import Curve, Point
+from shoal.node.daemon.web.recorder import Curve, Point
 
 
 @given(st.integers(1, 40), st.integers(0, 400))

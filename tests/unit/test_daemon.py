@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shoal.node import service_manager as module
-from shoal.node.daemon import Daemon
-from shoal.node.service_manager import ServiceManager
+from shoal.node.daemon import service_manager as module
+from shoal.node.daemon.daemon import Obstacle
+from shoal.node.daemon.service_manager import ServiceManager
 
 
 @pytest.mark.parametrize(
@@ -25,16 +25,15 @@ from shoal.node.service_manager import ServiceManager
 def test_who_is_the_first_to_be_back_misses_nobody_yet_and_says_what_it_tried(
     first_back: bool, delay: str | None, misled: bool, obstacle: str, waits: bool
 ) -> None:
-    daemon = Daemon.__new__(Daemon)
-    parts: dict[str, Any] = {
-        "_network": SimpleNamespace(links=lambda: []),
-        "_runs": SimpleNamespace(are_at_rest=lambda: first_back, data=SimpleNamespace(obstacle=lambda: None)),
-        "_reaching": SimpleNamespace(obstacle=lambda: "nobody has answered yet", is_misled=misled),
-        "_errands": SimpleNamespace(obstacle=lambda: delay),
-        "_was_in_runs": True,
-    }
-    vars(daemon).update(parts)
-    assert (daemon._obstacle(), daemon._waits()) == (obstacle, waits)
+    network, reaching = (
+        SimpleNamespace(links=lambda: []),
+        SimpleNamespace(obstacle=lambda: "nobody has answered yet", is_misled=misled),
+    )
+    data = SimpleNamespace(obstacle=lambda: None)
+    runs = SimpleNamespace(are_at_rest=lambda: first_back, data=data, restoring=["of our last life"])
+    parts: list[Any] = [network, runs, reaching, SimpleNamespace(obstacle=lambda: delay)]
+    said = Obstacle(*parts)
+    assert (said.words(), said.waits()) == (obstacle, waits)
 
 
 class Manager(ServiceManager):

@@ -20,22 +20,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.node.dataset.columns import NO_COLUMNS, Columns
-from shoal.node.dataset.corpus import load_corpus, read_files, tokenizer_of
-from shoal.node.dataset.folders import find
-from shoal.node.dataset.left_out import NAMED, LeftOut
-from shoal.node.dataset.store import Store, measure
-from shoal.node.dataset.stream import Stream
-from shoal.node.dataset.texts import read_texts
-from shoal.node.dataset.tokens import Tokenizer
-from shoal.node.report.read import read_story
-from shoal.node.serve.ensemble.loader import windows_of
-from shoal.node.serve.settings import read_table
-from shoal.node.serve.text import Bytes, Tokenized
-from shoal.node.spec.data import DataSpec
-from shoal.node.spec.manifest import load_manifest, parse_manifest
-from shoal.node.spec.toml import dump, with_config
-from shoal.protocol.errors import LocalError
+from shoal.node.client.report.read import read_story
+from shoal.node.inference.ensemble.panel import windows_of
+from shoal.node.inference.folder import read_table
+from shoal.node.manifest.data import NO_COLUMNS, Columns, DataSpec
+from shoal.node.manifest.manifest import load_manifest, parse_manifest
+from shoal.node.manifest.toml import dump, with_config
+from shoal.node.training.data.corpus import load_corpus, read_files, tokenizer_of
+from shoal.node.training.data.files import NAMED, LeftOut, find
+from shoal.node.training.data.store import Store, measure
+from shoal.node.training.data.stream import Stream
+from shoal.node.training.data.text import Bytes, Tokenized
+from shoal.node.training.data.texts import read_texts
+from shoal.node.training.data.tokens import Tokenizer
+from shoal.protocol.base.errors import LocalError
 from tests.hf_kit import TABLE, needs
 
 TEXT = Columns("text")
@@ -479,7 +477,7 @@ def shared() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def as_nobody() -> Callable[[str], str]:
     """Runs Python as a user without rights, and gives what it prints."""
     python = [sys.executable]
@@ -491,7 +489,7 @@ def as_nobody() -> Callable[[str], str]:
         return done.stdout + done.stderr
 
     try:
-        reached = run("import shoal.node.dataset.corpus; print('reached')")
+        reached = run("import shoal.node; print('reached')")
     except OSError as error:
         reached = str(error)
     if reached != "reached\n":
@@ -499,31 +497,42 @@ def as_nobody() -> Callable[[str], str]:
     return run
 
 
-@pytest.mark.parametrize("what", ["shut", "shut.txt"])
-def test_what_may_not_be_read_is_an_error(shared: Path, as_nobody: Callable[[str], str], what: str) -> None:
-    put(shared, "data/a.txt", "a")
-    put(shared, "data/shut/b.txt" if what == "shut" else "data/shut.txt", "b")
-    (shared / "data" / what).chmod(0)
+def test_what_may_not_be_read_is_an_error(shared: Path, as_nobody: Callable[[str], str]) -> None:
+    for file, shut in (("folder/shut/b.txt", "folder/shut"), ("file/shut.txt", "file/shut.txt")):
+        put(shared, file, "b")
+        put(shared, f"{file.partition('/')[0]}/a.txt", "a")
+        (shared / shut).chmod(0)
     said = as_nobody(
         "from pathlib import Path\n"
-        "from shoal.node.dataset.corpus import read_files\n"
-        "from shoal.protocol.errors import LocalError\n"
-        f"try: print(len(read_files([Path({str(shared / 'data')!r})])[0]))\n"
-        "except LocalError as error: print(error)\n"
+        "from shoal.node.training.data.corpus import read_files\n"
+        "from shoal.protocol.base.errors import LocalError\n"
+        "for name in ('folder', 'file'):\n"
+        f"    try: print(len(read_files([Path({str(shared)!r}, name)])[0]))\n"
+        "    except LocalError as error: print(error)\n"
     )
-    assert f"data/{what}: Permission denied" in said
-    assert "the right to read it" in said
+    assert "folder/shut: Permission denied" in said
+    assert "file/shut.txt: Permission denied" in said
+    assert said.count("the right to read it") == 2
 
 
 def test_a_path_that_may_not_be_looked_at_is_said_to_be_so(shared: Path, as_nobody: Callable[[str], str]) -> None:
     put(shared, "data/shut/b.txt", "b")
     (shared / "data/shut").chmod(0)
     path = str(shared / "data/shut/b.txt")
-    for command in (["up", "--data", path], ["node", "start", "--data", path], ["up", "--manifest", path]):
-        program = f"import sys; sys.argv = {['shoal', *command]!r}; from shoal.node.cli import main; main()"
-        said = as_nobody(program.replace("import sys;", f"import os, sys; os.environ['SHOAL_HOME'] = {str(shared)!r};"))
-        assert f"cannot read {command[-2]} {path}: Permission denied (give the user" in said.replace("\n", " ")
-        assert "Traceback" not in said
+    commands = (["up", "--data", path], ["node", "start", "--data", path], ["up", "--manifest", path])
+    said = as_nobody(
+        "import os, sys\n"
+        f"os.environ['SHOAL_HOME'] = {str(shared)!r}\n"
+        "from shoal.node.client.cli import main\n"
+        f"for command in {commands!r}:\n"
+        "    sys.argv = ['shoal', *command]\n"
+        "    try: main()\n"
+        "    except SystemExit as end: assert end.code == 2\n"
+    ).replace("\n", " ")
+    for command in commands:
+        assert f"cannot read {command[-2]} {path}: Permission denied (give the user" in said
+    assert said.count("cannot read --data") == 2
+    assert "Traceback" not in said
 
 
 def test_a_packed_file_that_is_none_is_named(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from shoal.protocol import descriptors
-from shoal.protocol.descriptors import LEAST, RESERVE, is_reserved, raise_limit, share
+from shoal.protocol.net.system import descriptors
+from shoal.protocol.net.system.descriptors import LEAST, RESERVE, is_reserved, raise_limit, share
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_the_soft_limit_goes_up_to_the_hard_one() -> None:
 
 def test_too_few_files_are_said_in_a_sentence() -> None:
     code = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, 64)); " + (
-        "from shoal.protocol.descriptors import raise_limit; raise_limit()"
+        "from shoal.protocol.net.system.descriptors import raise_limit; raise_limit()"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert "only 64 files and connections open" in found.stderr

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.trainer import device as module
-from shoal.node.trainer.device import choose_device, device_bytes, device_name, pin
-from shoal.node.worker.shm import SharedVector
-from shoal.protocol.errors import LocalError
+from shoal.node.ipc.shm import SharedVector
+from shoal.node.training.trainer import device as module
+from shoal.node.training.trainer.device import choose_device, device_bytes, device_name, pin
+from shoal.protocol.base.errors import LocalError
 
 
 def have(monkeypatch: pytest.MonkeyPatch, gpus: int, mps: bool) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node import devices
-from shoal.node.options import UsageError
+from shoal.node.base import devices
+from shoal.node.base.options import UsageError
 
 
 @pytest.fixture

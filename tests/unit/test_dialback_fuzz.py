@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from shoal.dht.reachability import HOSTS, PER_ASKER, PORTS
 from shoal.node.peers.dialback import DialBack
-from shoal.protocol.errors import TransportError
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.multiaddrs import host_and_port
 from shoal.protocol.messages.dht import Reached, TryMe
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.multiaddrs import host_and_port
-from shoal.protocol.network import Network
+from shoal.protocol.net.peers.network import Network
 from tests.unit.dht.hostile_kit import PEERS, addresses
 
 ASKER, OTHER = PEERS[:2]

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.protocol import dialing
-from shoal.protocol.dialing import Dialing, host_of, no_failures
-from shoal.protocol.errors import TransportError
-from shoal.protocol.ids import PeerId
-from shoal.protocol.transport import Transport
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.peers import dialing
+from shoal.protocol.net.peers.dialing import Dialing, host_of, no_failures
+from shoal.protocol.net.transport.transport import Stream, Transport
 
 BOB = PeerId("bob")
 
@@ -30,6 +30,9 @@ class Hosts:
         if address in self.up:
             return address
         raise TransportError("nobody there")
+
+    async def open_stream(self, peer: PeerId, protocol: str) -> str:
+        return "a shared stream"
 
 
 class Tasks:
@@ -136,11 +139,12 @@ async def test_a_connection_of_its_own_that_was_not_to_be_had_is_tried_again(mon
     hosts = Hosts()
     async with dialings(1, hosts) as (one,):
         one.learn(("/ip4/a/tcp/1",))
+        one.connected()  # as the peer has dialled us
         for _ in range(3):
-            assert await one.open_own_connection("bulk") is None
+            assert await one.open_stream("bulk", False, own_connection=True) == cast(Stream, "a shared stream")
         assert hosts.dialled == ["/ip4/a/tcp/1"], "not again and again"
         monkeypatch.setattr(dialing, "OWN_PAUSE", 0.0)
         one._no_own_until = 0.0
         for _ in range(2):
-            assert await one.open_own_connection("bulk") is None
+            assert await one.open_stream("bulk", False, own_connection=True) == cast(Stream, "a shared stream")
         assert hosts.dialled == ["/ip4/a/tcp/1"] * 3

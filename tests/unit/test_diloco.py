@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.node.methods.diloco import outer_step, pseudo_gradient
+from shoal.node.training.methods.diloco import outer_step, pseudo_gradient
 
 EPSILON = 2.0**-24  # half a unit in the last place of 1 in fp32
 floats = st.floats(-1e4, 1e4, width=32)

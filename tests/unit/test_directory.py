@@ -19,12 +19,12 @@ from shoal.dht.directory import (
     read_entry,
 )
 from shoal.dht.effects import Found
-from shoal.protocol.ids import NO_DIGEST, Digest, PeerId, RunId, digest
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, RunId, digest
+from shoal.protocol.base.wire import Message, encode
+from shoal.protocol.membership.vetting import MAX_ADDRESSES
 from shoal.protocol.messages.dht import Record
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.vetting import MAX_ADDRESSES
-from shoal.protocol.wire import Message, encode
 
 HERE = ("/ip4/192.0.2.1/tcp/4101",)
 THERE = ("/ip4/192.0.2.2/tcp/4101",)

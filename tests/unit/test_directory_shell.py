@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.peers import directory
-from shoal.node.peers.directory import Directory
+from shoal.node.run import directory
+from shoal.node.run.directory import Directory
 
 DEADLINE = 30.0
 

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from shoal.dht.effects import Ask, Effect
-from shoal.node.peers.discovery import Discovery
-from shoal.node.peers.idle import FEW, LONG_IDLE
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
+from shoal.dht.effects import Call, Effect
+from shoal.node.peers.discovery import FEW, LONG_IDLE, Discovery
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Greet, Greeted
-from shoal.protocol.network import Network
-from shoal.protocol.wire import Message
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 from tests.preload import CLOCK, preloaded
 
 DAYS = 3 * 86_400
@@ -25,8 +24,8 @@ WATCH = """
 import sys, time
 from pathlib import Path
 from shoal.node.peers.discovery import Discovery
-from shoal.protocol.identity import Identity
-from shoal.protocol.network import Network
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.net.peers.network import Network
 
 ahead, identity = Path(sys.argv[1]), Identity.generate()
 discovery = Discovery(identity, Network(identity, host="127.0.0.1", port=0))
@@ -87,7 +86,7 @@ async def test_a_greeting_is_taken_in_at_once_though_its_answer_waits(monkeypatc
 
     first, second = greet(0), greet(1)
     await asyncio.sleep(0)
-    (greeting,) = (effect for effect in asked if isinstance(effect, Ask))
+    (greeting,) = (effect for effect in asked if isinstance(effect, Call))
     assert greeting.to.peer == other
     assert not first.done()
     discovery._core.set_contact(discovery.now(), ("/ip4/127.0.0.1/tcp/4102",), True)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.disk import Disk
-from shoal.protocol.errors import LocalError
+from shoal.node.base.disk import Disk
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.messages.node import GetManifest, Refused
-from shoal.protocol.shortages import is_temporary
 from tests.limits import no_more_files
 from tests.unit.disk_kit import RENAMED, DiskLog
 

@@ -7,34 +7,34 @@ from typing import cast
 
 import pytest
 
-from shoal.node.doctor import answering
-from shoal.node.doctor.answering import BYTES, LEAST, QUESTIONS, Answering
-from shoal.protocol.account import Account, Line
-from shoal.protocol.gauge import Gauge
-from shoal.protocol.ids import PeerId
-from shoal.protocol.journal import Step, Way
+from shoal.node.daemon.diagnostics import answering
+from shoal.node.daemon.diagnostics.answering import BYTES, LEAST, QUESTIONS, Answering
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import decode, encode
 from shoal.protocol.messages.data import Later
 from shoal.protocol.messages.doctor import Carried, Carry, HowAmISeen, Seen
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.network import Network
-from shoal.protocol.weighing import LARGEST, MOST
-from shoal.protocol.wire import decode, encode
+from shoal.protocol.net.measure.bandwidth_probe import LARGEST, MOST
+from shoal.protocol.net.measure.journal import Step, Way
+from shoal.protocol.net.measure.link import Line, LinkReport
+from shoal.protocol.net.measure.rates import Gauge
+from shoal.protocol.net.peers.network import Network
 
 HERE, ROUTER, NEAR = "/ip4/127.0.0.1/tcp/4180", "/ip4/192.168.1.1/tcp/80", "/ip4/192.168.1.7/tcp/4101"
 FAR, RELAY = "/ip4/203.0.113.7/tcp/4101", "12D3KooWrelay"
 STANDING = {"reachability": "nat", "nat": "keeping", "relays": ["r", "s"]}
 
 
-def account(peer: PeerId) -> Account:
+def link_report(peer: PeerId) -> LinkReport:
     steps = tuple(Step(5.0, Way.DIAL, where, "refused", "not here", 0.25) for where in (ROUTER, HERE, NEAR, FAR, RELAY))
     leads_to = {"eve": FAR, "near": NEAR, "here": HERE}.get(peer, FAR)
-    return Account(peer, "direct", (Line((leads_to,), False),), steps, Gauge(rtt=0.02))
+    return LinkReport(peer, "direct", (Line((leads_to,), False),), steps, Gauge(rtt=0.02))
 
 
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch) -> Answering:
     monkeypatch.setattr(answering, "time", SimpleNamespace(monotonic=lambda: 100.0, time=lambda: 10.0))
-    return Answering(cast(Network, SimpleNamespace(account=account)), lambda: STANDING)
+    return Answering(cast(Network, SimpleNamespace(link_report=link_report)), lambda: STANDING)
 
 
 def test_a_peer_hears_of_itself(desk: Answering) -> None:

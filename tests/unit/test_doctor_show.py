@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from shoal.node.cli.peer_lines import show_peers
-from shoal.node.doctor.show import Examined, place
+from shoal.node.api.present import show_peers
+from shoal.node.client.cli.diagnosis_lines import ExaminationPrinter, place
 from tests.fake_service import CIRCUIT, EXAMINED, PEER, FakeService
 
 
@@ -14,7 +16,7 @@ def test_an_examination_fits_and_has_all(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    shown = Examined()
+    shown = ExaminationPrinter()
     for answer in EXAMINED:
         shown.add(answer)
     out = capsys.readouterr().out
@@ -39,7 +41,7 @@ def test_an_examination_fits_and_has_all(
 
 
 def test_an_examination_without_a_connection(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = Examined()
+    shown = ExaminationPrinter()
     shown.add({"event": "peer", "peer": None, "path": None, "addresses": []})
     shown.add(EXAMINED[-1] | {"path": None, "there": None, "there_note": "it is gone"})
     out = capsys.readouterr().out
@@ -54,7 +56,12 @@ def test_an_address_by_a_relay_is_short() -> None:
 
 def test_peers_with_their_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     [row] = FakeService().peers()
-    gone = {"peer": PEER, "run": row["run"], "round": 2, **dict.fromkeys(("path", "reason", "rtt_ms", "send_rate"))}
+    gone: Any = {
+        "peer": PEER,
+        "run": row["run"],
+        "round": 2,
+        **dict.fromkeys(("path", "reason", "rtt_ms", "send_rate")),
+    }
     show_peers([row, gone])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["PEER", "RUN", "ROUND", "PATH", "RTT", "MS", "SENDS", "RECEIVES"]
@@ -70,7 +77,7 @@ def test_a_narrow_terminal_has_the_ends_of_names(
     width: int, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setattr("shoal.node.cli.peer_lines.is_terminal", lambda: True)
+    monkeypatch.setattr("shoal.node.api.present.is_terminal", lambda: True)
     [row] = FakeService().peers()
     show_peers([row | {"peer": PEER, "receive_rate": 1.23e8, "path": "punched", "reason": "so " * 50}])
     lines = capsys.readouterr().out.splitlines()

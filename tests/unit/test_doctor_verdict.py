@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.node.doctor.verdict import of_connection, of_failure
-from shoal.node.doctor.who import Wanted, whom
-from shoal.protocol.account import Account, Line
-from shoal.protocol.errors import LocalError
-from shoal.protocol.gauge import Gauge
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId, short
-from shoal.protocol.journal import Step, Way
+from shoal.node.daemon.diagnostics.peer_checks import of_connection, of_failure
+from shoal.node.daemon.diagnostics.whereabouts import Wanted, whom
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.messages.doctor import Seen
+from shoal.protocol.net.measure.journal import Step, Way
+from shoal.protocol.net.measure.link import Line, LinkReport
+from shoal.protocol.net.measure.rates import Gauge
+from shoal.protocol.net.system.identity import Identity
 
 BOB, EVE = (Identity.generate().peer for _ in range(2))
 RELAY = Identity.generate().peer
@@ -23,9 +23,9 @@ BY_RELAY = Line((f"/ip4/198.51.100.1/tcp/4101/p2p/{RELAY}/p2p-circuit",), True)
 SEEN = Seen((), "relayed", "relay", 0, "nat", "keeping", 2, ())
 
 
-def account(path: str, *codes: str) -> Account:
+def link_report(path: str, *codes: str) -> LinkReport:
     line = BY_RELAY if path == "relayed" else Line((DOOR,), True)
-    return Account(BOB, path, (line,), tuple(Step(1, Way.MEET, RELAY, code) for code in codes), Gauge())
+    return LinkReport(BOB, path, (line,), tuple(Step(1, Way.MEET, RELAY, code) for code in codes), Gauge())
 
 
 CONNECTED = [
@@ -43,7 +43,7 @@ CONNECTED = [
 
 @pytest.mark.parametrize(("path", "codes", "nat", "seen", "code", "side"), CONNECTED)
 def test_of_connections(path: str, codes: tuple[str, ...], nat: str, seen: Seen | None, code: str, side: str) -> None:
-    verdict = of_connection(account(path, *codes), 0.0, nat, seen, "5101 and 5102")
+    verdict = of_connection(link_report(path, *codes), 0.0, nat, seen, "5101 and 5102")
     assert (verdict.code, verdict.side) == (code, side)
     assert short(RELAY) in verdict.sentence or path != "relayed"
     assert ("5101 and 5102 to this machine" in verdict.advice) is (side == "ours")

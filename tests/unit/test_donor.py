@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shoal.protocol.donor import LEASE, MAX_LEASES, MAX_VERSIONS, MAX_WAITING, SLOWEST, Donor
-from shoal.protocol.effects import Send
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Send
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.catchup.donor import LEASE, MAX_LEASES, MAX_VERSIONS, MAX_WAITING, SLOWEST, Donor
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk
 from tests.simulation.versions import Versions
 from tests.unit.rounds_kit import C, refused

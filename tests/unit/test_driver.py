@@ -12,23 +12,23 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.disk import Disk
-from shoal.node.pools import NOTES, RECORDS
+from shoal.node.base.disk import Disk
+from shoal.node.base.pools import NOTES, RECORDS
 from shoal.node.run.driver import Driver
 from shoal.node.run.timelines import Timelines
-from shoal.protocol.allreduce import Blamed
-from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import NO_DIGEST, PeerId
-from shoal.protocol.member import Member
-from shoal.protocol.members import PeerDown
+from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.shortages import is_temporary
+from shoal.protocol.base.wire import Message
+from shoal.protocol.member.member import Member
+from shoal.protocol.membership.members import PeerDown
 from shoal.protocol.messages.membership import Entry, Summary
 from shoal.protocol.messages.node import GetManifest
 from shoal.protocol.messages.rounds import Ask, Final
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.milestones import Behind
-from shoal.protocol.shortages import is_temporary
-from shoal.protocol.wire import Message
+from shoal.protocol.rounds.allreduce.allreduce import Blamed
+from shoal.protocol.rounds.matchmaking.milestones import Behind
 from tests.limits import no_more_files
 
 ANNA = PeerId("anna")
@@ -151,7 +151,7 @@ async def test_a_record_that_cannot_be_written_for_a_while_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With real files: the process may open no more, and then one more again."""
-    monkeypatch.setattr("shoal.node.disk.AGAIN", (0.01, 0.02))
+    monkeypatch.setattr("shoal.node.base.disk.AGAIN", (0.01, 0.02))
     shell = Shell(tmp_path, [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
     await RECORDS.run(list)  # its thread is there
     with no_more_files():
@@ -188,7 +188,7 @@ async def test_what_would_be_said_while_no_record_can_be_written_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But not what is told here, nor a later record."""
-    monkeypatch.setattr("shoal.node.disk.AGAIN", (0.01, 0.02))
+    monkeypatch.setattr("shoal.node.base.disk.AGAIN", (0.01, 0.02))
     (tmp_path / "vote.new").symlink_to("/dev/full")
     final, event = Final(5, 0, 1, 0, (0, 0), b"\x01", b"mean"), Happened()
     later: list[Effect] = [

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from shoal.node.room import NoRoom
-from shoal.node.worker.ended import ALIKE, MAX_REASON, Ended, Lives, reason_of
-from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.node.base.room import NoRoom
+from shoal.node.ipc.ended import ALIKE, MAX_REASON, Ended, Lives, reason_of
+from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
 
 
 def after(error: Exception, cause: Exception) -> Exception:

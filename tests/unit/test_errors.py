@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.protocol.errors import MAX_REASON, PayloadError, RemoteError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.errors import MAX_REASON, PayloadError, RemoteError
+from shoal.protocol.base.ids import PeerId
 
 
 def test_the_culprit_is_named() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.protocol.estimate import Estimate
+from shoal.protocol.base.estimate import Estimate
 
 
 def make() -> Estimate:

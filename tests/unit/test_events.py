@@ -12,12 +12,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from shoal.node import api
-from shoal.node.api import serve_api
+from shoal.node.api.answers import Answer
+from shoal.node.daemon.web import events, server
+from shoal.node.daemon.web.recorder import LAST_ROUNDS, MOST_PEERS, Recorder
+from shoal.node.daemon.web.server import serve_api
 from shoal.node.run.view import broken_row
-from shoal.node.service import Answer
-from shoal.node.web import events
-from shoal.node.web.recorder import LAST_ROUNDS, MOST_PEERS, Recorder
 from tests.fake_service import EXPERTS, RUN, FakeService
 
 HEADERS = {"Authorization": "Bearer token"}
@@ -123,7 +122,7 @@ async def test_a_reader_that_does_not_keep_up_is_cut_off(monkeypatch: pytest.Mon
 
 @pytest.mark.asyncio
 async def test_a_node_that_ends_does_not_wait_for_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "LAST_ANSWERS", 10 * PATIENCE)
+    monkeypatch.setattr(server, "LAST_ANSWERS", 10 * PATIENCE)
     async with (
         asyncio.timeout(PATIENCE),
         aiohttp.ClientSession() as http,

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.node.checkpoint.about import MODEL
-from shoal.node.checkpoint.export import export
-from shoal.node.checkpoint.read import load
-from shoal.node.home import Home
-from shoal.node.methods.method import PARAMETERS
-from shoal.node.models.naming import found
-from shoal.node.models.registry import build
-from shoal.node.serve.local import LlamaScorer
-from shoal.node.serve.served import Choices
-from shoal.node.serve.source import open_source
-from shoal.node.spec.data import DataSpec
-from shoal.node.spec.manifest import Manifest
-from shoal.node.spec.model import HfSpec
-from shoal.protocol.errors import LocalError
+from shoal.node.base.home import Home
+from shoal.node.inference.local import LlamaScorer
+from shoal.node.inference.served import Choices
+from shoal.node.inference.source import open_source
+from shoal.node.manifest.data import DataSpec
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.model import HfSpec
+from shoal.node.run.naming import found
+from shoal.node.training.checkpoint.about import MODEL
+from shoal.node.training.checkpoint.export import export
+from shoal.node.training.checkpoint.read import load
+from shoal.node.training.methods.method import PARAMETERS
+from shoal.node.training.models.registry import build
+from shoal.protocol.base.errors import LocalError
 from tests.hf_kit import TABLE, needs
 from tests.unit.checkpoint_kit import MANIFEST, ME, write
 from tests.unit.models.test_tokens import tokenizer
@@ -89,8 +89,8 @@ def test_a_runs_tokenizer_goes_with_it(tmp_path: Path) -> None:
     assert tokens("word3 word4 <end>")["input_ids"] == [5, 6, 1]
     assert (tokens.eos_token, tokens.eos_token_id) == ("<end>", 1)
     served = open_source(tmp_path / "out", Choices("cpu", slots=1))
-    assert served.codec.ends == {1}
-    assert served.codec.encode("word3 word4") == [5, 6]
+    assert served.vocabulary.ends == {1}
+    assert served.vocabulary.encode("word3 word4") == [5, 6]
     assert isinstance(served.scorer, LlamaScorer), "our own decoder needs no library, whatever ends its texts"
     export(path, tmp_path / "bare")
     assert not (tmp_path / "bare/tokenizer.json").exists()
@@ -129,7 +129,7 @@ def test_a_librarys_model_ends_texts_where_the_run_does(tmp_path: Path, table: d
     tokens = torch.arange(12)[None]
     with torch.inference_mode():
         assert torch.equal(ours(tokens), theirs(tokens).logits)
-    assert open_source(tmp_path / "out", Choices("cpu", slots=1)).codec.ends == {end}
+    assert open_source(tmp_path / "out", Choices("cpu", slots=1)).vocabulary.ends == {end}
 
 
 def test_a_folder_that_exists_is_left_alone_and_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_what_cannot_be_exported_leaves_nothing_behind(tmp_path: Path, monkeypat
     def refuse(*_: object) -> None:
         raise LocalError("only the script that made it can build it")
 
-    monkeypatch.setattr("shoal.node.models.llama.LlamaKind.write", refuse)
+    monkeypatch.setattr("shoal.node.training.models.llama.LlamaKind.write", refuse)
     (tmp_path / "exports").mkdir()
     with pytest.raises(LocalError, match="only the script"):
         export(path, tmp_path / "exports" / "out")

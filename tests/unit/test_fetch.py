@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.dataset import fetch as module
-from shoal.node.dataset import plan as plan_module
-from shoal.node.dataset.fetch import Fetch, Swarm
-from shoal.node.dataset.pieces import PIECES, THE_TOP
-from shoal.node.dataset.plan import MAX_WINDOW
-from shoal.node.dataset.store import Dataset, Store
-from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.node.training.data import fetch
+from shoal.node.training.data import fetch as module
+from shoal.node.training.data.fetch import MAX_WINDOW, Fetch, Swarm
+from shoal.node.training.data.pieces import PIECES, THE_TOP
+from shoal.node.training.data.store import Dataset, Store
+from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.data import GetPiece, Later, PieceIs
 from shoal.protocol.messages.node import GetManifest, Refused
-from shoal.protocol.wire import Message
 from tests.unit.dataset_kit import ANNA, BOB, CARL, LIAR, Peers, dying, honest, lying, packed, wanted
 
 
@@ -34,7 +33,7 @@ def store(tmp_path: Path) -> Store:
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK", 0.002)
     monkeypatch.setattr(module, "PATIENCE", 0.05)
-    monkeypatch.setattr(plan_module, "REST_MOST", 0.002)
+    monkeypatch.setattr(fetch, "REST_MOST", 0.002)
 
 
 async def fetched(dataset: Dataset, store: Store, peers: Peers, swarm: Swarm | None = None) -> Dataset:
@@ -156,7 +155,7 @@ async def test_a_full_disk_ends_it_and_blames_nobody(
     def full(*_: object) -> None:
         raise LocalError("cannot keep data: no space left")
 
-    monkeypatch.setattr("shoal.node.dataset.store.Download.put", full)
+    monkeypatch.setattr("shoal.node.training.data.store.Download.put", full)
     swarm = Swarm(Peers(anna=honest(dataset)).call)
     with pytest.raises(LocalError, match="no space left"):
         await fetched(dataset, store, Peers(anna=honest(dataset)), swarm)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.context import Means
-from shoal.protocol.effects import Effect
-from shoal.protocol.estimate import Estimate
-from shoal.protocol.fetching import Fetching
-from shoal.protocol.ids import PeerId, digest, result_hash
+from shoal.protocol.base.effects import Effect
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import PeerId, digest, result_hash
 from shoal.protocol.messages.rounds import Busy, ChunkRef, Fetch, Fetched
-from shoal.protocol.outbox import Outbox
-from shoal.protocol.shelf import Shelf
+from shoal.protocol.rounds.allreduce.outbox import Outbox
+from shoal.protocol.rounds.allreduce.shelf import Shelf
+from shoal.protocol.rounds.fetching import Fetching
+from shoal.protocol.rounds.matchmaking.context import Means
 from tests.simulation.campaign import build
 from tests.simulation.facts import FactReducer
 from tests.simulation.links import LAN

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.room import Memory, NoRoom, Room
-from shoal.node.spec.fitting import Load, check_fits, checkpoint_bytes, problem, sum_of
-from shoal.node.spec.manifest import DataSpec, Manifest, load_manifest, parse_manifest
-from shoal.node.spec.requirements import NODE_BASE, WORKER_BASE, parameters, requirements, vectors_of
+from shoal.node.base.room import Memory, NoRoom, Room
+from shoal.node.manifest.fitting import Load, check_fits, checkpoint_bytes, problem, sum_of
+from shoal.node.manifest.manifest import DataSpec, Manifest, load_manifest, parse_manifest
+from shoal.node.manifest.requirements import NODE_BASE, WORKER_BASE, parameters, requirements, vectors_of
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 GIB = 1 << 30

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.frames import LENGTH_SIZE, MAX_HEAD, Kind, decode_frame, frame_head, frame_length
-from shoal.protocol.ids import PeerId, RunId
-from shoal.protocol.wire import MAX_CONTROL_FRAME, MAX_INT
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.frames import LENGTH_SIZE, MAX_HEAD, Kind, decode_frame, frame_head, frame_length
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, MAX_INT
 
 SENDER = PeerId("sender")
 RUNS = st.none() | st.binary(min_size=32, max_size=32).map(RunId)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.gauge import ENOUGH, IN_BUFFERS, LEAST, MEMORY, Burst, Gauge, Rate
+from shoal.protocol.net.measure.rates import ENOUGH, IN_BUFFERS, LEAST, MEMORY, Burst, Gauge, Rate
 
 MIB = 1 << 20
 

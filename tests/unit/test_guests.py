@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from shoal.protocol.guests import Guests
+from shoal.protocol.net.libp2p.guests import Guests
 
 
 class Door:

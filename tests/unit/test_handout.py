@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.handout.desk import Handout
+from shoal.node.base.home import Home
+from shoal.node.daemon.handout import Handout
 from shoal.node.handout.messages import AskWeights, NoWeights
 from shoal.node.handout.reader import Newest, NotYet, ask
-from shoal.node.home import Home
-from shoal.node.methods.method import PARAMETERS
+from shoal.node.ipc.link import frame, read_frame
+from shoal.node.ipc.private_socket import MAX_PATH, PrivateSocket, find_socket
+from shoal.node.manifest.manifest import decode_manifest
 from shoal.node.run.runs import Runs
-from shoal.node.spec.manifest import decode_manifest
-from shoal.node.worker.link import frame, read_frame
-from shoal.node.worker.private_socket import MAX_PATH, PrivateSocket, find_socket
-from shoal.protocol.errors import LocalError, TransportError
-from shoal.protocol.ids import NO_DIGEST, Digest, RunId
+from shoal.node.training.methods.method import PARAMETERS
+from shoal.protocol.base.errors import LocalError, TransportError
+from shoal.protocol.base.ids import NO_DIGEST, Digest, RunId
 from tests.unit.checkpoint_kit import MANIFEST, state
 
 RUN = MANIFEST.run_id
@@ -215,7 +215,7 @@ async def test_who_cannot_be_let_in_ends_nothing(tmp_path: Path, monkeypatch: py
         return await let_in(self)
 
     monkeypatch.setattr(PrivateSocket, "accept", accept)
-    monkeypatch.setattr("shoal.node.worker.private_socket.PAUSE", 0.0)
+    monkeypatch.setattr("shoal.node.ipc.private_socket.PAUSE", 0.0)
     with locked(tmp_path) as home:
         async with handing_out(home, Node()):
             assert (await asked(home)).round == 3

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.estimate import Estimate
-from shoal.protocol.headway import ANSWER, IDLE, STUCK, Headway, payloads_of
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.rounds import Busy
+from shoal.protocol.rounds.commit.headway import ANSWER, IDLE, STUCK, Headway, payloads_of
 from tests.unit.rounds_kit import plan
 
 PEER, OTHER = PeerId("peer"), PeerId("other")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from shoal.node.exits import Exit
-from shoal.node.health import verdict
+from shoal.node.api.status import verdict
+from shoal.node.base.exits import Exit
 from shoal.node.run.view import broken_row, restoring_row
 
 BEGUN = {"round": 3, "first_round": 1, "is_creator": True, "phase": "training", "failure": None, "members": 1}
@@ -49,11 +49,12 @@ FAILED = BEGUN | {"failure": "the disk is full"}
     ],
 )
 def test_verdicts(state: str, obstacle: str | None, runs: list[dict[str, Any]], code: Exit) -> None:
-    assert verdict({"state": state, "obstacle": obstacle, "runs": runs}) == code
+    status: Any = {"state": state, "obstacle": obstacle, "runs": runs}
+    assert verdict(status) == code
 
 
 def test_who_waits_for_the_others_is_healthy_until_somebody_else_is_where_they_were() -> None:
-    status = {"state": "SOLO", "obstacle": "rejoining: nobody has answered yet", "waits": True, "runs": [RESTING]}
+    status: Any = {"state": "SOLO", "obstacle": "rejoining: nobody has answered yet", "waits": True, "runs": [RESTING]}
     assert verdict(status) == Exit.OK
     assert verdict(status | {"waits": False}) == Exit.ALONE
     assert verdict(status | {"runs": [RESTING, BEGUN]}) == Exit.ALONE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.heartbeat import MEASURE, OFTEN, QUIET, SILENCE, SILENCE_AT_REST, TALK, Heartbeat
+from shoal.protocol.net.measure.heartbeat import MEASURE, OFTEN, QUIET, SILENCE, SILENCE_AT_REST, TALK, Heartbeat
 
 
 class Pair:

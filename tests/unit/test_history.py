@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.history import History
-from shoal.protocol.ids import NO_DIGEST, Digest
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import NO_DIGEST, Digest
 from shoal.protocol.messages.rounds import Vote
+from shoal.protocol.rounds.agreement.history import History
 from tests.unit.rounds_kit import BASE, PEERS, SIGNER, B, certificate, value
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.home import EXPORT, DaemonInfo, Home, find_home
-from shoal.node.life import Life
-from shoal.protocol.errors import LocalError
+from shoal.node.base.home import EXPORT, DaemonInfo, Home, find_home
+from shoal.node.base.life import Life
+from shoal.protocol.base.errors import LocalError
 
 HOLD = """
 import sys
 from pathlib import Path
-from shoal.node.home import Home
+from shoal.node.base.home import Home
 with Home(Path(sys.argv[1])).create().locked():
     print("locked", flush=True)
     sys.stdin.read()
@@ -128,7 +128,7 @@ def test_only_a_missing_lock_means_that_the_home_is_gone(home: Home, monkeypatch
         raise OSError(errno.EMFILE, "Too many open files")
 
     home.lock.touch()
-    monkeypatch.setattr("shoal.node.home.os.open", no_handles)
+    monkeypatch.setattr("shoal.node.base.home.os.open", no_handles)
     with pytest.raises(LocalError, match="Too many open files"):
         home.holder()
 

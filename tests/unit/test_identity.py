@@ -14,11 +14,11 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.identity_utils import save_identity
 from libp2p.peer.id import ID
 
-from shoal.protocol.errors import LocalError, RemoteError
-from shoal.protocol.identity import Identity, public_key
-from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.messages.node import ManifestIs
-from shoal.protocol.signing import check_signature, signed
+from shoal.protocol.net.system.identity import Identity, public_key
 
 RUN, OTHER_RUN = RunId(b"r" * 32), RunId(b"o" * 32)
 GOLDEN_SEED = b"a" * 32

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.node.peers.idle import FEW, IDLE, KEPT, LONG_IDLE, MAX_KNOWN, LastUse
-from shoal.protocol.ids import PeerId
+from shoal.node.peers.discovery import FEW, IDLE, KEPT, LONG_IDLE, MAX_KNOWN, LastUse
+from shoal.protocol.base.ids import PeerId
 
 PEERS = [PeerId(f"{number:04}") for number in range(KEPT + 10)]
 

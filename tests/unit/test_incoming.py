@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.protocol import incoming
-from shoal.protocol.errors import RemoteError, TransportError
-from shoal.protocol.frames import MAX_HEAD, Frame, Kind, decode_frame, frame_head
-from shoal.protocol.ids import PeerId
-from shoal.protocol.incoming import AHEAD, Incoming
+from shoal.protocol.base.errors import RemoteError, TransportError
+from shoal.protocol.base.frames import MAX_HEAD, Frame, Kind, decode_frame, frame_head
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.transport import streams
+from shoal.protocol.net.transport.streams import AHEAD, Incoming
 
 LIMIT = 1000
 
@@ -83,13 +83,13 @@ def test_frames_come_whole_and_in_order_however_they_are_cut(bodies: list[bytes]
 def in_one_turn() -> Iterator[None]:
     """However slow the machine is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(incoming, "TURN", 3600.0)
+        patch.setattr(streams, "TURN", 3600.0)
         yield
 
 
 @pytest.mark.asyncio
 async def test_many_frames_at_once_let_others_have_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "TURN", -1.0)
+    monkeypatch.setattr(streams, "TURN", -1.0)
     receiver = Receiver()
     receiver.feed(b"".join(framed(bytes([number])) for number in range(4)))
     assert len(receiver.bodies) == 1
@@ -102,7 +102,7 @@ async def test_many_frames_at_once_let_others_have_a_turn(monkeypatch: pytest.Mo
 async def test_how_fast_a_frame_comes_is_measured_from_its_first_piece_on(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=100.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(incoming, "time", clock)
+    monkeypatch.setattr(streams, "time", clock)
     receiver, data = Receiver(10_000), framed(bytes(4000))
     for seconds, piece in ((0.0, data[:1000]), (0.5, data[1000:3000]), (1.5, data[3000:] + data[:500])):
         clock.now += seconds
@@ -122,7 +122,7 @@ async def test_while_nothing_is_taken_nothing_is_measured(monkeypatch: pytest.Mo
     receiver.incoming.follow(old.incoming)
     clock = SimpleNamespace(now=100.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(incoming, "time", clock)
+    monkeypatch.setattr(streams, "time", clock)
     data = framed(bytes(4000))
     receiver.feed(data[:1000])
     clock.now += 7.0
@@ -167,7 +167,7 @@ async def test_while_it_rests_nothing_is_taken_or_let_come_and_then_all_that_cam
 
 @pytest.mark.asyncio
 async def test_half_a_frame_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "FRAME_LIMIT", 0.02)
+    monkeypatch.setattr(streams, "FRAME_LIMIT", 0.02)
     receiver = Receiver()
     receiver.feed(framed(b"in time")[:9])
     receiver.feed(framed(b"in time")[9:])
@@ -205,7 +205,7 @@ async def test_what_follows_a_stream_waits_for_its_end() -> None:
 
 @pytest.mark.asyncio
 async def test_it_does_not_wait_for_an_end_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "FOLLOW_LIMIT", 0.05)
+    monkeypatch.setattr(streams, "FOLLOW_LIMIT", 0.05)
     old, new = Receiver(), Receiver()
     new.incoming.follow(old.incoming)
     new.feed(framed(b"2"))
@@ -225,8 +225,8 @@ async def test_it_waits_longer_while_the_other_brings_something_but_not_for_ever
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A long frame on a slow relay: what follows it would overtake it."""
-    monkeypatch.setattr(incoming, "FOLLOW_LIMIT", 0.2)
-    monkeypatch.setattr(incoming, "FOLLOW_MOST", 1.0)
+    monkeypatch.setattr(streams, "FOLLOW_LIMIT", 0.2)
+    monkeypatch.setattr(streams, "FOLLOW_MOST", 1.0)
     old, new = Receiver(), Receiver()
     begin = time.monotonic()
     new.incoming.follow(old.incoming)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.dataset.corpus import Corpus
-from shoal.node.dataset.lanes import lane_batch
-from shoal.node.methods.diloco import outer_step, pseudo_gradient
-from shoal.node.spec.manifest import Manifest, ModelSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.trainer.inner import InnerStep, InnerTrainer
-from shoal.protocol.ids import NO_DIGEST
+from shoal.node.manifest.manifest import Manifest, ModelSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.data.corpus import Corpus
+from shoal.node.training.data.lanes import lane_batch
+from shoal.node.training.methods.diloco import outer_step, pseudo_gradient
+from shoal.node.training.trainer.inner import InnerStep, InnerTrainer
+from shoal.protocol.base.ids import NO_DIGEST
 
 MANIFEST = Manifest(
     name="tiny",

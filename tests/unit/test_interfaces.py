@@ -10,11 +10,11 @@ from pathlib import Path
 import ifaddr
 import pytest
 
-from shoal.protocol import addresses
-from shoal.protocol import interfaces as module
-from shoal.protocol.addresses import FRESH, Whereabouts, own_addresses
-from shoal.protocol.interfaces import RUNNING, Attached, Leads, interfaces, ranked
-from shoal.protocol.multiaddrs import few, kind_of
+from shoal.protocol.base.multiaddrs import few, kind_of
+from shoal.protocol.net.system import addresses
+from shoal.protocol.net.system import interfaces as module
+from shoal.protocol.net.system.addresses import FRESH, Whereabouts, own_addresses
+from shoal.protocol.net.system.interfaces import RUNNING, Attached, Leads, interfaces, ranked
 
 BRIDGES = [Attached(f"br{i}", (ip_interface(f"172.{17 + i}.0.1/16"),), Leads.NOWHERE) for i in range(7)]
 VPN = Attached("tun0", (ip_interface("10.8.0.2/24"),), Leads.TUNNEL)

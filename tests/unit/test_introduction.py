@@ -12,20 +12,20 @@ from typing import TypeVar, cast
 import msgpack
 import pytest
 
+from shoal.node.api.faults import UnknownRun
+from shoal.node.manifest.manifest import MAX_MANIFEST, PROTOCOL, Manifest, NewerProtocol, sign_manifest
 from shoal.node.run.introduction import MEMBERS_TOLD, find_manifest, introduce, link_to, wanted
 from shoal.node.run.run import Run
-from shoal.node.service import UnknownRun
-from shoal.node.spec.manifest import MAX_MANIFEST, PROTOCOL, Manifest, NewerProtocol, sign_manifest
-from shoal.protocol.errors import LocalError, RemoteError, TransportError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId, RunId
-from shoal.protocol.journal import OTHER as OTHER_ANSWERS
-from shoal.protocol.journal import TOO_OFTEN
+from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.wire import Message
+from shoal.protocol.membership.vetting import MAX_ADDRESS, MAX_ADDRESSES
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
-from shoal.protocol.network import Network
-from shoal.protocol.vetting import MAX_ADDRESS, MAX_ADDRESSES
-from shoal.protocol.wire import Message
+from shoal.protocol.net.measure.journal import OTHER as OTHER_ANSWERS
+from shoal.protocol.net.measure.journal import TOO_OFTEN
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 
 AUTHOR, ME = Identity.generate(), Identity.generate()
 MANIFEST = Manifest(name="ours")

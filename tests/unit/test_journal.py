@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.ids import PeerId
-from shoal.protocol.journal import MOST_PEERS, MOST_STEPS, Journal, Step, Way
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.measure.journal import MOST_PEERS, MOST_STEPS, Journal, Step, Way
 
 BOB = PeerId("bob")
 

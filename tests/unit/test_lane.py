@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shoal.protocol import lane
-from shoal.protocol.errors import TransportError
-from shoal.protocol.lane import Lane, Parcel
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.net.transport import streams
+from shoal.protocol.net.transport.streams import Lane, QueuedFrame
 
 LIMIT = 100
 
@@ -56,8 +56,7 @@ class Sender:
         self.asked: list[bool] = []  # whether it may connect, each time
         self.told: list[str] = []
         self.written: list[int] = []
-        self.lane = Lane(LIMIT, self.open, asyncio.create_task, self.wrote)
-        self.lane.has_moved = lambda: self.told.append("moved")
+        self.lane = Lane(LIMIT, self.open, asyncio.create_task, self.wrote, has_moved=lambda: self.told.append("moved"))
 
     def wrote(self, begin: float, end: float, size: int) -> None:
         assert begin <= end
@@ -78,7 +77,7 @@ class Sender:
         def note(what: str) -> Callable[[object], None]:
             return lambda _: self.told.append(f"{word.decode()} {what}")
 
-        self.lane.put(Parcel(len(word), lambda: [word], note("sent"), note("lost"), is_packed), urgent)
+        self.lane.put(QueuedFrame(len(word), lambda: [word], note("sent"), note("lost"), is_packed), urgent)
 
     async def idle(self) -> None:
         async with asyncio.timeout(10):
@@ -113,9 +112,9 @@ async def test_a_word_that_finds_the_stream_ready_leaves_at_once() -> None:
 
 @pytest.mark.asyncio
 async def test_of_many_words_all_but_the_first_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "JUST_NOW", 3600.0)
+    monkeypatch.setattr(streams, "JUST_NOW", 3600.0)
     sender, wire = await ready()
-    sender.lane._left_at = -3600.0
+    sender.lane._written_at = -3600.0
     for word in (b"b", b"c", b"d"):
         sender.put(word)
     assert sender.told == ["a sent", "b sent"]
@@ -289,7 +288,7 @@ async def test_for_what_turns_out_to_be_nothing_nothing_is_written() -> None:
     sender, wire = await ready()
     told = list[str]()
     for words in ([], [b"b"], []):
-        sender.lane.put(Parcel(LIMIT // 4, lambda words=words: words, lambda size: told.append(f"sent {size}")))  # type: ignore[misc]
+        sender.lane.put(QueuedFrame(LIMIT // 4, lambda words=words: words, lambda size: told.append(f"sent {size}")))  # type: ignore[misc]
     await sender.idle()
     assert told == ["sent 0", "sent 1", "sent 0"]
     assert wire.data == b"ab"

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.dataset.lanes import ROSTER_LANES, lane_batch, lane_starts, newcomer_lane
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import PeerId
+from shoal.node.training.data.lanes import ROSTER_LANES, lane_batch, lane_starts, newcomer_lane
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId
 
 TEXT = torch.arange(5000) % 251
 

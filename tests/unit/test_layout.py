@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.spec.manifest import ModelSpec
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.model import build
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.manifest import ModelSpec
+from shoal.node.training.models.decoder import build
+from shoal.node.training.models.layout import Layout
+from shoal.protocol.base.errors import LocalError
 
 SPEC = ModelSpec(vocab=17, dim=16, layers=1, heads=2, kv_heads=1, hidden=24)
 

@@ -9,27 +9,35 @@ from collections.abc import Sequence
 import msgpack
 import pytest
 
-from shoal.protocol import leaving
-from shoal.protocol.allreduce import Blamed
-from shoal.protocol.candidates import MAX_ATTEMPT_STEP
-from shoal.protocol.certificate import result_digest
-from shoal.protocol.context import Means
-from shoal.protocol.effects import Persist, Send
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.estimate import Estimate
-from shoal.protocol.ids import NO_DIGEST, PeerId
-from shoal.protocol.leaving import FIRST_WAITS, MAX_STRANGERS, OTHERS_WAIT, Goodbyes
+from shoal.protocol.base.effects import Persist, Send
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.signing import signed
+from shoal.protocol.base.wire import encode
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Proposal, Retry, Roster, VoteRecord
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.milestones import Behind, Committed, Waiting
-from shoal.protocol.outbox import Outbox
-from shoal.protocol.quorum import is_quorum
-from shoal.protocol.roster import Base, Offer, answers, check_roster, rank
-from shoal.protocol.rounds import Rounds
-from shoal.protocol.shelf import Shelf
-from shoal.protocol.signing import signed
-from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, left_before, must_propose
-from shoal.protocol.wire import encode
+from shoal.protocol.rounds.agreement.certificate import result_digest
+from shoal.protocol.rounds.agreement.quorum import is_quorum
+from shoal.protocol.rounds.agreement.roster import Base, Offer, answers, check_roster, rank
+from shoal.protocol.rounds.agreement.voting import (
+    NO_BALLOT,
+    Election,
+    Tally,
+    VoteState,
+    counting,
+    left_before,
+    must_propose,
+)
+from shoal.protocol.rounds.allreduce.allreduce import Blamed
+from shoal.protocol.rounds.allreduce.outbox import Outbox
+from shoal.protocol.rounds.allreduce.shelf import Shelf
+from shoal.protocol.rounds.matchmaking import leaving
+from shoal.protocol.rounds.matchmaking.candidates import MAX_ATTEMPT_STEP
+from shoal.protocol.rounds.matchmaking.context import Means
+from shoal.protocol.rounds.matchmaking.leaving import FIRST_WAITS, MAX_STRANGERS, OTHERS_WAIT, Goodbyes
+from shoal.protocol.rounds.matchmaking.milestones import Behind, Committed, Waiting
+from shoal.protocol.rounds.rounds import Rounds
 from tests.simulation.facts import FactReducer
 from tests.simulation.signing import FakeSigner
 from tests.unit.rounds_kit import (

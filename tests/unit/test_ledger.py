@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from shoal.protocol.effects import Persist, Send
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Persist, Send
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.rounds import Ballot, PreparedValue, Promise
-from shoal.protocol.voting import NO_BALLOT, VoteState
+from shoal.protocol.rounds.agreement.voting import NO_BALLOT, VoteState
 from tests.simulation.ledger import Ledger
 from tests.simulation.promises import Violation
 from tests.unit.rounds_kit import BASE, PEERS, ROUND, A, B, C, leave, refs, value, vote

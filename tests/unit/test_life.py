@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from shoal.node import launch
-from shoal.node.client import Client
-from shoal.node.home import Home
-from shoal.node.life import Life
-from shoal.protocol.errors import LocalError
+from shoal.node.api.client import Client
+from shoal.node.base.home import Home
+from shoal.node.base.life import Life
+from shoal.node.client import launch
+from shoal.protocol.base.errors import LocalError
 
 PATIENCE = 30.0
-INTRODUCE = "import sys; from shoal.node.life import Life; print(Life.own(), flush=True); sys.stdin.read()"
+INTRODUCE = "import sys; from shoal.node.base.life import Life; print(Life.own(), flush=True); sys.stdin.read()"
 HOLD = """
 import sys
 from pathlib import Path
-from shoal.node.home import Home
+from shoal.node.base.home import Home
 with Home(Path(sys.argv[1])).create().locked():
     print("locked", flush=True)
     sys.stdin.read()
@@ -34,8 +34,8 @@ with Home(Path(sys.argv[1])).create().locked():
 LISTEN = """
 import os, sys
 from pathlib import Path
-from shoal.node.home import DaemonInfo, Home
-from shoal.node.life import network
+from shoal.node.base.home import DaemonInfo, Home
+from shoal.node.base.life import network
 home = Home(Path(sys.argv[1])).create()
 with home.locked():
     home.write_daemon(DaemonInfo(os.getpid(), "127.0.0.1", int(sys.argv[2]), "peer", network=network()))

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.checkpoint.lineage import check_fits, going_on
-from shoal.node.checkpoint.read import Checkpoint, load
+from shoal.node.client.up.plan import to_toml
+from shoal.node.manifest.manifest import Manifest, decode_manifest, parse_manifest
+from shoal.node.manifest.method import MethodSpec
 from shoal.node.run.facts import SLACK, run_facts
-from shoal.node.spec.manifest import Manifest, decode_manifest, parse_manifest
-from shoal.node.spec.method import MethodSpec
-from shoal.node.up.plan import to_toml
-from shoal.protocol.certificate import genesis
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import NO_DIGEST
+from shoal.node.training.checkpoint.lineage import check_fits, going_on
+from shoal.node.training.checkpoint.read import Checkpoint, load
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import NO_DIGEST
+from shoal.protocol.rounds.agreement.certificate import genesis
 from tests.unit.checkpoint_kit import MANIFEST, ME, write
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.lines import FULL, LineWriter, has_room, say
+from shoal.node.base.lines import FULL, LineWriter, has_room, say
 from tests.unread import full, read_until
 
 PATIENCE = 30.0  # seconds

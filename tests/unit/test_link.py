@@ -20,9 +20,9 @@ from shoal.dht.link import (
     scope,
 )
 from shoal.dht.scope import Scope
-from shoal.protocol.errors import LocalError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import RunId
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import RunId
+from shoal.protocol.net.system.identity import Identity
 
 RUN = RunId(bytes(range(32)))
 ID = RUN.hex()

@@ -13,11 +13,11 @@ from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
 from shoal.dht.scope import Scope, worth_dialling
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.listings import MAX_LISTED, MAX_NAME, providers, public_runs
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import Digest, PeerId, RunId
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest, PeerId, RunId
+from shoal.protocol.base.wire import Message, encode
 from shoal.protocol.messages.dht import Contact, Record
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
-from shoal.protocol.wire import Message, encode
 
 RUN, OTHER = RunId(b"r" * 32), RunId(b"o" * 32)
 ANNA, BERT, EVE = (PeerId(name) for name in ("anna", "bert", "eve"))

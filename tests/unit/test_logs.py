@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.node.logs import REMEMBERED, REPEAT_AFTER, Quieter, is_network_fault, setup_logging, warn
-from shoal.protocol.errors import LocalError, RemoteError, TransportError
-from shoal.protocol.ids import PeerId
+from shoal.node.base.logs import REMEMBERED, REPEAT_AFTER, Quieter, is_network_fault, setup_logging, warn
+from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.base.ids import PeerId
 
 log = logging.getLogger("shoal.test")
 

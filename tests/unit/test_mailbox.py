@@ -6,18 +6,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from shoal.protocol import mailbox
-from shoal.protocol.allreduce import Blamed
-from shoal.protocol.effects import Effect, Tell
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
-from shoal.protocol.mailbox import OVERHEAD, Mailbox, replayed
+from shoal.protocol.base.effects import Effect, Tell
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import MEMORY_UNIT, Message
 from shoal.protocol.messages.rounds import Contribution, Fetched, Retry, Roster
-from shoal.protocol.rooms import ROUND
-from shoal.protocol.wire import Message
+from shoal.protocol.rounds import mailbox
+from shoal.protocol.rounds.allreduce.allreduce import Blamed
+from shoal.protocol.rounds.mailbox import OVERHEAD, Mailbox, replayed
 from tests.unit.rounds_kit import STRANGER, A, B, C, roster
 
-SIZE = ROUND  # bytes, for which there is room of just that size
+SIZE = MEMORY_UNIT  # bytes, for which there is room of just that size
 
 
 def _chunk(number: int, size: int = SIZE, attempt: int = 1) -> Contribution:

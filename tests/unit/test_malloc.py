@@ -13,7 +13,7 @@ needs_glibc = pytest.mark.skipif(not HAS_GLIBC, reason="it is glibc that has are
 
 COUNT = """
 import ctypes, pathlib, sys, tempfile, threading
-from shoal.node import malloc
+from shoal.node.base import malloc
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -40,8 +40,8 @@ with tempfile.NamedTemporaryFile() as file:
 """
 FREE = """
 import ctypes
-from shoal.node import malloc
-from shoal.node.usage import resident_bytes
+from shoal.node.base import malloc
+from shoal.node.base.malloc import resident_bytes
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

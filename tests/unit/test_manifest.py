@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shoal.node.spec.manifest import (
+from shoal.node.manifest.manifest import (
     MAX_MANIFEST,
     DataSpec,
     Manifest,
@@ -22,8 +22,8 @@ from shoal.node.spec.manifest import (
     parse_manifest,
     sign_manifest,
 )
-from shoal.protocol.errors import LocalError, RemoteError
-from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.ids import PeerId, RunId
 from tests.simulation.signing import FakeSigner
 
 BUILT_IN = Path(__file__).parents[2] / "examples" / "stdlib.toml"
@@ -260,3 +260,13 @@ def test_only_a_run_whose_data_have_pieces_has_another_id_for_it() -> None:
 def test_pieces_come_with_all_that_belongs_to_them(lacks: str) -> None:
     with pytest.raises(ValidationError):
         DataSpec.model_validate({key: value for key, value in PIECES.items() if key != lacks})
+
+
+@pytest.mark.parametrize("way", ["scatter", "gather"])
+@pytest.mark.parametrize("codec", ["uint8", "sign", "fedzip"])
+def test_a_codec_for_research_is_refused_by_its_name(way: str, codec: str) -> None:
+    words = (
+        rf"{codec} is a codec for research .*uint8, sign, fedzip.* a run has one of fp32, fp16, bf16, int8, fp4, topk"
+    )
+    with pytest.raises(LocalError, match=words):
+        parse_manifest(f"name = 'a'\n[codec]\n{way} = '{codec}'")

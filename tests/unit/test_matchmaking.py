@@ -6,28 +6,21 @@ import dataclasses
 
 import pytest
 
-from shoal.protocol.candidates import MAX_ATTEMPT_STEP
-from shoal.protocol.context import Means
-from shoal.protocol.effects import Timer, Wake
-from shoal.protocol.estimate import Estimate
-from shoal.protocol.gathering import STRANGERS_BYTES
-from shoal.protocol.ids import NO_DIGEST, PeerId, digest
-from shoal.protocol.matchmaking import (
-    RETRY,
-    RETRY_MOST,
-    SILENCE,
-    Astray,
-    GroupFormed,
-    Matchmaking,
-)
+from shoal.protocol.base.effects import Timer, Wake
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, encode
 from shoal.protocol.messages.rounds import Ballot, Call, CatchUp, Join, Noted, Retry
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.milestones import HandIn, Waiting
-from shoal.protocol.outbox import Outbox
-from shoal.protocol.roster import Offer, check_roster, rank
-from shoal.protocol.shelf import Shelf
-from shoal.protocol.voting import VoteState
-from shoal.protocol.wire import MAX_CONTROL_FRAME, encode
+from shoal.protocol.rounds.agreement.roster import Offer, check_roster, rank
+from shoal.protocol.rounds.agreement.voting import VoteState
+from shoal.protocol.rounds.allreduce.outbox import Outbox
+from shoal.protocol.rounds.allreduce.shelf import Shelf
+from shoal.protocol.rounds.matchmaking.candidates import MAX_ATTEMPT_STEP
+from shoal.protocol.rounds.matchmaking.context import Means
+from shoal.protocol.rounds.matchmaking.gathering import STRANGERS_BYTES
+from shoal.protocol.rounds.matchmaking.matchmaking import RETRY, RETRY_MOST, SILENCE, Astray, GroupFormed, Matchmaking
+from shoal.protocol.rounds.matchmaking.milestones import HandIn, Waiting
 from tests.simulation.signing import FakeSigner
 from tests.unit.rounds_kit import (
     BASE,

@@ -8,20 +8,20 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.protocol.effects import Send, Tell
-from shoal.protocol.estimate import Estimate
-from shoal.protocol.ids import NO_DIGEST, PeerId, digest
+from shoal.protocol.base.effects import Send, Tell
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.outbox import Outbox
-from shoal.protocol.pair import PAIR_MESSAGES, usual_length
 from shoal.protocol.replicas.context import Means, pack, standing
 from shoal.protocol.replicas.events import Met
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.matching import Matching
 from shoal.protocol.replicas.meeting import GROUP, Draw, groups, pairs, weight
+from shoal.protocol.replicas.pair import PAIR_MESSAGES, usual_length
 from shoal.protocol.replicas.round import ReplicaRound
-from shoal.protocol.roster import Policy
+from shoal.protocol.rounds.agreement.roster import Policy
+from shoal.protocol.rounds.allreduce.outbox import Outbox
 
 
 def names(count: int) -> list[PeerId]:

@@ -8,19 +8,19 @@ from collections.abc import Callable
 
 import pytest
 
-from shoal.protocol.effects import Effect, Event, Send, Tell, Timer, Wake
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import NO_DIGEST, PeerId
-from shoal.protocol.members import NamesakeSeen, PeerDown, PeerSuspected, PeerUp, State, StatusChanged
-from shoal.protocol.membership import EARLIER_LIVES, Membership
+from shoal.protocol.base.effects import Effect, Event, Send, Tell, Timer, Wake
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.signing import signed
+from shoal.protocol.base.wire import Message
+from shoal.protocol.membership.members import NamesakeSeen, PeerDown, PeerSuspected, PeerUp, State, StatusChanged
+from shoal.protocol.membership.membership import EARLIER_LIVES, Membership
+from shoal.protocol.membership.probe import MAX_FOR_ONE, MAX_OPEN
+from shoal.protocol.membership.vetting import MAX_ADDRESS, MAX_ADDRESSES, MAX_AHEAD, MAX_COUNT, MAX_NEWS, MAX_WORD
+from shoal.protocol.membership.view import view_digest
 from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, News, Ping, PingFor, Row, Summary
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.probe import MAX_FOR_ONE, MAX_OPEN
-from shoal.protocol.signing import signed
-from shoal.protocol.vetting import MAX_ADDRESS, MAX_ADDRESSES, MAX_AHEAD, MAX_COUNT, MAX_NEWS, MAX_WORD
-from shoal.protocol.view import view_digest
-from shoal.protocol.wire import Message
 from tests.simulation.signing import FakeSigner
 
 ME, A, B, C = PeerId("me"), PeerId("a"), PeerId("b"), PeerId("c")

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from shoal.protocol.ids import NO_DIGEST, PeerId
-from shoal.protocol.members import MemberTable, PeerDown, PeerLeft, PeerSuspected, PeerUp, State, StatusChanged
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.membership.members import (
+    MemberTable,
+    PeerDown,
+    PeerLeft,
+    PeerSuspected,
+    PeerUp,
+    State,
+    StatusChanged,
+)
 from shoal.protocol.messages.membership import Entry, Row
 from shoal.protocol.messages.status import RunStatus
 

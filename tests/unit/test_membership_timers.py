@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.protocol.effects import Timer
-from shoal.protocol.timers import Timers
+from shoal.protocol.base.effects import Timer
+from shoal.protocol.base.timers import Timers
 
 
 def test_a_live_timer_is_accepted_once() -> None:

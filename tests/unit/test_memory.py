@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.protocol.memory import ARENA, Memory
-from shoal.protocol.rooms import ROUND, rounded
+from shoal.protocol.base.wire import MEMORY_UNIT, payload_memory
+from shoal.protocol.tensors.memory import ARENA, Memory
 
 MIB = 1 << 20
 PAGES = Path("/proc/self/pagemap")
@@ -33,9 +33,9 @@ def test_room_is_used_again_when_the_last_view_of_it_is_gone() -> None:
     del view
     assert place(memory.lend(MIB)) != first, "a part of it is still in use"
     del part
-    again = memory.lend(MIB - ROUND + 1)
+    again = memory.lend(MIB - MEMORY_UNIT + 1)
     assert place(again) == first
-    assert len(again) == MIB - ROUND + 1
+    assert len(again) == MIB - MEMORY_UNIT + 1
 
 
 WAYS: dict[str, Callable[[memoryview], Any]] = {
@@ -71,7 +71,7 @@ def test_a_system_without_huge_pages_has_small_ones(monkeypatch: pytest.MonkeyPa
 
 def test_a_thousand_rooms_one_after_the_other_are_one() -> None:
     memory = Memory()
-    assert len({place(memory.lend(MIB - number)) for number in range(0, ROUND, 64)}) == 1
+    assert len({place(memory.lend(MIB - number)) for number in range(0, MEMORY_UNIT, 64)}) == 1
 
 
 def test_rooms_do_not_overlap() -> None:
@@ -132,27 +132,28 @@ class Mapped:
 
 def test_one_room_of_each_of_many_sizes_takes_its_own_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, mapped = Memory(), Mapped(monkeypatch)
-    held = [memory.lend(count * ROUND) for count in range(1, 33)]
+    held = [memory.lend(count * MEMORY_UNIT) for count in range(1, 33)]
     assert mapped.sizes == [len(view) for view in held]
 
 
-@pytest.mark.parametrize("size", [ROUND, MIB, 3 * MIB, ARENA // 2 + 1, ARENA, 2 * ARENA])
+@pytest.mark.parametrize("size", [MEMORY_UNIT, MIB, 3 * MIB, ARENA // 2 + 1, ARENA, 2 * ARENA])
 def test_rooms_of_one_size_take_twice_their_bytes_at_most_and_few_arenas(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory, mapped, held = Memory(), Mapped(monkeypatch), list[memoryview]()
     while len(held) * size < 5 * ARENA:
         held.append(memory.lend(size))
-        assert sum(mapped.sizes) <= 2 * len(held) * rounded(size)
-    assert max(mapped.sizes) <= max(ARENA, rounded(size))
-    assert len(mapped.sizes) <= 5 + (ARENA // rounded(size)).bit_length() + len(held) * rounded(size) // ARENA
+        assert sum(mapped.sizes) <= 2 * len(held) * payload_memory(size)
+    assert max(mapped.sizes) <= max(ARENA, payload_memory(size))
+    each = payload_memory(size)
+    assert len(mapped.sizes) <= 5 + (ARENA // each).bit_length() + len(held) * each // ARENA
 
 
 def test_of_arenas_that_stay_the_free_rooms_go_when_they_are_too_much() -> None:
     """Whoever leaves one room in each arena, size after size, makes us hold twice of what was lent at the most."""
     memory, kept, most = Memory(kept=0), list[memoryview](), 0
     for count in range(1, 31):
-        size, views = count * ROUND, list[memoryview]()
+        size, views = count * MEMORY_UNIT, list[memoryview]()
         while sum(map(len, kept)) + (len(views) + 1) * size <= 32 * MIB:
             views.append(memory.lend(size))
             views[-1][:] = bytes([count]) * size
@@ -211,7 +212,7 @@ def test_who_lent_it_hears_when_it_is_free() -> None:
 
 def test_what_the_garbage_collector_finds_in_the_midst_of_lending_is_used_again() -> None:
     memory = Memory()
-    for _ in range(20):
+    for _ in range(5):
         circle: list[Any] = [memory.lend(MIB)]
         circle.append(circle)
         del circle
@@ -237,4 +238,4 @@ def test_threads_share_it() -> None:
     for thread in threads:
         thread.join(60)
     assert not wrong
-    assert memory.spare <= 16 * ROUND
+    assert memory.spare <= 16 * MEMORY_UNIT

@@ -9,12 +9,12 @@ import msgpack
 import pytest
 from pydantic import ValidationError
 
-from shoal.node.methods.method import has_own_weights
-from shoal.node.methods.registry import METHODS, method_of, timetable_of
-from shoal.node.models.registry import layout_of
-from shoal.node.spec.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
-from shoal.node.spec.method import OWN, MethodName, MethodSpec
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
+from shoal.node.manifest.method import OWN, MethodName, MethodSpec
+from shoal.node.training.methods.method import has_own_weights
+from shoal.node.training.methods.registry import METHODS, method_of, timetable_of
+from shoal.node.training.models.registry import layout_of
+from shoal.protocol.base.errors import LocalError
 
 BUILT_IN = Path(__file__).parents[2] / "examples" / "stdlib.toml"
 BEFORE = "9e086a85d4f1674a33e1d07badd03cd1c094daf1e8147121709a693bdf5885d7"  # its run id when only diloco existed
@@ -189,7 +189,7 @@ def test_codecs_that_lose_what_sparseloco_keeps_are_refused(codec: str, words: s
         parse_manifest(f'name="a"\n[method]\nname="sparseloco"\n[codec]\n{codec}')
 
 
-@pytest.mark.parametrize("codec", ["int8", "topk", "sign"])
+@pytest.mark.parametrize("codec", ["int8", "topk", "fp4"])
 def test_weights_are_not_sent_so_that_nobody_can_train_on_them(codec: str) -> None:
     with pytest.raises(LocalError, match=r"codec\.scatter of gossip, which sends weights, must be one of fp32"):
         parse_manifest(f'name="a"\n[method]\nname="gossip"\n[codec]\nscatter="{codec}"')

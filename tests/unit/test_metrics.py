@@ -9,12 +9,12 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from shoal.node.api import serve_api
+from shoal.node.daemon.web.metrics import Metrics
+from shoal.node.daemon.web.server import serve_api
 from shoal.node.run.meters import BOUNDS, Meters
 from shoal.node.run.view import broken_row
-from shoal.node.web.metrics import Metrics
-from shoal.protocol.failure import Kind
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
+from shoal.protocol.rounds.matchmaking.failure import Kind
 from tests.fake_service import PEER, RUN, FakeService
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

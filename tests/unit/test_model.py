@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.spec.manifest import ModelSpec
-from shoal.node.trainer.model import NORM_EPSILON, Llama, build
+from shoal.node.manifest.manifest import ModelSpec
+from shoal.node.training.models.decoder import NORM_EPSILON, Llama, build
 
 SPEC = ModelSpec(vocab=31, dim=24, layers=2, heads=6, kv_heads=2, hidden=40, context=16)
 LAYER = (
@@ -140,7 +140,8 @@ GOLDEN_INIT = "d6aeb0c7576cb5d0"
 def test_shapes_are_known_without_torchs_compiler() -> None:
     """Importing it takes longer than all else that a command does, and a daemon would keep it in memory."""
     code = (
-        "import sys; from shoal.node.spec.model import ModelSpec; from shoal.node.models.registry import layout_of;"
+        "import sys; from shoal.node.manifest.model import ModelSpec;"
+        "from shoal.node.training.models.registry import layout_of;"
         "layout_of(ModelSpec()); print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.trainer.inner import InnerTrainer
-from shoal.node.worker.moments import copy_whole, moments_size
-from shoal.node.worker.shm import FloatArray, SharedVector
+from shoal.node.ipc.shm import FloatArray, SharedVector
+from shoal.node.ipc.vectors import copy_whole, moments_size
+from shoal.node.training.trainer.inner import InnerTrainer
 from tests.unit.test_inner import trainer, weights
 
 

@@ -18,10 +18,10 @@ from libp2p.security.noise import transport as noise
 from libp2p.stream_muxer.exceptions import MuxedConnUnavailable, MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
-from shoal.protocol import muxer
-from shoal.protocol.muxed import FIRST_WINDOW, FRAME, MOST_WINDOW, MuxedStream
-from shoal.protocol.muxer import HEADER, MAX_STREAMS, Flag, Kind, Muxer
-from shoal.protocol.session import LINE, Noise, Session
+from shoal.protocol.net.libp2p import muxer
+from shoal.protocol.net.libp2p.muxed import FIRST_WINDOW, FRAME, MOST_WINDOW, MuxedStream
+from shoal.protocol.net.libp2p.muxer import HEADER, MAX_STREAMS, Flag, Kind, Muxer
+from shoal.protocol.net.libp2p.session import LINE, Noise, Session
 from tests.unit.secured_kit import run, secured
 
 MIB = 1 << 20

@@ -14,13 +14,12 @@ import pytest
 import zeroconf.asyncio
 from zeroconf import NonUniqueNameException, ServiceStateChange
 
-from shoal.node.options import NodeSettings
+from shoal.node.base.options import NodeSettings
 from shoal.node.peers import nearby
-from shoal.node.peers.announcement import SERVICE, words
-from shoal.node.peers.nearby import HEARD_ON, Nearby, heard_on, may_be_near
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
-from shoal.protocol.interfaces import Attached, Leads
+from shoal.node.peers.nearby import HEARD_ON, SERVICE, Nearby, heard_on, may_be_near, words
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.net.system.interfaces import Attached, Leads
 
 ME, ANNA = Identity.generate().peer, Identity.generate().peer
 HERE, THERE = "/ip4/10.0.0.7/tcp/4101", "/ip4/10.0.0.9/tcp/4101"

@@ -6,11 +6,20 @@ import dataclasses
 
 import pytest
 
-from shoal.node.exits import Exit
-from shoal.node.netcheck.facts import Facts, Portmap
-from shoal.node.netcheck.findings import LEVELS, Finding, exit_code, findings, nat_kind, report, verdict
-from shoal.node.netcheck.showing import show_netcheck
-from shoal.protocol.ids import PeerId
+from shoal.node.base.exits import Exit
+from shoal.node.client.cli.diagnosis_lines import show_netcheck
+from shoal.node.daemon.diagnostics.node_checks import (
+    LEVELS,
+    Facts,
+    Finding,
+    Portmap,
+    exit_code,
+    findings,
+    nat_kind,
+    report,
+    verdict,
+)
+from shoal.protocol.base.ids import PeerId
 
 OWN, HOME = "/ip4/203.0.113.9/tcp/4101", "/ip4/192.168.1.7/tcp/4101"
 OUTSIDE, ELSEWHERE = "/ip4/198.51.100.2/tcp/4101", "/ip4/198.51.100.2/tcp/31000"
@@ -24,7 +33,7 @@ KEEPING = dataclasses.replace(HIDDEN, seen_places=(OUTSIDE,), mapping="keeping")
 SYMMETRIC = dataclasses.replace(HIDDEN, seen_places=(OUTSIDE, ELSEWHERE), mapping="symmetric")
 CARRIER = dataclasses.replace(KEEPING, own=("/ip4/100.64.0.7/tcp/4101",))
 SHUT_OFF = dataclasses.replace(KEEPING, relays=())
-WANTING = SHUT_OFF.waiting_for(["relays"])
+WANTING = dataclasses.replace(SHUT_OFF, pending=("relays",))
 LOCAL = dataclasses.replace(MET, internet_peers=0, own=(HOME,), found_at=(HOME,))
 UNTRIED = dataclasses.replace(MET, own=(HOME,), pending=("whether others can dial this node",))
 SOLO = Facts(port=4101, own=(HOME,), pending=("other peers",))
@@ -226,7 +235,7 @@ def test_it_is_shown_with_the_verdict_first(capsys: pytest.CaptureFixture[str]) 
 def test_nothing_is_coloured_for_who_wants_no_colours(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.node.cli.present.is_terminal", lambda: True)
+    monkeypatch.setattr("shoal.node.api.present.is_terminal", lambda: True)
     for wanted in (True, False):
         monkeypatch.setenv("NO_COLOR", "" if wanted else "1")
         show_netcheck(report(SHUT_OFF))

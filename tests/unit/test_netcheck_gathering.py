@@ -8,18 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.netcheck import gathering
-from shoal.node.netcheck.gathering import NetCheck
+from shoal.node.api.answers import Answer, PortMapping
+from shoal.node.daemon.diagnostics import netcheck as gathering
+from shoal.node.daemon.diagnostics.netcheck import NetCheck
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.relaying import Relaying
-from shoal.node.service import Answer
-from shoal.protocol.account import Link
-from shoal.protocol.errors import TransportError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.paths import DIRECT
 from shoal.protocol.messages.dht import Contact
-from shoal.protocol.network import Network
-from shoal.protocol.paths import DIRECT
-from shoal.protocol.throttle import Throttle
+from shoal.protocol.net.measure.link import Link
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.throttle import Throttle
 
 HOME = "/ip4/192.168.1.7/tcp/4101"
 FOUR, SIX = "/ip4/203.0.113.9/tcp/4101", "/ip6/2001:db8::9/tcp/4101"
@@ -67,7 +67,7 @@ class Around:
         return ALICE
 
 
-def netcheck(around: Any, mapped: Answer | None = None) -> NetCheck:
+def netcheck(around: Any, mapped: PortMapping | None = None) -> NetCheck:
     return NetCheck(cast(Network, around), cast(Discovery, around), cast(Relaying, around), lambda: mapped)
 
 
@@ -102,7 +102,7 @@ async def test_clocks_are_asked_anew_and_what_may_come_is_waited_for() -> None:
 async def test_a_router_that_is_being_asked_is_waited_for() -> None:
     around = Around()
     around.relays = [ALICE]
-    said: dict[str, Any] = dict(ASKING)
+    said: Any = dict(ASKING)
     check = netcheck(around, said)
     assert "a port of the router" in check.answer()["pending"]
     said |= {"pending": False, "error": "no router answers"}

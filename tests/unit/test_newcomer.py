@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shoal.node.run.newcomer import far, find_uplink
-from shoal.protocol.account import Link
-from shoal.protocol.bandwidth import Bandwidth
-from shoal.protocol.errors import TransportError
-from shoal.protocol.ids import PeerId
+from shoal.node.peers.bandwidth_probe import far, find_uplink
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.data import Later
 from shoal.protocol.messages.doctor import Carried, Carry
-from shoal.protocol.weighing import MOST
-from shoal.protocol.wire import Message
+from shoal.protocol.net.measure.bandwidth_probe import MOST
+from shoal.protocol.net.measure.link import Link
+from shoal.protocol.net.measure.rates import Bandwidth
 from tests.unit.rounds_kit import A, B, C, D
 
 PUBLIC, HOME = "/ip4/192.0.2.7/tcp/4101", "/ip4/192.168.1.7/tcp/4101"
@@ -82,7 +82,7 @@ async def test_who_knows_its_line_sends_nothing() -> None:
 
 @pytest.mark.asyncio
 async def test_while_nobody_is_there_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.node.run.newcomer.AGAIN", 0.001)
+    monkeypatch.setattr("shoal.node.peers.bandwidth_probe.AGAIN", 0.001)
     wire, members = Wire([]), [A]
     probing = asyncio.create_task(run(wire, members))
     await asyncio.sleep(0.01)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.worker.private_socket import MAX_PATH, PrivateSocket, find_socket
+from shoal.node.ipc.private_socket import MAX_PATH, PrivateSocket, find_socket
 from tests.refusing import in_mounts, refusing
 
 PROGRAMS = {
     "link": """
-from shoal.protocol.private_file import create_private
+from shoal.protocol.net.system.private_file import create_private
 create_private(folder / "key", b"first")
 create_private(folder / "key", b"second")
 assert (folder / "key").read_bytes() == b"first"
@@ -24,12 +24,12 @@ assert (folder / "key").stat().st_mode & 0o777 == 0o600
 assert len(list(folder.iterdir())) == 1
 """,
     "fsync_folder": """
-from shoal.node.disk import replace_file
+from shoal.node.base.disk import replace_file
 replace_file(folder / "file", [b"new"])
 assert (folder / "file").read_bytes() == b"new"
 """,
     "memfd_create": """
-from shoal.node.worker.shm import SharedVector
+from shoal.node.ipc.shm import SharedVector
 with SharedVector.create(1000) as ours, SharedVector(os.dup(ours.fd), 1000) as theirs:
     ours.array[:] = 3
     assert (theirs.array == 3).all()
@@ -37,7 +37,7 @@ with SharedVector.create(1000) as ours, SharedVector(os.dup(ours.fd), 1000) as t
 """,
     "bind_unix": """
 import socket
-from shoal.node.worker.private_socket import PrivateSocket, find_socket
+from shoal.node.ipc.private_socket import PrivateSocket, find_socket
 listening = PrivateSocket(folder / "x.sock")
 with socket.socket(socket.AF_UNIX) as connection:
     connection.connect(str(find_socket(folder / "x.sock")))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.effects import Send
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Send
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.rounds import Contribution
-from shoal.protocol.outbox import SETTLE, Outbox
+from shoal.protocol.rounds.allreduce.outbox import SETTLE, Outbox
 
 TO, OTHER = PeerId("to"), PeerId("other")
 

@@ -7,15 +7,15 @@ import math
 from types import SimpleNamespace
 from typing import cast
 
-from shoal.node.faults import Fault, FaultTrigger
-from shoal.node.run.outgoing import Outgoing
+from shoal.node.base.faults import Fault, FaultTrigger
+from shoal.node.run.meters import Outgoing
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.records import CommitLog
-from shoal.protocol.attempt import Attempt
-from shoal.protocol.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.messages.rounds import ChunkRef, Contribution, Fetched, Final, Proposal
 from shoal.protocol.messages.transfer import StateChunk
-from shoal.protocol.shelf import Decision
+from shoal.protocol.rounds.allreduce.shelf import Decision
+from shoal.protocol.rounds.attempt import Attempt
 
 ME, OTHER = PeerId("me"), PeerId("other")
 
@@ -92,7 +92,7 @@ def test_a_record_says_where_the_time_went_and_how_the_training_did() -> None:
     record = commits.add(decision(7), ME, 4.0, 0, phases, samples=900)
     assert (record.tokens, record.loss, record.samples) == (100, 2.5, 900)
     row = commits.as_json()[0]
-    assert row["phases"] == ({"phase": "training", "seconds": 2.0}, {"phase": "reducing", "seconds": 1.0})
+    assert row["phases"] == [{"phase": "training", "seconds": 2.0}, {"phase": "reducing", "seconds": 1.0}]
     assert row["waited_for"] == {OTHER: 3.0}
     json.dumps(row, allow_nan=False)
     commits.submitted(5.0, tokens=100, loss=math.nan)

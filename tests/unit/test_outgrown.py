@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.run.outgrown import unless_outgrown
-from shoal.node.state.resting import FOLDER
+from shoal.node.run.resting import FOLDER
 from tests.unit.test_rest import REST
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.methods.diloco import DiLoCo
-from shoal.node.methods.eager import EagerDiLoCo
-from shoal.node.methods.method import MOMENTUM, PARAMETERS, Method
 from shoal.node.run.agreed_run import AgreedRun
-from shoal.node.state.file import load_state
-from shoal.protocol.errors import LocalError
+from shoal.node.training.methods.diloco import DiLoCo
+from shoal.node.training.methods.late import EagerDiLoCo
+from shoal.node.training.methods.method import MOMENTUM, PARAMETERS, Method
+from shoal.node.training.state.file import load_state
+from shoal.protocol.base.errors import LocalError
 from tests.unit.checkpoint_kit import state
 
 HELD = state(3)

@@ -7,8 +7,8 @@ from itertools import permutations
 import msgpack
 import pytest
 
-from shoal.protocol.certificate import mask_of
-from shoal.protocol.owned import OwnedChunk
+from shoal.protocol.rounds.agreement.certificate import mask_of
+from shoal.protocol.rounds.allreduce.owned import OwnedChunk
 from tests.simulation.facts import POISON, TOO_LONG, FactReducer
 from tests.unit.rounds_kit import PEERS, STRANGER, plan
 

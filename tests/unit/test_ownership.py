@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 from shoal.protocol.messages.rounds import Assignment
-from shoal.protocol.ownership import Ownership
+from shoal.protocol.rounds.allreduce.ownership import Ownership
 from tests.unit.rounds_kit import A, B, C, plan
 
 

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.dataset import pack as module
-from shoal.node.dataset.corpus import load_corpus
-from shoal.node.dataset.folders import find
-from shoal.node.dataset.pack import SUFFIX, file_digest, pack, stream_hasher, unpack
-from shoal.node.dataset.store import Store
-from shoal.node.dataset.texts import Text, read_texts
-from shoal.node.spec.manifest import DataSpec
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import digest
+from shoal.node.manifest.manifest import DataSpec
+from shoal.node.training.data import texts as module
+from shoal.node.training.data.corpus import load_corpus
+from shoal.node.training.data.files import find
+from shoal.node.training.data.store import Store
+from shoal.node.training.data.texts import SUFFIX, Text, file_digest, pack, read_texts, stream_hasher, unpack
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import digest
 from tests.unit.dataset_kit import write_texts
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=30) | st.binary(max_size=9).map(

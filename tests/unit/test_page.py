@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.web.pages import FOLDER
+from shoal.node.daemon.web.server import PAGE as FOLDER
 
 VENDOR = FOLDER / "vendor"
 OWN = sorted(path for path in FOLDER.iterdir() if path.is_file())
@@ -60,6 +60,5 @@ def test_what_is_referred_to_is_there() -> None:
 
 def test_the_wheel_has_all_of_it() -> None:
     settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
-    patterns = settings["tool"]["setuptools"]["package-data"]["shoal.node"]
-    packed = {path for pattern in patterns for path in FOLDER.parent.glob(pattern) if path.is_file()}
-    assert {path for path in FOLDER.rglob("*") if path.is_file()} <= packed
+    patterns = settings["tool"]["setuptools"]["package-data"]["*"]
+    assert all(any(path.match(pattern) for pattern in patterns) for path in FOLDER.rglob("*") if path.is_file())

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.effects import Effect, Send, Tell
-from shoal.protocol.errors import PayloadError
-from shoal.protocol.estimate import Estimate
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Effect, Send, Tell
+from shoal.protocol.base.errors import PayloadError
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Payload
 from shoal.protocol.messages.replicas import Took
 from shoal.protocol.messages.rounds import Busy, Contribution, Want
-from shoal.protocol.outbox import Outbox
-from shoal.protocol.pair import EPOCH, PAIR_MESSAGES, Exchanged, PairExchange, Pairing, PartnerLost, usual_length
-from shoal.protocol.wire import Payload
+from shoal.protocol.replicas.pair import (
+    EPOCH,
+    PAIR_MESSAGES,
+    Exchanged,
+    PairExchange,
+    Pairing,
+    PartnerLost,
+    usual_length,
+)
+from shoal.protocol.rounds.allreduce.outbox import Outbox
 from tests.unit.rounds_kit import A, B, C, refused
 
 WHOLE = (b"ok",) * 3

@@ -11,12 +11,12 @@ import pytest
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
-from shoal.protocol.errors import LocalError, RemoteError, ShoalError, TransportError
-from shoal.protocol.identity import Identity
-from shoal.protocol.multiaddrs import Place
-from shoal.protocol.paths import DIRECT, PUNCHED, RELAYED, Route, best_path
-from shoal.protocol.swarm import make_swarm
-from shoal.protocol.transport import Transport
+from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
+from shoal.protocol.base.multiaddrs import Place
+from shoal.protocol.base.paths import DIRECT, PUNCHED, RELAYED, Route, best_path
+from shoal.protocol.net.libp2p.swarm import make_swarm
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.net.transport.transport import Transport
 
 ANNA, BERT = Identity.generate(), Identity.generate()
 THERE: Place = ("203.0.113.7", 4101)
@@ -81,8 +81,13 @@ class Dialled:
 
 def test_it_is_told_when_a_way_without_a_relay_is_there_and_when_it_is_lost() -> None:
     told: list[str] = []
-    transport = Transport(ANNA, (), lambda *stream: None, lambda peer, up: told.append("up" if up else "down"))
-    transport.on_path = lambda peer: told.append(transport.path(peer))
+    transport = Transport(
+        ANNA,
+        (),
+        lambda *stream: None,
+        lambda peer, up: told.append("up" if up else "down"),
+        on_path=lambda peer: told.append(transport.path(peer)),
+    )
     first, second = Dialled(), Dialled()
     relayed, punched = Route(RELAYED, (CIRCUIT,)), Route(PUNCHED, ("/ip4/203.0.113.7/tcp/4101",))
     transport._change(BERT.peer, first, relayed, True)

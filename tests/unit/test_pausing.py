@@ -10,15 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.exits import Exit
-from shoal.node.health import verdict
-from shoal.node.pausing import Pausing
+from shoal.node.api.answers import UnderLimits
+from shoal.node.api.status import advice, headline, verdict
+from shoal.node.base.exits import Exit
+from shoal.node.daemon.pausing import DAY, Pausing
 from shoal.node.run.runs import Runs
-from shoal.node.sentence import advice, headline
-from shoal.node.volume import DAY
-from shoal.protocol.ids import PeerId
-from shoal.protocol.throttle import Throttle
-from tests.unit.test_volume import GB, NOON, Wire, saved
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.system.throttle import Throttle
+from tests.unit.test_daily_volume import GB, NOON, Wire, saved
 
 ANNA = PeerId("anna")
 
@@ -43,7 +42,7 @@ class Node:
         assert not self.runs.paused
         self.did.append(f"restore by {seeds}")
 
-    async def after(self, used: int) -> dict[str, Any]:
+    async def after(self, used: int) -> UnderLimits:
         self.wire.total = used
         await self.pausing.look()
         await asyncio.sleep(0)  # what is begun and not waited for
@@ -66,8 +65,8 @@ async def test_it_warns_pauses_and_goes_on(tmp_path: Path, caplog: pytest.LogCap
 
     status = await node.after(GB)
     assert status["paused"] == node.runs.paused
-    assert "the 1 GB that may pass a day (--max-per-day) have passed" in status["paused"]
-    assert "goes on by itself at 2024-10-05 00:00 UTC" in status["paused"]
+    assert "the 1 GB that may pass a day (--max-per-day) have passed" in node.runs.paused
+    assert "goes on by itself at 2024-10-05 00:00 UTC" in node.runs.paused
     assert status["warnings"] == []
     assert status["limits"]["goes_on_at"] == NOON + DAY // 2
     assert node.throttle.is_shut
@@ -124,7 +123,12 @@ async def test_the_volume_is_looked_at_while_the_runs_are_entered_again(tmp_path
 
 
 def test_a_pause_is_told_as_what_it_is() -> None:
-    status = {"state": "SOLO", "paused": "paused: the 1 GB have passed", "obstacle": "x", "runs": [{"phase": "paused"}]}
+    status: Any = {
+        "state": "SOLO",
+        "paused": "paused: the 1 GB have passed",
+        "obstacle": "x",
+        "runs": [{"phase": "paused"}],
+    }
     assert headline(status) == "Paused: the 1 GB have passed."
     assert advice(status) is None
     assert verdict(status) == Exit.OK, "nothing is to be mended, and nothing to be started anew"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.node.run.phases import MOST, PhaseLog, Span
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 
 ANNA, BERT = PeerId("anna"), PeerId("bert")
 

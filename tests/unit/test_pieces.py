@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.dataset import pieces as module
-from shoal.node.dataset.pieces import PAGES, PIECES, THE_TOP, TOP, Blob, Cutter, Index, Shape, Tree
-from shoal.protocol.ids import DIGEST_SIZE
+from shoal.node.training.data import pieces as module
+from shoal.node.training.data.pieces import PAGES, PIECES, THE_TOP, TOP, Blob, Cutter, Index, Shape, Tree
+from shoal.protocol.base.ids import DIGEST_SIZE
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import threading
 
 import pytest
 
-from shoal.protocol.pool import MANY, Pool
+from shoal.node.base.pools import MANY, Pool
 
 HANGING = """
 import threading
-from shoal.protocol import pool
-pool.PARTING = 1.0
+from shoal.node.base import pools
+pools.PARTING = 1.0
 for number in range(30):
-    pool.Pool(f"pool{number}", 1).begin(threading.Event().wait)
+    pools.Pool(f"pool{number}", 1).begin(threading.Event().wait)
 """
 
 

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from shoal.dht.reachability import Verdict
-from shoal.node.gateway.routes import Home
-from shoal.node.gateway.values import Declined, GatewayError, Lease, Seen
-from shoal.node.options import NodeSettings
+from shoal.node.base.options import NodeSettings
 from shoal.node.peers import port_mapping
+from shoal.node.peers.gateway import upkeep
+from shoal.node.peers.gateway.router import Declined, GatewayError, HomeNetwork, PortLease, RouterStatus
 from shoal.node.peers.port_mapping import PortMapping, may_map
 
 OUTSIDE, PLACE = "203.0.113.7", "/ip4/203.0.113.7/tcp/4101"
-HOME = Home("192.168.1.2", IPv4Network("192.168.1.0/24"), "192.168.1.1")
+HOME = HomeNetwork("192.168.1.2", IPv4Network("192.168.1.0/24"), "192.168.1.1")
 LIMIT = 10.0
-MAPPED = {
+MAPPED: Any = {
     "protocol": "upnp",
     "external": f"{OUTSIDE}:4101",
     "error": None,
@@ -38,24 +38,24 @@ class Router:
     protocol = "upnp"
 
     def __init__(self, host: str = OUTSIDE) -> None:
-        self.host, self.held = host, dict[int, Lease]()
+        self.host, self.held = host, dict[int, PortLease]()
         self.refusal: GatewayError | None = None
         self.wishes = 0
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def look(self, leases: Sequence[Lease]) -> Seen:
+    async def look(self, leases: Sequence[PortLease]) -> RouterStatus:
         await self.may_answer.wait()
-        return Seen(self.host, tuple(each.port for each in leases if each.port not in self.held))
+        return RouterStatus(self.host, tuple(each.port for each in leases if each.port not in self.held))
 
-    async def map(self, port: int, external: int, lifetime: int) -> Lease:
+    async def map(self, port: int, external: int, lifetime: int) -> PortLease:
         self.wishes += 1
         if self.refusal is not None:
             raise self.refusal
-        self.held[port] = Lease(port, external, lifetime)
+        self.held[port] = PortLease(port, external, lifetime)
         return self.held[port]
 
-    async def unmap(self, lease: Lease) -> None:
+    async def unmap(self, lease: PortLease) -> None:
         del self.held[lease.port]
 
 
@@ -84,14 +84,14 @@ class Around:
 
 @asynccontextmanager
 async def mapping(
-    around: Any, folder: Path, found: Callable[[], Router], place: Home | None = HOME
+    around: Any, folder: Path, found: Callable[[], Router], place: HomeNetwork | None = HOME
 ) -> AsyncIterator[PortMapping]:
-    async def find(home: Home) -> Router:
+    async def find(home: HomeNetwork) -> Router:
         return found()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(port_mapping, "find", find)
-        patch.setattr(port_mapping, "home", lambda listen_host: place)
+        patch.setattr(port_mapping, "find_router", find)
+        patch.setattr(port_mapping, "home_network", lambda listen_host: place)
         patch.setattr(port_mapping, "GLANCE", 0.01)
         us = PortMapping(NodeSettings(folder), around, around, around, lambda: None)
         task = asyncio.create_task(us.run())
@@ -108,7 +108,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def shown(us: PortMapping) -> dict[str, Any]:
+def shown(us: PortMapping) -> Any:
     said = us.as_json()
     assert said is not None
     return said
@@ -130,7 +130,7 @@ def test_a_mapped_address_is_named_to_others_and_removed_at_the_end(
             assert us.outside(4103) is None
             assert us.as_json() == MAPPED
             around.verdict = Verdict((PLACE,), "public")
-            assert us.as_json() == MAPPED | {"behind_another_nat": False}
+            assert shown(us) == {**MAPPED, "behind_another_nat": False}
         assert (around.moves, router.held) == (1, {})
 
     with caplog.at_level(logging.INFO):
@@ -216,7 +216,7 @@ def test_a_look_at_our_own_network_in_vain_costs_no_mapping(tmp_path: Path) -> N
     async def main() -> None:
         around, looks = Around(), 0
 
-        def out_of_handles(listen_host: str) -> Home:
+        def out_of_handles(listen_host: str) -> HomeNetwork:
             nonlocal looks
             looks += 1
             raise OSError(24, "Too many open files")
@@ -224,7 +224,7 @@ def test_a_look_at_our_own_network_in_vain_costs_no_mapping(tmp_path: Path) -> N
         async with mapping(around, tmp_path, Router) as us:
             await until(lambda: us.as_json() == MAPPED)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(port_mapping, "home", out_of_handles)
+                patch.setattr(port_mapping, "home_network", out_of_handles)
                 await until(lambda: looks > 5)
                 assert us.as_json() == MAPPED
 
@@ -297,18 +297,21 @@ def test_it_is_on_where_a_router_could_help(tmp_path: Path, host: str, wanted: b
     assert may_map(NodeSettings(tmp_path, listen_host=host, port_mapping=wanted)) is expected
 
 
-def test_the_door_of_bulk_sockets_is_named_by_its_port_outside_whatever_that_is(tmp_path: Path) -> None:
+def test_the_door_of_bulk_sockets_is_named_by_its_port_outside_whatever_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "LOOK", 0.02)
+
     class Odd(Router):
-        async def map(self, port: int, external: int, lifetime: int) -> Lease:
+        async def map(self, port: int, external: int, lifetime: int) -> PortLease:
             return await super().map(port, external + (20_000 if port == 4102 else 0), lifetime)
 
     async def main() -> None:
         around, router = Around(), Odd()
-        async with mapping(around, tmp_path, lambda: router) as us:
+        async with mapping(around, tmp_path, lambda: router):
             await until(lambda: around.door == 24102)
             assert around.mapped_addresses == (PLACE,)
             router.host = "100.64.0.9"  # behind another NAT now
-            us._upkeep._look_at = 0.0
             await until(lambda: around.door is None)
         assert not router.held
 
@@ -319,7 +322,7 @@ def test_a_door_that_is_not_to_be_had_keeps_nobody_from_the_first_port(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Mean(Router):
-        async def map(self, port: int, external: int, lifetime: int) -> Lease:
+        async def map(self, port: int, external: int, lifetime: int) -> PortLease:
             if port == 4102:
                 self.wishes += 1
                 raise Declined("one is enough")

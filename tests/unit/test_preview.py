@@ -6,24 +6,26 @@ import io
 import os
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from shoal.node.cli import joining, qr
-from shoal.node.cli.preview import show_preview
-from shoal.node.dataset.supply import DataStanding
-from shoal.node.run.description import data_in_words, describe
-from shoal.node.run.introduction import Introduction
-from shoal.node.service import Answer
-from shoal.node.spec.manifest import DataSpec, Manifest, load_manifest, parse_manifest
-from shoal.protocol.ids import PeerId
+from shoal.node.api.answers import Preview
+from shoal.node.client.cli import qr
+from shoal.node.client.cli.preview import METHODS, show_preview
+from shoal.node.manifest.introduced import Introduction
+from shoal.node.manifest.manifest import DataSpec, Manifest, load_manifest, parse_manifest
+from shoal.node.manifest.method import MethodName
+from shoal.node.run.introduction import data_in_words, describe
+from shoal.node.training.data.supply import DataStanding
+from shoal.protocol.base.ids import PeerId
 
 STDLIB = load_manifest(Path(__file__).parents[2] / "examples/stdlib.toml")
 AUTHOR = PeerId("12D3KooWAuthor")
 LINK = f"shoal:{STDLIB.run_id.hex()}?p=/ip4/192.0.2.7/tcp/4101&p=/ip4/192.0.2.8/tcp/4101"
 
 
-def described(manifest: Manifest = STDLIB, present: int = 4, round: int = 14, pace: float = 12.0) -> Answer:
+def described(manifest: Manifest = STDLIB, present: int = 4, round: int = 14, pace: float = 12.0) -> Preview:
     return describe(Introduction(manifest, AUTHOR, b"", {}, present, round, pace), DataStanding())
 
 
@@ -66,7 +68,7 @@ MODEL_WORDS = {
 
 @pytest.mark.parametrize("text", MODEL_WORDS, ids=["hf", "weights", "seed", "custom"])
 def test_a_model_is_told_by_what_there_is_to_say(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    joining._show(described(parse_manifest(text)))
+    show_preview(described(parse_manifest(text)))
     assert MODEL_WORDS[text] in capsys.readouterr().out
 
 
@@ -82,6 +84,10 @@ METHOD_WORDS = {
     "noloco": "alone, in which each pulls and is pulled by one partner; changes and weights are sent in full",
     "gossip": "alone, in which each takes the average with one partner; weights are sent in full",
 }
+
+
+def test_there_are_words_for_each_method() -> None:
+    assert tuple(sorted(METHODS)) == tuple(sorted(get_args(MethodName)))
 
 
 @pytest.mark.parametrize("name", METHOD_WORDS)
@@ -187,7 +193,7 @@ class Terminal(io.TextIOWrapper):
 def shown(monkeypatch: pytest.MonkeyPatch, screen: io.TextIOWrapper, wanted: bool | None, columns: int = 80) -> None:
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(
-        "shoal.node.cli.qr.shutil.get_terminal_size", lambda fallback=None: os.terminal_size((columns, 24))
+        "shoal.node.client.cli.qr.shutil.get_terminal_size", lambda fallback=None: os.terminal_size((columns, 24))
     )
     qr.show(LINK, wanted)
 

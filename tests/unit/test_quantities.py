@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.node.home import find_home
-from shoal.node.options import MIN_PER_DAY, MIN_RATE, NodeSettings, UsageError
-from shoal.node.quantities import as_rate, as_volume, parse_rate, parse_volume
+from shoal.node.base.home import find_home
+from shoal.node.base.options import MIN_PER_DAY, MIN_RATE, NodeSettings, UsageError
+from shoal.node.base.quantities import as_rate, as_volume, parse_rate, parse_volume
 
 
 @pytest.mark.parametrize(

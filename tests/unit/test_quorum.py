@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from shoal.protocol.ids import PeerId
-from shoal.protocol.quorum import is_quorum
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.rounds.agreement.quorum import is_quorum
 
 VOTERS = tuple(PeerId(name) for name in "abcdef")
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from shoal.protocol import racing
-from shoal.protocol.errors import TransportError
-from shoal.protocol.racing import by_turns, first_answer
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.net.peers import dialing
+from shoal.protocol.net.peers.dialing import by_turns, first_answer
 
 
 class Places:
@@ -36,7 +36,7 @@ class Places:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(racing, "STAGGER", 0.01)
+    monkeypatch.setattr(dialing, "STAGGER", 0.01)
 
 
 @pytest.mark.asyncio

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from libp2p.stream_muxer.exceptions import MuxedStreamReset
 
-from shoal.protocol.raw_stream import READ_SIZE, SHORTEST, RawStream
+from shoal.protocol.net.libp2p.raw_stream import READ_SIZE, SHORTEST, RawStream
 from tests.unit.secured_kit import run
 
 

@@ -18,7 +18,7 @@ from shoal.dht.reachability import (
     to_dial,
 )
 from shoal.dht.scope import Scope
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 
 OWN, LAN = "/ip4/203.0.113.9/tcp/4101", "/ip4/192.168.1.7/tcp/4101"
 ALSO = "/ip4/192.0.2.9/tcp/4101"

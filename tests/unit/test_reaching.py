@@ -13,10 +13,10 @@ import pytest
 
 from shoal.node.peers import reaching
 from shoal.node.peers.reaching import Reaching
-from shoal.node.run.remembered import PeerCache
-from shoal.protocol.errors import LocalError, TransportError
-from shoal.protocol.ids import PeerId
-from shoal.protocol.network import Network
+from shoal.node.peers.remembered import PeerCache
+from shoal.protocol.base.errors import LocalError, TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.peers.network import Network
 
 ANNA, BERT, CARL = PeerId("anna"), PeerId("bert"), PeerId("carl")
 WHERE = {ANNA: ("/ip4/192.0.2.1/tcp/1", "/ip4/192.0.2.1/tcp/2"), BERT: ("/ip4/192.0.2.2/tcp/1",)}
@@ -398,10 +398,10 @@ async def test_where_a_name_does_not_lead_any_more_is_forgotten(
     async with working(seeking):
         await asyncio.sleep(0)
         seeking.also((name, other))
-        await until(lambda: seeking._doors.is_shut(FIRST) and seeking._doors.is_shut(SECOND))
+        await until(lambda: seeking._unanswered.has_failed(FIRST) and seeking._unanswered.has_failed(SECOND))
         leads[name] = ("/ip4/192.0.2.7/tcp/4101",)
-        await until(lambda: not seeking._doors.is_shut(FIRST))
-        assert seeking._doors.is_shut(SECOND)
+        await until(lambda: not seeking._unanswered.has_failed(FIRST))
+        assert seeking._unanswered.has_failed(SECOND)
         leads[other] = ()
         await until(lambda: seeking.obstacle() is None)
 

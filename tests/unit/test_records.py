@@ -32,7 +32,7 @@ def test_the_older_rounds_keep_their_figures_only(commits: CommitLog) -> None:
         [bool(row["phases"]) for row in rows] == [bool(row["waited_for"]) for row in rows] == [False] * 6 + [True] * 4
     )
     assert [row["bytes"] for row in rows] == [row["samples"] + 100 for row in rows] == list(range(111, 121))
-    assert rows[-1]["phases"] == ({"phase": "reducing", "seconds": 1.0},)
+    assert rows[-1]["phases"] == [{"phase": "reducing", "seconds": 1.0}]
 
 
 def test_the_last_ones_can_be_had_alone(commits: CommitLog) -> None:

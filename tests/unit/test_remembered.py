@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.home import Home
-from shoal.node.run.reloading import has_founded
-from shoal.node.run.remembered import (
+from shoal.node.base.home import Home
+from shoal.node.manifest.manifest import parse_manifest, sign_manifest
+from shoal.node.peers.remembered import (
     KEPT,
     MAX_ADDRESSES,
     SILENT_MOST,
@@ -23,11 +23,11 @@ from shoal.node.run.remembered import (
     remember_run,
     remembered_runs,
 )
-from shoal.node.spec.manifest import parse_manifest, sign_manifest
-from shoal.protocol.errors import LocalError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
-from shoal.protocol.shortages import is_temporary
+from shoal.node.run.reloading import has_founded
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.shortages import is_temporary
+from shoal.protocol.net.system.identity import Identity
 from tests.limits import no_more_files
 
 FIRST, SECOND = "ab" * 32, "0d" * 32
@@ -134,7 +134,7 @@ class Silence:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 7.0
-        monkeypatch.setattr("shoal.node.run.remembered.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("shoal.node.peers.remembered.time.monotonic", lambda: self.now)
 
     def last(self, seconds: float, cache: PeerCache, *peers: PeerId) -> None:
         for _ in range(int(seconds / STEP_MOST)):

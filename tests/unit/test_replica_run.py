@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.checkpoint.about import MODEL
-from shoal.node.checkpoint.keep import Keeping
-from shoal.node.checkpoint.scan import CHECKPOINTS, folder_name
+from shoal.node.manifest.manifest import Manifest, ModelSpec, RoundSpec
+from shoal.node.manifest.method import MethodSpec
 from shoal.node.run.facts import first_history
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.replica_run import ReplicaRun
+from shoal.node.run.replica_saving import load_own
+from shoal.node.run.resting import FOLDER
 from shoal.node.run.settings import RunSettings
-from shoal.node.spec.manifest import Manifest, ModelSpec, RoundSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.state.outer import Outcome
-from shoal.node.state.replica_saving import load_own
-from shoal.node.state.replica_state import ReplicaState
-from shoal.node.state.resting import FOLDER
-from shoal.protocol.ids import PeerId
-from shoal.protocol.network import Network
+from shoal.node.training.checkpoint.about import MODEL
+from shoal.node.training.checkpoint.keep import Keeping
+from shoal.node.training.checkpoint.scan import CHECKPOINTS, folder_name
+from shoal.node.training.state.outer import Outcome
+from shoal.node.training.state.replica_state import ReplicaState
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import MAX_INT
+from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, ReplicaReceived
-from shoal.protocol.wire import MAX_INT
 from tests.simulation.signing import FakeSigner
 
 ME, PARTNER = PeerId("me"), PeerId("partner")

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.methods.method import MOMENTUM, PARAMETERS, Answer
-from shoal.node.spec.manifest import CodecSpec, Manifest, ModelSpec, RoundSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.state.exchange import LARGEST
-from shoal.node.state.outer import StateStore
-from shoal.node.state.replica_state import ReplicaState
-from shoal.protocol.errors import PayloadError
-from shoal.protocol.ids import content_hash
-from shoal.protocol.wire import Payload
+from shoal.node.manifest.manifest import CodecSpec, Manifest, ModelSpec, RoundSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.methods.method import MOMENTUM, PARAMETERS, Answer
+from shoal.node.training.state.exchange import LARGEST
+from shoal.node.training.state.outer import StateStore
+from shoal.node.training.state.replica_state import ReplicaState
+from shoal.protocol.base.errors import PayloadError
+from shoal.protocol.base.ids import content_hash
+from shoal.protocol.base.wire import Payload
 
 CODECS = [("fp32", "fp32"), ("int8", "fp16"), ("topk", "bf16")]
 

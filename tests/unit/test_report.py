@@ -7,19 +7,18 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pytest
 
-from shoal.node.report import make_report
-from shoal.node.report.charts import shown_rounds
-from shoal.node.report.curves import MOST, loss_curves, marks, thin, validation_points
-from shoal.node.report.page import page
-from shoal.node.report.phases import bars
-from shoal.node.report.plot import Axis
-from shoal.node.report.read import Story, read_story
-from shoal.node.report.words import happenings, outcome, summary, usual_round
-from shoal.protocol.errors import LocalError
+from shoal.node.client.report.charts import MOST, loss_curves, marks, shown_rounds, thin, validation_points
+from shoal.node.client.report.page import make_report, page
+from shoal.node.client.report.phases import bars
+from shoal.node.client.report.plot import Axis
+from shoal.node.client.report.read import Story, read_story
+from shoal.node.client.report.words import happenings, outcome, summary, usual_round
+from shoal.protocol.base.errors import LocalError
 
 BEGAN = 1_700_000_000.0
 EVIL = "<script>alert('x')</script> & \x00\x1b[31m \ud800"
@@ -290,8 +289,8 @@ def test_whatever_is_known_makes_a_page(tmp_path: Path, content: list[dict[str, 
     told(tmp_path, content)
     report = make_report(tmp_path)
     check(report.read_text())
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["loss.png", "metrics.jsonl", "report.html"]
+    fromstring((tmp_path / "loss.svg").read_text())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["loss.svg", "metrics.jsonl", "report.html"]
 
 
 INFINITE = [float("inf"), float("-inf"), float("nan")]
@@ -328,4 +327,8 @@ def test_the_page_and_the_picture_are_made_from_the_folder_alone(story: Story) -
     text = report.read_text()
     assert "peer-3 killed" in text
     assert "peer-4 joins" in text
-    assert (story.folder / "loss.png").stat().st_size > 10_000
+    drawing = (story.folder / "loss.svg").read_text()
+    assert "peer-3 killed" in drawing
+    curves = [each for each in fromstring(drawing).iterfind(".//{*}polyline") if "curve" in each.get("class", "")]
+    assert len(curves) == len(loss_curves(story)) == 5
+    assert re.findall(r"https?:[^\"]*|url\(|@import|<script", drawing) == ["http://www.w3.org/2000/svg"]

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
-from shoal.node.methods.registry import METHODS, method_of
-from shoal.node.models.registry import layout_of
-from shoal.node.spec.manifest import CodecSpec, DataSpec, Manifest, ModelSpec, load_manifest
-from shoal.node.spec.method import REPLICAS, MethodSpec
-from shoal.node.spec.requirements import (
+from shoal.node.manifest.codec import CODECS, RunCodec
+from shoal.node.manifest.manifest import CodecSpec, DataSpec, Manifest, ModelSpec, load_manifest
+from shoal.node.manifest.method import REPLICAS, MethodSpec
+from shoal.node.manifest.requirements import (
     MIB,
-    VALUE_BYTES,
     bytes_per_parameter,
     parameters,
     requirements,
     vectors_of,
 )
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.model import skeleton
-from shoal.protocol.compression import CODECS
+from shoal.node.training.methods.registry import METHODS, method_of
+from shoal.node.training.models.decoder import skeleton
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import layout_of
+from shoal.protocol.tensors import compression
 
 STDLIB = load_manifest(Path(__file__).parents[2] / "examples/stdlib.toml")
 LARGER = ModelSpec(dim=512, layers=8, heads=8, kv_heads=4, hidden=1408, context=64)
@@ -69,8 +70,9 @@ def test_who_trains_has_the_text_in_memory() -> None:
 
 def test_every_codec_is_counted_as_it_writes() -> None:
     whole = 1 << 20
-    sizes = {name: codec.bytes_for(whole) / whole for name, codec in CODECS.items()}
-    assert sizes == pytest.approx(VALUE_BYTES, abs=1e-4)  # a FedZip payload has a codebook besides
+    sizes = {name: codec.bytes_for(whole) / whole for name, codec in compression.CODECS.items()}
+    assert sizes == pytest.approx({name: codec.value_bytes for name, codec in CODECS.items()}, abs=1e-4)
+    assert tuple(sizes) == tuple(CODECS) == get_args(RunCodec), "a manifest may name each codec, and no other"
 
 
 def test_traffic_approaches_twice_the_model_and_less_with_a_codec() -> None:
@@ -105,12 +107,12 @@ def test_vectors_are_counted_as_the_method_names_them(name: str) -> None:
 def test_a_round_of_fragments_carries_one_of_them() -> None:
     count = parameters(STDLIB.model)
     whole, parted = of_method("streaming-diloco", strides=1), of_method("streaming-diloco", strides=4, inner_steps=20)
-    assert requirements(whole, 2).sent == pytest.approx(count * (VALUE_BYTES["fp4"] + 4) / 2, abs=1)
+    assert requirements(whole, 2).sent == pytest.approx(count * (CODECS["fp4"].value_bytes + 4) / 2, abs=1)
     assert requirements(parted, 2).sent == pytest.approx(requirements(whole, 2).sent / 5, abs=1)
 
 
 def test_what_is_sent_for_a_parameter_follows_from_the_codecs_of_the_method() -> None:
-    there = {"sparseloco": VALUE_BYTES["topk"], "streaming-diloco": VALUE_BYTES["fp4"] / 3}
+    there = {"sparseloco": CODECS["topk"].value_bytes, "streaming-diloco": CODECS["fp4"].value_bytes / 3}
     back = {"streaming-diloco": 4 / 3}
     for name in sorted(METHODS.keys() - set(REPLICAS)):
         expected = 3 / 4 * (there.get(name, 4) + back.get(name, 4))
@@ -122,4 +124,4 @@ def test_two_replicas_exchange_in_full_what_they_send() -> None:
         assert bytes_per_parameter(of_method("noloco"), members) == pytest.approx(8 * share)
         assert bytes_per_parameter(of_method("gossip"), members) == pytest.approx(4 * share)
     narrow = of_method("noloco").model_copy(update={"codec": CodecSpec(scatter="int8", gather="fp16")})
-    assert bytes_per_parameter(narrow, 2) == VALUE_BYTES["int8"] + VALUE_BYTES["fp16"]
+    assert bytes_per_parameter(narrow, 2) == CODECS["int8"].value_bytes + CODECS["fp16"].value_bytes

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.protocol import resolving
-from shoal.protocol.addresses import resolve
-from shoal.protocol.errors import TransportError
-from shoal.protocol.resolving import Resolver
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.net.system import resolving
+from shoal.protocol.net.system.addresses import resolve
+from shoal.protocol.net.system.resolving import Resolver
 from tests.preload import SLOW_RESOLVER, preloaded
 
 FOUND = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))] * 2
@@ -130,7 +130,7 @@ def test_a_process_ends_while_a_look_up_hangs(tmp_path: Path) -> None:
     environment = preloaded(tmp_path, SLOW_RESOLVER) | {"SHIM_HELD": str(held), "SHIM_WAITS": str(waits)}
     code = (
         "import asyncio\n"
-        "from shoal.protocol import resolving\n"
+        "from shoal.protocol.net.system import resolving\n"
         "resolving.LIMIT = 0.1\n"
         "try:\n"
         "    asyncio.run(resolving.RESOLVER.look_up('seed.held'))\n"

@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from shoal.protocol.certificate import mask_of
-from shoal.protocol.errors import LocalError
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.wire import Message, decode, encode
 from shoal.protocol.messages.rounds import Fetched
 from shoal.protocol.messages.transfer import Chain
-from shoal.protocol.rest import Rest, draft_of, put_back
-from shoal.protocol.shelf import Decision, Shelf
-from shoal.protocol.voting import NO_BALLOT, VoteState
-from shoal.protocol.wire import Message, decode, encode
+from shoal.protocol.rounds.agreement.certificate import mask_of
+from shoal.protocol.rounds.agreement.voting import NO_BALLOT, VoteState
+from shoal.protocol.rounds.allreduce.shelf import Decision, Shelf
+from shoal.protocol.rounds.rest import Rest, draft_of, put_back
 from tests.unit.rounds_kit import BASE, CHUNKS, PEERS, ROUND, C, certificate, leave, value, vote
 
 MEANS = tuple(b"mean %d" % chunk for chunk in range(CHUNKS))

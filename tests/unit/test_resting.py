@@ -13,14 +13,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from shoal.node.checkpoint.about import INNER, MODEL
-from shoal.node.checkpoint.scan import folder_name
-from shoal.node.checkpoint.write import write_checkpoint
-from shoal.node.state import resting
-from shoal.node.state.resting import FOLDER, MESSAGES, Rested, forget_rest, load_rest, rest_on, save_rest
-from shoal.protocol.errors import LocalError, Shortage
-from shoal.protocol.ids import digest
-from shoal.protocol.rest import Rest
+from shoal.node.run import resting
+from shoal.node.run.resting import FOLDER, MESSAGES, Rested, forget_rest, load_rest, rest_on, save_rest
+from shoal.node.training.checkpoint.about import INNER, MODEL
+from shoal.node.training.checkpoint.scan import folder_name
+from shoal.node.training.checkpoint.write import write_checkpoint
+from shoal.protocol.base.errors import LocalError, Shortage
+from shoal.protocol.base.ids import digest
+from shoal.protocol.rounds.rest import Rest
 from tests.unit.checkpoint_kit import MANIFEST, about, moments, state
 from tests.unit.disk_kit import RENAMED, DiskLog
 from tests.unit.rounds_kit import certificate
@@ -123,7 +123,7 @@ def test_one_on_a_disk_that_is_away_is_not_passed_over(
         monkeypatch.setattr(Path, "stat", away)
     else:
         hasher = SimpleNamespace(update_mmap=away)
-        monkeypatch.setattr("shoal.node.checkpoint.read.blake3", Mock(return_value=hasher))
+        monkeypatch.setattr("shoal.node.training.checkpoint.read.blake3", Mock(return_value=hasher))
     with pytest.raises(Shortage, match=f"cannot read what was kept of the run in .*: .*{os.strerror(number)}"):
         load_rest(run)
 

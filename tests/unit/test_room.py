@@ -11,11 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.room import VERSION_2, NoRoom, _control_group, check_disk, check_memory, no_room, or_no_room, room_here
-from shoal.protocol.errors import LocalError
+from shoal.node.base.room import (
+    VERSION_2,
+    NoRoom,
+    _control_group,
+    check_disk,
+    check_memory,
+    no_room,
+    or_no_room,
+    room_here,
+)
+from shoal.protocol.base.errors import LocalError
 from tests.limits import MIB, in_control_group
 
-ASK = "from shoal.node.room import room_here; room = room_here(); print(room.together.total, room.together.free, room)"
+ASK = (
+    "from shoal.node.base.room import room_here; room = room_here(); "
+    "print(room.together.total, room.together.free, room)"
+)
 
 
 def test_the_machine_has_what_the_kernel_says() -> None:

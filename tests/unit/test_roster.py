@@ -6,11 +6,12 @@ import dataclasses
 
 import pytest
 
-from shoal.protocol.apart import MAX_APART, ways_between
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.signing import signed
 from shoal.protocol.messages.rounds import Ballot, Join
-from shoal.protocol.roster import (
+from shoal.protocol.rounds.agreement.apart import MAX_APART, ways_between
+from shoal.protocol.rounds.agreement.roster import (
     MAX_MEMBERS,
     Policy,
     check_join,
@@ -20,7 +21,6 @@ from shoal.protocol.roster import (
     rank,
     share_chunks,
 )
-from shoal.protocol.signing import signed
 from tests.simulation.signing import FakeSigner
 from tests.unit.rounds_kit import BASE, CHUNKS, PEERS, POLICY, SIGNER, STRANGER, A, B, C, D, join, leave, roster, value
 

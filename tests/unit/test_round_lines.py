@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from shoal.node.cli.round_lines import lines, show_round
-from shoal.node.cli.round_words import happenings, slowest
+from shoal.node.client.cli.round_lines import happenings, lines, show_round, slowest
 from tests.fake_timeline import EVIL, QUICK, SLOW, TIMELINE, flow
 
-SHOWN: dict[str, Any] = {"run": "ab" * 32, "name": "stdlib", **TIMELINE}
+SHOWN: Any = {"run": "ab" * 32, "name": "stdlib", **TIMELINE}
 WIDTH = 100
 
 

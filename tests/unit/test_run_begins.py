@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from shoal.node.manifest.manifest import Manifest
 from shoal.node.run.agreed_run import AgreedRun
 from shoal.node.run.run import Run
-from shoal.node.spec.manifest import Manifest
-from shoal.protocol.ids import PeerId, digest
-from shoal.protocol.milestones import Committed
-from shoal.protocol.transfer import StateReceived
+from shoal.protocol.base.ids import PeerId, digest
+from shoal.protocol.catchup.transfer import StateReceived
+from shoal.protocol.rounds.matchmaking.milestones import Committed
 
 ME, ROOT = PeerId("me"), digest("a state")
 

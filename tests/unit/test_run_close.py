@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from shoal.node.run.run import Run
-from shoal.protocol.errors import LocalError
-from shoal.protocol.tasks import Tasks
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.net.system.tasks import Tasks
 
 
 async def for_ever() -> None:

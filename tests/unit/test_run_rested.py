@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
-from shoal.node.checkpoint.keep import Keeping
 from shoal.node.run.agreed_run import AgreedRun
+from shoal.node.run.resting import Rested, load_rest, save_rest
 from shoal.node.run.settings import RunSettings
-from shoal.node.state.outer import OuterState
-from shoal.node.state.resting import Rested, load_rest, save_rest
-from shoal.protocol.ids import Digest, PeerId, digest
-from shoal.protocol.network import Network
+from shoal.node.training.checkpoint.keep import Keeping
+from shoal.node.training.state.outer import OuterState
+from shoal.protocol.base.ids import Digest, PeerId, digest
+from shoal.protocol.net.peers.network import Network
 from tests.simulation.signing import FakeSigner
 from tests.unit.checkpoint_kit import MANIFEST, ME, about, moments, state
 from tests.unit.rounds_kit import ROUND

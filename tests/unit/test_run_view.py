@@ -11,11 +11,13 @@ import pytest
 from shoal.node.run.meters import Meters
 from shoal.node.run.records import CommitLog
 from shoal.node.run.run import Run
-from shoal.node.run.view import is_active, is_resting, meters, waiting_for
-from shoal.protocol.ids import PeerId, RunId
-from shoal.protocol.traffic import Traffic
+from shoal.node.run.view import is_active, meters, waiting_for
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.net.measure.rates import Traffic
 
 PEERS = [PeerId("12D3KooWGPiRT7pkQBC3uBsSRnwSuDxfheVkQ4ibQ6w8Xy7nBFdh"), PeerId("12D3KooWLg7BUciNACUE9mM5pL31nu5qcu")]
+
+BASE = SimpleNamespace(round=3)
 
 
 def run(
@@ -32,7 +34,7 @@ def run(
         "training": SimpleNamespace(trouble=trouble),
         "driver": SimpleNamespace(trouble=record),
         "member": SimpleNamespace(phase=phase, rounds=rounds),
-        "outer": SimpleNamespace(committed=SimpleNamespace(current=SimpleNamespace(round=3))),
+        "outer": SimpleNamespace(committed=SimpleNamespace(current=BASE)),
     }
     return cast(Run, SimpleNamespace(**usual | parts | changes))
 
@@ -105,5 +107,5 @@ def test_resting_is_over_once_others_have_been_there(
     newest: int | None, voted_before: int, alive: list[PeerId], resting: bool
 ) -> None:
     rest = SimpleNamespace(newest=newest) if newest is not None else None
-    member = SimpleNamespace(membership=SimpleNamespace(alive=lambda: alive))
-    assert is_resting(run(rest=rest, voted_before=voted_before, member=member)) is resting
+    ours = run(rest=rest, voted_before=voted_before, is_alone=not alive, committed=SimpleNamespace(current=BASE))
+    assert Run.is_resting.fget(ours) is resting  # type: ignore[attr-defined]

@@ -11,21 +11,22 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.home import Home
-from shoal.node.options import NodeSettings
-from shoal.node.room import Memory, NoRoom, Room
+from shoal.node.base.home import Home
+from shoal.node.base.options import NodeSettings
+from shoal.node.base.room import Memory, NoRoom, Room
+from shoal.node.manifest.introduced import Introduction
+from shoal.node.manifest.manifest import DataSpec, parse_manifest
+from shoal.node.peers.listings import providers
+from shoal.node.peers.remembered import Joined, PeerCache, remember_run, remembered_runs
 from shoal.node.run import reloading
-from shoal.node.run.introduction import Introduction
-from shoal.node.run.remembered import Joined, PeerCache, remember_run, remembered_runs
+from shoal.node.run.resting import FOLDER, save_rest
 from shoal.node.run.run import Run
 from shoal.node.run.runs import Runs
 from shoal.node.run.view import restoring_row
-from shoal.node.spec.manifest import DataSpec, parse_manifest
-from shoal.node.state.resting import FOLDER, save_rest
-from shoal.protocol.errors import LocalError, TransportError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
-from shoal.protocol.network import Network
+from shoal.protocol.base.errors import LocalError, TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 from tests.unit.checkpoint_kit import state
 from tests.unit.test_rest import REST
 
@@ -40,10 +41,12 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
-def made(home: Home) -> Runs:
-    settings = NodeSettings(home=home.root)
+def made(home: Home, known: list[str] | None = None, **settings: Any) -> Runs:
+    """`known` hears the addresses of links."""
     network = cast(Network, SimpleNamespace(call=None, links=list, remember=lambda peer, addresses: None))
-    return Runs(settings, home, Identity.generate(), network, PeerCache(home.peers), None)
+    identity, cache, discovery = Identity.generate(), PeerCache(home.peers), cast(Any, SimpleNamespace(used=None))
+    on_linked = known.extend if known is not None else lambda addresses: None
+    return Runs(NodeSettings(home.root, **settings), home, identity, network, cache, None, discovery, {}, on_linked)
 
 
 @pytest.mark.asyncio
@@ -175,7 +178,7 @@ async def test_a_preview_asks_where_the_link_leads_and_keeps_nothing(
     before = sorted(home.root.rglob("*"))
     answer = await runs.preview(LINK)
     assert (answer["name"], answer["members"], answer["round"], answer["pace"]) == ("ours", 3, 14, 2.0)
-    assert (asked[0], asked[3], asked[4]) == (MANIFEST.run_id.hex(), (HERE,), runs.providers)
+    assert (asked[0], asked[3], asked[4].func) == (MANIFEST.run_id.hex(), (HERE,), providers)
     assert sorted(home.root.rglob("*")) == before
     assert runs.open == {}
 
@@ -220,8 +223,8 @@ async def test_the_addresses_of_a_link_are_known_from_then_on(home: Home, monkey
 
     monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
     monkeypatch.setattr(Runs, "_enter", enter)
-    runs, known = made(home), list[str]()
-    runs.on_linked = known.extend
+    known: list[str] = []
+    runs = made(home, known)
     await runs.join(LINK, train=True)
     assert known == [HERE]
 
@@ -237,21 +240,22 @@ async def test_who_begins_with_a_run_anew_does_not_begin_with_what_was_kept(
     async def found(*_: object) -> Introduction:
         return Introduction(MANIFEST, PeerId("anna"), b"", {})
 
-    async def enter(self: Runs, *_: object) -> dict[str, Any]:
+    async def enter(self: Runs, *_: object) -> Any:
         return {"kept": kept.exists()}
 
     monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
     monkeypatch.setattr(Runs, "_enter", enter)
     runs = made(home)
     entered = runs.create(TEXT, train=True) if way == "create" else runs.join(key, train=True)
-    assert await entered == {"kept": False}
+    assert dict(await entered) == {"kept": False}
 
 
 class Ending(SimpleNamespace):
     """As much of a run as its end takes; one that fails does so before the others have ended."""
 
     def __init__(self, name: str, error: Exception | None = None, go_on: asyncio.Event | None = None) -> None:
-        super().__init__(manifest=SimpleNamespace(name=name, data=DataSpec()), has_ended=False, is_finished=False)
+        manifest = SimpleNamespace(name=name, data=DataSpec())
+        super().__init__(manifest=manifest, has_ended=False, is_finished=False, is_resting=name == "kept")
         self._error, self._go_on = error, go_on
 
     async def close(self, for_good: bool = False) -> None:
@@ -284,8 +288,7 @@ async def test_a_run_that_does_not_end_well_keeps_no_other_from_being_saved(
     assert [record.getMessage() for record in caplog.records] == [f"run bad did not end well: {error}"]
 
 
-def test_all_are_at_rest_or_none(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.node.run.runs.is_resting", lambda run: run.manifest.name == "kept")
+def test_all_are_at_rest_or_none(home: Home) -> None:
     runs = made(home)
     runs.open = {FIRST: cast(Run, Ending("kept"))}
     assert not runs.are_at_rest()  # the other one is about to be opened
@@ -344,9 +347,7 @@ def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
 def with_text(home: Home, shares: bool) -> Runs:
     text = home.root / "text.txt"
     text.write_bytes(b"The quick brown fox jumps over it\n" * (16 << 15))  # 17 MiB
-    settings = NodeSettings(home=home.root, data=(text,), share_data=shares)
-    network = cast(Network, SimpleNamespace(call=None, links=list, remember=lambda peer, addresses: None))
-    runs = Runs(settings, home, Identity.generate(), network, PeerCache(home.peers), None)
+    runs = made(home, data=(text,), share_data=shares)
     runs.restoring.clear()
     return runs
 

@@ -11,17 +11,17 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.checkpoint.keep import Keeping
+from shoal.node.manifest.manifest import Manifest, OriginSpec
+from shoal.node.run.resting import FOLDER, load_rest
+from shoal.node.run.saving import Saving
 from shoal.node.run.settings import RunSettings
-from shoal.node.spec.manifest import Manifest, OriginSpec
-from shoal.node.state.committed import CommittedState
-from shoal.node.state.resting import FOLDER, load_rest
-from shoal.node.state.saving import Saving
-from shoal.node.worker.training import Training
-from shoal.protocol.errors import LocalError
-from shoal.protocol.history import History
-from shoal.protocol.member import Member
-from shoal.protocol.rest import Rest
+from shoal.node.supervisor.training import Training
+from shoal.node.training.checkpoint.keep import Keeping
+from shoal.node.training.state.committed import CommittedState
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.member.member import Member
+from shoal.protocol.rounds.agreement.history import History
+from shoal.protocol.rounds.rest import Rest
 from tests.unit.checkpoint_kit import MANIFEST, ME, moments, state
 from tests.unit.rounds_kit import BASE, ROUND, SIGNER, certificate
 from tests.unit.test_rest import REST

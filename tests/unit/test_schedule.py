@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.spec.manifest import Manifest
-from shoal.node.spec.method import MethodSpec
-from shoal.node.trainer.schedule import lr_factor, rate
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.methods.schedule import lr_factor, rate
 
 
 def test_rises_stays_and_falls() -> None:

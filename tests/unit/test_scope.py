@@ -7,9 +7,9 @@ from ipaddress import ip_interface
 import pytest
 
 from shoal.dht.scope import Scope, heard, is_near, scope_between, scope_of, worth_dialling
-from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.base.multiaddrs import host_and_port
 from shoal.protocol.messages.dht import Contact, FindNode, Greet, Greeted, Nodes, Records
-from shoal.protocol.multiaddrs import host_and_port
 
 HERE, HOME, AWAY = "/ip4/127.0.0.1/tcp/4101", "/ip4/192.168.1.7/tcp/4101", "/ip4/203.0.113.9/tcp/4101"
 ANNA, BERT, CARL = PeerId("anna"), PeerId("bert"), PeerId("carl")

@@ -13,7 +13,7 @@ from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.security.noise import transport as noise
 from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH
 
-from shoal.protocol.session import LINE, Noise, Session
+from shoal.protocol.net.libp2p.session import LINE, Noise, Session
 from tests.unit.secured_kit import run, secured
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.node.sentence import advice, headline
+from shoal.node.api.status import advice, headline
 
 RUN = {"name": "stdlib", "round": 3, "phase": "training", "trains": True}
 
@@ -59,13 +59,13 @@ FAMILY = RUN | {"name": "family", "experts": {"parts": 2, "finished": 0, "trains
     ],
 )
 def test_headlines(state: str, peers: int, runs: list[dict[str, Any]], said: str) -> None:
-    status = {"state": state, "peers": peers, "runs": runs}
+    status: Any = {"state": state, "peers": peers, "runs": runs}
     assert headline(status) == said
     assert (advice(status) is None) == (state in ("CONNECTED", "IN-ROUND"))
 
 
 def test_a_split_is_said_with_its_evidence() -> None:
-    status = {"state": "SPLIT", "evidence": "tiny: no quorum", "peers": 3, "runs": [RUN]}
+    status: Any = {"state": "SPLIT", "evidence": "tiny: no quorum", "peers": 3, "runs": [RUN]}
     assert headline(status) == "The swarm is split: tiny: no quorum."
 
 
@@ -75,7 +75,7 @@ ALSO = RESTING | {"name": "b", "round": 5}
 
 def test_the_first_to_be_back_says_what_it_has_tried() -> None:
     tried = "rejoining: nobody has answered yet, tried 1 peer seen before; trying again"
-    status = {"state": "SOLO", "peers": 0, "runs": [RESTING], "obstacle": tried, "waits": True}
+    status: Any = {"state": "SOLO", "peers": 0, "runs": [RESTING], "obstacle": tried, "waits": True}
     assert headline(status) == f"Keeps stdlib after round 3 until others are back ({tried})."
     assert headline(status | {"waits": False}) == tried
 
@@ -92,13 +92,13 @@ def test_the_first_to_be_back_says_what_it_has_tried() -> None:
 def test_the_first_to_be_back_is_told_to_wait_and_not_to_look_for_others(
     runs: list[dict[str, Any]], obstacle: str | None, said: str
 ) -> None:
-    status = {"state": "SOLO", "peers": 0, "runs": runs, "obstacle": obstacle}
+    status: Any = {"state": "SOLO", "peers": 0, "runs": runs, "obstacle": obstacle}
     assert headline(status) == said
     assert (advice(status) is None) == (RUN not in runs)
 
 
 def test_who_has_finished_all_misses_nobody() -> None:
-    status = {"state": "SOLO", "peers": 0, "runs": [RUN | {"phase": "finished"}]}
+    status: Any = {"state": "SOLO", "peers": 0, "runs": [RUN | {"phase": "finished"}]}
     assert headline(status) == "Finished stdlib after round 3, and keeps the result."
     assert advice(status) is None
     assert advice(status | {"runs": [RUN, RUN | {"phase": "finished"}]}) is not None

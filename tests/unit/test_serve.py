@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal.node.dataset.pieces import PIECE, PIECES, THE_TOP, Blob
-from shoal.node.dataset.serve import EACH, READING, Serving
-from shoal.node.dataset.store import Dataset
-from shoal.protocol.ids import Digest
+from shoal.node.training.data.pieces import PIECE, PIECES, THE_TOP, Blob
+from shoal.node.training.data.store import Dataset
+from shoal.node.training.data.supply import EACH, READING, Serving
+from shoal.protocol.base.ids import Digest
 from shoal.protocol.messages.data import GetPiece, Later, PieceIs
 from shoal.protocol.messages.node import Refused
 from tests.unit.dataset_kit import ANNA, BOB, packed
@@ -91,6 +91,6 @@ async def test_few_are_read_at_a_time(dataset: Dataset, serving: Serving, monkey
         reading -= 1
         return b""
 
-    monkeypatch.setattr("shoal.node.dataset.serve.DISK", SimpleNamespace(run=read))
+    monkeypatch.setattr("shoal.node.training.data.supply.DISK", SimpleNamespace(run=read))
     await asyncio.gather(*(serving.answer(ANNA, question(dataset, THE_TOP)) for _ in range(30)))
     assert most == READING

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.service_manager import DEFAULT_PAUSE, EXTENSION, ServiceManager
+from shoal.node.daemon.service_manager import DEFAULT_PAUSE, EXTENSION, ServiceManager
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from shoal.node.api import serve_api
-from shoal.node.web.answers import POLICY
-from shoal.node.web.session import LIFETIME, LOGINS
+from shoal.node.api.http import POLICY
+from shoal.node.daemon.web.server import serve_api
+from shoal.node.daemon.web.session import LIFETIME, LOGINS
 from tests.fake_service import PEER, RUN, FakeService
 
 TOKEN = "right-token"
@@ -23,7 +23,7 @@ COOKIE = f"shoal-{PEER[-8:]}"
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
     clock = SimpleNamespace(time=lambda: now, monotonic=lambda: now)
-    monkeypatch.setattr("shoal.node.web.session.time", clock)
+    monkeypatch.setattr("shoal.node.daemon.web.session.time", clock)
 
 
 class Browser:

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from shoal.protocol.certificate import mask_of
-from shoal.protocol.ids import result_hash
+from shoal.protocol.base.ids import result_hash
 from shoal.protocol.messages.rounds import Ask, Commit, Fetch, Fetched
-from shoal.protocol.shelf import KEPT_ROUNDS, MOST_ROUNDS, Decision, Shelf
+from shoal.protocol.rounds.agreement.certificate import mask_of
+from shoal.protocol.rounds.allreduce.shelf import KEPT_ROUNDS, MOST_ROUNDS, Decision, Shelf
 from tests.simulation.facts import POISON, FactReducer
 from tests.unit.rounds_kit import PEERS, A, B, certificate, refs, refused, value
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.node.worker import shm
-from shoal.node.worker.shm import SharedVector
-from shoal.protocol.errors import LocalError
+from shoal.node.ipc import shm
+from shoal.node.ipc.shm import SharedVector
+from shoal.protocol.base.errors import LocalError
 
 
 def open_descriptors() -> int:

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from shoal.protocol.errors import LocalError, TransportError
-from shoal.protocol.shortages import in_words, is_temporary
+from shoal.protocol.base.errors import LocalError, TransportError
+from shoal.protocol.base.shortages import in_words, is_temporary
 
 
 def caused(cause: BaseException) -> LocalError:

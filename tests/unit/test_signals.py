@@ -19,7 +19,7 @@ IGNORABLE = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 LIVE = """
 import asyncio, signal, sys
 from pathlib import Path
-from shoal.node.signals import on_ending
+from shoal.node.base.signals import on_ending
 
 async def live():
     over = asyncio.Event()

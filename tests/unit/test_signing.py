@@ -8,10 +8,10 @@ import hmac
 
 import pytest
 
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
-from shoal.protocol.signing import check_signature, signed
-from shoal.protocol.wire import Message, decode, encode, message
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.signing import check_signature, signed
+from shoal.protocol.base.wire import Message, decode, encode, message
 
 ALICE, BOB = PeerId("alice"), PeerId("bob")
 

@@ -1,4 +1,4 @@
-"""top-k, sign and FedZip keep their bounds, send the largest values, and refuse what they never send."""
+"""Sparse codecs find the largest values, and top-k keeps its bound and refuses what it never sends."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from shoal.protocol.compression import codec
-from shoal.protocol.compression.base import Payload
-from shoal.protocol.compression.fedzip import HEAD
-from shoal.protocol.compression.packing import pack2, pack12, unpack2, unpack12
-from shoal.protocol.compression.selection import BLOCK, KEPT, largest
-from shoal.protocol.compression.sparse import Sparse
-from shoal.protocol.compression.topk import TopK
-from shoal.protocol.errors import LocalError, PayloadError
-from tests.unit.test_codec_bounds import LARGEST, bits, error, refused, trip
+from shoal.node.lab.codecs import codec
+from shoal.protocol.base.errors import LocalError, PayloadError
+from shoal.protocol.tensors.compression.sparse import BLOCK, KEPT, Sparse, largest
+from shoal.protocol.tensors.compression.topk import TopK, pack2, pack12, unpack2, unpack12
+from tests.unit.test_codec_bounds import bits, error
 from tests.unit.test_codec_bounds import largest as largest_of
 from tests.unit.test_compression import normal, vectors
 
@@ -162,113 +158,5 @@ def test_topk_refuses_a_place_left_over() -> None:
 
 def test_topk_takes_120_bytes_for_a_block() -> None:
     assert codec("topk").bytes_for(BLOCK) == 120
+    assert TopK(4, 1).bytes_for(4) == 8 + 2 + 1
     assert codec("topk").bytes_for(10 * BLOCK + 1) == 1200 + 8 + 2 + 1
-
-
-# -- sign ---------------------------------------------------------------------------------------------------
-
-
-@given(vectors)
-def test_sign_errs_within_its_bounds(array: np.ndarray) -> None:
-    values = torch.from_numpy(array)
-    m = largest_of(values)
-    errors = error("sign", values)
-    assert (errors <= (m * (1 + 2.0**-23)).clamp(min=2.0**-126)).all()
-    for part, err in zip(values.split(1024), errors.split(1024), strict=True):
-        x = part.double()
-        if len(x) and x.abs().mean() >= 2.0**-126:
-            expected = x.square().sum() - x.abs().sum() ** 2 / len(x)
-            assert err.square().sum() <= expected + x.square().sum() * 2.0**-20
-
-
-def test_sign_sends_ones_and_a_mean() -> None:
-    payload = struct.pack("<fB", 2.0, 0b10)
-    assert codec("sign").encode(torch.tensor([3.0, -1.0])) == payload
-    assert codec("sign").decode(payload, 2).tolist() == [2.0, -2.0]
-
-
-@pytest.mark.parametrize("value", [0.1, -3.7, 2.0**-126, LARGEST])
-def test_sign_is_exact_on_blocks_of_one_magnitude(value: float) -> None:
-    values = torch.full((2051,), value) * (1 - 2 * (torch.arange(2051) % 3 == 0))
-    assert torch.equal(trip("sign", values), values)
-
-
-@pytest.mark.parametrize(("s", "signs"), [(-1.0, 0), (-0.0, 0), (1e-40, 0), (float("nan"), 0), (1.0, 4)])
-def test_sign_refuses_what_it_never_sends(s: float, signs: int) -> None:
-    refused("sign", struct.pack("<fB", s, signs), 2)
-
-
-# -- FedZip -------------------------------------------------------------------------------------------------
-
-
-@given(longer)
-def test_fedzip_errs_within_its_bound(values: Tensor) -> None:
-    t, kept = least_kept(values), kept_of("fedzip", values)
-    errors = error("fedzip", values)
-    sent = values[kept].double()
-    width = sent.max() - sent.min() if len(sent) else torch.tensor(0.0)
-    assert (errors[kept] <= (width * (1 + 2.0**-23)).clamp(min=2.0**-149)).all()
-    assert (errors == values.double().abs())[~kept].all()
-    assert (errors <= t)[~kept].all()
-
-
-def test_fedzip_is_lossless_on_few_values() -> None:
-    choices = torch.linspace(-1, 1, 16) * 0.3
-    values = torch.zeros(3 * BLOCK)
-    places = torch.randperm(BLOCK, generator=torch.Generator().manual_seed(1))[:40]
-    for start in range(0, 3 * BLOCK, BLOCK):
-        values[start + places[:15]] = choices[1:]
-        values[start + places[15:]] = choices[15]
-    values[values == choices[7]] = 0
-    assert torch.equal(trip("fedzip", values), values)
-
-
-def test_fedzip_is_closer_than_top_k_in_less_room() -> None:
-    values = normal(64 * BLOCK)
-    kept = trip("topk", values) != 0
-    assert error("fedzip", values)[kept].square().mean() < error("topk", values)[kept].square().mean() / 4
-    payload = codec("fedzip").encode(values)
-    assert 0.17 < 8 * len(payload) / len(values) < 0.19
-    assert len(payload) < 0.8 * codec("topk").bytes_for(len(values))
-
-
-def test_fedzip_of_one_value_is_these_bytes() -> None:
-    payload = codec("fedzip").encode(torch.tensor([2.5]))
-    head = struct.pack("<16f", 2.5, *[0.0] * 15) + b"\x01" + bytes(7) + b"\x01" + bytes(7) + struct.pack("<2I", 1, 1)
-    assert payload == head + b"\0"
-    assert codec("fedzip").decode(payload, 1).tolist() == [2.5]
-
-
-@pytest.mark.parametrize("n", [1, 5, 100, BLOCK + 3])
-def test_fedzip_refuses_a_payload_with_any_bit_of_its_codes_in_disorder(n: int) -> None:
-    """A flipped bit after the codebook is refused, or gives other finite values; it never passes for the same."""
-    values = normal(n).round(decimals=1)
-    payload = bytes(codec("fedzip").encode(values))
-    before = codec("fedzip").decode(payload, n)
-    for bit in range(8 * 64, 8 * len(payload), 7):
-        changed = bytearray(payload)
-        changed[bit // 8] ^= 1 << bit % 8
-        try:
-            codec("fedzip").peak(changed, n)
-        except PayloadError:
-            continue
-        after = codec("fedzip").decode(changed, n)
-        assert after.isfinite().all()
-        assert not torch.equal(before, after) or n < KEPT
-
-
-@given(st.data(), st.integers(1, 200))
-@settings(max_examples=200)
-def test_fedzip_takes_any_bytes_with_a_plausible_head(data: st.DataObject, n: int) -> None:
-    head = np.zeros((), HEAD)
-    head["book"] = 1.0
-    head["lengths"] = data.draw(hnp.arrays(np.uint8, (2, 8), elements=st.sampled_from([0, 1, 0x11, 0x22, 0x21, 0x33])))
-    head["bits"] = data.draw(hnp.arrays(np.uint32, 2, elements=st.integers(0, 1000) | st.just(2**32 - 1)))
-    payload: Payload = head.tobytes() + data.draw(st.binary(max_size=300))
-    try:
-        codec("fedzip").peak(payload, n)
-    except PayloadError:
-        return
-    values = codec("fedzip").decode(payload, n)
-    assert values.shape == (n,)
-    assert set(values.tolist()) <= {0.0, 1.0}

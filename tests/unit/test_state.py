@@ -12,16 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from shoal.node.methods.diloco import outer_step
-from shoal.node.methods.fragments import Fragment
-from shoal.node.methods.method import MOMENTUM, PARAMETERS
-from shoal.node.state import committed as state_module
-from shoal.node.state.committed import CommittedState, Snapshot
-from shoal.node.state.file import load_state, save_state
-from shoal.node.state.layout import Layout
-from shoal.node.state.shape import StateShape
-from shoal.protocol.errors import LocalError, RemoteError
-from shoal.protocol.ids import Digest, content_hash
+from shoal.node.training.methods.diloco import outer_step
+from shoal.node.training.methods.fragments import Fragment
+from shoal.node.training.methods.method import MOMENTUM, PARAMETERS
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.state import committed as state_module
+from shoal.node.training.state.committed import CommittedState, Snapshot
+from shoal.node.training.state.file import load_state, save_state
+from shoal.node.training.state.shape import StateShape
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.ids import Digest, content_hash
 from tests.unit.state_kit import nesterov, state_of
 
 LAYOUT = Layout({"embed.weight": (100, 7), "layers.0.bias": (13,), "norm.weight": (2500,)})

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.dataset import store as module
-from shoal.node.dataset.pieces import PAGES, PIECE, PIECES, THE_TOP, Blob
-from shoal.node.dataset.store import FRESH, INDEX, PACKED, PART, Dataset, Download, Store, measure
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import Digest
+from shoal.node.training.data import store as module
+from shoal.node.training.data.pieces import PAGES, PIECE, PIECES, THE_TOP, Blob
+from shoal.node.training.data.store import FRESH, INDEX, PACKED, PART, Dataset, Download, Store, measure
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest
 from tests.unit.dataset_kit import packed, write_texts
 
 
@@ -147,7 +147,9 @@ def test_a_full_disk_is_said_before_the_download(
     store: Store, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(dataset.path)  # type: ignore[arg-type]
-    monkeypatch.setattr("shoal.node.dataset.store.shutil.disk_usage", lambda path: usage._replace(free=module.SPARE))
+    monkeypatch.setattr(
+        "shoal.node.training.data.store.shutil.disk_usage", lambda path: usage._replace(free=module.SPARE)
+    )
     with pytest.raises(LocalError, match="make room"):
         store.begin(dataset.digest, dataset.index)
 

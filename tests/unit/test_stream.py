@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from shoal.protocol.errors import TransportError
-from shoal.protocol.transport import STEP, Stream
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.net.transport.transport import STEP, Stream
 
 
 class Raw:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.dataset.columns import NO_COLUMNS
-from shoal.node.dataset.pieces import PIECES
-from shoal.node.dataset.store import Dataset
-from shoal.node.dataset.supply import GIB, DataStanding, Supply
-from shoal.node.spec.manifest import DataSpec, Manifest
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.data import NO_COLUMNS
+from shoal.node.manifest.manifest import DataSpec, Manifest
+from shoal.node.training.data.pieces import PIECES
+from shoal.node.training.data.store import Dataset
+from shoal.node.training.data.supply import GIB, DataStanding, Supply
+from shoal.protocol.base.errors import LocalError
 from shoal.protocol.messages.data import GetPiece
 from shoal.protocol.messages.node import Refused
 from tests.unit.dataset_kit import ANNA, BOB, Peers, honest, packed, wanted, write_texts

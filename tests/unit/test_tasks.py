@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shoal.protocol.tasks import Tasks
+from shoal.protocol.net.system.tasks import Tasks
 
 
 async def for_ever() -> None:

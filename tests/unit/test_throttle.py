@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from shoal.protocol.throttle import (
+from shoal.protocol.net.system.throttle import (
     ANSWERED,
     BURST,
     HEADERS,
@@ -15,8 +15,8 @@ from shoal.protocol.throttle import (
     LONGEST_PIECE,
     SEGMENT,
     SHORTEST_PIECE,
-    Flow,
     Pace,
+    RateLimit,
     Throttle,
 )
 
@@ -46,13 +46,13 @@ def throttled(clock: Clock, up: float | None = RATE, down: float | None = None) 
     return throttle
 
 
-def warm(flow: Flow) -> Flow:
+def warm(flow: RateLimit) -> RateLimit:
     """Without what may pass at once after a silence."""
     flow.spend(int(max(LEAST_BURST, BURST * (flow.rate or 0))))
     return flow
 
 
-def passed_together(clock: Clock, flow: Flow, streams: int, seconds: float, size: int = 1 << 20) -> list[int]:
+def passed_together(clock: Clock, flow: RateLimit, streams: int, seconds: float, size: int = 1 << 20) -> list[int]:
     """What each of some streams has passed, which do as `RawStream` does, side by side, for so long."""
     paces, sent = [Pace(flow) for _ in range(streams)], [0] * streams
     ends, due = clock.now + seconds, [(clock.now, number) for number in range(streams)]

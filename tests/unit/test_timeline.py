@@ -9,18 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.node.run.phases import PhaseLog
-from shoal.node.run.timeline import MOST_EVENTS, MOST_FLOWS, MOST_PHASES, OTHERS, Flow, Timeline, Trace
-from shoal.node.run.timeline_json import as_json
-from shoal.protocol.allreduce import Blamed
-from shoal.protocol.apart import Ways
-from shoal.protocol.failure import Failure, Kind
-from shoal.protocol.ids import NO_DIGEST, PeerId
-from shoal.protocol.members import PeerDown
+from shoal.node.run.timelines import MOST_EVENTS, MOST_FLOWS, MOST_PHASES, OTHERS, Flow, Timeline, Trace, as_json
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.membership.members import PeerDown
 from shoal.protocol.messages import rounds as wire
 from shoal.protocol.messages.node import GetManifest
-from shoal.protocol.milestones import Aborted, Begun, Committed, Waiting
-from shoal.protocol.roster import Plan
-from shoal.protocol.shelf import Decision
+from shoal.protocol.rounds.agreement.apart import Ways
+from shoal.protocol.rounds.agreement.roster import Plan
+from shoal.protocol.rounds.allreduce.allreduce import Blamed
+from shoal.protocol.rounds.allreduce.shelf import Decision
+from shoal.protocol.rounds.matchmaking.failure import Failure, Kind
+from shoal.protocol.rounds.matchmaking.milestones import Aborted, Begun, Committed, Waiting
 from tests.fake_timeline import TIMELINE
 
 ANNA, BERT, CARL, ME = PeerId("anna"), PeerId("bert"), PeerId("carl"), PeerId("me")

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.api.faults import UnknownRound
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.timelines import KEPT, NAME, Timelines
-from shoal.node.service import UnknownRound
-from shoal.protocol.account import Link
-from shoal.protocol.apart import Ways
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.rounds import Ask
-from shoal.protocol.milestones import Begun
-from shoal.protocol.roster import Plan
+from shoal.protocol.net.measure.link import Link
+from shoal.protocol.rounds.agreement.apart import Ways
+from shoal.protocol.rounds.agreement.roster import Plan
+from shoal.protocol.rounds.matchmaking.milestones import Begun
 
 ANNA, ME = PeerId("anna"), PeerId("me")
 

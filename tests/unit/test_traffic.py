@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.protocol.traffic import Traffic
+from shoal.protocol.net.measure.rates import Traffic
 
 
 def test_payloads_count_by_path_and_words_by_themselves() -> None:

@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.methods.diloco import DiLoCo
-from shoal.node.methods.eager import EagerDiLoCo
-from shoal.node.methods.method import Method
-from shoal.node.methods.timetable import Timetable
-from shoal.node.state.committed import Lease
-from shoal.node.state.layout import Layout
-from shoal.node.state.outer import Outcome
-from shoal.node.state.shape import StateShape
-from shoal.node.worker import training
-from shoal.node.worker.ended import Ended
-from shoal.node.worker.messages import Contribution, Landing, Progress, Train
-from shoal.node.worker.process import BUILT_IN, WorkerSettings
-from shoal.node.worker.shm import FloatArray
-from shoal.node.worker.training import Training
-from shoal.node.worker.vectors import Sizes
-from shoal.protocol.errors import LocalError
+from shoal.node.ipc.ended import Ended
+from shoal.node.ipc.messages import Contribution, Landing, Progress, Train
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.ipc.vectors import Sizes
+from shoal.node.supervisor import training
+from shoal.node.supervisor.process import BUILT_IN, WorkerSettings
+from shoal.node.supervisor.training import Training
+from shoal.node.training.methods.diloco import DiLoCo
+from shoal.node.training.methods.late import EagerDiLoCo
+from shoal.node.training.methods.method import Method
+from shoal.node.training.methods.timetable import Timetable
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.state.committed import Lease
+from shoal.node.training.state.outer import Outcome
+from shoal.node.training.state.shape import StateShape
+from shoal.protocol.base.errors import LocalError
 from tests.unit.state_kit import state_of
 
 SIZE = 8

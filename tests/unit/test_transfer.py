@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 
-from shoal.protocol.allreduce import Blamed
-from shoal.protocol.donor import Donor, state_root
-from shoal.protocol.effects import Effect, Send, Timer
-from shoal.protocol.history import History
-from shoal.protocol.ids import NO_DIGEST, Digest, PeerId, content_hash
+from shoal.protocol.base.effects import Effect, Send, Timer
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
+from shoal.protocol.catchup.donor import Donor, state_root
+from shoal.protocol.catchup.transfer import MAX_LIARS, PATIENCE, WINDOW, Transfer
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk
-from shoal.protocol.roster import Base
-from shoal.protocol.transfer import MAX_LIARS, PATIENCE, WINDOW, Transfer
+from shoal.protocol.rounds.agreement.history import History
+from shoal.protocol.rounds.agreement.roster import Base
+from shoal.protocol.rounds.allreduce.allreduce import Blamed
 from tests.simulation.versions import Versions
 from tests.unit.rounds_kit import BASE, SIGNER, A, B, C, refused, sent, told
 from tests.unit.transfer_kit import (

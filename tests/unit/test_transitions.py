@@ -7,24 +7,30 @@ from typing import Any
 
 import pytest
 
-from shoal.node.sentence import ADVICE
-from shoal.node.transitions import BAD_HOLDS, GOOD_HOLDS, Transitions
+from shoal.node.api.answers import Status
+from shoal.node.api.status import ADVICE
+from shoal.node.daemon.transitions import BAD_HOLDS, GOOD_HOLDS, Transitions
 
 RUN = {"name": "tiny", "members": 6}
 EVIDENCE = "tiny: 3 of the last 6 members are lost without a goodbye (aaaaaa, bbbbbb, cccccc)"
+
+
+def _never() -> Status:
+    raise AssertionError("these tests look by themselves")
 
 
 class Watched:
     """Transitions, looked at each second; `said` are the codes and words so far."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
-        self._transitions = Transitions(dict)
+        self._transitions = Transitions(_never)
         self._caplog = caplog
         self._now = 0.0
         caplog.set_level(logging.INFO, logger="shoal.daemon")
 
     def see(self, state: str, seconds: float, **more: Any) -> None:
-        status = {"state": state, "evidence": EVIDENCE if state == "SPLIT" else None, "peers": 5, "runs": [RUN]} | more
+        evidence = EVIDENCE if state == "SPLIT" else None
+        status: Any = {"state": state, "evidence": evidence, "peers": 5, "runs": [RUN], **more}
         end = self._now + seconds
         while self._now < end:
             self._now += 0.5

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from shoal.node.models.registry import build
-from shoal.node.spec.manifest import parse_manifest
-from shoal.node.state.file import save_state
-from shoal.node.state.layout import Layout
-from shoal.node.state.shape import StateShape
+from shoal.node.manifest.manifest import parse_manifest
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import build
+from shoal.node.training.state.file import save_state
+from shoal.node.training.state.shape import StateShape
 from tests.unit.state_kit import state_of
 from tests.unread import fill, full, read_until
 
@@ -65,8 +65,10 @@ def up(tmp_path: Path) -> Iterator[Up]:
     save_state(state_of(shape, shape.layout.read(model)).current, tmp_path / "state")
     processes = []
 
-    def start(*arguments: str, flaw: str = "", stdout: int = subprocess.PIPE, **environ: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, str(FAKE), "up", "--peers", "3", "--out", str(tmp_path / "out"), *arguments]
+    def start(
+        *arguments: str, peers: int = 2, flaw: str = "", stdout: int = subprocess.PIPE, **environ: str
+    ) -> subprocess.Popen[str]:
+        argv = [sys.executable, str(FAKE), "up", "--peers", str(peers), "--out", str(tmp_path / "out"), *arguments]
         argv += ["--manifest", str(tmp_path / "manifest.toml")]
         fakes = {"FAKE_WORLD": str(tmp_path / "world"), "FAKE_STATE": str(tmp_path / "state"), "FAKE_FLAW": flaw}
         processes.append(
@@ -121,7 +123,8 @@ def test_a_death_and_an_arrival(up: Up, tmp_path: Path) -> None:
     text.mkdir()
     (text / "book.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 200)
     (text / "picture.png").write_bytes(b"\x89PNG\0\xff")
-    process = up("--rounds", "10", "--kill-at", "2", "--join-at", "6", "--seed", "3", "--data", str(text), "--json")
+    flags = ["--rounds", "10", "--kill-at", "2", "--join-at", "6", "--seed", "3", "--data", str(text), "--json"]
+    process = up(*flags, peers=3)
     stdout, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, stderr
     (line,) = stdout.splitlines()
@@ -153,14 +156,14 @@ def test_a_death_and_an_arrival(up: Up, tmp_path: Path) -> None:
     assert "peer-4 joined the run at round" in report
     assert "All went as it should." in report
     assert "What the model writes" in report
-    assert (tmp_path / "out/loss.png").exists()
+    assert (tmp_path / "out/loss.svg").exists()
     assert f"The report: {tmp_path / 'out/report.html'}" in stderr
     kinds = {each["kind"] for each in events(tmp_path / "out")}
     assert kinds == {"event", "round", "progress", "result"}
 
 
 def test_ctrl_c_leaves_nothing_behind(up: Up, tmp_path: Path) -> None:
-    process = up("--rounds", "1000", "--kill-at", "2", "--join-at", "none")
+    process = up("--rounds", "1000", "--kill-at", "2", "--join-at", "none", peers=3)
     wait_for(lambda: any(each.get("event") == "killed" for each in events(tmp_path / "out")))
     assert left_behind(tmp_path)
     process.send_signal(signal.SIGINT)
@@ -191,6 +194,7 @@ def test_an_unplanned_death_ends_it(up: Up, tmp_path: Path) -> None:
     assert "peer-2 died unexpectedly" in (tmp_path / "out/report.html").read_text()
 
 
+@pytest.mark.slow  # test_up_swarm.py has it without processes
 def test_a_run_that_has_failed_on_a_peer_ends_it_in_the_peers_words(up: Up, tmp_path: Path) -> None:
     process = up("--rounds", "1000", "--kill-at", "none", "--join-at", "none", flaw="failed")
     _, stderr = process.communicate(timeout=PATIENCE)
@@ -219,7 +223,7 @@ def test_who_stops_reading_ends_it_quietly(up: Up, tmp_path: Path) -> None:
     assert not left_behind(tmp_path)
 
 
-@pytest.fixture(params=["a pipe", "a terminal"])
+@pytest.fixture(params=["a pipe", pytest.param("a terminal", marks=pytest.mark.slow)])
 def stuck(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
     with full(request.param) as ends:
         yield ends

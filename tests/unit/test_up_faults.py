@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from shoal.node.faults import FAULT_VARIABLE, MARK, Fault, FaultTrigger, armed
-from shoal.protocol.errors import LocalError
+from shoal.node.base.faults import FAULT_VARIABLE, MARK, Fault, FaultTrigger, armed
+from shoal.protocol.base.errors import LocalError
 
 
 def test_the_text_of_a_fault_reads_back() -> None:
@@ -74,7 +74,7 @@ def test_no_variable_arms_nothing() -> None:
 
 def test_the_signal_is_real() -> None:
     program = (
-        "import os; from shoal.node.faults import armed\n"
+        "import os; from shoal.node.base.faults import armed\n"
         "trigger = armed(os.environ)\n"
         "for sent in range(1, 9): print(sent, flush=True); trigger.sent(4, sent, 8, 'owner')\n"
     )

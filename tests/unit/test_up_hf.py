@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.home import Home
-from shoal.node.launch import foreground_argv
-from shoal.node.models.naming import found
-from shoal.node.options import NodeSettings, UpOptions, UsageError
-from shoal.node.up import job, peers
-from shoal.node.up.jobs import WEIGHTS
-from shoal.node.up.peers import LocalPeer
-from shoal.node.up.plan import Plan, chosen_manifest, make_plan, to_toml
-from shoal.node.up.processes import Children
-from shoal.protocol.ids import PeerId
+from shoal.node.base.home import Home
+from shoal.node.base.options import NodeSettings, UpOptions, UsageError
+from shoal.node.client.launch import foreground_argv
+from shoal.node.client.up import job, peers
+from shoal.node.client.up.peers import LocalPeer
+from shoal.node.client.up.plan import Plan, chosen_manifest, make_plan, to_toml
+from shoal.node.client.up.processes import WEIGHTS, Children
+from shoal.node.run.naming import found
+from shoal.protocol.base.ids import PeerId
 from tests.hf_kit import CONFIG, base_folder, needs
 from tests.integration.test_up_hf import MANIFEST
 from tests.unit.models.test_tokens import SENTENCES, tokenizer

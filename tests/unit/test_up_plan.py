@@ -6,19 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.home import Home
-from shoal.node.options import UpOptions, UsageError
-from shoal.node.room import Memory, NoRoom, Room
-from shoal.node.spec.manifest import parse_manifest
-from shoal.node.up.plan import builtin_manifest, check_room, chosen_manifest, make_plan, prepare_folder, to_toml
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
+from shoal.node.base.home import Home
+from shoal.node.base.options import UpOptions, UsageError
+from shoal.node.base.room import Memory, NoRoom, Room
+from shoal.node.client.up.plan import (
+    builtin_manifest,
+    check_room,
+    chosen_manifest,
+    make_plan,
+    prepare_folder,
+    to_toml,
+)
+from shoal.node.manifest.manifest import parse_manifest
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.system.identity import Identity
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_built_in_manifest_is_the_example() -> None:
-    assert (ROOT / "node" / "stdlib.toml").read_bytes() == (ROOT / "examples" / "stdlib.toml").read_bytes()
+    assert (ROOT / "node/client/up/stdlib.toml").read_bytes() == (ROOT / "examples" / "stdlib.toml").read_bytes()
     assert builtin_manifest().rounds.last is None
     assert builtin_manifest().rounds.min_members == 2
 
@@ -102,7 +109,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_text_of_all_peers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.node.up.plan.room_here", lambda: Room(Memory(8 << 30, 6 << 30)))
+    monkeypatch.setattr("shoal.node.client.up.plan.room_here", lambda: Room(Memory(8 << 30, 6 << 30)))
     options = UpOptions(peers=4, data=(ROOT / "docs",))
     manifest = chosen_manifest(options, corpus="ab" * 32)
     check_room(manifest, options)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.up.processes import Child, Children
+from shoal.node.client.up.processes import Child, Children
 
 DEAF = """
 import signal, subprocess

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.methods.method import MOMENTUM, PARAMETERS
-from shoal.node.spec.manifest import Manifest, ModelSpec, RoundSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.state.file import load_state, save_state
-from shoal.node.state.replica_state import ReplicaState
-from shoal.node.up.job import merge
-from shoal.node.up.plan import to_toml
-from shoal.node.up.replica_end import measure
-from shoal.protocol.errors import LocalError
+from shoal.node.client.up.job import merge
+from shoal.node.client.up.plan import to_toml
+from shoal.node.client.up.replica_end import measure
+from shoal.node.manifest.manifest import Manifest, ModelSpec, RoundSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.methods.method import MOMENTUM, PARAMETERS
+from shoal.node.training.state.file import load_state, save_state
+from shoal.node.training.state.replica_state import ReplicaState
+from shoal.protocol.base.errors import LocalError
 
 MANIFEST = Manifest(
     name="tiny",

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.checkpoint.about import MODEL
-from shoal.node.checkpoint.scan import CHECKPOINTS, folder_name
-from shoal.node.home import Home
-from shoal.node.options import UpOptions, UsageError
-from shoal.node.up import job
-from shoal.node.up.plan import make_plan
-from shoal.node.up.resume import Resumption, choose, survey
-from shoal.protocol.errors import LocalError
+from shoal.node.base.home import Home
+from shoal.node.base.options import UpOptions, UsageError
+from shoal.node.client.up import job
+from shoal.node.client.up.plan import make_plan
+from shoal.node.client.up.resume import Resumption, choose, survey
+from shoal.node.training.checkpoint.about import MODEL
+from shoal.node.training.checkpoint.scan import CHECKPOINTS, folder_name
+from shoal.protocol.base.errors import LocalError
 from tests.unit.checkpoint_kit import write
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.up.peers import LocalPeer
-from shoal.node.up.records import Metrics
-from shoal.node.up.swarm import Swarm
-from shoal.protocol.errors import LocalError
+from shoal.node.client.up.peers import LocalPeer
+from shoal.node.client.up.records import Metrics
+from shoal.node.client.up.swarm import Swarm
+from shoal.protocol.base.errors import LocalError
 
 LOST = "the worker has failed in round 1: IndexError: 32; it is started again"
 
@@ -46,3 +46,17 @@ async def test_a_lost_worker_is_told_of_once_for_as_long_as_none_trains(tmp_path
     assert [(each["event"], each["peer"], each["text"]) for each in written] == [
         ("worker-lost", "peer-1", text) for text in said
     ]
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_fails_on_a_peer_ends_all_unless_it_tries_again(tmp_path: Path) -> None:
+    said, peer = Said(), Peer("peer-2", tmp_path)
+    with Metrics(tmp_path / "metrics.jsonl") as metrics:
+        swarm = Swarm(metrics, said, lambda: False)  # type: ignore[arg-type]
+        for failure in (None, "the disk is full", "the disk is full", None, "the disk is full"):
+            peer.row = {"failure": failure, "may_be_opened_again": True}
+            await swarm._observe(peer)
+        assert said == ["the run fails on peer-2, which tries again: the disk is full"] * 2
+        peer.row = {"failure": "the disk is on fire", "may_be_opened_again": False}
+        with pytest.raises(LocalError, match="the run has failed on peer-2: the disk is on fire \\(its log is "):
+            await swarm._observe(peer)

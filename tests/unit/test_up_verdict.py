@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shoal.node.options import UpOptions
-from shoal.node.up.baseline_run import References
-from shoal.node.up.display import LineDisplay, cells, human_bytes, make_display, peer_table
-from shoal.node.up.peers import LocalPeer
-from shoal.node.up.plan import builtin_manifest, make_plan
-from shoal.node.up.records import Ledger
-from shoal.node.up.replica_end import Replicas
-from shoal.node.up.summary import in_words
-from shoal.node.up.verdict import Finding, PeerEnd, as_json, problems
+from shoal.node.base.options import UpOptions
+from shoal.node.client.report.ledger import Ledger
+from shoal.node.client.up.baseline_run import References
+from shoal.node.client.up.display import LineDisplay, cells, human_bytes, make_display, peer_table
+from shoal.node.client.up.peers import LocalPeer
+from shoal.node.client.up.plan import builtin_manifest, make_plan
+from shoal.node.client.up.replica_end import Replicas
+from shoal.node.client.up.verdict import Finding, PeerEnd, as_json, in_words, problems
 
 PARAMETERS = 1000
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from shoal.protocol.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.membership.view import fastest, nearest
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.view import fastest, nearest
 from tests.unit.rounds_kit import A, B, C, D
 
 STATUS = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "nat")

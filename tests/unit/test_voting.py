@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.rounds import Ballot, VoteRecord
-from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, left_before, must_propose
+from shoal.protocol.rounds.agreement.voting import (
+    NO_BALLOT,
+    Election,
+    Tally,
+    VoteState,
+    counting,
+    left_before,
+    must_propose,
+)
 from tests.unit.rounds_kit import ROUND, A, B, C, D, leave, refs, value
 
 LOW, HIGH = Ballot(1, 0, A), Ballot(1, 1, B)

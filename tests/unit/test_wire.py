@@ -14,9 +14,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import DIGEST_SIZE, Digest, PeerId, RunId
-from shoal.protocol.wire import MAX_INT, MAX_ITEMS, MAX_STRING, Message, decode, encode, message, value
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import DIGEST_SIZE, Digest, PeerId, RunId
+from shoal.protocol.base.wire import MAX_INT, MAX_ITEMS, MAX_STRING, Message, decode, encode, message, value
 
 BOB = PeerId("bob")
 

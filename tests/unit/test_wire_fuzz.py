@@ -18,14 +18,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import shoal.node.asking.messages
-import shoal.node.worker.messages
+import shoal.node.experts.questions
+import shoal.node.ipc.messages
 import shoal.protocol.messages  # noqa: F401  (importing fills the table)
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import DIGEST_SIZE, Digest, PeerId, RunId
-from shoal.protocol.wire import MAX_INT, MAX_STRING, Message, Payload, decode, encode, table
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import DIGEST_SIZE, Digest, PeerId, RunId
+from shoal.protocol.base.wire import MAX_INT, MAX_STRING, Message, Payload, decode, encode, table
 
 BOB = PeerId("bob")
+A_FEW = settings(max_examples=settings().max_examples // 4)  # of each message
+MANY = settings(max_examples=settings().max_examples * 5)
 MESSAGES = [pytest.param(kind, id=kind.__name__) for kind in table().values()]
 
 
@@ -114,7 +116,7 @@ def assert_total(data: bytes) -> None:
 
 @pytest.mark.parametrize("kind", MESSAGES)
 @given(data=st.data())
-@settings(max_examples=20)
+@A_FEW
 def test_every_message_survives_the_wire(kind: type[Message], data: st.DataObject) -> None:
     sent = data.draw(well_typed(kind))
     received = decode(encode(sent))
@@ -125,7 +127,7 @@ def test_every_message_survives_the_wire(kind: type[Message], data: st.DataObjec
 
 @pytest.mark.parametrize("kind", MESSAGES)
 @given(data=st.data())
-@settings(max_examples=15)
+@A_FEW
 def test_a_truncated_or_extended_message_is_refused(kind: type[Message], data: st.DataObject) -> None:
     whole = encode(data.draw(well_typed(kind)))
     cut = data.draw(st.integers(0, len(whole) - 1))
@@ -137,7 +139,7 @@ def test_a_truncated_or_extended_message_is_refused(kind: type[Message], data: s
 
 @pytest.mark.parametrize("kind", MESSAGES)
 @given(data=st.data())
-@settings(max_examples=25)
+@A_FEW
 def test_a_message_with_changed_bytes_is_well_typed_or_refused(kind: type[Message], data: st.DataObject) -> None:
     damaged = bytearray(encode(data.draw(well_typed(kind))))
     places = st.lists(st.integers(0, len(damaged) - 1), min_size=1, max_size=4)
@@ -155,7 +157,7 @@ ANYTHING = st.recursive(
 
 @pytest.mark.parametrize("kind", MESSAGES)
 @given(data=st.data())
-@settings(max_examples=25)
+@A_FEW
 def test_a_message_with_an_item_replaced_is_well_typed_or_refused(kind: type[Message], data: st.DataObject) -> None:
     items = msgpack.unpackb(encode(data.draw(well_typed(kind))))
     target = items
@@ -169,12 +171,12 @@ def test_a_message_with_an_item_replaced_is_well_typed_or_refused(kind: type[Mes
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500)
+@MANY
 def test_random_bytes_are_refused_or_well_typed(data: bytes) -> None:
     assert_total(data)
 
 
 @given(st.sampled_from(sorted(table())), st.lists(ANYTHING, max_size=14))
-@settings(max_examples=500)
+@MANY
 def test_a_known_tag_with_random_items_is_refused_or_well_typed(tag: int, items: list[Any]) -> None:
     assert_total(msgpack.packb([tag, *items]))

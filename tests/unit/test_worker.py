@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.methods.diloco import DiLoCo
-from shoal.node.methods.method import Method
-from shoal.node.trainer.inner import InnerRound, InnerStep
-from shoal.node.worker.messages import Contribution, Failed, HandIn, Progress, Train
-from shoal.node.worker.orders import Orders
-from shoal.node.worker.replica import Replica
+from shoal.node.ipc.messages import Contribution, Failed, HandIn, Progress, Train
+from shoal.node.training.methods.diloco import DiLoCo
+from shoal.node.training.methods.method import Method
+from shoal.node.training.trainer.inner import InnerRound, InnerStep
+from shoal.node.worker.stints import Orders
+from shoal.node.worker.weights import WorkerWeights
 from shoal.node.worker.worker import TrainingLoop
-from shoal.protocol.errors import TransportError
-from shoal.protocol.wire import Message
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.wire import Message
 
 STEPS = 4
 
@@ -82,10 +82,10 @@ class Bench:
         self.loop = self.new_loop(self.sent.append)
 
     def new_loop(self, send: Callable[[Message], None]) -> TrainingLoop:
-        replica = Replica(self.method, self.trainer, self.parameters, self.moments, None)
+        weights = WorkerWeights(self.method, self.trainer, self.parameters, self.moments, None)
         wants = self.method.wants_gradients
         return TrainingLoop(
-            self.trainer, replica, self.orders, self.contribution, self.moments, send, wants_gradients=wants
+            self.trainer, weights, self.orders, self.contribution, self.moments, send, wants_gradients=wants
         )
 
     def order(self, order: Train) -> None:

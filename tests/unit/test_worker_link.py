@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.usage import resident_bytes
-from shoal.node.worker.link import WorkerLink, body_size, frame
-from shoal.node.worker.listener import NAME, WorkerListener, receive
-from shoal.node.worker.messages import MAX_FRAME, WORKER_PROTOCOL, Contribution, Hello, Stop, Train, Welcome
-from shoal.node.worker.private_socket import PrivateSocket
-from shoal.node.worker.shm import SharedVector
-from shoal.node.worker.vectors import Sizes
-from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.node.base.malloc import resident_bytes
+from shoal.node.ipc.link import WorkerLink, body_size, frame
+from shoal.node.ipc.messages import MAX_FRAME, WORKER_PROTOCOL, Contribution, Hello, Stop, Train, Welcome
+from shoal.node.ipc.private_socket import PrivateSocket
+from shoal.node.ipc.shm import SharedVector
+from shoal.node.ipc.vectors import Sizes
+from shoal.node.supervisor.listener import NAME, WorkerListener, receive
+from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
 
 WELCOME = Welcome(manifest=b"m" * 65_536, sizes=Sizes(4), threads=1, device="cpu", data=(b"a", b"b\xff"))
 
@@ -181,8 +181,8 @@ ELSEWHERE = ["unshare", "--pid", "--fork", "--kill-child"]
 SCRIPT = """
 import os, sys
 from pathlib import Path
-from shoal.node.usage import resident_bytes
-from shoal.node.worker.link import WorkerLink
+from shoal.node.base.malloc import resident_bytes
+from shoal.node.ipc.link import WorkerLink
 link = WorkerLink.connect(Path(sys.argv[1]))
 print(os.getpid(), os.readlink("/proc/self"), flush=True)
 sys.stdin.read()
@@ -190,9 +190,9 @@ sys.stdin.read()
 NODE = """
 import asyncio, os, sys
 from pathlib import Path
-from shoal.node.usage import resident_bytes
-from shoal.node.worker.listener import WorkerListener
-from shoal.node.worker.shm import SharedVector
+from shoal.node.base.malloc import resident_bytes
+from shoal.node.supervisor.listener import WorkerListener
+from shoal.node.ipc.shm import SharedVector
 from tests.unit.test_worker_link import WELCOME
 async def main():
     listener = await WorkerListener.listening(Path(sys.argv[1]).parent)

@@ -1,16 +1,95 @@
-"""The training loop of the built-in worker where a round is made in two stints, or of a gradient instead of steps."""
+"""A worker's orders, what it makes of them, and how much of its time it trains."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
-from shoal.node.methods.ddp import DDP
-from shoal.node.methods.delayed import DelayedDiLoCo
-from shoal.node.methods.streaming import Streaming
-from shoal.node.state.layout import Layout
-from shoal.node.worker.messages import Contribution, HandIn, Landing, Progress, Trained
+from shoal.node.ipc.messages import Contribution, HandIn, Landing, Progress, Train, Trained
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.ipc.vectors import MARKS, SharedVectors, Sizes, mark_of
+from shoal.node.supervisor.process import WorkerSettings
+from shoal.node.supervisor.workers import Worker
+from shoal.node.training.methods.ddp import DDP
+from shoal.node.training.methods.late import DelayedDiLoCo
+from shoal.node.training.methods.streaming import Streaming
+from shoal.node.training.models.layout import Layout
+from shoal.node.worker.stints import STINTS, Utilisation
 from tests.unit.test_worker import Bench, train
+
+SIZE = 6
+
+
+def ignored(*_: object) -> None:
+    """Nothing is said here: no process is started."""
+
+
+class Watched(Worker):
+    """Notes what `loaded` holds while vectors are written."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        super().__init__(settings, on_progress=ignored, on_contribution=ignored, on_trained=ignored, on_lost=ignored)
+        self.meanwhile: list[float] = []
+
+    def _load(self, agreed: Sequence[FloatArray], answer: FloatArray | None) -> None:
+        self.meanwhile.append(float(self.vectors.loaded.array[0]))
+        super()._load(agreed, answer)
+
+    @property
+    def vectors(self) -> SharedVectors:
+        return self._vectors
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Watched]:
+    made = Watched(WorkerSettings(tmp_path, tmp_path / "log", b"", Sizes(SIZE, answers=1), 1))
+    yield made
+    made.vectors.close()
+
+
+def vector(value: float) -> FloatArray:
+    return np.full(SIZE, value, dtype=np.float32)
+
+
+def order(version: int, *, is_fresh: bool = False) -> Train:
+    return Train(0, version + 1, 0, version, is_fresh=is_fresh)
+
+
+@pytest.mark.asyncio
+async def test_vectors_are_nobodys_while_they_are_written_and_then_their_orders(worker: Watched) -> None:
+    for number in (1, 2, 3):
+        await worker.train(order(number), [vector(number)], vector(-number))
+        assert worker.vectors.loaded.array[0] == mark_of(number)
+        assert (worker.vectors.agreed.array == number).all()
+        assert worker.vectors.answer is not None
+        assert (worker.vectors.answer.array == -number).all()
+    assert worker.meanwhile == [0, 0, 0]
+
+
+@pytest.mark.asyncio
+async def test_what_is_there_already_is_not_written_again(worker: Watched) -> None:
+    await worker.train(order(1), [vector(1)], vector(-1))
+    await worker.train(order(1), [vector(9)], vector(-9))  # the second stint of a round
+    assert (worker.vectors.agreed.array == 1).all()
+    assert worker.vectors.loaded.array[0] == mark_of(2)
+    await worker.train(order(1, is_fresh=True), [vector(2)], vector(-2))
+    assert (worker.vectors.agreed.array == 2).all(), "another state of the same round"
+    worker.forget()
+    await worker.unload()
+    await worker.train(order(1), [vector(2)], vector(-2))
+    assert (worker.vectors.agreed.array == 2).all(), "the memory was given back meanwhile"
+    assert len(worker.meanwhile) == 3
+
+
+def test_marks_of_orders_that_follow_each_other_differ_and_are_whole_in_fp32() -> None:
+    for number in (0, 1, MARKS - 1, MARKS, 5 * MARKS - 1):
+        assert mark_of(number) != mark_of(number + 1)
+        assert 0 < np.float32(mark_of(number)) == mark_of(number)
+
 
 STEPS = 4
 
@@ -143,3 +222,38 @@ def test_the_next_gradient_is_taken_at_what_landed() -> None:
     bench.order(train(2, 8, steps=1, version=7, landings=(Landing(7, True, True, 3, ()),)))
     assert bench.trainer.weights.tolist() == [5.0] * 3
     assert bench.sent[-1] == Contribution(2, 8, steps=1, tokens=10, loss=0.5)
+
+
+class Clock:
+    """Moves when it is told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_work_and_pauses_are_weighed() -> None:
+    clock, worker = Clock(), Utilisation()
+    assert worker.share(0.0) == 1.0  # nothing was done yet, and nothing waited for
+    with worker.working(clock):
+        clock.now = 3.0
+        assert worker.share(3.0) == 1.0
+    assert worker.share(4.0) == 0.75
+    clock.now = 4.0
+    with worker.working(clock):
+        clock.now = 6.0
+        assert worker.share(6.0) == 5 / 6  # the stint that is under way counts so far
+    assert worker.share(10.0) == 0.5
+
+
+def test_only_the_latest_stints_count() -> None:
+    clock, worker = Clock(), Utilisation()
+    with worker.working(clock):
+        clock.now = 1.0
+    clock.now = 1000.0  # a long wait for the first others
+    for _ in range(STINTS):
+        with worker.working(clock):
+            clock.now += 1.0
+    assert worker.share(clock.now) == 1.0

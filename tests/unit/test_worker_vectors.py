@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from shoal.node.methods.registry import METHODS
-from shoal.node.spec.manifest import Manifest, ModelSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.state.layout import Layout
-from shoal.node.state.outer import OuterState
-from shoal.node.trainer.model import skeleton
-from shoal.node.worker.vectors import SharedVectors, Sizes
-from shoal.protocol.errors import LocalError
+from shoal.node.ipc.vectors import SharedVectors, Sizes
+from shoal.node.manifest.manifest import Manifest, ModelSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.methods.registry import METHODS
+from shoal.node.training.models.decoder import skeleton
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.state.outer import OuterState
+from shoal.protocol.base.errors import LocalError
 
 MODEL = ModelSpec(dim=16, layers=2, heads=2, kv_heads=1, hidden=16, context=16)
 D = Layout.of(skeleton(MODEL)).size

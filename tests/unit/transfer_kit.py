@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from shoal.protocol.donor import Donor, state_root
-from shoal.protocol.effects import Send
-from shoal.protocol.history import History
-from shoal.protocol.ids import Digest, PeerId, content_hash
+from shoal.protocol.base.effects import Send
+from shoal.protocol.base.ids import Digest, PeerId, content_hash
+from shoal.protocol.base.wire import Message
+from shoal.protocol.catchup.donor import Donor, state_root
 from shoal.protocol.messages.rounds import Certificate
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
-from shoal.protocol.roster import Base
-from shoal.protocol.wire import Message
+from shoal.protocol.rounds.agreement.history import History
+from shoal.protocol.rounds.agreement.roster import Base
 from tests.simulation.versions import Versions
 from tests.unit.rounds_kit import BASE, SIGNER, A, C, certificate, value
 

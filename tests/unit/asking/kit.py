@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from shoal.node.asking.background import Background
-from shoal.node.asking.booth import Booth
-from shoal.node.asking.line import NodeAway
-from shoal.node.asking.remote import RemoteExpert
-from shoal.node.serve.expert import Expert
-from shoal.protocol.errors import TransportError
-from shoal.protocol.ids import PeerId, digest
+from shoal.node.inference.remote.answering.server import ExpertServer
+from shoal.node.inference.remote.asking.expert import Background, RemoteExpert
+from shoal.node.inference.remote.connection import NodeAway
+from shoal.node.inference.scorer import Expert
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.ids import PeerId, digest
+from shoal.protocol.base.wire import NODE_TAGS, Message, decode, encode
 from shoal.protocol.messages.experts import AskExpert
-from shoal.protocol.wire import NODE_TAGS, Message, decode, encode
 
 FILE = digest("test expert")
 ANNA, BOB, CARL, ME = (PeerId(name) for name in ("anna", "bob", "carl", "me"))
@@ -29,7 +28,7 @@ class Peers:
 
     def __init__(self, background: Background) -> None:
         self._background = background
-        self.booths: dict[PeerId, Booth] = {}
+        self.servers: dict[PeerId, ExpertServer] = {}
         self._tasks: list[asyncio.Task[None]] = []  # a loop holds its tasks weakly
         self.gone: set[PeerId] = set()
         self.stuck: set[PeerId] = set()
@@ -44,8 +43,8 @@ class Peers:
 
     def add(self, peer: PeerId, expert: Expert, each: int = 32) -> None:
         async def make() -> None:
-            self.booths[peer] = Booth(expert, each)
-            self._tasks.append(asyncio.create_task(self.booths[peer].run()))
+            self.servers[peer] = ExpertServer(expert, each)
+            self._tasks.append(asyncio.create_task(self.servers[peer].run()))
 
         self._background.run(make())
 
@@ -57,7 +56,7 @@ class Peers:
             raise NodeAway("our node is away")
         if peer in self._connected:
             return
-        if peer in self.gone or peer not in self.booths:
+        if peer in self.gone or peer not in self.servers:
             raise TransportError("no connection")
         self.met[peer] = self.met.get(peer, 0) + 1
         self._connected.add(peer)
@@ -66,7 +65,7 @@ class Peers:
         """The connection with a peer is lost."""
         self._connected.discard(peer)
         self.on_break()
-        self.booths[peer].lost(ME)
+        self.servers[peer].lost(ME)
         raise TransportError("the connection is lost")
 
     async def call(self, peer: PeerId, message: Message, limit: float) -> Message:
@@ -80,12 +79,12 @@ class Peers:
             await asyncio.sleep(limit)
             raise TransportError("no answer")
         assert peer in self._connected, "it was not met"
-        if peer in self.gone or peer not in self.booths:
+        if peer in self.gone or peer not in self.servers:
             self.break_off(peer)
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
-            answer = decode(await self.booths[peer].ask(ME, asked), peer, tags=NODE_TAGS)
+            answer = decode(await self.servers[peer].ask(ME, asked), peer, tags=NODE_TAGS)
         finally:
             self._at_once -= 1
         if peer in self.breaking:
@@ -105,5 +104,5 @@ def remote(peers: Peers, background: Background, like: Expert, patience: float =
     """An expert that the peers answer for, of the shape of `like`."""
     shape = {"vocab": like.vocab, "limit": like.limit, "slots": like.slots}
     expert = RemoteExpert(FILE, peers, background, patience=patience, **shape)
-    expert.answered_by(list(peers.booths))
+    expert.answered_by(list(peers.servers))
     return expert

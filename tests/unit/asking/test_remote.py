@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from shoal.node.asking import remote as module
-from shoal.node.asking import replicas as replicas_module
-from shoal.node.asking.background import Background
-from shoal.node.asking.line import NodeAway
-from shoal.node.serve.expert import Weighed
-from shoal.node.serve.scorer import Piece, SomeFailed
-from shoal.protocol.errors import RemoteError, TransportError
+from shoal.node.inference.remote.asking import answerers as answerers_module
+from shoal.node.inference.remote.asking import expert as module
+from shoal.node.inference.remote.asking.expert import Background
+from shoal.node.inference.remote.connection import NodeAway
+from shoal.node.inference.scorer import Piece, SomeFailed, Weighed
+from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.messages.data import Later
 from shoal.protocol.messages.experts import ExpertSays, Score, Verdict
 from shoal.protocol.messages.node import Refused
@@ -107,7 +106,7 @@ def test_a_connection_that_breaks_again_and_again_is_made_anew_but_once(backgrou
 def test_with_nobody_left_it_is_lost_and_new_texts_ask_again_after_a_pause(
     background: Background, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replicas_module, "REST", (0.2, 0.2))
+    monkeypatch.setattr(answerers_module, "REST", (0.2, 0.2))
     peers.add(ANNA, Unigram(a=1))
     there = remote(peers, background, Unigram())
     assert not there.weigh([Piece(0, (1,))]).failed
@@ -243,10 +242,10 @@ def test_ends_are_told_when_nothing_is_asked(
     peers.add(ANNA, tiny_expert(1))
     there = remote(peers, background, tiny_expert(1))
     there.weigh([Piece(0, (1,)), Piece(1, (1,))])
-    assert peers.booths[ANNA].texts == 2
+    assert peers.servers[ANNA].texts == 2
     there.end(0)
     until = time.monotonic() + 20
-    while peers.booths[ANNA].texts > 1:
+    while peers.servers[ANNA].texts > 1:
         time.sleep(0.005)
         assert time.monotonic() < until
 

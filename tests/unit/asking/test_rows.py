@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.asking.rows import EXACT, LEAST, STEPS, pack, row_bytes, unpack
-from shoal.node.serve.scorer import LogProbs
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
+from shoal.node.inference.remote.rows import EXACT, LEAST, STEPS, pack, row_bytes, unpack
+from shoal.node.inference.scorer import LogProbs
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
 
 BOB = PeerId("bob")
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic, sleep
 
-from shoal.protocol.bulk.framing import packed_head, prefix
-from shoal.protocol.bulk.handshake import Opened
-from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.messages.rounds import Contribution
-from shoal.protocol.wire import Message
+from shoal.protocol.net.bulk.framing import packed_head, prefix
+from shoal.protocol.net.bulk.handshake import Opened
 
 RUN = RunId(b"r" * 32)
 PEER = PeerId("peer")

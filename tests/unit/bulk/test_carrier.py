@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 
-from shoal.protocol import lane as streams
-from shoal.protocol.bulk import carrier
-from shoal.protocol.bulk.backlog import Packed, Parcel
-from shoal.protocol.bulk.berths import Berths
-from shoal.protocol.bulk.carrier import AHEAD, MOST, REFUSED, Carrier
-from shoal.protocol.bulk.credit import SHARED
-from shoal.protocol.bulk.filling import Look
-from shoal.protocol.bulk.handshake import Opened
-from shoal.protocol.bulk.pacing import Unpaced
-from shoal.protocol.bulk.posts import Posts
-from shoal.protocol.bulk.reports import Report, Teller
-from shoal.protocol.errors import RemoteError, TransportError
+from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.messages.bulk import Flow
-from shoal.protocol.throttle import Throttle
+from shoal.protocol.net.bulk import carrier
+from shoal.protocol.net.bulk.backlog import Packed, QueuedPayload
+from shoal.protocol.net.bulk.carrier import AHEAD, MOST, REFUSED, Carrier
+from shoal.protocol.net.bulk.endpoint import ConnectionLimit
+from shoal.protocol.net.bulk.filling import Look
+from shoal.protocol.net.bulk.flow_control import SHARED, Report, ReportWriter
+from shoal.protocol.net.bulk.handshake import Opened
+from shoal.protocol.net.bulk.pacing import Unpaced
+from shoal.protocol.net.bulk.posts import Posts
+from shoal.protocol.net.system.throttle import Throttle
+from shoal.protocol.net.transport.streams import QueuedFrame
 from tests.unit.bulk.kit import KEY, LIMIT, load, parts, tcp_pair
 from tests.unit.bulk.test_receiver import eventually
 
@@ -35,33 +34,33 @@ class Stream:
     """In the place of a lane: keeps what it is given until the test takes it."""
 
     def __init__(self) -> None:
-        self.parcels: list[streams.Parcel] = []
+        self.payloads: list[QueuedFrame] = []
         self.taken: list[bytes] = []
 
-    def put(self, parcel: streams.Parcel) -> None:
-        self.parcels.append(parcel)
+    def put(self, queued: QueuedFrame) -> None:
+        self.payloads.append(queued)
 
     def take(self) -> None:
-        parcel = self.parcels.pop(0)
-        frame = b"".join(parcel.pack())
+        queued = self.payloads.pop(0)
+        frame = b"".join(queued.pack())
         self.taken.append(frame)
-        parcel.sent(len(frame))
+        queued.sent(len(frame))
 
     def break_off(self) -> None:
-        parcel = self.parcels.pop(0)
-        assert parcel.lost is not None
-        parcel.lost(TransportError("the stream broke"))
+        queued = self.payloads.pop(0)
+        assert queued.lost is not None
+        queued.lost(TransportError("the stream broke"))
 
     def clear(self, reason: TransportError) -> None:
-        while self.parcels:
+        while self.payloads:
             self.break_off()
 
 
 @dataclass
-class Dock:
+class Endpoint:
     posts: Posts
     throttle: Throttle
-    berths: Berths
+    limit: ConnectionLimit
 
 
 @dataclass
@@ -86,7 +85,7 @@ class World:
             return await self.connect()
 
         lanes: Any = {Flow.SCATTER: self.stream, Flow.GATHER: self.means}
-        self.dock: Any = Dock(Posts(), Throttle(), Berths())
+        self.endpoint: Any = Endpoint(Posts(), Throttle(), ConnectionLimit())
         self.tasks = set[asyncio.Task[None]]()
         self.carrier = Carrier(
             self.limit, lanes, connect, self.spawn, lambda *_: None, lambda: self.is_up, lambda *_: Unpaced()
@@ -108,21 +107,23 @@ class World:
 
     def put(self, *numbers: int, size: int = 0) -> None:
         for number in numbers:
-            self.carrier.put(self.parcel(number, size))
+            self.carrier.put(self.queued(number, size))
 
-    def parcel(self, number: int, size: int, flow: Flow = Flow.SCATTER) -> Parcel:
+    def queued(self, number: int, size: int, flow: Flow = Flow.SCATTER) -> QueuedPayload:
         def pack() -> Packed:
             return parts(load(number))
 
-        return Parcel(flow, size, pack, lambda size: self.sent.append(number), lambda reason: self.lost.append(number))
+        return QueuedPayload(
+            flow, size, pack, lambda size: self.sent.append(number), lambda reason: self.lost.append(number)
+        )
 
     def open(self) -> socket.socket:
         """A socket comes; its other end."""
         mine, theirs = tcp_pair()
         self.own.append(mine)
         self.peers.append(theirs)
-        self.carrier.opened(Opened(mine, KEY), self.dock)
-        theirs.sendall(Teller(KEY).record(Report(SHARED, 0)))
+        self.carrier.opened(Opened(mine, KEY), self.endpoint)
+        theirs.sendall(ReportWriter(KEY).record(Report(SHARED, 0)))
         return theirs
 
 
@@ -161,12 +162,12 @@ def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_without_a_chance_a_stream_is_used_at_once_and_given_few_at_a_time() -> None:
     async with world() as it:
         it.put(*range(5))
-        assert not it.stream.parcels, "a socket is tried for first"
-        await eventually(lambda: it.stream.parcels)
-        assert len(it.stream.parcels) == AHEAD
-        while it.stream.parcels:
+        assert not it.stream.payloads, "a socket is tried for first"
+        await eventually(lambda: it.stream.payloads)
+        assert len(it.stream.payloads) == AHEAD
+        while it.stream.payloads:
             it.stream.take()
-            assert len(it.stream.parcels) <= AHEAD
+            assert len(it.stream.payloads) <= AHEAD
         assert it.sent == list(range(5))
         assert it.stream.taken == [b"".join(parts(load(number))) for number in range(5)]
         assert len(it.attempts) == 1
@@ -178,12 +179,12 @@ async def test_means_do_not_wait_for_contributions_whose_stream_is_not_read() ->
     async with world() as it:
         it.put(*range(5))
         for number in range(5, 10):
-            it.carrier.put(it.parcel(number, 0, Flow.GATHER))
-        await eventually(lambda: it.means.parcels)
-        while it.means.parcels:
+            it.carrier.put(it.queued(number, 0, Flow.GATHER))
+        await eventually(lambda: it.means.payloads)
+        while it.means.payloads:
             it.means.take()
         assert it.sent == list(range(5, 10))
-        assert len(it.stream.parcels) == AHEAD
+        assert len(it.stream.payloads) == AHEAD
 
 
 @pytest.mark.asyncio
@@ -201,7 +202,7 @@ async def test_a_socket_that_comes_in_the_time_of_grace_takes_everything() -> No
         await eventually(lambda: it.sent == list(range(5)))
         gate.set()
         assert it.carrier.sockets
-        assert not it.stream.parcels
+        assert not it.stream.payloads
         it.put(5)
         await eventually(lambda: it.sent[-1] == 5)
         assert len(it.attempts) == 1
@@ -219,7 +220,7 @@ async def test_payloads_wait_no_longer_than_the_time_of_grace_for_a_socket() -> 
         it.connect = connect  # type: ignore[method-assign]
         begin = asyncio.get_running_loop().time()
         it.put(1)
-        await eventually(lambda: it.stream.parcels)
+        await eventually(lambda: it.stream.payloads)
         assert asyncio.get_running_loop().time() - begin >= SHORT
         it.open()  # after all
         it.put(2)
@@ -234,7 +235,7 @@ async def test_an_attempt_that_fails_in_any_way_is_no_error_of_ours(error: Excep
     async with world() as it:
         it.connect = answering(error)  # type: ignore[method-assign]
         it.put(1)
-        await eventually(lambda: it.stream.parcels)
+        await eventually(lambda: it.stream.payloads)
 
 
 @pytest.mark.asyncio
@@ -246,7 +247,7 @@ async def test_a_socket_is_tried_for_again_ever_more_seldom_and_at_once_by_anoth
         while asyncio.get_running_loop().time() < due:
             number += 1
             it.put(number)
-            while it.stream.parcels:
+            while it.stream.payloads:
                 it.stream.take()
             await asyncio.sleep(SHORT / 10)
         pauses = [late - early for early, late in zip(it.attempts, it.attempts[1:], strict=False)]
@@ -291,7 +292,7 @@ async def test_where_every_socket_breaks_at_once_streams_carry_everything() -> N
         it.put(*range(3))
         async with asyncio.timeout(20):
             while taken != {0, 1, 2}:
-                while it.stream.parcels:
+                while it.stream.payloads:
                     it.stream.take()
                 taken = {frames[frame] for frame in it.stream.taken}
                 await asyncio.sleep(0.01)
@@ -303,18 +304,18 @@ async def test_a_peer_that_promises_sockets_and_opens_none_gets_streams() -> Non
     async with world() as it:
         it.connect = answering(*[True] * 1000)  # type: ignore[method-assign]
         it.put(1)
-        await eventually(lambda: it.stream.parcels)
+        await eventually(lambda: it.stream.payloads)
 
 
 @pytest.mark.asyncio
 async def test_a_stream_that_breaks_gives_back_and_a_payload_that_always_breaks_it_is_lost() -> None:
     async with world() as it:
         it.put(1, 2)
-        await eventually(lambda: len(it.stream.parcels) == 2)
+        await eventually(lambda: len(it.stream.payloads) == 2)
         it.stream.break_off()
         it.stream.take()
-        await eventually(lambda: it.stream.parcels)
-        while it.stream.parcels:
+        await eventually(lambda: it.stream.payloads)
+        while it.stream.payloads:
             it.stream.break_off()
         assert (it.sent, it.lost, it.carrier.dropped) == ([2], [1], 1)
 
@@ -323,7 +324,7 @@ async def test_a_stream_that_breaks_gives_back_and_a_payload_that_always_breaks_
 async def test_a_peer_out_of_reach_loses_everything_and_each_is_said_once() -> None:
     async with world() as it:
         it.put(*range(5))
-        await eventually(lambda: it.stream.parcels)
+        await eventually(lambda: it.stream.payloads)
         it.is_up = False
         it.carrier.clear(TransportError("gone"))
         assert sorted(it.lost) == list(range(5))
@@ -349,7 +350,7 @@ async def test_who_only_has_to_learn_yet_that_we_belong_together_is_asked_again_
         refusals = [TransportError("we know of no run", REFUSED)] * 3
         it.connect = answering(*refusals, True)  # type: ignore[method-assign]
         it.put(1)
-        await eventually(lambda: it.stream.parcels)
+        await eventually(lambda: it.stream.payloads)
         assert len(it.attempts) == 1, "meanwhile payloads go by the stream"
         it.put(*range(2, 9))
         await eventually(lambda: len(it.attempts) == 4)
@@ -381,11 +382,11 @@ async def test_a_carrier_that_is_closed_begins_nothing_whatever_still_breaks() -
 async def test_a_stream_is_not_given_what_nobody_wants_any_more() -> None:
     async with world() as it:
         wanted = True
-        parcels = [it.parcel(number, 0) for number in range(2)]
-        for each in parcels:
+        payloads = [it.queued(number, 0) for number in range(2)]
+        for each in payloads:
             each.is_wanted = lambda: wanted
             it.carrier.put(each)
-        await eventually(lambda: len(it.stream.parcels) == 2)
+        await eventually(lambda: len(it.stream.payloads) == 2)
         it.stream.take()
         wanted = False
         it.stream.take()
@@ -412,10 +413,10 @@ async def busy(it: World, until: Callable[[], bool]) -> None:
         while not until():
             it.sent.clear()
             for number in range(20):
-                it.carrier.put(it.parcel(number, 0, Flow.GATHER))
+                it.carrier.put(it.queued(number, 0, Flow.GATHER))
             await eventually(lambda: len(it.sent) == 20)
             for each in it.carrier._senders:  # as if the peer said to have all
-                each._unheard.hear(each._unheard._heard + len(each._unheard.parcels()))
+                each._unacknowledged.hear(each._unacknowledged._heard + len(each._unacknowledged.payloads()))
 
 
 def later(seconds: float) -> Callable[[], bool]:
@@ -481,7 +482,7 @@ async def test_an_extra_socket_that_is_not_to_be_had_is_tried_for_ever_more_seld
         assert second >= 0.9 * min(2 * carrier.AGAIN[0], carrier.AGAIN[1])
         assert (it.carrier.sockets, it.attempts) == (1, [])
         assert not it.lost
-        assert not it.stream.parcels
+        assert not it.stream.payloads
 
 
 @pytest.mark.asyncio

@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from shoal.protocol.bulk.credit import GRAIN, LEAST, SHARED, Credit, Pool
-from shoal.protocol.errors import RemoteError, TransportError
-from shoal.protocol.rooms import ROUND, rounded
+from shoal.protocol.base.errors import RemoteError, TransportError
+from shoal.protocol.base.wire import MEMORY_UNIT, payload_memory
+from shoal.protocol.net.bulk.flow_control import GRAIN, LEAST, SHARED, Credit, CreditPool
 from tests.unit.bulk.kit import PEER
 
 MIB = 1 << 20
 
 
-def opened(pool: Pool) -> Credit:
+def opened(pool: CreditPool) -> Credit:
     credit = Credit()
     pool.open(credit)
     return credit
@@ -26,14 +26,14 @@ def test_each_payload_costs_its_room_and_the_last_one_may_cost_more_than_is_left
         credit.charge(1, PEER)
     credit.grant(GRAIN)
     credit.charge(1, PEER)
-    assert credit.left == GRAIN - ROUND
+    assert credit.available == GRAIN - MEMORY_UNIT
     credit.spend(GRAIN)
-    assert credit.left == -ROUND
+    assert credit.available == -MEMORY_UNIT
     with pytest.raises(RemoteError, match="without credit"):
         credit.charge(1, PEER)
     credit.grant(2 * GRAIN)
-    credit.charge(GRAIN - ROUND, PEER)
-    assert credit.left == 0
+    credit.charge(GRAIN - MEMORY_UNIT, PEER)
+    assert credit.available == 0
 
 
 @pytest.mark.parametrize("total", [0, GRAIN - 1, GRAIN + 1, 2 * GRAIN - 1, GRAIN + SHARED + 1, 2**63])
@@ -44,19 +44,19 @@ def test_who_says_what_nobody_means_is_not_believed(total: int) -> None:
     with pytest.raises(TransportError, match="was given credit"):
         credit.grant(total)
     credit.grant(GRAIN)
-    assert credit.left == 0, "nothing new"
+    assert credit.available == 0, "nothing new"
     credit.grant(GRAIN + SHARED)
-    assert credit.left == SHARED
+    assert credit.available == SHARED
 
 
 def test_a_single_socket_gets_all_and_gets_it_again_as_room_is_given_back() -> None:
-    pool = Pool()
+    pool = CreditPool()
     credit = opened(pool)
     assert pool.share_out(0) == [credit]
     assert credit.granted == SHARED
     for _ in range(4):
         credit.spend(SHARED // 4)
-    assert credit.left == 0
+    assert credit.available == 0
     assert not pool.share_out(SHARED)
     assert not pool.share_out(SHARED - GRAIN + 1), "it is not worth a word yet"
     assert pool.share_out(SHARED - GRAIN) == [credit]
@@ -64,7 +64,7 @@ def test_a_single_socket_gets_all_and_gets_it_again_as_room_is_given_back() -> N
 
 
 def test_sockets_share_evenly_and_one_that_is_gone_leaves_its_share() -> None:
-    pool = Pool()
+    pool = CreditPool()
     first = opened(pool)
     pool.share_out(0)
     first.spend(SHARED)
@@ -78,7 +78,7 @@ def test_sockets_share_evenly_and_one_that_is_gone_leaves_its_share() -> None:
 
 
 def test_a_dead_socket_that_has_all_keeps_no_other_from_getting_some() -> None:
-    pool = Pool()
+    pool = CreditPool()
     opened(pool)
     pool.share_out(0)
     second = opened(pool)
@@ -94,7 +94,7 @@ def test_whatever_happens_what_is_held_or_on_credit_is_bounded_and_credit_comes_
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    pool, held, largest = Pool(), 0, 64 * ROUND
+    pool, held, largest = CreditPool(), 0, 64 * MEMORY_UNIT
     credits = [opened(pool)]
     for _ in range(5_000):
         match chance.randrange(4):
@@ -102,17 +102,17 @@ def test_whatever_happens_what_is_held_or_on_credit_is_bounded_and_credit_comes_
                 credits.append(opened(pool))
             case 1 if len(credits) > 1:
                 pool.close(credits.pop(chance.randrange(len(credits))))
-            case 2 if (credit := chance.choice(credits)).left > 0:
+            case 2 if (credit := chance.choice(credits)).available > 0:
                 size = chance.randrange(1, largest + 1)
                 credit.spend(size)
-                held += rounded(size)
+                held += payload_memory(size)
             case 3:
-                held -= min(held, chance.randrange(64) * ROUND)
+                held -= min(held, chance.randrange(64) * MEMORY_UNIT)
         pool.share_out(held)
-        on_credit = sum(max(0, each.left) for each in credits)
+        on_credit = sum(max(0, each.available) for each in credits)
         assert on_credit <= SHARED + 3 * LEAST
         assert held <= SHARED + 3 * LEAST + 4 * largest
     one = chance.choice(credits)
-    one.spend(max(0, one.left))
+    one.spend(max(0, one.available))
     pool.share_out(0)
-    assert one.left > 0, "who has none gets some when nothing is held, whatever the others have"
+    assert one.available > 0, "who has none gets some when nothing is held, whatever the others have"

@@ -12,8 +12,8 @@ from pathlib import Path as File
 
 import pytest
 
-from shoal.protocol.bulk import filling
-from shoal.protocol.bulk.filling import (
+from shoal.protocol.net.bulk import filling
+from shoal.protocol.net.bulk.filling import (
     APART,
     BUSY,
     FAR,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shoal.protocol.bulk.found_rate import CALM, ENOUGH, FIRST, HELD, MORE, RISE, STALLED, FoundRate, Passed
+from shoal.protocol.net.bulk.found_rate import CALM, ENOUGH, FIRST, HELD, MORE, RISE, STALLED, FoundRate, Passed
 
 MBIT = 125_000.0
 STEP, TICK = 0.05, 0.25  # seconds

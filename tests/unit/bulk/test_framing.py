@@ -8,12 +8,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shoal.protocol.bulk.framing import MAX_HEAD, PREFIX, Sizes, frame, packed_head, prefix, run_of, sizes, unpacked
-from shoal.protocol.errors import LocalError, RemoteError
-from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.wire import MAX_BULK_FRAME, encode
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.messages.rounds import Contribution, Final
-from shoal.protocol.wire import MAX_BULK_FRAME, encode
+from shoal.protocol.net.bulk.framing import (
+    MAX_HEAD,
+    PREFIX,
+    Sizes,
+    frame,
+    packed_head,
+    prefix,
+    run_of,
+    sizes,
+    unpacked,
+)
 from tests.unit.bulk.kit import PEER, RUN, load, parts
 
 counts = st.integers(0, 2**63 - 1)

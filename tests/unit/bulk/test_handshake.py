@@ -11,13 +11,12 @@ from contextlib import closing, suppress
 
 import pytest
 
-from shoal.protocol.bulk import handshake
-from shoal.protocol.bulk.framing import PREFIX
-from shoal.protocol.bulk.handshake import Door, Opened, admit, knock, new_door
-from shoal.protocol.bulk.sealing import SHARE, Opener, Sealer
-from shoal.protocol.bulk.tokens import LIFETIME, SIZE, Ticket, Tokens
-from shoal.protocol.errors import TransportError
-from shoal.protocol.ids import Digest
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.ids import Digest
+from shoal.protocol.net.bulk import handshake
+from shoal.protocol.net.bulk.framing import PREFIX
+from shoal.protocol.net.bulk.handshake import LIFETIME, SIZE, Door, Opened, Ticket, Tokens, admit, knock, new_door
+from shoal.protocol.net.bulk.sealing import SHARE, Opener, Sealer
 from tests.unit.bulk.kit import PEER, load, parts, tcp_pair
 
 TICKET = Ticket(PEER, sends=False)

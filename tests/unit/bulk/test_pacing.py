@@ -13,10 +13,10 @@ from pathlib import Path as File
 
 import pytest
 
-from shoal.protocol.bulk.filling import Path, look
-from shoal.protocol.bulk.found_rate import FoundRate
-from shoal.protocol.bulk.pacing import CLOSE, LINGER, SO_MAX_PACING_RATE, UNLIMITED, Paced, Pacing, Turn
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.bulk.filling import Path, look
+from shoal.protocol.net.bulk.found_rate import FoundRate
+from shoal.protocol.net.bulk.pacing import CLOSE, LINGER, SO_MAX_PACING_RATE, UNLIMITED, Paced, Pacing, Turn
 from tests.unit.bulk.kit import in_thread, tcp_pair
 from tests.unit.bulk.test_receiver import eventually
 

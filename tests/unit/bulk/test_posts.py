@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from shoal.protocol.bulk.posts import TURN, Posts
+from shoal.protocol.net.bulk.posts import TURN, Posts
 from tests.unit.bulk.kit import in_thread
 
 COUNT = 500

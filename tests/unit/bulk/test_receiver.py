@@ -11,20 +11,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shoal.protocol.bulk import receiver
-from shoal.protocol.bulk.credit import GRAIN, SHARED, Credit
-from shoal.protocol.bulk.framing import PREFIX, packed_head, prefix
-from shoal.protocol.bulk.posts import Posts
-from shoal.protocol.bulk.receiver import AHEAD, Receiver
-from shoal.protocol.bulk.reports import RECORD, Listener, Report
-from shoal.protocol.bulk.sealing import Sealer
-from shoal.protocol.bulk.tenants import Tenant
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import RunId
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import RunId
+from shoal.protocol.base.wire import MAX_BULK_FRAME, Message
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.messages.rounds import Contribution, Final
-from shoal.protocol.throttle import Throttle
-from shoal.protocol.wire import MAX_BULK_FRAME, Message
+from shoal.protocol.net.bulk import receiver
+from shoal.protocol.net.bulk.flow_control import GRAIN, RECORD, SHARED, Credit, MemoryAccount, Report, ReportReader
+from shoal.protocol.net.bulk.framing import PREFIX, packed_head, prefix
+from shoal.protocol.net.bulk.posts import Posts
+from shoal.protocol.net.bulk.receiver import AHEAD, Receiver
+from shoal.protocol.net.bulk.sealing import Sealer
+from shoal.protocol.net.system.throttle import Throttle
 from tests.unit.bulk.kit import KEY, LIMIT, PEER, RUN, in_thread, load, numbers, opened_pair, parts
 
 MIB = 1 << 20
@@ -36,7 +34,7 @@ class End:
 
     wire: socket.socket
     sealer: Sealer = field(default_factory=lambda: Sealer(KEY))
-    tenant: Tenant = field(default_factory=Tenant)
+    memory: MemoryAccount = field(default_factory=MemoryAccount)
     came: list[Message] = field(default_factory=list)
     others: list[int] = field(default_factory=list)  # sizes of what had no message
     complaints: list[RemoteError] = field(default_factory=list)
@@ -68,7 +66,7 @@ async def receiving(credit: Credit | None = None) -> AsyncIterator[tuple[End, Re
         made = Receiver(
             theirs,
             PEER,
-            end.tenant,
+            end.memory,
             credit or granted(SHARED),
             Throttle().down,
             Posts(),
@@ -202,7 +200,7 @@ async def test_means_need_no_credit() -> None:
         end.wire.sendall(end.sealer.seal(prefix(len(head), 4, Flow.GATHER), head, b"mean"))
         await eventually(lambda: end.came)
         assert not end.complaints
-        assert end.tenant.held == 0
+        assert end.memory.held == 0
 
 
 @pytest.mark.asyncio
@@ -210,7 +208,7 @@ async def test_credit_that_is_given_is_heard_and_good() -> None:
     async with receiving(Credit()) as (end, made):
         made.credit.grow(4 * MIB)
         made.report()
-        assert Listener(KEY).heard(await asyncio.to_thread(end.wire.recv, 100)) == Report(4 * MIB, 0)
+        assert ReportReader(KEY).heard(await asyncio.to_thread(end.wire.recv, 100)) == Report(4 * MIB, 0)
         in_thread(lambda: end.send(*(load(number, bytes(MIB)) for number in range(4))))
         await eventually(lambda: numbers(end.came) == [0, 1, 2, 3])
         assert not end.complaints
@@ -219,7 +217,7 @@ async def test_credit_that_is_given_is_heard_and_good() -> None:
 @pytest.mark.asyncio
 async def test_what_the_loop_took_is_told_whatever_it_was() -> None:
     async with receiving() as (end, _):
-        listener = Listener(KEY)
+        listener = ReportReader(KEY)
         for run in (RUN, RunId(b"x" * 32)):
             in_thread(lambda run=run: end.send(*(load(number, bytes(MIB)) for number in range(2)), run=run))  # type: ignore[misc]
             told = listener.heard(await asyncio.to_thread(end.wire.recv, RECORD, socket.MSG_WAITALL))
@@ -243,7 +241,7 @@ async def test_no_more_than_a_few_payloads_wait_for_the_loop() -> None:
     async with receiving() as (end, made):
         in_thread(lambda: end.send(*(load(number, bytes(MIB)) for number in range(20))))
         made.thread.join(1.0)  # the loop is busy with something else
-        assert end.tenant.held <= (AHEAD + 1) * MIB
+        assert end.memory.held <= (AHEAD + 1) * MIB
         await eventually(lambda: len(end.came) == 20)
 
 

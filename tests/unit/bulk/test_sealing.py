@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.protocol.bulk.framing import PREFIX
-from shoal.protocol.bulk.sealing import KEY, TAG, Opener, Sealer, key_of
-from shoal.protocol.errors import TransportError
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.net.bulk.framing import PREFIX
+from shoal.protocol.net.bulk.sealing import KEY, TAG, Opener, Sealer, key_of
 from tests.unit.bulk import kit
 
 SECRET = b"s" * KEY

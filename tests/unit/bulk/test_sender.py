@@ -10,18 +10,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shoal.protocol.bulk.backlog import TRIES, Backlog, Packed, Parcel
-from shoal.protocol.bulk.credit import GRAIN, SHARED
-from shoal.protocol.bulk.filling import Filling, Path
-from shoal.protocol.bulk.pacing import Turn, Unpaced
-from shoal.protocol.bulk.posts import Posts
-from shoal.protocol.bulk.receipts import MOST
-from shoal.protocol.bulk.reports import RECORD, Report, Teller
-from shoal.protocol.bulk.sealing import TAG
-from shoal.protocol.bulk.sender import Sender
-from shoal.protocol.errors import TransportError
+from shoal.protocol.base.errors import TransportError
 from shoal.protocol.messages.bulk import Flow
-from shoal.protocol.throttle import Throttle
+from shoal.protocol.net.bulk.backlog import TRIES, Backlog, Packed, QueuedPayload
+from shoal.protocol.net.bulk.filling import Filling, Path
+from shoal.protocol.net.bulk.flow_control import GRAIN, MOST, RECORD, SHARED, Report, ReportWriter
+from shoal.protocol.net.bulk.pacing import Turn, Unpaced
+from shoal.protocol.net.bulk.posts import Posts
+from shoal.protocol.net.bulk.sealing import TAG
+from shoal.protocol.net.bulk.sender import Sender
+from shoal.protocol.net.system.throttle import Throttle
 from tests.unit.bulk.kit import KEY, LIMIT, in_thread, load, opened_pair, parts
 from tests.unit.bulk.test_receiver import eventually
 
@@ -37,11 +35,11 @@ class Outcome:
     written: list[int] = field(default_factory=list)  # bytes
     ends: list[bool] = field(default_factory=list)
 
-    def parcel(self, number: int, size: int = 100) -> Parcel:
+    def queued(self, number: int, size: int = 100) -> QueuedPayload:
         def pack() -> Packed:
             return parts(load(number, bytes(size)))
 
-        return Parcel(
+        return QueuedPayload(
             Flow.SCATTER, 0, pack, lambda bytes: self.sent.append(number), lambda reason: self.lost.append(number)
         )
 
@@ -77,7 +75,7 @@ async def sending(
             lambda: outcome.ends.append(True),
         )
         made.start()
-        theirs.socket.sendall(Teller(KEY).record(Report(credit, 0)))
+        theirs.socket.sendall(ReportWriter(KEY).record(Report(credit, 0)))
         try:
             yield outcome, made, theirs.socket
         finally:
@@ -94,7 +92,7 @@ async def test_what_is_put_is_written_in_its_order_and_said_once() -> None:
     backlog = Backlog(MIB)
     async with sending(backlog) as (outcome, _, wire):
         for number in range(50):
-            backlog.put(outcome.parcel(number))
+            backlog.put(outcome.queued(number))
         await eventually(lambda: len(outcome.sent) == 50)
         assert outcome.sent == list(range(50))
         total = sum(sum(map(len, parts(load(number, bytes(100))))) + 2 * TAG for number in range(50))
@@ -110,7 +108,7 @@ async def test_who_paces_hears_before_each_payload_and_when_there_is_none() -> N
     async with sending(backlog, turn=turns) as (outcome, _, _):
         await eventually(lambda: turns)
         assert set(turns) == {"rest"}
-        backlog.put(outcome.parcel(1))
+        backlog.put(outcome.queued(1))
         await eventually(lambda: "take" in turns and turns[-1] == "rest")
         turns.clear()
     assert turns[-1] == "rest", "for good"
@@ -118,14 +116,14 @@ async def test_who_paces_hears_before_each_payload_and_when_there_is_none() -> N
 
 @pytest.mark.asyncio
 async def test_without_credit_means_go_and_contributions_with_the_credit() -> None:
-    backlog, teller = Backlog(MIB), Teller(KEY)
+    backlog, teller = Backlog(MIB), ReportWriter(KEY)
     teller.record(Report(0, 0))  # the first one is `sending`'s
     async with sending(backlog, credit=2 * GRAIN) as (outcome, _, wire):
         reader = in_thread(lambda: drain(wire))
         for number, size in enumerate((GRAIN, GRAIN, GRAIN + MIB, MIB)):
-            backlog.put(outcome.parcel(number, size))
+            backlog.put(outcome.queued(number, size))
         await eventually(lambda: outcome.sent == [0, 1])
-        mean = outcome.parcel(9)
+        mean = outcome.queued(9)
         mean.flow = Flow.GATHER
         backlog.put(mean)
         await eventually(lambda: outcome.sent == [0, 1, 9])
@@ -141,10 +139,10 @@ async def test_without_credit_means_go_and_contributions_with_the_credit() -> No
 @pytest.mark.asyncio
 @pytest.mark.parametrize("wrong", [Report(SHARED, 1), Report(SHARED - 1, 0), Report(SHARED, 0), None])
 async def test_a_report_that_nobody_means_breaks_the_socket(wrong: Report | None) -> None:
-    teller = Teller(KEY)
+    teller = ReportWriter(KEY)
     teller.record(Report(0, 0))  # the first one is `sending`'s
     async with sending(Backlog(MIB)) as (outcome, made, wire):
-        await eventually(lambda: made._credit.left == SHARED)
+        await eventually(lambda: made._credit.available == SHARED)
         wire.sendall(bytes(RECORD) if wrong is None else teller.record(wrong))
         await eventually(lambda: outcome.ends)
 
@@ -152,17 +150,17 @@ async def test_a_report_that_nobody_means_breaks_the_socket(wrong: Report | None
 @pytest.mark.asyncio
 async def test_a_peer_that_reads_and_never_says_so_does_not_make_us_keep_ever_more() -> None:
     """Means need no credit, and what the peer has not said to have is kept: so it gets no more of them."""
-    backlog, teller = Backlog(MIB), Teller(KEY)
+    backlog, teller = Backlog(MIB), ReportWriter(KEY)
     teller.record(Report(0, 0))  # the first one is `sending`'s
     async with sending(backlog) as (outcome, made, wire):
         reader = in_thread(lambda: drain(wire))
-        means = [outcome.parcel(number, MIB) for number in range(2 * MOST // MIB)]
+        means = [outcome.queued(number, MIB) for number in range(2 * MOST // MIB)]
         for each in means:
             each.flow = Flow.GATHER
             backlog.put(each)
         await eventually(lambda: len(outcome.sent) == MOST // MIB)
         made.thread.join(0.2)
-        assert len(made._unheard.parcels()) == MOST // MIB
+        assert len(made._unacknowledged.payloads()) == MOST // MIB
         assert len(backlog) == MOST // MIB, "these wait"
         assert not outcome.ends
         wire.sendall(teller.record(Report(SHARED, 3)))
@@ -181,9 +179,9 @@ async def test_what_cannot_be_encoded_costs_no_other(caplog: pytest.LogCaptureFi
     backlog = Backlog(MIB)
     async with sending(backlog) as (outcome, _, _):
         nothing: list[Packed] = []
-        bad = Parcel(Flow.SCATTER, 0, nothing.pop, lambda size: None, lambda reason: outcome.lost.append(1))
+        bad = QueuedPayload(Flow.SCATTER, 0, nothing.pop, lambda size: None, lambda reason: outcome.lost.append(1))
         backlog.put(bad)
-        backlog.put(outcome.parcel(2))
+        backlog.put(outcome.queued(2))
         await eventually(lambda: outcome.sent == [2])
     assert outcome.lost == [1]
     assert "cannot be encoded" in caplog.text
@@ -193,11 +191,11 @@ async def test_what_cannot_be_encoded_costs_no_other(caplog: pytest.LogCaptureFi
 async def test_what_is_not_wanted_any_more_when_its_turn_comes_is_not_even_encoded() -> None:
     backlog, packed = Backlog(MIB), list[int]()
     async with sending(backlog) as (outcome, _, _):
-        void, again = outcome.parcel(1), outcome.parcel(2)
+        void, again = outcome.queued(1), outcome.queued(2)
         void.is_wanted = again.is_wanted = lambda: False
         void.pack = again.pack = lambda: packed.append(1)  # type: ignore[assignment, return-value]
         again.was_sent = True
-        for each in (void, again, outcome.parcel(3)):
+        for each in (void, again, outcome.queued(3)):
             backlog.put(each)
         await eventually(lambda: outcome.sent == [3])
     assert outcome.lost == [1], "what was sent before is not told of twice"
@@ -207,17 +205,17 @@ async def test_what_is_not_wanted_any_more_when_its_turn_comes_is_not_even_encod
 @pytest.mark.asyncio
 @pytest.mark.parametrize("taken", [0, 7, 20])
 async def test_what_was_in_hand_and_what_did_not_arrive_goes_again_when_the_socket_breaks(taken: int) -> None:
-    backlog, teller = Backlog(MIB), Teller(KEY)
+    backlog, teller = Backlog(MIB), ReportWriter(KEY)
     teller.record(Report(0, 0))  # the first one is `sending`'s
     async with sending(backlog, credit=SHARED) as (outcome, made, wire):
-        sent = [outcome.parcel(number, MIB) for number in range(60)]  # more than all buffers hold
+        sent = [outcome.queued(number, MIB) for number in range(60)]  # more than all buffers hold
         for each in sent:
             backlog.put(each)
         for _ in range(20):
             await asyncio.to_thread(wire.recv, MIB, socket.MSG_WAITALL)
         if taken:
             wire.sendall(teller.record(Report(SHARED, taken)))
-            await eventually(lambda: made._unheard.parcels()[0] is sent[taken])
+            await eventually(lambda: made._unacknowledged.payloads()[0] is sent[taken])
         wire.close()
         await eventually(lambda: outcome.ends)
         assert backlog.clear() == sent[taken:], "all, and in their order"
@@ -231,7 +229,7 @@ async def test_a_socket_that_the_peer_closes_while_nothing_is_sent_is_noticed() 
     """Else the next payload would go into a socket that nobody reads, and nobody would hear of it."""
     backlog = Backlog(MIB)
     async with sending(backlog) as (outcome, _, wire):
-        first = outcome.parcel(1)
+        first = outcome.queued(1)
         backlog.put(first)
         await eventually(lambda: outcome.sent == [1])
         wire.close()
@@ -243,16 +241,16 @@ async def test_a_socket_that_the_peer_closes_while_nothing_is_sent_is_noticed() 
 async def test_a_payload_that_sockets_break_with_again_and_again_is_lost() -> None:
     backlog = Backlog(MIB)
     outcome = Outcome()
-    parcel = outcome.parcel(1, 10 * MIB)
-    backlog.put(parcel)
+    queued = outcome.queued(1, 10 * MIB)
+    backlog.put(queued)
     reasons: list[TransportError] = []
-    parcel.lost = reasons.append
+    queued.lost = reasons.append
     for tries in range(1, TRIES + 1):
         async with sending(backlog) as (_, made, wire):
             await asyncio.to_thread(wire.recv, 1000)
             wire.close()
             made.thread.join(LIMIT)
-        assert parcel.tries == tries
+        assert queued.tries == tries
     await eventually(lambda: reasons)
     assert len(backlog) == 0
     assert "again and again" in str(reasons[0])

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.protocol.bulk import tokens
-from shoal.protocol.bulk.tokens import LIFETIME, MOST, SIZE, Ticket, Tokens
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.bulk import handshake
+from shoal.protocol.net.bulk.handshake import LIFETIME, MOST, SIZE, Ticket, Tokens
 from tests.unit.bulk.kit import in_thread
 
 TICKET = Ticket(PeerId("a"), sends=True)
@@ -48,14 +48,14 @@ def test_of_one_peer_the_oldest_gives_way_and_no_other_peer_loses_any() -> None:
 
 
 def test_all_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "MOST_IN_ALL", 5)
+    monkeypatch.setattr(handshake, "MOST_IN_ALL", 5)
     good = Tokens()
     given = [good.give(0.0, Ticket(PeerId(str(number)), True)) for number in range(7)]
     assert [good.redeem(0.0, token) is not None for token in given] == [False] * 2 + [True] * 5
 
 
 def test_those_of_the_past_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "MOST_IN_ALL", 2)
+    monkeypatch.setattr(handshake, "MOST_IN_ALL", 2)
     good = Tokens()
     for number in range(2):
         good.give(0.0, Ticket(PeerId(str(number)), True))

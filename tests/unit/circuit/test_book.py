@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from shoal.protocol.circuit.book import LIMITS as DEFAULTS
-from shoal.protocol.circuit.book import Book, Limits, Refused, Status
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.circuit.book import LIMITS as DEFAULTS
+from shoal.protocol.net.circuit.book import Book, Limits, Refused, Status
 
 LIMITS = Limits(
     reservations=3,

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from shoal.protocol.circuit.forecast import Situation, forecast, forecasts
+from shoal.protocol.net.circuit.nat import Situation, forecast, forecasts
 
 AT = {  # what a peer finds out about itself there
     "public": Situation(True, "public", False),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.protocol.circuit.holder import LEFT_ALONE, MOST_IN_VAIN, WANTED, Holder, Promise
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.circuit.holder import LEFT_ALONE, MOST_IN_VAIN, WANTED, Holder, Promise
 
 RELAYS = [PeerId(f"relay {number}") for number in range(6)]
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from shoal.protocol.circuit.mapping import MOST, Mapping
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.circuit.nat import MOST, NatMapping
 
 OWN = ("/ip4/192.168.1.2/tcp/4101", "/ip4/192.0.2.9/tcp/4101")
 OUTSIDE = "/ip4/203.0.113.1/tcp/4101"
 A, B, C = (PeerId(name) for name in "ABC")
 
 
-def seen(*places: str) -> Mapping:
-    mapping = Mapping()
+def seen(*places: str) -> NatMapping:
+    mapping = NatMapping()
     for observer, host, place in zip((A, B, C), ("192.0.2.1", "198.51.100.1", "198.51.100.2"), places, strict=False):
         mapping.note(observer, host, place)
     return mapping
@@ -20,8 +20,8 @@ def seen(*places: str) -> Mapping:
 def test_one_who_says_so_is_not_enough_to_know_but_to_try() -> None:
     assert seen(OUTSIDE).kind(OWN) == "unknown"
     assert seen(OUTSIDE).places == (OUTSIDE,)
-    assert Mapping().kind(OWN) == "unknown"
-    assert Mapping().places == ()
+    assert NatMapping().kind(OWN) == "unknown"
+    assert NatMapping().places == ()
 
 
 def test_two_on_one_host_are_not_enough_either() -> None:
@@ -76,7 +76,7 @@ def test_what_nobody_can_dial_is_left_aside() -> None:
 
 
 def test_it_is_bounded() -> None:
-    mapping = Mapping()
+    mapping = NatMapping()
     for number in range(3 * MOST):
         mapping.note(PeerId(f"{number}"), f"192.0.2.{number}", OUTSIDE)
     assert len(mapping._seen) == MOST

@@ -12,10 +12,10 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
-from shoal.protocol.circuit.book import Refused
-from shoal.protocol.circuit.meeting import MAX_PLACES, NowhereToMeet, Side, goals, heard, hello, nowhere, side_of
-from shoal.protocol.circuit.punch import Puncher
-from shoal.protocol.journal import Step
+from shoal.protocol.net.circuit.book import Refused
+from shoal.protocol.net.circuit.meeting import MAX_PLACES, NowhereToMeet, Side, goals, heard, hello, nowhere, side_of
+from shoal.protocol.net.circuit.punch import Puncher
+from shoal.protocol.net.measure.journal import Step
 
 FOUR, SIX, THERE = ("203.0.113.7", 4101), ("2a01:4f8::7", 4101), ("198.51.100.7", 4101)
 BOTH = Side((FOUR, SIX))
@@ -125,8 +125,8 @@ def test_who_is_called_knows_why_it_came_to_nothing(
 
     async def main() -> None:
         caller: Any = Caller(leaves, *words)
-        puncher = Puncher(caller, caller)
-        puncher.own, puncher.on_step = own, lambda peer, step: steps.append(step)
+        puncher = Puncher(caller, caller, lambda peer, step: steps.append(step))
+        puncher.own = own
         await puncher.serve(caller)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -15,10 +15,10 @@ from libp2p.abc import INetConn, INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.peer.id import ID
 
-from shoal.protocol.circuit.meeting import Side
-from shoal.protocol.circuit.punch import DIAL_LIMIT, Puncher
-from shoal.protocol.errors import TransportError
-from shoal.protocol.multiaddrs import Place
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.multiaddrs import Place
+from shoal.protocol.net.circuit.meeting import Side
+from shoal.protocol.net.circuit.punch import DIAL_LIMIT, Puncher
 
 TRIP = 0.04  # seconds there and back
 DIALLED = 0.02  # seconds for a dial that finds the other one
@@ -81,7 +81,7 @@ class End(Puncher):
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.swarm, self.other = Swarm(), self
-        super().__init__(cast(Any, self.swarm), self._open)
+        super().__init__(cast(Any, self.swarm), self._open, lambda peer, step: None)
         self.roles = list[str]()
         self.dialling = ""
         self.own = Side((("192.0.2.1", 4101),))

@@ -11,8 +11,8 @@ import trio.testing
 from libp2p.abc import INetConn, INetStream
 from libp2p.peer.id import ID
 
-from shoal.protocol.circuit.book import Refused
-from shoal.protocol.circuit.relay import ASK_LIMIT, Relay
+from shoal.protocol.net.circuit.book import Refused
+from shoal.protocol.net.circuit.relay import ASK_LIMIT, Relay
 
 
 def test_connections_that_died_without_a_word_keep_a_caller_for_so_long_in_all() -> None:

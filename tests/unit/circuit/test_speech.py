@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, PeerId, StopMessage
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF
 
-from shoal.protocol.circuit.book import Refused, Status
-from shoal.protocol.circuit.speech import LONGEST, hear, hop_answer, say, status_of, stop_answer
+from shoal.protocol.net.circuit.book import Refused, Status
+from shoal.protocol.net.circuit.speech import LONGEST, hear, hop_answer, say, status_of, stop_answer
 
 
 class Tape:

@@ -7,14 +7,14 @@ import random
 from collections.abc import Callable, Sequence
 
 from shoal.dht.calls import Calls
-from shoal.dht.effects import Ask
+from shoal.dht.effects import Call
 from shoal.dht.keys import BITS, K, node_id
 from shoal.dht.table import Table
-from shoal.protocol.effects import Tell, Wake
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import DIGEST_SIZE, Digest, PeerId
+from shoal.protocol.base.effects import Tell, Wake
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import DIGEST_SIZE, Digest, PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Contact, FindNode, Nodes
-from shoal.protocol.wire import Message
 from tests.simulation.dht_world import make_address, make_peer
 
 NOW = 1_800_000_000.0
@@ -100,15 +100,15 @@ class Wire:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self.asks: list[Ask] = []  # not answered yet
+        self.asks: list[Call] = []  # not answered yet
         self.wakes: list[Wake] = []
         self.told: list[object] = []
 
-    def look(self) -> list[Ask]:
+    def look(self) -> list[Call]:
         """Take what has come out since, and give all that waits for an answer."""
         for effect in self._calls.drain():
             match effect:
-                case Ask():
+                case Call():
                     self.asks.append(effect)
                 case Wake():
                     self.wakes.append(effect)
@@ -116,12 +116,12 @@ class Wire:
                     self.told.append(effect.event)
         return self.asks
 
-    def answer(self, now: float, ask: Ask, message: Message) -> None:
+    def answer(self, now: float, ask: Call, message: Message) -> None:
         self.asks.remove(ask)
         self._calls.answered(now, ask.number, message)
         self.look()
 
-    def fail(self, now: float, ask: Ask) -> None:
+    def fail(self, now: float, ask: Call) -> None:
         self.asks.remove(ask)
         self._calls.failed(now, ask.number)
         self.look()
@@ -141,11 +141,11 @@ class Everybody:
         self.all = [*honest, *(liar for crowd in crowds for liar in crowd)]
         self._known = {liar.peer: crowd for crowd in crowds for liar in crowd}
 
-    def answer(self, wire: Wire, answer: Callable[[Ask], Message | None] = lambda ask: None) -> None:
+    def answer(self, wire: Wire, answer: Callable[[Call], Message | None] = lambda ask: None) -> None:
         """Answer all calls until there are no more: as `answer` says, else with the nearest to what was asked for."""
         while wire.look():
             ask = wire.asks[0]
-            wire.answer(NOW, ask, answer(ask) or self._nodes(ask))
+            wire.answer(NOW, ask, answer(ask) or self.nodes(ask))
 
     def nearest(self, asked: PeerId, target: Digest) -> tuple[Contact, ...]:
         """Whom the asked one names."""
@@ -153,6 +153,6 @@ class Everybody:
         near = heapq.nsmallest(K + 1, self._known.get(asked, self.all), key=lambda each: distance(each, number))
         return tuple(each for each in near if each.peer != asked)[:K]
 
-    def _nodes(self, ask: Ask) -> Nodes:
+    def nodes(self, ask: Call) -> Nodes:
         assert isinstance(ask.message, FindNode)
         return Nodes(self.nearest(ask.to.peer, ask.message.target))

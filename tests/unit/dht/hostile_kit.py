@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.dht.keys import node_id, place
 from shoal.dht.record import MAX_LIFE, MAX_SKEW, slot_of
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.dht import Contact, Record
 from tests.simulation.dht_world import make_address, make_peer
 from tests.unit.dht.record_kit import ALICE, BOB, CAROL, HOUR, KEY, NOW, key_of, signed_record

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from shoal.dht.record import MAX_SUBKEY, MAX_VALUE, RECORDS, make_record
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import Digest, PeerId, digest
+from shoal.protocol.base.ids import Digest, PeerId, digest
+from shoal.protocol.base.signing import Signer
 from shoal.protocol.messages.dht import Record
-from shoal.protocol.signing import Signer
+from shoal.protocol.net.system.identity import Identity
 
 NOW = 1_800_000_000
 HOUR = 3600

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shoal.dht.calls import FIRST_PATIENCE, IN_FLIGHT, LEAST_PATIENCE, MOST_QUEUED, UNHEARD, Calls
 from shoal.dht.effects import Blamed
-from shoal.protocol.ids import Digest
+from shoal.protocol.base.ids import Digest
 from shoal.protocol.messages.dht import Contact, FindNode, Nodes
 from shoal.protocol.messages.node import Refused
 from tests.unit.dht.core_kit import NOW, Wire, Witness, contact, contacts, filled

@@ -13,11 +13,11 @@ from shoal.dht.record import REMEMBERED, Remembering
 from shoal.dht.server import MAX_STORE, MOST_PEERS, STORES, STORES_A_SECOND, Server
 from shoal.dht.store import BYTES_EACH, LIMITS, RecordStore
 from shoal.dht.table import Table
-from shoal.protocol.ids import PeerId, digest
+from shoal.protocol.base.ids import PeerId, digest
+from shoal.protocol.base.signing import signed
+from shoal.protocol.base.wire import NODE_TAGS, decode, encode
 from shoal.protocol.messages.dht import FindNode, Record, Store, Stored, StoreResult
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.signing import signed
-from shoal.protocol.wire import NODE_TAGS, decode, encode
 from tests.simulation.signing import FakeSigner
 from tests.unit.dht.record_kit import KEY, NOW, key_of, largest, unsigned
 
@@ -144,8 +144,9 @@ def test_the_servers_own_tables_stay_within_theirs() -> None:
     assert TABLES / 4 < peak < TABLES
 
 
-def test_what_a_flood_leaves_behind_when_it_expires_is_nothing() -> None:
-    """Through the whole core: short-lived records, as many as one peer may store, for a quarter of an hour."""
+def test_what_a_flood_leaves_behind_when_it_expires_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the whole core: short-lived records, as many as one peer may store, for minutes."""
+    monkeypatch.setattr(Remembering.__init__, "__defaults__", (40 * STORES_A_SECOND,))
     core = Kademlia(OWN, FakeSigner(OWN), random.Random(1))
     core.set_contact(NOW, ("/ip4/203.0.113.1/tcp/4101",), True)
 
@@ -161,12 +162,12 @@ def test_what_a_flood_leaves_behind_when_it_expires_is_nothing() -> None:
 
     tracemalloc.start()
     try:
-        flood(0, 600)  # more than the signatures that are remembered
+        flood(0, 60)  # more than the signatures that are remembered
         before, _ = tracemalloc.get_traced_memory()
-        flood(600, 900)
+        flood(60, 180)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     print(f"{(after - before) >> 10} KiB more")
     assert core.records_held <= 3 * STORES_A_SECOND
-    assert after - before < 1 << 20
+    assert after - before < 120 * STORES_A_SECOND * BYTES_EACH / 10

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from shoal.dht.calls import Calls
-from shoal.dht.effects import Ask, Blamed, Found, Got
+from shoal.dht.effects import Blamed, Call, Found, Got
 from shoal.dht.get import NEAREST, Get
 from shoal.dht.keys import COPIES
 from shoal.dht.record import MAX_LIFE
@@ -31,11 +31,11 @@ class Reading:
         self.get.begin(NOW, ME, table, held)
         self.wire.look()
 
-    def questions(self, copy: int | None = None) -> list[Ask]:
+    def questions(self, copy: int | None = None) -> list[Call]:
         asks = [ask for ask in self.wire.look() if isinstance(ask.message, FindRecords)]
         return [ask for ask in asks if copy is None or ask.message.copy == copy]  # type: ignore[attr-defined]
 
-    def answer(self, ask: Ask, *records: Record) -> None:
+    def answer(self, ask: Call, *records: Record) -> None:
         self.wire.answer(NOW, ask, Records(records, len(records), ()))
 
     def all_answer(self, *records: Record) -> Got:

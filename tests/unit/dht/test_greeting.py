@@ -10,7 +10,7 @@ from shoal.dht.effects import Blamed, ClockOff
 from shoal.dht.greeting import PAUSE, REMEMBERED, Greeter
 from shoal.dht.hearsay import MAX_ADDRESSES
 from shoal.dht.table import VAIN, Table
-from shoal.protocol.errors import RemoteError
+from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.messages.dht import Contact, Greet, Greeted, Nodes
 from tests.unit.dht.core_kit import ME, NOW, Wire, contact, contacts
 

@@ -8,7 +8,7 @@ from shoal.dht.calls import IN_FLIGHT, Calls
 from shoal.dht.handover import BATCH, HEIRS, LAST, PERIOD, Handover
 from shoal.dht.keys import REPLICAS, node_id, place
 from shoal.dht.store import RecordStore
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.messages.dht import Contact, Record, Store
 from tests.unit.dht.core_kit import ME, Wire, contacts, distance, filled
 from tests.unit.dht.record_kit import KEY, NOW, key_of, unsigned

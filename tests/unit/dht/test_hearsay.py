@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from shoal.dht.hearsay import MAX_ADDRESS, MAX_ADDRESSES, closer
 from shoal.dht.keys import K
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.dht import Contact
+from shoal.protocol.net.system.identity import Identity
 from tests.unit.dht.core_kit import ME, contact, contacts
 
 SPEAKER = contact()

@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from shoal.dht.effects import Ask, Got, Put
+from shoal.dht.effects import Call, Got, Put
 from shoal.dht.kademlia import MAX_QUEUED, MAX_RUNNING, Kademlia
 from shoal.dht.record import RECORDS, make_record
 from shoal.dht.upkeep import REFRESH
-from shoal.protocol.errors import LocalError, RemoteError
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import Digest, digest
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.ids import Digest, digest
 from shoal.protocol.messages.dht import FindNode, FindRecords, Greet, Record, Store
 from shoal.protocol.messages.node import GetManifest
+from shoal.protocol.net.system.identity import Identity
 from tests.simulation.dht_world import DhtWorld, Node, Weather, make_peer
 from tests.simulation.signing import FakeSigner
 from tests.unit.dht.core_kit import NOW, contact
@@ -71,8 +71,8 @@ def test_who_begins_to_serve_tells_all_who_are_connected() -> None:
     me, other, here = make_peer(random.Random(1)), contact(), ("/ip4/192.0.2.7/tcp/4101",)
     core = Kademlia(me, FakeSigner(me), random.Random(1))
     core.link(NOW, other.peer, True)
-    assert not [each for each in core.set_contact(NOW, here, False) if isinstance(each, Ask)]
-    [told] = [each for each in core.set_contact(NOW, here, True) if isinstance(each, Ask)]
+    assert not [each for each in core.set_contact(NOW, here, False) if isinstance(each, Call)]
+    [told] = [each for each in core.set_contact(NOW, here, True) if isinstance(each, Call)]
     assert (told.to.peer, told.message) == (other.peer, Greet(here, True))
 
 
@@ -164,7 +164,7 @@ def test_who_leaves_hands_over() -> None:
     held = [node.core.records_held for node in others]
     leaver = others[0]
     effects = leaver.core.leave(village.world.now)
-    assert any(isinstance(effect, Ask) and isinstance(effect.message, Store) for effect in effects)
+    assert any(isinstance(effect, Call) and isinstance(effect.message, Store) for effect in effects)
     assert all(held)
 
 

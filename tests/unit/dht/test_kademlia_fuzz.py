@@ -15,16 +15,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shoal.dht.calls import IN_FLIGHT, MOST_QUEUED
-from shoal.dht.effects import Ask, Blamed, Effect, Got, Put
+from shoal.dht.effects import Blamed, Call, Effect, Got, Put
 from shoal.dht.hearsay import MAX_ADDRESSES, PEER
 from shoal.dht.kademlia import Kademlia
 from shoal.dht.keys import COPIES, REPLICAS, K
 from shoal.dht.record import check_record
 from shoal.dht.scope import Scope, heard, scope_of
+from shoal.dht.store import LIMITS
 from shoal.dht.table import PER_NARROW, PER_WIDE, WAITING, Bucket
-from shoal.protocol.effects import Event, Tell, Timer, Wake
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.effects import Event, Tell, Timer, Wake
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import NODE_TAGS, Message, decode, encode
 from shoal.protocol.messages.dht import (
     Contact,
     FindNode,
@@ -39,7 +41,6 @@ from shoal.protocol.messages.dht import (
     StoreResult,
 )
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.wire import NODE_TAGS, Message, decode, encode
 from tests.simulation.dht_world import make_address
 from tests.unit.dht import hostile_kit
 from tests.unit.dht.hostile_kit import NEAREST, PEERS, spoken_by
@@ -61,7 +62,7 @@ class Node:
     def __init__(self, scope: Scope = Scope.INTERNET, servers: Sequence[Contact] = SERVERS) -> None:
         self.core = Kademlia(ME, signer_of(CAROL), random.Random(1))
         self.scope = scope
-        self.asks: list[Ask] = []  # not answered yet
+        self.asks: list[Call] = []  # not answered yet
         self.timers: list[Timer] = []
         self.told: list[Event] = []
         self.serving: set[PeerId] = set()  # who has said in an answer that it serves
@@ -75,7 +76,7 @@ class Node:
             self.answer(ask, honest(ask))
         self.core.serve(NOW, ALICE.peer, Store((HELD,), 0))
 
-    def answer(self, ask: Ask, message: Message) -> None:
+    def answer(self, ask: Call, message: Message) -> None:
         """`message` comes as the answer."""
         self.asks.remove(ask)
         said = heard(over_the_wire(message, ask.to.peer), self.scope)
@@ -83,7 +84,7 @@ class Node:
             self.serving.add(ask.to.peer)
         self._do(self.core.answered(NOW, ask.number, said))
 
-    def fail(self, ask: Ask) -> None:
+    def fail(self, ask: Call) -> None:
         """There is none."""
         self.asks.remove(ask)
         self._do(self.core.failed(NOW, ask.number))
@@ -134,7 +135,7 @@ class Node:
     def _do(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Ask(to=to):
+                case Call(to=to):
                     assert to.peer != ME
                     assert PEER.fullmatch(to.peer)
                     assert len(to.addresses) <= MAX_ADDRESSES
@@ -177,7 +178,7 @@ def over_the_wire(message: Message, sender: PeerId) -> Message:
     return decode(encode(message), sender, tags=NODE_TAGS)
 
 
-def honest(ask: Ask) -> Message:
+def honest(ask: Call) -> Message:
     """What a good server says that knows nobody."""
     return Greeted(ask.to.addresses, True, NOW) if isinstance(ask.message, Greet) else Nodes(())
 
@@ -279,7 +280,7 @@ def test_whoever_greets_us_and_how_nobody_gets_in_by_that(greeted: list[tuple[Pe
 def test_who_comes_and_goes_without_end_makes_us_queue_a_bounded_number_of_calls() -> None:
     """Each time it comes it is given what lies near to it: here all that we hold, since nobody else is there."""
     node, sender = Node(servers=[]), PEERS[0]
-    node.most_held = node.core._store._limits.per_peer
+    node.most_held = LIMITS.per_peer
     for number in range(node.most_held - 1):
         record = signed_record(key=key_of(str(number)))
         node.core._store.put(NOW, record, 0, PEERS[number % 300])

@@ -8,16 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from shoal.dht.calls import Calls
-from shoal.dht.effects import Ask, Blamed
+from shoal.dht.effects import Blamed, Call
 from shoal.dht.keys import K, node_id
-from shoal.dht.lookup import ALPHA, MAX_CALLS, PATHS, Lookup
-from shoal.dht.path import MAX_CANDIDATES, MAX_DUDS, Candidate, Path, State
+from shoal.dht.lookup import ALPHA, MAX_CALLS, MAX_CANDIDATES, MAX_DUDS, PATHS, Candidate, Lookup, Path, State
 from shoal.dht.table import Table
 from shoal.protocol.messages.dht import Contact, Nodes, Records
 from tests.unit.dht.core_kit import ME, NOW, Wire, as_digest, contact, contacts, distance, filled
 
 TARGET = node_id(ME) ^ (1 << 255)
-Answer = Callable[[Ask], list[Contact] | None]
+Answer = Callable[[Call], list[Contact] | None]
 
 
 class Watch:
@@ -109,7 +108,7 @@ def test_a_liar_with_ghosts_costs_its_own_path_a_few_calls() -> None:
     honest = knows(everybody)
     watch = Watch(filled(everybody[:60]))
 
-    def answer(ask: Ask) -> list[Contact] | None:
+    def answer(ask: Call) -> list[Contact] | None:
         if ask.to == liar:
             return ghosts
         return honest(ask) if ask.to.peer in alive else None
@@ -163,7 +162,7 @@ def test_a_lookup_that_is_led_on_for_ever_ends() -> None:
     watch = Watch(filled(contacts(60)))
     step = iter(range(10**6))
 
-    def answer(ask: Ask) -> list[Contact]:
+    def answer(ask: Call) -> list[Contact]:
         next(step)
         far = distance(ask.to, TARGET)
         return [each for each in contacts(K) if distance(each, TARGET) < far][:3]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.dht.prefix import prefixes
-from shoal.protocol.ids import PeerId
+from shoal.dht.table import prefixes
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.dht import Contact
 
 

@@ -6,12 +6,12 @@ import random
 from collections.abc import Sequence
 
 from shoal.dht.calls import Calls
-from shoal.dht.effects import Ask, Blamed, Put
+from shoal.dht.effects import Blamed, Call, Put
 from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.put import SPARE, PutTask
 from shoal.dht.region import Region
 from shoal.dht.table import Table
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.dht import Contact, FindNode, Nodes, Record, Store, Stored, StoreResult
 from tests.unit.dht.core_kit import (
     ME,
@@ -78,7 +78,7 @@ class Writing:
         Everybody(everybody).answer(self.wire, self._stored)
         return self.put()
 
-    def _stored(self, ask: Ask) -> Stored | None:
+    def _stored(self, ask: Call) -> Stored | None:
         if not isinstance(ask.message, Store):
             return None
         self.holding[ask.message.copy].add(ask.to.peer)

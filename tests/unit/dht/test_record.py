@@ -19,10 +19,10 @@ from shoal.dht.record import (
     check_record,
     rank,
 )
-from shoal.protocol.errors import LocalError, RemoteError
-from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.wire import decode, encode
 from shoal.protocol.messages.dht import Record
-from shoal.protocol.wire import decode, encode
 from tests.unit.dht.record_kit import ALICE, BOB, CAROL, HOUR, NOW, key_of, signed_record, signer_of
 
 GOOD = signed_record(subkey="x" * MAX_SUBKEY, value=bytes(MAX_VALUE), sequence=MAX_SEQUENCE)

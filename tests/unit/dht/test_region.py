@@ -32,12 +32,12 @@ def test_five_ground_identities_crowd_a_place_and_four_do_not() -> None:
     crowded = [
         sum(
             is_crowded(target, near(target, MANY + ground(target, count, len(MANY), random.Random(3))), table)
-            for target in TARGETS[:50]
+            for target in TARGETS[:20]
         )
         for count in (REPLICAS - 1, REPLICAS)
     ]
-    assert crowded[1] == 50
-    assert crowded[0] < 45, "the fifth is honest, and may be near by chance"
+    assert crowded[1] == 20
+    assert crowded[0] < 18, "the fifth is honest, and may be near by chance"
 
 
 def test_a_place_of_which_too_few_are_known_is_not_called_crowded() -> None:

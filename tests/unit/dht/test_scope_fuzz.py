@@ -14,9 +14,9 @@ from multiaddr import Multiaddr
 from shoal.dht.hearsay import MAX_ADDRESSES, closer, vet_addresses
 from shoal.dht.keys import K
 from shoal.dht.scope import Scope, heard, scope_of
-from shoal.protocol.errors import RemoteError
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.multiaddrs import DOCUMENTATION
 from shoal.protocol.messages.dht import Contact, Greet, Greeted, Nodes, Records
-from shoal.protocol.multiaddrs import DOCUMENTATION
 from tests.unit.dht import hostile_kit
 from tests.unit.dht.hostile_kit import PEERS
 

@@ -11,8 +11,9 @@ from shoal.dht.keys import BITS, COPIES, REPLICAS, K, node_id, place
 from shoal.dht.record import MAX_LIFE, MAX_SKEW, Remembering
 from shoal.dht.server import MAX_STORE, MAX_WANTED, RECORDS_A_QUESTION, Server
 from shoal.dht.store import LIMITS, Limits, RecordStore
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message, encode
 from shoal.protocol.messages.dht import (
     Contact,
     FindNode,
@@ -26,7 +27,6 @@ from shoal.protocol.messages.dht import (
     StoreResult,
 )
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.wire import Message, encode
 from tests.unit.dht.record_kit import ALICE, BOB, CAROL, HOUR, KEY, NOW, key_of, signed_record, signer_of
 
 US, ASKER = BOB, CAROL.peer

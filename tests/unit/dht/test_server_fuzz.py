@@ -12,8 +12,9 @@ from shoal.dht.keys import COPIES, K, node_id, place
 from shoal.dht.record import Remembering, check_record
 from shoal.dht.server import Server
 from shoal.dht.store import RecordStore
-from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import NODE_TAGS, Message, decode, encode
 from shoal.protocol.messages.dht import (
     Contact,
     FindNode,
@@ -27,7 +28,6 @@ from shoal.protocol.messages.dht import (
     TryMe,
 )
 from shoal.protocol.messages.node import GetManifest, Refused
-from shoal.protocol.wire import NODE_TAGS, Message, decode, encode
 from tests.unit.dht.record_kit import ALICE, BOB, CAROL, HOUR, KEY, NOW, key_of, signed_record, signer_of
 
 HELD = signed_record(sequence=2)

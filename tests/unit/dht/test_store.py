@@ -9,9 +9,9 @@ import pytest
 from shoal.dht.clock import Wall
 from shoal.dht.keys import COPIES, node_id, place
 from shoal.dht.store import Limits, RecordStore
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import encode
 from shoal.protocol.messages.dht import Record, StoreResult
-from shoal.protocol.wire import encode
 from tests.unit.dht.record_kit import HOUR, KEY, NOW, key_of, unsigned
 
 OWN = PeerId("us")

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from shoal.dht.keys import COPIES
 from shoal.dht.record import Slot, rank, slot_of
 from shoal.dht.store import Limits, RecordStore
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.dht import Record, StoreResult
 from tests.unit.dht.record_kit import NOW, key_of, unsigned
 
@@ -111,5 +111,5 @@ class StoreModel(RuleBasedStateMachine):
         return {slot_of(record): record for record in found}
 
 
-StoreModel.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
+StoreModel.TestCase.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=40)
 TestStore = StoreModel.TestCase

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 from shoal.dht.calls import Calls
-from shoal.dht.effects import Ask, Blamed, Got
+from shoal.dht.effects import Blamed, Call, Got
 from shoal.dht.get import Get
 from shoal.dht.keys import COPIES, REPLICAS, place
 from shoal.dht.region import Region
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import FindRecords, Record, Records, Store, Stored, StoreResult
-from shoal.protocol.wire import Message
 from tests.unit.dht.core_kit import ME, NOW, Everybody, Wire, contacts, ground, network
 from tests.unit.dht.record_kit import BOB, KEY, signed_record, signer_of
 
@@ -33,25 +33,25 @@ class Attacked:
         self.holders = {peer for peer in HONEST for copy in copies if self.regions[copy].holds(peer)}
         self.heard: set[PeerId] = set()
         self._lie = lie
-        self._others = Everybody(MANY, *CROWDS[:crowds])
+        self.others = Everybody(MANY, *CROWDS[:crowds])
         calls = Calls(TABLE)
         self.wire = Wire(calls)
         self.get = Get(7, FindRecords(KEY, 0, ()), 2, signer_of(BOB), calls)
         self.get.begin(NOW, ME, TABLE, ())
 
     def outcome(self) -> Got:
-        self._others.answer(self.wire, self._answer)
+        self.others.answer(self.wire, self.answer)
         assert self.get.is_over
         [got] = [event for event in self.wire.told if isinstance(event, Got)]
         assert not [event for event in self.wire.told if isinstance(event, Blamed)]
         return got
 
-    def _answer(self, ask: Ask) -> Message | None:
+    def answer(self, ask: Call) -> Message | None:
         match ask.message:
             case FindRecords(key, copy):
                 self.heard.add(ask.to.peer)
                 held = self._lie if ask.to.peer in LIARS else (NEW,) if ask.to.peer in self.holders else ()
-                return Records(held, len(held), self._others.nearest(ask.to.peer, place(key, copy)))
+                return Records(held, len(held), self.others.nearest(ask.to.peer, place(key, copy)))
             case Store(records):
                 return Stored((StoreResult.HELD,) * len(records))
         return None
@@ -94,7 +94,7 @@ def test_a_silent_one_of_a_region_holds_nobody_up() -> None:
     attacked = Attacked()
     while not any(isinstance(ask.message, FindRecords) and attacked.get._wide._asked for ask in attacked.wire.look()):
         ask = attacked.wire.asks[0]
-        attacked.wire.answer(NOW, ask, attacked._answer(ask) or attacked._others._nodes(ask))
+        attacked.wire.answer(NOW, ask, attacked.answer(ask) or attacked.others.nodes(ask))
     silent = attacked.wire.asks[0]
     attacked.wire.fail(NOW, silent)
     assert [found.record for found in attacked.outcome().found] == [NEW]
@@ -110,7 +110,7 @@ def test_names_alone_make_no_crowd() -> None:
         if ask.to.peer in LIARS:
             attacked.wire.fail(NOW, ask)
         else:
-            answer = attacked._answer(ask)
+            answer = attacked.answer(ask)
             assert answer is not None
             attacked.wire.answer(NOW, ask, answer)
     assert attacked.outcome().found == ()

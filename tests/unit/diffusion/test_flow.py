@@ -6,10 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.diffusion.exact import exact_shares, exact_velocity
-from shoal.node.diffusion.flow import between, kept, mixed, velocity
-from shoal.node.diffusion.frechet import frechet_distance
-from shoal.node.diffusion.sampling import sample
+from shoal.node.diffusion.flow import between, kept, sample, velocity
+from tests.unit.diffusion.exact import exact_shares, exact_velocity, mixed
 
 DATA = torch.tensor([[-1.0], [1.0], [3.0]], dtype=torch.float64)
 LABELS = torch.tensor([0, 0, 1])
@@ -106,21 +104,3 @@ def test_times_are_on_the_device_of_what_is_sampled() -> None:
 def test_no_steps_lead_nowhere() -> None:
     with pytest.raises(ValueError, match="lead nowhere"):
         sample(lambda x, t: x, torch.ones(1, 1), 0)
-
-
-def test_the_distance_of_normal_distributions_is_known() -> None:
-    """Of N(0, 1) and N(3, 4) in one dimension: 9 + (1 - 2)^2 = 10."""
-    torch.manual_seed(4)
-    one, other = torch.randn(200_000, 1), torch.randn(200_000, 1) * 2 + 3
-    assert frechet_distance(one, other) == pytest.approx(10.0, abs=0.1)
-    assert frechet_distance(one, one) == pytest.approx(0.0, abs=1e-9)
-
-
-def test_the_distance_sees_how_features_go_together() -> None:
-    torch.manual_seed(5)
-    one = torch.randn(5000, 3)
-    tied = torch.stack([one[:, 0], one[:, 0], one[:, 2]], dim=1)
-    assert frechet_distance(one, tied) > 0.5
-    assert frechet_distance(one, tied) == pytest.approx(frechet_distance(tied, one), rel=1e-9)
-    with pytest.raises(ValueError, match="no spread"):
-        frechet_distance(one[:1], one)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.diffusion.mixture import Mixture
+from shoal.node.diffusion.mixture import Mixture, noise, paint
 from shoal.node.diffusion.network import Router, Velocity, build
-from shoal.node.diffusion.painting import noise, paint
-from shoal.node.spec.flow import FlowSpec, RouterSpec
+from shoal.node.manifest.flow import FlowSpec, RouterSpec
 
 FLOW = FlowSpec(name="flow", side=3, classes=4, width=16, layers=2, hidden=24)
 ROUTER = RouterSpec(name="router", side=3, classes=4, width=16, layers=1, hidden=24, experts=4)

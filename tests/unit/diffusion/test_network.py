@@ -8,13 +8,13 @@ import torch
 
 from shoal.node.diffusion.network import PictureModel, Router, Velocity, build, skeleton
 from shoal.node.diffusion.pictures import Pictures
-from shoal.node.models.registry import initial, layout_of
-from shoal.node.spec.flow import FlowSpec, RouterSpec
-from shoal.node.spec.manifest import Manifest, parse_manifest
-from shoal.node.spec.requirements import parameters, requirements
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.evaluate import validation_loss
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.flow import FlowSpec, RouterSpec
+from shoal.node.manifest.manifest import Manifest, parse_manifest
+from shoal.node.manifest.requirements import parameters, requirements
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import initial, layout_of
+from shoal.node.training.trainer.evaluate import validation_loss
+from shoal.protocol.base.errors import LocalError
 
 FLOW = FlowSpec(name="flow", side=3, classes=4, width=16, layers=2, hidden=24)
 ROUTER = RouterSpec(name="router", side=3, classes=4, width=16, layers=1, hidden=24, experts=2)

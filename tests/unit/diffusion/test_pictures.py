@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.dataset.corpus import load_corpus
-from shoal.node.diffusion.digits import digits
-from shoal.node.diffusion.pictures import CLASSLESS, HEAD, LOOKS, Pictures, unpack
-from shoal.node.spec.data import DataSpec
-from shoal.node.spec.manifest import parse_manifest
-from shoal.node.trainer.inner import InnerTrainer
-from shoal.protocol.errors import LocalError
+from shoal.node.diffusion.pictures import CLASSLESS, HEAD, LOOKS, Pictures, digits, unpack
+from shoal.node.manifest.data import DataSpec
+from shoal.node.manifest.manifest import parse_manifest
+from shoal.node.training.data.corpus import load_corpus
+from shoal.node.training.trainer.inner import InnerTrainer
+from shoal.protocol.base.errors import LocalError
 
 MANIFEST = """
 name = "p"

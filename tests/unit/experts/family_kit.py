@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from shoal.node.experts.view import Listed, View
-from shoal.node.spec.manifest import Manifest, parse_manifest
-from shoal.node.spec.requirements import parameters
-from shoal.protocol.identity import Identity
-from shoal.protocol.ids import Digest, PeerId, digest
+from shoal.node.manifest.manifest import Manifest, parse_manifest
+from shoal.node.manifest.requirements import parameters
+from shoal.protocol.base.ids import Digest, PeerId, digest
+from shoal.protocol.base.signing import Signer, signed
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
-from shoal.protocol.signing import Signer, signed
+from shoal.protocol.net.system.identity import Identity
 
 TEXT = """
 name = "fam"

@@ -19,7 +19,7 @@ from shoal.node.experts.claims import (
     draw,
     keepers,
 )
-from shoal.protocol.ids import PeerId
+from shoal.protocol.base.ids import PeerId
 
 ME, OTHER = PeerId("me"), PeerId("other")
 FAMILY = bytes(32)

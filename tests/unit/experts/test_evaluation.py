@@ -10,9 +10,9 @@ from torch import Tensor
 
 from shoal.node.experts.evaluation import Scores, ensemble_loss, losses, prior_of, scores
 from shoal.node.experts.posterior import mixture, posterior, uniform
-from shoal.node.spec.manifest import ModelSpec
-from shoal.node.trainer.evaluate import validation_loss
-from shoal.node.trainer.model import build
+from shoal.node.manifest.manifest import ModelSpec
+from shoal.node.training.models.decoder import build
+from shoal.node.training.trainer.evaluate import validation_loss
 
 CONTEXT = 8
 SPEC = ModelSpec(dim=8, layers=1, heads=2, kv_heads=1, hidden=8, context=CONTEXT, vocab=256)

@@ -11,9 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from shoal.node.checkpoint.read import load
-from shoal.node.checkpoint.write import write_checkpoint, write_tensors
-from shoal.node.dataset.supply import GIB, Supply
+from shoal.node.base.home import Home
 from shoal.node.experts.card import hash_file, make_card
 from shoal.node.experts.files import (
     Beginning,
@@ -25,14 +23,17 @@ from shoal.node.experts.files import (
 from shoal.node.experts.library import FILE, Library
 from shoal.node.experts.parts import experts_of, part_manifest
 from shoal.node.experts.seeds import allot, check_seed, seeded, with_own, write_seed
-from shoal.node.home import Home
-from shoal.node.methods.method import MOMENTUM, PARAMETERS
-from shoal.node.models.registry import initial, layout_of
-from shoal.node.spec.manifest import Manifest
-from shoal.protocol.errors import LocalError, TransportError
-from shoal.protocol.ids import Digest, PeerId
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.training.checkpoint.read import load
+from shoal.node.training.checkpoint.write import write_checkpoint
+from shoal.node.training.data.supply import GIB, Supply
+from shoal.node.training.methods.method import MOMENTUM, PARAMETERS
+from shoal.node.training.models.registry import initial, layout_of
+from shoal.node.training.models.tensor_file import write_tensors
+from shoal.protocol.base.errors import LocalError, TransportError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.data import GetPiece, PieceIs
-from shoal.protocol.wire import Message
 from tests.unit import checkpoint_kit
 from tests.unit.dataset_kit import LIAR as LIAR_AT
 from tests.unit.dataset_kit import Peers, honest, lying

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from shoal.node.dataset.chosen import groups_of
-from shoal.node.dataset.texts import Text
-from shoal.node.experts.common import OWN, PARTITION, SEED, common, own_seeds, seed_of
 from shoal.node.experts.founding import check_parts, write_partition
-from shoal.node.experts.partition.spec import ClustersSpec
-from shoal.node.experts.parts import last_round, part_manifest
-from shoal.node.experts.spec import MAX_PARTS, MAX_SEEDS
-from shoal.node.spec.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
-from shoal.protocol.errors import LocalError
+from shoal.node.experts.parts import OWN, PARTITION, SEED, common, last_round, own_seeds, part_manifest, seed_of
+from shoal.node.manifest.experts import MAX_PARTS, MAX_SEEDS
+from shoal.node.manifest.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
+from shoal.node.manifest.partition import ClustersSpec
+from shoal.node.training.data.chosen import groups_of
+from shoal.node.training.data.texts import Text
+from shoal.protocol.base.errors import LocalError
 from tests.unit.experts.family_kit import FAMILY, TEXT
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -149,7 +148,7 @@ def test_the_example_of_groups_is_cut_by_what_its_founder_finds(
         calls.append(len(texts))
         return groups_of(texts, groups, file)
 
-    monkeypatch.setattr("shoal.node.dataset.chosen.groups_of", counted)
+    monkeypatch.setattr("shoal.node.training.data.chosen.groups_of", counted)
     check_parts(example.model_copy(update={"experts": example.experts.with_file(named)}), [], tmp_path / "partition")
     assert len(calls) == 1, "all texts are read once, however many parts there are"
 

@@ -11,14 +11,14 @@ from blake3 import blake3
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch
 
-from shoal.node.dataset.chosen import groups_of
-from shoal.node.dataset.corpus import load_corpus, texts_of_data
-from shoal.node.dataset.texts import Text
-from shoal.node.experts.partition.clusters import level
-from shoal.node.experts.partition.partition import MOST_BYTES, learn, read
-from shoal.node.experts.partition.spec import ClusterSpec, ClustersSpec
-from shoal.node.spec.data import DataSpec
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.data import DataSpec
+from shoal.node.manifest.partition import ClusterSpec, ClustersSpec
+from shoal.node.training.data.chosen import groups_of
+from shoal.node.training.data.clusters import level
+from shoal.node.training.data.corpus import load_corpus, texts_of_data
+from shoal.node.training.data.partition import MOST_BYTES, learn, read
+from shoal.node.training.data.texts import Text
+from shoal.protocol.base.errors import LocalError
 
 SUBJECTS = ("flour butter sugar oven bread dough", "harbour anchor sail mast rudder boat", "king queen rook pawn")
 THREE = ClustersSpec(count=3)

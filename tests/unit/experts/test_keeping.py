@@ -12,8 +12,8 @@ from shoal.node.experts import keeping
 from shoal.node.experts.keeping import Keeping
 from shoal.node.experts.library import Library
 from shoal.node.experts.memory import Memory
-from shoal.protocol.ids import Digest
-from shoal.protocol.tasks import Tasks
+from shoal.protocol.base.ids import Digest
+from shoal.protocol.net.system.tasks import Tasks
 from tests.unit.experts.family_kit import ANNA, BOB, FAMILY, card, view
 
 

@@ -6,21 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.dataset.chosen import check_parts
-from shoal.node.dataset.corpus import load_corpus, texts_of_data
-from shoal.node.dataset.store import Store
-from shoal.node.spec.manifest import DataSpec
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.manifest import DataSpec
+from shoal.node.training.data.chosen import check_parts
+from shoal.node.training.data.corpus import load_corpus, texts_of_data
+from shoal.node.training.data.store import Store
+from shoal.protocol.base.errors import LocalError
 
 
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Each text is unlike all others."""
+    folder = tmp_path_factory.mktemp("texts")
     for number in range(600):
-        path = tmp_path / "texts" / f"d{number % 3}" / "deep" / f"{number}.txt"
+        path = folder / f"d{number % 3}" / "deep" / f"{number}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"text number {number:04} of d{number % 3};" * 20)
-    return tmp_path / "texts"
+    return folder
 
 
 def parts_of(joined: object) -> set[bytes]:

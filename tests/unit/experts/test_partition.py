@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shoal.node.experts.partition.clusters import assign, cluster, nearest
-from shoal.node.experts.partition.words import LENGTH, counts, rarity, weighed
+from shoal.node.training.data.clusters import assign, cluster, nearest
+from shoal.node.training.data.partition import LENGTH, counts, rarity, weighed
 
 RECIPES = [
     b"flour butter sugar oven bake the dough until golden, and butter",

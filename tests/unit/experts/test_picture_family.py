@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from shoal.node.dataset.corpus import load_corpus
-from shoal.node.diffusion.digits import digits
+from shoal.node.diffusion.pictures import Pictures, digits
 from shoal.node.experts.founding import check_parts, write_partition
-from shoal.node.experts.partition.partition import learn, read
-from shoal.node.experts.partition.spec import ClustersSpec
 from shoal.node.experts.parts import experts_of, part_manifest
-from shoal.node.spec.flow import RouterSpec
-from shoal.node.spec.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
-from shoal.protocol.errors import LocalError
-from shoal.protocol.identity import Identity
+from shoal.node.manifest.flow import RouterSpec
+from shoal.node.manifest.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
+from shoal.node.manifest.partition import ClustersSpec
+from shoal.node.training.data.corpus import load_corpus
+from shoal.node.training.data.partition import learn, read
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.net.system.identity import Identity
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "digits_experts.toml"
 TEXT = EXAMPLE.read_text()
@@ -52,9 +52,9 @@ def test_the_parts_cut_the_digits_and_the_router_sees_all_of_them(tmp_path: Path
     manifest = part_manifest(family, router)
     assert isinstance(manifest.model, RouterSpec)
     corpus = load_corpus(manifest.data, [file])
-    assert corpus.pictures is not None
-    assert set(corpus.pictures.clusters) == set(range(8))
-    assert sorted(seen) == sorted(row.tobytes() for row in corpus.pictures.pixels)
+    assert isinstance(corpus.batches, Pictures)
+    assert set(corpus.batches.clusters) == set(range(8))
+    assert sorted(seen) == sorted(row.tobytes() for row in corpus.batches.pixels)
 
 
 def test_random_groups_need_no_file_and_mix_all_classes() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from shoal.node.base.home import Home
 from shoal.node.experts import pursuit
 from shoal.node.experts.pursuit import Lasting, Pursuit
-from shoal.node.home import Home
-from shoal.protocol.errors import LocalError
+from shoal.protocol.base.errors import LocalError
 from tests.unit.experts.family_kit import ANNA, FAMILY
 
 RUN = "ab" * 32
@@ -46,9 +46,9 @@ def test_a_worker_that_crashes_for_ever_is_a_failure(tmp_path: Path, monkeypatch
     monkeypatch.setattr(pursuit, "HELPLESS", 0.2)
     run = SimpleNamespace(
         failure="",
-        training=SimpleNamespace(trouble="the worker was killed by SIGSEGV; it is started again"),
+        trouble="the worker was killed by SIGSEGV; it is started again",
         voted_before=0,
-        outer=SimpleNamespace(committed=SimpleNamespace(current=SimpleNamespace(round=1))),
+        committed=SimpleNamespace(current=SimpleNamespace(round=1)),
     )
     runs = OneRun(run)
     assert FAMILY.experts is not None

@@ -10,7 +10,7 @@ import pytest
 from shoal.node.experts.card import MAX_TOKENS
 from shoal.node.experts.claims import Claim
 from shoal.node.experts.view import CARDS, MAX_TERM
-from shoal.protocol.ids import RunId, digest
+from shoal.protocol.base.ids import RunId, digest
 from shoal.protocol.messages.directory import ExpertCard
 from tests.unit.experts.family_kit import ANNA, BOB, LIAR, card, listed, other, size_of, view
 

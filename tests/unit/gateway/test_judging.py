@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.node.gateway.judging import judge
+from shoal.node.peers.gateway.judging import judge
 
 PUBLIC, OTHER = "203.0.113.7", "198.51.100.2"
 

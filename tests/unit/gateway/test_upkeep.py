@@ -5,8 +5,20 @@ from __future__ import annotations
 import math
 from random import Random
 
-from shoal.node.gateway.upkeep import LIFETIME, LOOK, MISSES, PAUSES, SOON, TAKEN, Find, Look, Map, Rest, Upkeep
-from shoal.node.gateway.values import Lease, Seen
+from shoal.node.peers.gateway.router import PortLease, RouterStatus
+from shoal.node.peers.gateway.upkeep import (
+    LIFETIME,
+    LOOK,
+    MISSES,
+    PAUSES,
+    SOON,
+    TAKEN,
+    FindRouter,
+    Look,
+    MapPort,
+    Upkeep,
+    Wait,
+)
 
 HOST, ELSEWHERE = "203.0.113.7", "203.0.113.8"
 
@@ -19,71 +31,71 @@ def mapped(now: float = 0.0, lifetime: float = LIFETIME) -> Upkeep:
     """With a router that has given us 4101."""
     us = upkeep()
     us.found(now)
-    us.saw(now, Seen(HOST))
-    us.mapped(now, Lease(4101, 4101, lifetime))
+    us.saw(now, RouterStatus(HOST))
+    us.mapped(now, PortLease(4101, 4101, lifetime))
     return us
 
 
 def test_it_finds_looks_maps_and_rests() -> None:
     us = upkeep(4101, 4102)
-    assert us.next(0.0) == Find()
+    assert us.next(0.0) == FindRouter()
     us.found(1.0)
     assert us.next(1.0) == Look()
-    us.saw(1.0, Seen(HOST))
-    assert us.next(1.0) == Map(4101, 4101)
-    us.mapped(1.0, Lease(4101, 4101, LIFETIME))
-    assert us.next(1.0) == Map(4102, 4102)
-    us.mapped(1.0, Lease(4102, 9000, LIFETIME))
-    assert us.next(1.0) == Rest(LOOK)
+    us.saw(1.0, RouterStatus(HOST))
+    assert us.next(1.0) == MapPort(4101, 4101)
+    us.mapped(1.0, PortLease(4101, 4101, LIFETIME))
+    assert us.next(1.0) == MapPort(4102, 4102)
+    us.mapped(1.0, PortLease(4102, 9000, LIFETIME))
+    assert us.next(1.0) == Wait(LOOK)
     assert (us.host, us.leases[4102].external) == (HOST, 9000)
 
 
 def test_searches_in_vain_become_rare() -> None:
     us, now, pauses = upkeep(), 0.0, []
     for _ in range(10):
-        assert us.next(now) == Find()
+        assert us.next(now) == FindRouter()
         us.failed(now)
-        step = us.next(now)
-        assert isinstance(step, Rest)
-        pauses.append(step.seconds)
-        now += step.seconds
+        action = us.next(now)
+        assert isinstance(action, Wait)
+        pauses.append(action.seconds)
+        now += action.seconds
     assert pauses[:3] == [30.0, 60.0, 120.0]
     assert pauses[-1] == PAUSES[1]
     us.moved(now)
-    assert us.next(now) == Find()
+    assert us.next(now) == FindRouter()
 
 
 def test_a_lease_is_renewed_at_half_its_time_under_the_number_that_it_has() -> None:
     us = upkeep()
     us.found(0.0)
-    us.saw(0.0, Seen(HOST))
-    us.mapped(0.0, Lease(4101, 5555, LIFETIME))
+    us.saw(0.0, RouterStatus(HOST))
+    us.mapped(0.0, PortLease(4101, 5555, LIFETIME))
     now = 0.0
-    while not isinstance(step := us.next(now), Map):
-        if isinstance(step, Look):
-            us.saw(now, Seen(HOST))
+    while not isinstance(action := us.next(now), MapPort):
+        if isinstance(action, Look):
+            us.saw(now, RouterStatus(HOST))
         else:
-            assert isinstance(step, Rest)
-            now += step.seconds
-    assert (now, step) == (LIFETIME / 2, Map(4101, 5555))
+            assert isinstance(action, Wait)
+            now += action.seconds
+    assert (now, action) == (LIFETIME / 2, MapPort(4101, 5555))
 
 
 def test_a_lease_without_an_end_is_only_looked_at() -> None:
     us = mapped(lifetime=math.inf)
-    assert us.next(0.0) == Rest(LOOK)
+    assert us.next(0.0) == Wait(LOOK)
 
 
 def test_a_lost_mapping_is_made_anew_at_once() -> None:
     us = mapped()
     assert us.next(LOOK) == Look()
-    us.saw(LOOK, Seen(HOST, lost=(4101,)))
-    assert us.next(LOOK) == Map(4101, 4101)
+    us.saw(LOOK, RouterStatus(HOST, lost=(4101,)))
+    assert us.next(LOOK) == MapPort(4101, 4101)
 
 
 def test_so_is_one_whose_router_has_another_outside() -> None:
     us = mapped()
-    us.saw(LOOK, Seen(ELSEWHERE))
-    assert us.next(LOOK) == Map(4101, 4101)
+    us.saw(LOOK, RouterStatus(ELSEWHERE))
+    assert us.next(LOOK) == MapPort(4101, 4101)
     assert us.host == ELSEWHERE
 
 
@@ -92,21 +104,21 @@ def test_a_router_that_falls_silent_is_looked_for_anew() -> None:
     for _ in range(MISSES - 1):
         assert us.next(now) == Look()
         us.failed(now)
-        assert us.next(now) == Rest(SOON)
+        assert us.next(now) == Wait(SOON)
         now += SOON
     assert us.leases
     us.failed(now)
     assert (us.host, us.leases, us.has_router) == (None, {}, False)
-    assert us.next(now) == Find()
+    assert us.next(now) == FindRouter()
 
 
 def test_a_router_that_is_found_and_never_speaks_is_asked_ever_more_rarely() -> None:
     us, now, searches = upkeep(), 0.0, list[float]()
     while now < 10_000:
-        step = us.next(now)
-        if isinstance(step, Rest):
-            now += step.seconds
-        elif isinstance(step, Find):
+        action = us.next(now)
+        if isinstance(action, Wait):
+            now += action.seconds
+        elif isinstance(action, FindRouter):
             searches.append(now)
             us.found(now)
         else:
@@ -120,13 +132,13 @@ def asked_for_a_port(us: Upkeep, now: float, until: float) -> list[float]:
     asked = []
     while now < until:
         match us.next(now):
-            case Rest(seconds):
+            case Wait(seconds):
                 now += seconds
-            case Find():
+            case FindRouter():
                 us.found(now)
             case Look():
-                us.saw(now, Seen(HOST))
-            case Map(port, _):
+                us.saw(now, RouterStatus(HOST))
+            case MapPort(port, _):
                 asked.append(now)
                 us.unheard(now, port)
     return asked
@@ -149,7 +161,7 @@ def test_a_renewal_in_vain_keeps_the_lease_to_its_end_and_no_longer() -> None:
 
 def test_a_lost_mapping_that_cannot_be_made_anew_is_none() -> None:
     us = mapped()
-    us.saw(LOOK, Seen(HOST, lost=(4101,)))
+    us.saw(LOOK, RouterStatus(HOST, lost=(4101,)))
     us.unheard(LOOK, 4101)
     assert us.leases == {}
 
@@ -157,7 +169,7 @@ def test_a_lost_mapping_that_cannot_be_made_anew_is_none() -> None:
 def test_after_a_wish_in_vain_the_router_is_looked_at_soon() -> None:
     us = mapped(lifetime=40.0)
     us.unheard(20.0, 4101)
-    assert us.next(20.0) == Rest(SOON)
+    assert us.next(20.0) == Wait(SOON)
     assert us.next(20.0 + SOON) == Look()
 
 
@@ -165,31 +177,31 @@ def test_a_silent_router_is_not_asked_for_ports() -> None:
     us = upkeep()
     us.found(0.0)
     us.failed(0.0)
-    assert us.next(0.0) == Rest(SOON)
+    assert us.next(0.0) == Wait(SOON)
 
 
 def test_one_that_is_looked_at_and_falls_silent_without_giving_a_port_is_not_looked_for_at_once() -> None:
     us = upkeep()
     us.found(0.0)
-    us.saw(0.0, Seen(HOST))
+    us.saw(0.0, RouterStatus(HOST))
     for _ in range(MISSES):
         us.failed(0.0)
-    assert us.next(0.0) == Rest(PAUSES[0])
+    assert us.next(0.0) == Wait(PAUSES[0])
 
 
 def test_a_taken_port_is_asked_for_under_other_numbers_and_then_later() -> None:
     us = mapped()
-    us.saw(LOOK, Seen(HOST, lost=(4101,)))
+    us.saw(LOOK, RouterStatus(HOST, lost=(4101,)))
     asked = []
     for _ in range(TAKEN + 1):
-        step = us.next(LOOK)
-        assert isinstance(step, Map)
-        asked.append(step.external)
+        action = us.next(LOOK)
+        assert isinstance(action, MapPort)
+        asked.append(action.external)
         us.declined(LOOK, 4101, is_taken=True)
     assert asked[0] == 4101
     assert len(set(asked)) == TAKEN + 1
     assert us.leases == {}
-    assert us.next(LOOK) == Rest(PAUSES[0])
+    assert us.next(LOOK) == Wait(PAUSES[0])
 
 
 def test_a_refusal_is_asked_again_ever_more_rarely() -> None:
@@ -197,11 +209,11 @@ def test_a_refusal_is_asked_again_ever_more_rarely() -> None:
     us.found(0.0)
     now, asked = 0.0, list[float]()
     while now < 1000:
-        step = us.next(now)
-        if isinstance(step, Rest):
-            now += step.seconds
-        elif isinstance(step, Look):
-            us.saw(now, Seen(HOST))
+        action = us.next(now)
+        if isinstance(action, Wait):
+            now += action.seconds
+        elif isinstance(action, Look):
+            us.saw(now, RouterStatus(HOST))
         else:
             asked.append(now)
             us.declined(now, 4101, is_taken=False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from shoal.node.dataset.corpus import Corpus
 from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.network import Network
-from shoal.node.lab.registry import plan
+from shoal.node.lab.registry import set_up
 from shoal.node.lab.study import Study
-from shoal.node.spec.manifest import Manifest, ModelSpec
-from shoal.node.spec.method import MethodSpec
+from shoal.node.manifest.manifest import Manifest, ModelSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.data.corpus import Corpus
 
 INNER_STEPS = 4
 TINY = Manifest(
@@ -27,7 +27,7 @@ def crowd_of(workers: int, steps: int = 8, seed: int = 0) -> Crowd:
 
 
 def study_of(name: str, crowd: Crowd, *given: str, lose: float = 0.0) -> Study:
-    made = plan(name, given, crowd, INNER_STEPS)
+    made = set_up(name, given, crowd, INNER_STEPS)
     seed, values = crowd.manifest.seed, made.values
     network = Network(made.method.exchange, crowd.workers, seed, lose=lose, degree=made.degree, values=values)
     return Study(crowd, made.method, network)

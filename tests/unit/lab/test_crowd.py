@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from shoal.node.dataset.lanes import lane_batch
-from shoal.node.models.registry import build
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.optimizers import adamw, set_rate
+from shoal.node.training.data.lanes import lane_batch
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import build
+from shoal.node.training.trainer.optimizers import adamw, set_rate
 from tests.unit.lab.lab_kit import TEXT, TINY, crowd_of
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.exits import Exit
+from shoal.node.base.exits import Exit
 from shoal.node.lab.__main__ import main
 from shoal.node.lab.registry import METHODS, WrongSetting, parse
 from tests.unit.lab.lab_kit import CORPUS
@@ -28,7 +28,10 @@ WRONG = [
 UNFIT = [
     ("--method noloco gamma=1.6", "noloco: gamma, the pull, is 1.6; "),
     ("--method gossip neighbours=0", "gossip: neighbours=0.0: neighbours must be more than 0"),
-    ("--method sparseloco codec=sign", "sparseloco: codec=sign: known are topk, fp32"),
+    (
+        "--method sparseloco codec=fp64",
+        "sparseloco: codec=fp64: known are fp32, fp16, bf16, int8, fp4, topk, uint8, sign, fedzip",
+    ),
     ("--method streaming-diloco strides=3", "streaming-diloco: 2 layers cannot be dealt out to 3 fragments"),
 ]
 TINY = """

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from shoal.node.lab.many import gradients
-from shoal.node.spec.manifest import ModelSpec
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.model import build
+from shoal.node.manifest.manifest import ModelSpec
+from shoal.node.training.models.decoder import build
+from shoal.node.training.models.layout import Layout
 
 SHAPE = ModelSpec(dim=16, layers=2, heads=4, kv_heads=2, hidden=24, context=12)
 

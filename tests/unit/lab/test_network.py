@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from shoal.node.lab.network import NO_TRAFFIC, Network
-from shoal.node.methods.method import Answer, Exchange
-from shoal.protocol.compression import codec
+from shoal.node.training.methods.method import Answer, Exchange
+from shoal.protocol.tensors.compression import codec
 
 SIZE = 6
 

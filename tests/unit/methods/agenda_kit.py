@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.node.methods.method import Answer, Method, Vectors, applied, has_own_weights
-from shoal.node.methods.timetable import Timetable
-from shoal.node.worker.agenda import Agenda, Stint
-from shoal.node.worker.messages import Landing, Range, Train
-from shoal.node.worker.moments import moments_size
-from shoal.node.worker.replica import Replica
+from shoal.node.ipc.messages import Landing, Range, Train
+from shoal.node.ipc.vectors import moments_size
+from shoal.node.supervisor.agenda import Agenda, Stint
+from shoal.node.training.methods.method import Answer, Method, Vectors, applied, has_own_weights
+from shoal.node.training.methods.timetable import Timetable
+from shoal.node.worker.weights import WorkerWeights
 from tests.unit.methods.mean_kit import Train as Step
 from tests.unit.methods.mean_kit import mean
 
@@ -40,7 +40,7 @@ class Worker:
         self.model = Weights(size)
         self.agreed = np.zeros(len(method.reads) * size, dtype=np.float32)
         self.answer = np.zeros(size, dtype=np.float32) if method.merges_answers else None
-        self.replica = Replica(method, self.model, self.agreed, moments.numpy(), self.answer)
+        self.weights = WorkerWeights(method, self.model, self.agreed, moments.numpy(), self.answer)
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Swarm:
         if worker.answer is not None:
             worker.answer[: len(self.answers[newest])] = self.answers[newest].numpy()
         landings = [Landing(k, k > peer.began, k == newest, len(self.peers), missed) for k in stint.landings]
-        worker.replica.take(
+        worker.weights.take(
             Train(1, stint.round, 0, newest, stint.first, stint.steps, stint.hand_in, stint.is_fresh, tuple(landings))
         )
         before = self.timetable.launch(stint.round - 1) + stint.first
@@ -106,8 +106,8 @@ class Swarm:
             worker.model.load(self._step(peer.index, step, worker.model.theta))
         if stint.hand_in:
             out = torch.empty(len(worker.model.theta))
-            payload = worker.replica.contribute(stint.round, worker.model.read(), out)
-            worker.replica.keep()
+            payload = worker.weights.contribute(stint.round, worker.model.read(), out)
+            worker.weights.keep()
             peer.moments[0] = stint.round
             peer.handed_in[stint.round] = payload.clone()
         if stint.shows:

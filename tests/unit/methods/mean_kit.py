@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from shoal.node.methods.method import Answer, Exchange, Method, Vectors, applied
+from shoal.node.training.methods.method import Answer, Exchange, Method, Vectors, applied
 
 Train = Callable[[int, int, Tensor], Tensor]  # (peer, step from 1, weights) -> the weights after that inner step
 
@@ -25,6 +25,18 @@ def mean(vectors: list[Tensor]) -> Tensor:
     for each in vectors[1:]:
         total = total + each
     return total / len(vectors)
+
+
+def mean_of_all(sent: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
+    """The weighted mean, (k,), of vectors in roster order, a value not sent being 0: as owners compute it.
+
+    To the same bits, for weights over 0: they are taken relative to the first one.
+    """
+    weights = weights or [1.0] * len(sent)
+    total = sent[0].clone()
+    for vector, weight in zip(sent[1:], weights[1:], strict=True):
+        total = total + vector * (weight / weights[0])
+    return total / (sum(weights) / weights[0])
 
 
 def descent(targets: Tensor, rate: float) -> Train:

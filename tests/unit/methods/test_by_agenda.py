@@ -7,18 +7,16 @@ from time import process_time
 import pytest
 import torch
 
-from shoal.node.methods.co2 import CO2
-from shoal.node.methods.delayed import DelayedDiLoCo
-from shoal.node.methods.diloco import DiLoCo
-from shoal.node.methods.eager import EagerDiLoCo
-from shoal.node.methods.method import PARAMETERS, Method, has_own_weights
-from shoal.node.methods.sparseloco import ERROR, SparseLoCo
-from shoal.node.methods.streaming import Streaming
-from shoal.node.methods.timetable import Timetable
-from shoal.node.state.layout import Layout
-from shoal.node.worker.agenda import MOST_LANDINGS, Agenda, Stint
-from shoal.node.worker.messages import Range
-from shoal.protocol.compression import codec
+from shoal.node.ipc.messages import Range
+from shoal.node.supervisor.agenda import MOST_LANDINGS, Agenda, Stint
+from shoal.node.training.methods.diloco import DiLoCo
+from shoal.node.training.methods.late import CO2, DelayedDiLoCo, EagerDiLoCo
+from shoal.node.training.methods.method import PARAMETERS, Method, has_own_weights
+from shoal.node.training.methods.sparseloco import ERROR, SparseLoCo
+from shoal.node.training.methods.streaming import Streaming
+from shoal.node.training.methods.timetable import Timetable
+from shoal.node.training.models.layout import Layout
+from shoal.protocol.tensors.compression import codec
 from tests.unit.methods import mean_kit
 from tests.unit.methods.agenda_kit import Swarm
 
@@ -104,7 +102,7 @@ def test_what_a_round_has_missed_of_a_contribution_is_sent_again() -> None:
     lost.run()
     assert torch.equal(swarm.peers[0].handed_in[1], lost.peers[0].handed_in[1])
     assert not torch.equal(swarm.peers[0].handed_in[2], lost.peers[0].handed_in[2])
-    assert not swarm.peers[0].worker.replica._private[ERROR].any()  # as if the first had never been made
+    assert not swarm.peers[0].worker.weights._private[ERROR].any()  # as if the first had never been made
 
 
 # -- agendas ------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.node.methods.co2 import CO2, co2_step, staleness_penalty
-from shoal.node.methods.method import MOMENTUM, PARAMETERS
+from shoal.node.training.methods.late import CO2, co2_step, staleness_penalty
+from shoal.node.training.methods.method import MOMENTUM, PARAMETERS
 from tests.unit.methods.mean_kit import Swarm, descent, mean
 
 H, PEERS = 3, 2

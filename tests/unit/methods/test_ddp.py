@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.node.methods.ddp import DDP, FIRST, SECOND, adamw_step, clip_factor, power, root
-from shoal.node.methods.method import PARAMETERS, Answer
-from shoal.node.methods.sparseloco import mean_of_all
-from shoal.protocol.errors import LocalError
+from shoal.node.training.methods.ddp import DDP, FIRST, SECOND, adamw_step, clip_factor, power, root
+from shoal.node.training.methods.method import PARAMETERS, Answer
+from shoal.protocol.base.errors import LocalError
+from tests.unit.methods.mean_kit import mean_of_all
 
 BETAS, EPS, DECAY = (0.9, 0.95), 1e-8, 0.1
 State = tuple[Tensor, Tensor, Tensor]

@@ -6,15 +6,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.methods.delayed import DelayedDiLoCo, delayed_step
-from shoal.node.methods.diloco import outer_step, pseudo_gradient
-from shoal.node.methods.method import MOMENTUM, PARAMETERS
+from shoal.node.training.methods.diloco import outer_step, pseudo_gradient
+from shoal.node.training.methods.late import DelayedDiLoCo
+from shoal.node.training.methods.method import MOMENTUM, PARAMETERS
 from tests.unit.methods.mean_kit import Swarm, descent, mean
 
 LR, MU, H, PEERS = 0.7, 0.9, 3, 2
 TARGETS = torch.tensor([[1.0, -2.0, 0.5], [0.0, 1.0, 4.0]])
 START = torch.tensor([3.0, 3.0, 3.0])
 TRAIN = descent(TARGETS, 0.1)
+
+
+def delayed_step(
+    theta: Tensor, momentum: Tensor, late: Tensor | None, *, lr: float, momentum_factor: float
+) -> tuple[Tensor, Tensor]:
+    """The next (theta, momentum), (d,) in fp32, by the mean of the round before; those given if it has none."""
+    if late is None:
+        return theta, momentum
+    return outer_step(theta, momentum, late, lr=lr, momentum_factor=momentum_factor)
 
 
 def by_hand(rounds: int, aborted: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from shoal.node.methods.diloco import DiLoCo, outer_step
-from shoal.node.methods.method import MOMENTUM, NONE, PARAMETERS
+from shoal.node.training.methods.diloco import DiLoCo, outer_step
+from shoal.node.training.methods.method import MOMENTUM, NONE, PARAMETERS
 from tests.unit.methods.mean_kit import Swarm, descent
 
 LR, MU, H = 0.7, 0.9, 3

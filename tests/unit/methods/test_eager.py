@@ -8,10 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.node.methods.delayed import DelayedDiLoCo
-from shoal.node.methods.diloco import DiLoCo, outer_step, pseudo_gradient
-from shoal.node.methods.eager import REPLICA, REPLICA_MOMENTUM, TAKEN, EagerDiLoCo, eager_gradient
-from shoal.node.methods.method import MOMENTUM, PARAMETERS, Answer, Method
+from shoal.node.training.methods.diloco import DiLoCo, outer_step, pseudo_gradient
+from shoal.node.training.methods.late import (
+    REPLICA,
+    REPLICA_MOMENTUM,
+    TAKEN,
+    DelayedDiLoCo,
+    EagerDiLoCo,
+    eager_gradient,
+)
+from shoal.node.training.methods.method import MOMENTUM, PARAMETERS, Answer, Method
 from tests.unit.methods.mean_kit import Swarm, descent
 
 LR, MU, H = 0.7, 0.9, 3

@@ -9,14 +9,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.methods.fragments import Fragment, fragment_bytes, fragments
-from shoal.node.spec.manifest import ModelSpec
-from shoal.node.spec.tensors import layer_of
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.model import skeleton
+from shoal.node.manifest.manifest import ModelSpec
+from shoal.node.manifest.tensors import layer_of
+from shoal.node.training.methods.fragments import Fragment, fragments
+from shoal.node.training.models.decoder import skeleton
+from shoal.node.training.models.layout import Layout
 
 TOY = Layout({"e": (3,), "layers.0.a": (2,), "layers.0.b": (2,), "layers.1.a": (4,), "layers.2.a": (4,), "norm": (1,)})
 EQUAL = Layout({f"layers.{each}.weight": (5, 2) for each in range(12)})
+
+
+def fragment_bytes(parts: tuple[Fragment, ...], value_bytes: float = 4) -> tuple[float, ...]:
+    """What each fragment's exchange carries one way, uncompressed; the greatest is the peak."""
+    return tuple(part.size * value_bytes for part in parts)
 
 
 def model(layers: int, tied: bool = True) -> Layout:

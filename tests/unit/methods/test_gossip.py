@@ -8,16 +8,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.node.methods.gossip import Gossip, merge, mix, mix_all
-from shoal.node.methods.graphs import matrix_of, neighbours, weights_of
-from shoal.node.methods.method import NONE, PARAMETERS, Answer
-from tests.unit.methods.test_graphs import RING
+from shoal.node.lab.network import neighbours, weights_of
+from shoal.node.training.methods.gossip import Gossip, merge, mix
+from shoal.node.training.methods.method import NONE, PARAMETERS, Answer
+from tests.unit.lab.test_graphs import RING, matrix_of
 
 seeds = st.integers(0, 2**32)
 
 
 def draws(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def mix_all(stack: Tensor, matrix: list[list[float]], steps: int = 1) -> Tensor:
+    """What becomes of the weights of all, (M, d), in so many steps with the weights (M, M); W's rows sum to 1."""
+    for _ in range(steps):
+        stack = torch.stack([_row(stack, own, row) for own, row in enumerate(matrix)])
+    return stack
+
+
+def _row(stack: Tensor, own: int, row: list[float]) -> Tensor:
+    others = [place for place, weight in enumerate(row) if weight and place != own]
+    return mix(stack[own], [stack[place] for place in others], [row[place] for place in others])
 
 
 # -- the rule -----------------------------------------------------------------------------------------------

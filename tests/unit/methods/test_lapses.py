@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.methods.ddp import DDP
-from shoal.node.methods.diloco import DiLoCo
-from shoal.node.methods.gossip import Gossip
-from shoal.node.methods.method import Method
-from shoal.node.methods.noloco import NoLoCo
-from shoal.node.methods.sparseloco import SparseLoCo
-from shoal.protocol.compression import codec
+from shoal.node.training.methods.ddp import DDP
+from shoal.node.training.methods.diloco import DiLoCo
+from shoal.node.training.methods.gossip import Gossip
+from shoal.node.training.methods.method import Method
+from shoal.node.training.methods.noloco import NoLoCo
+from shoal.node.training.methods.sparseloco import SparseLoCo
+from shoal.protocol.tensors.compression import codec
 
 SYNCHRONOUS: list[Method] = [
     DiLoCo(2, 0.7, 0.9),

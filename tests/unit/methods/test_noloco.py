@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.node.methods.method import MOMENTUM, NONE, PARAMETERS, Answer, Contribution
-from shoal.node.methods.noloco import NoLoCo, pull
-from shoal.node.methods.stability import check_stability, gamma_limit
-from shoal.protocol.compression import codec
+from shoal.node.manifest.method import check_stability, gamma_limit
+from shoal.node.training.methods.method import MOMENTUM, NONE, PARAMETERS, Answer, Contribution
+from shoal.node.training.methods.noloco import NoLoCo, pull
 from shoal.protocol.replicas.meeting import pairs
+from shoal.protocol.tensors.compression import codec
 
 seeds = st.integers(0, 2**32)
 

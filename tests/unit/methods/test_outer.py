@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.methods.ddp import FIRST, SECOND, adamw_step
-from shoal.node.methods.diloco import outer_step
-from shoal.node.methods.method import MOMENTUM, PARAMETERS
-from shoal.node.methods.registry import EPSILON
-from shoal.node.methods.streaming import Streaming
-from shoal.node.spec.manifest import Manifest, ModelSpec, RoundSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.state.outer import OuterState
-from shoal.node.trainer.schedule import rate
-from shoal.node.worker.messages import Range
-from shoal.node.worker.shm import FloatArray
-from shoal.protocol.milestones import Committed
-from shoal.protocol.wire import Payload
+from shoal.node.ipc.messages import Range
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.manifest.manifest import Manifest, ModelSpec, RoundSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.methods.ddp import FIRST, SECOND, adamw_step
+from shoal.node.training.methods.diloco import outer_step
+from shoal.node.training.methods.method import MOMENTUM, PARAMETERS
+from shoal.node.training.methods.registry import EPSILON
+from shoal.node.training.methods.schedule import rate
+from shoal.node.training.methods.streaming import Streaming
+from shoal.node.training.state.outer import OuterState
+from shoal.protocol.base.wire import Payload
+from shoal.protocol.rounds.matchmaking.milestones import Committed
 
 MODEL = ModelSpec(vocab=64, dim=16, layers=3, heads=2, kv_heads=1, hidden=32, context=16)
 

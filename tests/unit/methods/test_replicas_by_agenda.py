@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.methods.gossip import Gossip, mix
-from shoal.node.methods.method import PARAMETERS, Answer, Exchange, Method, Vectors
-from shoal.node.methods.noloco import NoLoCo
-from shoal.node.methods.timetable import Timetable
-from shoal.node.worker.agenda import Agenda, Stint
-from shoal.node.worker.messages import Landing, Train
-from shoal.node.worker.moments import moments_size
+from shoal.node.ipc.messages import Landing, Train
+from shoal.node.ipc.vectors import moments_size
+from shoal.node.supervisor.agenda import Agenda, Stint
+from shoal.node.training.methods.gossip import Gossip, mix
+from shoal.node.training.methods.method import PARAMETERS, Answer, Exchange, Method, Vectors
+from shoal.node.training.methods.noloco import NoLoCo
+from shoal.node.training.methods.timetable import Timetable
 from tests.unit.methods.agenda_kit import Worker
 
 D, PEERS, ROUNDS, STEPS = 9, 4, 6, 5
@@ -138,12 +138,12 @@ class Swarm:
         met = {round: round > 0 and self._partner(peer.index, round) is not None for round in stint.landings}
         landings = tuple(Landing(k, met[k], k == newest, 2, ()) for k in stint.landings)
         order = Train(1, stint.round, 0, newest, stint.first, stint.steps, stint.hand_in, stint.is_fresh, landings)
-        worker.replica.take(order)
+        worker.weights.take(order)
         before = self._timetable.launch(stint.round - 1) + stint.first
         for step in range(before + 1, before + stint.steps + 1):
             worker.model.load(step_of(peer.index, step, worker.model.theta))
         if stint.hand_in:
-            payload = worker.replica.contribute(stint.round, worker.model.read(), torch.empty(D))
+            payload = worker.weights.contribute(stint.round, worker.model.read(), torch.empty(D))
             peer.sent[stint.round] = along(self._method, payload.clone(), peer.held[stint.round - 1])
         peer.stint = peer.agenda.done()
 

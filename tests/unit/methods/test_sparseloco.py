@@ -10,24 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.node.methods.diloco import DiLoCo, outer_step, pseudo_gradient
-from shoal.node.methods.method import PARAMETERS, Answer, Method
-from shoal.node.methods.sparseloco import (
+from shoal.node.training.methods.diloco import DiLoCo, outer_step, pseudo_gradient
+from shoal.node.training.methods.method import PARAMETERS, Answer, Method
+from shoal.node.training.methods.sparseloco import (
     ERROR,
     SparseLoCo,
-    Union,
-    bytes_per_parameter,
     compress,
     descend,
-    mean_of_all,
-    mean_of_senders,
-    union_of,
 )
-from shoal.protocol.compression import Codec, codec
-from shoal.protocol.compression.topk import TopK
-from shoal.protocol.reduction.mean import MeanReducer
+from shoal.protocol.tensors.compression import Codec, codec
+from shoal.protocol.tensors.compression.topk import TopK
+from shoal.protocol.tensors.reduction import MeanReducer
+from tests.unit.methods.mean_kit import mean_of_all
 
 one_of_four = TopK(4, 1)
+
 seeds = st.integers(0, 2**32)
 
 
@@ -56,7 +53,7 @@ def test_three_rounds_of_the_same_change_send_and_keep_these_values() -> None:
         assert error.tolist() == pytest.approx(expected_error, abs=1e-6)
 
 
-@given(seeds, st.sampled_from(["topk", "int8", "sign", "fp16"]))
+@given(seeds, st.sampled_from(["topk", "int8", "fp4", "fp16"]))
 @settings(max_examples=30)
 def test_without_decay_what_was_sent_and_the_error_are_all_that_was_given(seed: int, name: str) -> None:
     n, rounds = 500, 6
@@ -95,18 +92,12 @@ def test_all_sent_exactly_is_diloco_without_momentum() -> None:
         assert torch.equal(theta, reference)
 
 
-# -- the two means ------------------------------------------------------------------------------------------
+# -- the mean -----------------------------------------------------------------------------------------------
 
 
-def test_a_value_that_was_not_sent_is_a_zero_or_does_not_count() -> None:
+def test_a_value_that_was_not_sent_is_a_zero() -> None:
     sent = [torch.tensor([3.0, 0.0, 0.0]), torch.tensor([1.0, 2.0, 0.0])]
     assert mean_of_all(sent).tolist() == [2, 1, 0]
-    assert mean_of_senders(sent, [each != 0 for each in sent]).tolist() == [2, 2, 0]
-
-
-def test_a_zero_that_was_sent_counts_among_the_senders() -> None:
-    sent = [torch.tensor([0.0]), torch.tensor([2.0])]
-    assert mean_of_senders(sent, [torch.tensor([True]), torch.tensor([True])]).item() == 1
 
 
 @given(seeds, st.lists(st.integers(1, 2**20), min_size=5, max_size=5))
@@ -117,51 +108,6 @@ def test_the_mean_over_all_is_the_owners_to_the_bit(seed: int, weights: list[int
     for weight, vector in zip(weights, sent, strict=True):
         total.add(weight, codec("fp32").encode(vector))
     assert torch.equal(mean_of_all(sent, weights), codec("fp32").decode(total.finish(), 40))
-
-
-@given(seeds)
-@settings(max_examples=30)
-def test_the_means_are_one_where_everybody_sent(seed: int) -> None:
-    sent = list(draws(seed, 4, 40))
-    supports = [torch.ones(40, dtype=torch.bool)] * 4
-    assert torch.equal(mean_of_senders(sent, supports), mean_of_all(sent))
-
-
-# -- bytes --------------------------------------------------------------------------------------------------
-
-
-def test_bytes_per_parameter_are_those_of_the_codec() -> None:
-    assert bytes_per_parameter(codec("fp32"), 4096) == 4
-    assert bytes_per_parameter(codec("topk"), 4096) == 120 / 4096
-    assert bytes_per_parameter(TopK(4, 1), 4) == (8 + 2 + 1) / 4
-
-
-def test_the_union_of_members_has_these_sizes() -> None:
-    assert union_of(2, 4, 1) == Union(1.75, 2)
-    assert union_of(3, 4, 4) == Union(4, 4)
-    for members, greatest in ((1, 64), (8, 512), (100, 4096)):
-        union = union_of(members, 4096, 64)
-        assert union.greatest == greatest
-        assert union.expected == pytest.approx(4096 * (1 - (63 / 64) ** members), rel=1e-12)
-
-
-@given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 64))
-def test_the_union_is_no_less_than_one_members_and_no_more_than_the_greatest(
-    members: int, kept: int, more: int
-) -> None:
-    block = kept + more
-    union = union_of(members, block, kept)
-    assert kept <= union.greatest <= block
-    assert kept - 1e-9 <= union.expected <= union.greatest + 1e-9
-
-
-def test_the_expected_union_is_that_of_independent_values() -> None:
-    """Normal values, so that every place is as likely: within 2% over 64 blocks."""
-    members, block, kept = 6, 256, 16
-    sent = [TopK(block, kept).decode(TopK(block, kept).encode(x), 64 * block) for x in draws(5, members, 64 * block)]
-    union = torch.stack([each != 0 for each in sent]).any(dim=0).sum().item() / 64
-    assert union == pytest.approx(union_of(members, block, kept).expected, rel=0.02)
-    assert union <= union_of(members, block, kept).greatest
 
 
 # -- the method ---------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.node.methods.diloco import DiLoCo, outer_step
-from shoal.node.methods.method import MOMENTUM, PARAMETERS
-from shoal.node.methods.streaming import Streaming, mix, offsets
-from shoal.node.state.layout import Layout
+from shoal.node.training.methods.diloco import DiLoCo, outer_step
+from shoal.node.training.methods.method import MOMENTUM, PARAMETERS
+from shoal.node.training.methods.streaming import Streaming, mix, offsets
+from shoal.node.training.models.layout import Layout
 from tests.unit.methods.mean_kit import Swarm, descent, mean
 
 LR, MU, H, PEERS = 0.7, 0.9, 6, 3

@@ -10,19 +10,19 @@ from typing import Any, cast
 import pytest
 import torch
 
-from shoal.node import room
-from shoal.node.checkpoint.read import Checkpoint
-from shoal.node.home import Home
-from shoal.node.models import naming
-from shoal.node.models.registry import build
-from shoal.node.options import NodeSettings
-from shoal.node.room import Memory, NoRoom, Room
-from shoal.node.run.introduction import Introduction
-from shoal.node.run.remembered import PeerCache
+from shoal.node.base import room
+from shoal.node.base.home import Home
+from shoal.node.base.options import NodeSettings
+from shoal.node.base.room import Memory, NoRoom, Room
+from shoal.node.manifest.introduced import Introduction
+from shoal.node.peers.remembered import PeerCache
+from shoal.node.run import naming
 from shoal.node.run.runs import Runs
-from shoal.protocol.errors import LocalError
-from shoal.protocol.identity import Identity
-from shoal.protocol.network import Network
+from shoal.node.training.checkpoint.read import Checkpoint
+from shoal.node.training.models.registry import build
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
 from tests.hf_kit import CONFIG, TABLE, needs
 from tests.unit.models.test_hf import BERT, manifest
 from tests.unit.models.test_hf import founded as begun
@@ -66,7 +66,9 @@ def runs(tmp_path: Path) -> Runs:
     home = Home(tmp_path / "home").create()
     network = cast(Network, SimpleNamespace(call=None, links=list, remember=lambda peer, addresses: None))
     settings = NodeSettings(home=home.root, data=(data,), share_data=False)
-    return Runs(settings, home, Identity.generate(), network, PeerCache(home.peers), None)
+    discovery = cast(Any, SimpleNamespace(used=None))
+    identity, cache = Identity.generate(), PeerCache(home.peers)
+    return Runs(settings, home, identity, network, cache, None, discovery, {}, lambda addresses: None)
 
 
 def founded(runs: Runs) -> list[Path]:

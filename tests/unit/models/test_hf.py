@@ -11,25 +11,26 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from shoal.node.checkpoint.export import export
-from shoal.node.checkpoint.read import Checkpoint
-from shoal.node.dataset.corpus import Corpus
-from shoal.node.home import Home
-from shoal.node.methods.method import PARAMETERS
-from shoal.node.models import extra, hf, registry
-from shoal.node.models.hf import HfModel, quietly, skeleton
-from shoal.node.models.naming import found
-from shoal.node.spec.manifest import Manifest
-from shoal.node.spec.method import MethodSpec
-from shoal.node.spec.model import HfSpec, LoraSpec
-from shoal.node.spec.tensors import expand
-from shoal.node.state.layout import Layout
-from shoal.node.state.outer import OuterState
-from shoal.node.trainer.evaluate import validation_loss
-from shoal.node.trainer.inner import InnerTrainer
-from shoal.node.trainer.options import TrainerOptions
-from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import PeerId, digest
+from shoal.node.base import extra
+from shoal.node.base.home import Home
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.manifest.model import HfSpec, LoraSpec
+from shoal.node.manifest.tensors import expand
+from shoal.node.run.naming import found
+from shoal.node.training.checkpoint.export import export
+from shoal.node.training.checkpoint.read import Checkpoint
+from shoal.node.training.data.corpus import Corpus
+from shoal.node.training.methods.method import PARAMETERS
+from shoal.node.training.models import hf, hf_kind, registry
+from shoal.node.training.models.hf import HfModel, quietly, skeleton
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.state.outer import OuterState
+from shoal.node.training.trainer.evaluate import validation_loss
+from shoal.node.training.trainer.inner import InnerTrainer
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId, digest
 from tests.hf_kit import TABLE, base_folder, needs
 
 transformers = needs("transformers")
@@ -120,7 +121,7 @@ def test_a_library_that_makes_another_model_is_told_of(tmp_path: Path, monkeypat
     wider = whole.model.model_copy(update={"config": json.dumps({**TABLE, "intermediate_size": 48})})
     with pytest.raises(LocalError, match=r"layers\.0\.mlp\.gate_proj\.weight has shape \(48, 16\), and \(32, 16\)"):
         registry.build(whole.model_copy(update={"model": wider}))
-    monkeypatch.setattr(hf, "fresh", lambda *_: pytest.fail("memory was asked for"))
+    monkeypatch.setattr(hf_kind, "fresh", lambda *_: pytest.fail("memory was asked for"))
     with pytest.raises(LocalError, match=r"layers\.0"):
         registry.build(whole.model_copy(update={"model": wider}))
     with monkeypatch.context() as lesser:
@@ -282,9 +283,9 @@ def test_peft_opens_exported_adapters_with_the_same_logits(tmp_path: Path, base:
     moved = torch.arange(checkpoint.shape.layout.size) % 7 * 0.01
     weights_of(checkpoint).copy_(moved)
     state = checkpoint.committed()
-    from shoal.node.checkpoint.about import About
-    from shoal.node.checkpoint.write import write_checkpoint
     from shoal.node.run.facts import first_base
+    from shoal.node.training.checkpoint.about import About
+    from shoal.node.training.checkpoint.write import write_checkpoint
 
     about = About.of(whole, first_base(whole, ME, state.current.root), (), samples=0, peer=ME, inner_steps=0)
     about = about.model_copy(update={"root": state.current.root.hex()})

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.node.run.founding import check_begins
-from shoal.node.spec.manifest import (
+from shoal.node.manifest.manifest import (
     Manifest,
     check_manifest,
     decode_manifest,
@@ -17,13 +16,14 @@ from shoal.node.spec.manifest import (
     parse_manifest,
     sign_manifest,
 )
-from shoal.node.spec.method import MethodSpec
-from shoal.node.spec.model import HfSpec, LoraSpec, ModelSpec
-from shoal.node.spec.requirements import parameters, requirements
-from shoal.node.spec.tensors import fold
-from shoal.node.spec.toml import dump, with_config
-from shoal.protocol.errors import LocalError, RemoteError
-from shoal.protocol.identity import Identity
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.manifest.model import HfSpec, LoraSpec, ModelSpec
+from shoal.node.manifest.requirements import parameters, requirements
+from shoal.node.manifest.tensors import fold
+from shoal.node.manifest.toml import dump, with_config
+from shoal.node.run.founding import check_begins
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.net.system.identity import Identity
 from tests.hf_kit import CONFIG, TABLE
 
 BUILT_IN = "76423997d54a1bec10a6d3e1f5177c3ff60e901bfa54f96c4652e741f12d20ff"
@@ -97,7 +97,7 @@ def test_a_stranger_cannot_send_what_is_not_canonical() -> None:
 
     import msgpack
 
-    from shoal.protocol.ids import RunId
+    from shoal.protocol.base.ids import RunId
 
     table = msgpack.unpackb(manifest(tensors=TENSORS).canonical())
     table["model"]["config"] = json.dumps(TABLE, indent=1)

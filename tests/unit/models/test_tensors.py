@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shoal.node.spec.tensors import TensorGroup, check_size, expand, first_difference, fold, layer_of, total
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.tensors import TensorGroup, check_size, expand, first_difference, fold, layer_of, total
+from shoal.protocol.base.errors import LocalError
 
 DEEP = {
     "model.embed.weight": (300, 8),

@@ -12,19 +12,18 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from shoal.node.dataset import corpus as corpora
-from shoal.node.dataset import stream as streams
-from shoal.node.dataset import tokens
-from shoal.node.dataset.columns import Columns
-from shoal.node.dataset.corpus import load_corpus, tokenizer_of
-from shoal.node.dataset.store import Store, measure
-from shoal.node.dataset.stream import Stream, is_held_out
-from shoal.node.dataset.tables import rows
-from shoal.node.spec.data import DataSpec, StreamSpec
-from shoal.node.spec.manifest import Manifest, ModelSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.trainer.inner import InnerTrainer
-from shoal.protocol.errors import LocalError, TransportError
+from shoal.node.manifest.data import Columns, DataSpec, StreamSpec
+from shoal.node.manifest.manifest import Manifest, ModelSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.data import corpus as corpora
+from shoal.node.training.data import stream as streams
+from shoal.node.training.data import tokens
+from shoal.node.training.data.corpus import load_corpus, tokenizer_of
+from shoal.node.training.data.store import Store, measure
+from shoal.node.training.data.stream import Stream, is_held_out
+from shoal.node.training.data.tables import rows
+from shoal.node.training.trainer.inner import InnerTrainer
+from shoal.protocol.base.errors import LocalError, TransportError
 from tests.hf_kit import needs
 
 WORDS = [f"word{n}" for n in range(40)]

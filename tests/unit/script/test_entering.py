@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.node.room import Memory, Room
-from shoal.node.script import api
-from shoal.node.script.module import OwnModule
-from shoal.node.spec.fitting import check_fits
-from shoal.node.spec.manifest import parse_manifest
-from shoal.protocol.errors import LocalError
+from shoal.node.base.room import Memory, Room
+from shoal.node.client.script import api
+from shoal.node.client.script.module import OwnModule
+from shoal.node.manifest.fitting import check_fits
+from shoal.node.manifest.manifest import parse_manifest
+from shoal.protocol.base.errors import LocalError
 
 RUN = "ab" * 32
 

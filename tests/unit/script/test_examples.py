@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.script.api import _check_is_for_scripts
-from shoal.protocol.errors import LocalError
+from shoal.node.client.script.api import _check_is_for_scripts
+from shoal.protocol.base.errors import LocalError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "custom_method.py"
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.node.home import Home
-from shoal.node.script.founding import found
-from shoal.node.script.module import OwnModule
-from shoal.protocol.errors import LocalError, TransportError
+from shoal.node.base.home import Home
+from shoal.node.client.script.founding import found
+from shoal.node.client.script.module import OwnModule
+from shoal.protocol.base.errors import LocalError, TransportError
 
 
 @pytest.mark.parametrize(("error", "stays"), [(LocalError("no"), False), (TransportError("no answer"), True)])

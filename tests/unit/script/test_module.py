@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.node.methods.method import PARAMETERS, Answer
-from shoal.node.methods.registry import method_of
-from shoal.node.script.founding import manifest_of
-from shoal.node.script.module import OwnModule
-from shoal.node.spec.custom import CustomSpec
-from shoal.node.spec.manifest import Manifest, decode_manifest, parse_manifest
-from shoal.node.spec.requirements import requirements
-from shoal.node.state.layout import trained
-from shoal.node.up.plan import to_toml
-from shoal.node.worker.moments import moments_size
-from shoal.protocol.errors import LocalError
+from shoal.node.client.script.founding import manifest_of
+from shoal.node.client.script.module import OwnModule
+from shoal.node.client.up.plan import to_toml
+from shoal.node.ipc.vectors import moments_size
+from shoal.node.manifest.custom import CustomSpec
+from shoal.node.manifest.manifest import Manifest, decode_manifest, parse_manifest
+from shoal.node.manifest.requirements import requirements
+from shoal.node.training.methods.method import PARAMETERS, Answer
+from shoal.node.training.methods.registry import method_of
+from shoal.node.training.models.layout import trained
+from shoal.protocol.base.errors import LocalError
 
 
 def net(width: int = 3) -> nn.Sequential:

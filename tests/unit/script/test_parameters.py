@@ -11,18 +11,19 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.node.checkpoint.read import load
-from shoal.node.home import Home
-from shoal.node.methods.registry import method_of, shape_of
-from shoal.node.script.founding import ORIGIN, found, manifest_of
-from shoal.node.script.module import OwnModule
-from shoal.node.spec.custom import CustomSpec
-from shoal.node.spec.manifest import decode_manifest, parse_manifest
-from shoal.node.spec.tensors import expand
-from shoal.node.state.committed import CommittedState
-from shoal.node.state.file import load_state, save_state
-from shoal.node.up.plan import to_toml
-from shoal.protocol.errors import LocalError
+from shoal.node.base.home import Home
+from shoal.node.client.script.founding import ORIGIN, found, manifest_of
+from shoal.node.client.script.module import OwnModule
+from shoal.node.client.up.plan import to_toml
+from shoal.node.manifest.custom import CustomSpec
+from shoal.node.manifest.manifest import decode_manifest, parse_manifest
+from shoal.node.manifest.tensors import expand
+from shoal.node.training.checkpoint.read import load
+from shoal.node.training.methods.registry import method_of
+from shoal.node.training.state.committed import CommittedState
+from shoal.node.training.state.file import load_state, save_state
+from shoal.node.training.state.shape import shape_of
+from shoal.protocol.base.errors import LocalError
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 

@@ -19,18 +19,18 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from shoal.node.methods.diloco import DiLoCo
-from shoal.node.script import attaching
-from shoal.node.script import told as told_of
-from shoal.node.script.api import Run
-from shoal.node.script.module import OwnModule
-from shoal.node.script.session import Progress, Session
-from shoal.node.worker.link import WorkerLink
-from shoal.node.worker.messages import Contribution, Finished, HandIn, Ready, Stop, Train
-from shoal.node.worker.messages import Progress as Report
-from shoal.node.worker.vectors import SharedVectors, Sizes, mark_of
-from shoal.protocol.errors import LocalError, TransportError
-from shoal.protocol.wire import Message
+from shoal.node.client.script import attaching
+from shoal.node.client.script import told as told_of
+from shoal.node.client.script.api import Run
+from shoal.node.client.script.module import OwnModule
+from shoal.node.client.script.session import Progress, Session
+from shoal.node.ipc.link import WorkerLink
+from shoal.node.ipc.messages import Contribution, Finished, HandIn, Ready, Stop, Train
+from shoal.node.ipc.messages import Progress as Report
+from shoal.node.ipc.vectors import SharedVectors, Sizes, mark_of
+from shoal.node.training.methods.diloco import DiLoCo
+from shoal.protocol.base.errors import LocalError, TransportError
+from shoal.protocol.base.wire import Message
 
 BATCH = 10
 
@@ -76,7 +76,8 @@ class Bench:
         self.node.vectors.agreed.array[:] = 5
         own: Any = OwnModule(self.model, self.optimizer)
         link: Any = self.node
-        self.session = Session(told_of.Line(link), own, DiLoCo(3, 0.7, 0.9), BATCH, lambda: None)
+        self.line = told_of.Line(link)
+        self.session = Session(self.line, own, DiLoCo(3, 0.7, 0.9), BATCH, lambda: None)
 
     def step(self) -> None:
         self.optimizer.zero_grad()
@@ -222,7 +223,7 @@ def test_after_the_end_steps_change_nothing(bench: Bench) -> None:
 
 def test_a_node_that_ends_is_named_at_the_next_step(bench: Bench) -> None:
     bench.node.tell(Stop())
-    until(lambda: bench.session._told._lost)
+    until(lambda: not bench.line._reader.is_alive())
     with pytest.raises(TransportError, match="has stopped, or has left this run: start it"):
         bench.step()
 
@@ -270,7 +271,7 @@ def test_whoever_waits_in_a_step_is_told_that_another_thread_has_closed_the_run(
         bench.session.close()
     trainer.join(60)
     assert said == [told_of.CLOSED]
-    assert not bench.session._line._reader.is_alive()
+    assert not bench.line._reader.is_alive()
 
 
 def test_a_wait_that_was_broken_off_goes_on_with_the_next_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,10 +453,10 @@ def test_what_was_wrapped_before_goes_when_its_script_lets_it_go(monkeypatch: py
 
 def test_a_part_that_nobody_has_any_more_is_over(bench: Bench) -> None:
     """As of a function that wraps what it makes, and returns without `close`."""
-    reader, hung_up = bench.session._line._reader, threading.Event()
+    reader, hung_up = bench.line._reader, threading.Event()
     bench.node.close = hung_up.set  # type: ignore[method-assign]
     bench.step()
-    del bench.session
+    del bench.session, bench.line
     gc.collect()
     bench.step()
     assert not hung_up.is_set(), "its optimizer can still be stepped"

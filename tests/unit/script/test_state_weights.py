@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.node.script import state_weights
-from shoal.node.script.module import OwnModule
-from shoal.node.script.stepping import after_each_step
-from shoal.protocol.errors import LocalError
+from shoal.node.client.script import state_weights
+from shoal.node.client.script.module import OwnModule
+from shoal.node.client.script.stepping import after_each_step
+from shoal.protocol.base.errors import LocalError
 from tests.unit.script.own_weights_kit import (
     KINDS,
     SGD,

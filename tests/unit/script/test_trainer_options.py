@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.protocol.errors import LocalError
+from shoal.protocol.base.errors import LocalError
 
 pytest.importorskip("transformers", reason="pip install 'shoal[hf]'")
 pytest.importorskip("accelerate", reason="the Trainer needs it: pip install 'shoal[hf]'")

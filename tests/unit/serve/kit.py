@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shoal.node.serve.batch import Batch, Told
-from shoal.node.serve.chat import PlainChat
-from shoal.node.serve.local import LlamaScorer
-from shoal.node.serve.sampling import Sampling
-from shoal.node.serve.scorer import LogProbs, Piece, Scorer
-from shoal.node.serve.sequence import Delta, Job
-from shoal.node.serve.served import Served
-from shoal.node.serve.text import Bytes
-from shoal.node.spec.manifest import ModelSpec
-from shoal.node.trainer.model import Llama, build
+from shoal.node.inference.chat import PlainChat
+from shoal.node.inference.engine.batch import Batch, Told
+from shoal.node.inference.engine.sequence import Delta, Job, Sampling
+from shoal.node.inference.local import LlamaScorer
+from shoal.node.inference.scorer import LogProbs, Piece, Scorer
+from shoal.node.inference.served import Served
+from shoal.node.manifest.manifest import ModelSpec
+from shoal.node.training.data.text import Bytes
+from shoal.node.training.models.decoder import Llama, build
 
 SPEC = ModelSpec(vocab=256, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=200)
 GREEDY = Sampling(temperature=0.0)

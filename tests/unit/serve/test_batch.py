@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from shoal.node.serve.batch import Batch
-from shoal.node.serve.sampling import Sampling
-from shoal.node.serve.scorer import LogProbs, Piece, SomeFailed
-from shoal.node.serve.text import Bytes
-from shoal.protocol.errors import LocalError, TransportError
+from shoal.node.inference.engine.batch import Batch
+from shoal.node.inference.engine.sequence import Sampling
+from shoal.node.inference.scorer import LogProbs, Piece, SomeFailed
+from shoal.node.training.data.text import Bytes
+from shoal.protocol.base.errors import LocalError, TransportError
 from tests.unit.serve.kit import Collecting, Script, counting, hand_out, job, run, saying
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from shoal.node.serve.body import Body, read_asked
-from shoal.node.serve.faults import UNSUPPORTED, BadRequest
-from shoal.node.serve.images.requests import ImagesAsked
-from shoal.node.serve.requests import ChatAsked, CompletionAsked
+from shoal.node.diffusion.requests import ImagesAsked
+from shoal.node.inference.http.body import Body, read_asked
+from shoal.node.inference.http.faults import UNSUPPORTED, BadRequest
+from shoal.node.inference.http.requests import ChatAsked, CompletionAsked
 
 KINDS: list[tuple[type[Body], dict[str, Any]]] = [
     (CompletionAsked, {"model": "m", "prompt": "a"}),

@@ -12,11 +12,10 @@ import aiohttp
 import openai
 import pytest
 
-from shoal.node.serve.app import Listening, serving
-from shoal.node.serve.body import MAX_NAME, read_asked
-from shoal.node.serve.faults import UNSUPPORTED, BadRequest
-from shoal.node.serve.planning import Plan, plan_chat, plan_completion
-from shoal.node.serve.requests import ChatAsked, CompletionAsked, Prompt
+from shoal.node.inference.http.body import MAX_NAME, read_asked
+from shoal.node.inference.http.faults import UNSUPPORTED, BadRequest
+from shoal.node.inference.http.requests import ChatAsked, CompletionAsked, Plan, Prompt, plan_chat, plan_completion
+from shoal.node.inference.http.server import Listening, serving
 from tests.unit.serve.kit import Script, counting, served
 
 USER: dict[str, Any] = {"role": "user", "content": "ab"}

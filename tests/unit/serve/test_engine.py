@@ -9,13 +9,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from shoal.node.serve.engine import Busy, Engine
-from shoal.node.serve.faults import Stopping
-from shoal.node.serve.scorer import LogProbs, Piece
-from shoal.node.serve.sequence import Delta
-from shoal.node.serve.text import Bytes
-from shoal.node.serve.ticket import Ticket
-from shoal.protocol.errors import TransportError
+from shoal.node.inference.engine.engine import Busy, Engine, Stopping, Ticket
+from shoal.node.inference.engine.sequence import Delta
+from shoal.node.inference.scorer import LogProbs, Piece
+from shoal.node.training.data.text import Bytes
+from shoal.protocol.base.errors import TransportError
 from tests.unit.serve.kit import Script, counting, job
 
 pytestmark = pytest.mark.asyncio

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
 
-from shoal.node.serve.expert import Expert, Stepwise
-from shoal.node.serve.local import PlainScorer
-from shoal.node.serve.scorer import Piece
+from shoal.node.inference.local import PlainScorer
+from shoal.node.inference.scorer import Expert, LogProbs, Piece, Scorer, Weighed
 from tests.unit.serve.kit import llama_scorer, tiny
 from tests.unit.serve.test_local import TOKENS
 
 
 def plain() -> PlainScorer:
     return PlainScorer(tiny(), torch.device("cpu"), vocab=256, limit=200, slots=4, version="v1")
+
+
+class Stepwise:
+    """The dumb expert: any scorer, which is given a piece's tokens one by one."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self.vocab, self.limit, self.slots, self.version = scorer.vocab, scorer.limit, scorer.slots, scorer.version
+
+    def extend(self, pieces: Sequence[Piece]) -> LogProbs:
+        """See Scorer."""
+        return self._scorer.extend(pieces)
+
+    def end(self, slot: int) -> None:
+        """See Scorer."""
+        self._scorer.end(slot)
+
+    def weigh(self, pieces: Sequence[Piece]) -> Weighed:
+        """See Expert."""
+        rows = np.empty((len(pieces), self.vocab), np.float32)
+        within = np.zeros(len(pieces))
+        for place in range(max(len(piece.tokens) for piece in pieces)):
+            still = [number for number, piece in enumerate(pieces) if place < len(piece.tokens)]
+            if place:
+                within[still] += [rows[number, pieces[number].tokens[place]] for number in still]
+            ones = [Piece(pieces[number].slot, (pieces[number].tokens[place],)) for number in still]
+            rows[still] = self._scorer.extend(ones)
+        return Weighed(rows, within)
 
 
 def stepwise() -> Stepwise:

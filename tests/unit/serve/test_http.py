@@ -9,8 +9,8 @@ import socket
 import aiohttp
 import pytest
 
-from shoal.node.serve.app import Listening, listen, serving
-from shoal.protocol.errors import LocalError, TransportError
+from shoal.node.inference.http.server import Listening, listen, serving
+from shoal.protocol.base.errors import LocalError, TransportError
 from tests.unit.serve.kit import Script, counting, served
 
 pytestmark = pytest.mark.asyncio

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.node.models.hf import quietly
-from shoal.node.serve.batch import Batch
-from shoal.node.serve.library import LibraryScorer, library_scorer
-from shoal.node.serve.local import PlainScorer
-from shoal.node.serve.scorer import Piece, Scorer
-from shoal.node.serve.text import Bytes
+from shoal.node.inference.engine.batch import Batch
+from shoal.node.inference.library import LibraryScorer, library_scorer
+from shoal.node.inference.local import PlainScorer
+from shoal.node.inference.scorer import Piece, Scorer
+from shoal.node.training.data.text import Bytes
+from shoal.node.training.models.hf import quietly
 from tests.hf_kit import TABLE, needs
 from tests.unit.serve.kit import Collecting, job, run
 

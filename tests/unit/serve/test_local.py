@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.serve.batch import Batch
-from shoal.node.serve.local import LlamaScorer, PlainScorer
-from shoal.node.serve.sampling import Sampling
-from shoal.node.serve.scorer import Piece, Scorer
-from shoal.node.serve.text import Bytes
-from shoal.node.spec.manifest import ModelSpec
+from shoal.node.inference.engine.batch import Batch
+from shoal.node.inference.engine.sequence import Sampling
+from shoal.node.inference.local import LlamaScorer, PlainScorer
+from shoal.node.inference.scorer import Piece, Scorer
+from shoal.node.manifest.manifest import ModelSpec
+from shoal.node.training.data.text import Bytes
 from tests.unit.serve.kit import SPEC, Collecting, job, llama_scorer, run, tiny
 
 TOKENS = [int(each) for each in torch.randint(0, 256, (200,), generator=torch.Generator().manual_seed(1))]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shoal.node.serve.sampling import Sampler, Sampling, most_probable, nucleus
-from shoal.protocol.errors import LocalError
+from shoal.node.inference.engine.sequence import Sampler, Sampling, most_probable, nucleus
+from shoal.protocol.base.errors import LocalError
 
 SHARES = np.array([0.5, 0.25, 0.15, 0.1])
 SCORES = np.log(SHARES).astype(np.float32)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,30 +14,29 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.checkpoint.about import MODEL
-from shoal.node.checkpoint.export import export
-from shoal.node.cli import main
-from shoal.node.home import Home
-from shoal.node.models.hf import quietly
-from shoal.node.models.naming import found
-from shoal.node.serve.chat import PlainChat
-from shoal.node.serve.images.source import is_of_pictures
-from shoal.node.serve.library import LibraryScorer
-from shoal.node.serve.local import LlamaScorer
-from shoal.node.serve.planning import plan_chat, plan_completion
-from shoal.node.serve.requests import ChatAsked, CompletionAsked
-from shoal.node.serve.sampling import Sampling
-from shoal.node.serve.scorer import Piece
-from shoal.node.serve.served import Choices, Served
-from shoal.node.serve.settings import Settings
-from shoal.node.serve.source import open_source
-from shoal.node.serve.text import Bytes, Tokenized
-from shoal.node.serve.writing import write as write_text
-from shoal.node.spec.data import DataSpec
-from shoal.node.spec.manifest import Manifest, ModelSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.spec.model import HfSpec, LoraSpec
-from shoal.protocol.errors import LocalError
+from shoal.node.base.home import Home
+from shoal.node.client.cli import main
+from shoal.node.inference.chat import PlainChat
+from shoal.node.inference.engine.batch import write as write_text
+from shoal.node.inference.engine.sequence import Sampling
+from shoal.node.inference.ensemble.table import is_of_pictures
+from shoal.node.inference.folder import Settings
+from shoal.node.inference.http.requests import ChatAsked, CompletionAsked, plan_chat, plan_completion
+from shoal.node.inference.library import LibraryScorer
+from shoal.node.inference.local import LlamaScorer
+from shoal.node.inference.scorer import Piece
+from shoal.node.inference.served import Choices, Served
+from shoal.node.inference.source import open_source
+from shoal.node.manifest.data import DataSpec
+from shoal.node.manifest.manifest import Manifest, ModelSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.manifest.model import HfSpec, LoraSpec
+from shoal.node.run.naming import found
+from shoal.node.training.checkpoint.about import MODEL
+from shoal.node.training.checkpoint.export import export
+from shoal.node.training.data.text import Bytes, Tokenized
+from shoal.node.training.models.hf import quietly
+from shoal.protocol.base.errors import LocalError
 from tests.hf_kit import TABLE, base_folder, needs
 from tests.unit.checkpoint_kit import ME, write
 from tests.unit.serve.kit import GREEDY
@@ -72,7 +71,7 @@ def test_a_checkpoint_and_its_export_are_the_same_model(tmp_path: Path) -> None:
     assert isinstance(exported.scorer, LlamaScorer), "our own decoder needs no library"
     np.testing.assert_array_equal(scores(run), scores(exported))
     assert (run.scorer.limit, run.scorer.vocab, exported.scorer.limit) == (64, 256, 64)
-    assert isinstance(exported.codec, Bytes)
+    assert isinstance(exported.vocabulary, Bytes)
 
 
 def test_the_library_opens_our_export_to_the_same_scores(tmp_path: Path) -> None:
@@ -118,9 +117,9 @@ def test_a_runs_tokenizer_is_found_or_asked_for(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="--tokenizer"):
         opened(path)
     served = opened(path, str(tokenizer(tmp_path)))
-    assert isinstance(served.codec, Tokenized)
-    assert served.codec.encode("two sheep") == [2, 3]
-    assert served.codec.ends == {0}
+    assert isinstance(served.vocabulary, Tokenized)
+    assert served.vocabulary.encode("two sheep") == [2, 3]
+    assert served.vocabulary.ends == {0}
     with pytest.raises(LocalError, match="are bytes"):
         opened(write(tmp_path / "bytes", 4, RUN), str(tmp_path / "tokenizer.json"))
 
@@ -210,7 +209,7 @@ def test_a_text_ends_at_every_token_that_a_file_of_the_folder_names(tmp_path: Pa
         file = folder / place.partition(" ")[0]
         before = json.loads(file.read_text()) if file.exists() else {}
         file.write_text(json.dumps(before | WHERE[place]))
-    assert opened(folder).codec.ends == ends
+    assert opened(folder).vocabulary.ends == ends
 
 
 @pytest.mark.parametrize("form", ["a string", "one of several by name", "a file"])
@@ -223,7 +222,7 @@ def test_an_answer_ends_where_the_template_ends_a_turn(tmp_path: Path, form: str
     with_config(folder, eos_token_id=6)
     served = opened(folder)
     assert served.chat.prompt([{"role": "user", "content": "two"}]) == "<4>user two <5>\n<4>assistant"
-    assert served.codec.ends == {5, 6, 7}
+    assert served.vocabulary.ends == {5, 6, 7}
 
 
 def templated(folder: Path, template: Any, **settings: object) -> Path:
@@ -269,7 +268,7 @@ ENDS_OF_TURNS: dict[str, tuple[str, set[int]]] = {
 def test_the_end_of_a_turn_is_what_stands_behind_an_answer(tmp_path: Path, form: str) -> None:
     template, ends = ENDS_OF_TURNS[form]
     served = opened(templated(tmp_path / "model", template))
-    assert served.codec.ends == ends
+    assert served.vocabulary.ends == ends
     said = [{"role": "system", "content": "one"}, {"role": "user", "content": "two"}]
     assert "two" in served.chat.prompt(said).lower()
 
@@ -285,7 +284,7 @@ ENDS_WITHOUT_TOKENS = {
 def test_without_a_token_a_turn_ends_where_the_template_goes_on(tmp_path: Path, form: str) -> None:
     template, stop = ENDS_WITHOUT_TOKENS[form]
     served = opened(templated(tmp_path / "model", template))
-    assert served.codec.ends == set()
+    assert served.vocabulary.ends == set()
     assert served.chat.stops == (stop,)
 
 
@@ -295,7 +294,7 @@ def test_where_messages_follow_each_other_with_nothing_between_there_is_no_end(t
 
 def test_characters_that_a_template_writes_as_halves_are_whole(tmp_path: Path) -> None:
     served = opened(templated(tmp_path / "model", EACH + r"{{ '\ud83d\ude00\ud83d' }}{{ m.content }}<5>{% endfor %}"))
-    assert served.codec.ends == {5}
+    assert served.vocabulary.ends == {5}
     assert served.chat.prompt(MESSAGES) == "\U0001f600\ufffdtwo<5>"
 
 
@@ -305,9 +304,9 @@ def test_what_begins_a_text_is_known_by_its_number_too(tmp_path: Path, file: str
     with_config(folder, bos_token_id=None)
     before = json.loads((folder / file).read_text())
     (folder / file).write_text(json.dumps(before | {"bos_token_id": 4}))
-    assert opened(folder).codec.ends == set()
+    assert opened(folder).vocabulary.ends == set()
     (folder / file).write_text(json.dumps(before | {"bos_token_id": 5}))
-    assert opened(folder).codec.ends == {4}
+    assert opened(folder).vocabulary.ends == {4}
 
 
 BROKEN = {
@@ -356,7 +355,7 @@ def test_templates_of_which_none_is_the_usual_are_named(tmp_path: Path, caplog: 
 def test_a_template_may_be_its_processors(tmp_path: Path) -> None:
     folder = numbered(tmp_path / "model")
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": EACH + "{{ m.content }}<5>{% endfor %}"}))
-    assert opened(folder).codec.ends == {5}
+    assert opened(folder).vocabulary.ends == {5}
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": ""}))
     with pytest.raises(LocalError, match=r"chat_template\.json holds no template"):
         opened(folder)
@@ -364,7 +363,7 @@ def test_a_template_may_be_its_processors(tmp_path: Path) -> None:
 
 def test_a_template_that_is_not_used_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = templated(tmp_path / "model", TEMPLATE)
-    assert isinstance(opened(folder, "bytes").codec, Bytes)
+    assert isinstance(opened(folder, "bytes").vocabulary, Bytes)
     assert "tokenizer_config.json" in caplog.text
     assert "is not used" in caplog.text
 
@@ -448,7 +447,7 @@ def test_tokens_that_nobody_has_named(tmp_path: Path) -> None:
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
     with pytest.raises(LocalError, match="300 tokens: name a tokenizer"):
         opened(tmp_path / "model")
-    assert isinstance(opened(tmp_path / "model", "bytes").codec, Bytes)
+    assert isinstance(opened(tmp_path / "model", "bytes").vocabulary, Bytes)
 
 
 def test_a_text_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
@@ -469,14 +468,19 @@ def test_a_text_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("given", [["-"], [b"caf\xe9"], ["caf", "--stop", b"\xe9"]], ids=["pipe", "argument", "stop"])
-def test_what_is_no_text_is_refused_in_a_sentence(tmp_path: Path, given: list[str | bytes]) -> None:
+def test_what_is_no_text_is_refused_in_a_sentence(
+    tmp_path: Path, given: list[str | bytes], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes come as Python hands them on: arguments with surrogates, and a strict stdin where the locale is not C."""
     export(write(tmp_path, 4, RUN), tmp_path / "exported")
-    command = [sys.executable, "-m", "shoal.node", "generate", str(tmp_path / "exported"), *given]
-    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}  # as where the locale is not C
-    ended = subprocess.run(command, input=b"caf\xe9", capture_output=True, env=environment, timeout=120, check=False)
-    assert ended.returncode == 1
-    assert b"because of a byte 0xe9" in ended.stderr
-    assert b"Traceback" not in ended.stderr
+    monkeypatch.setattr(sys, "argv", ["shoal", "generate", str(tmp_path / "exported"), *map(os.fsdecode, given)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), "utf-8", "strict"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert "because of a byte 0xe9" in said
+    assert said.count("\n") == 1
 
 
 def test_a_config_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:

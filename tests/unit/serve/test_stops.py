@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.serve.stops import Stops
+from shoal.node.inference.engine.sequence import Stops
 
 LETTERS = st.text("ab", max_size=24)
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.serve.text import Bytes, Tokenized
-from shoal.node.serve.writers import HOLE
-from shoal.protocol.errors import LocalError
+from shoal.node.training.data.text import HOLE, Bytes, Tokenized
+from shoal.protocol.base.errors import LocalError
 from tests.hf_kit import needs
 
 TEXTS = ["sheep", "zażółć gęślą jaźń", "羊が三匹 🐑🐑🐑", "a\u0301 e\u0301 👩‍👩‍👧", " ", "line\n\n two   three"]
@@ -48,14 +47,14 @@ def byte_fallback() -> Tokenized:
 
 
 @pytest.fixture(params=["bytes", "byte_level", "byte_fallback"], scope="module")
-def codec(request: pytest.FixtureRequest) -> Any:
+def vocabulary(request: pytest.FixtureRequest) -> Any:
     return Bytes() if request.param == "bytes" else globals()[request.param]()
 
 
 @pytest.mark.parametrize("text", [*TEXTS, " ".join(TEXTS) * 3, "🐑" * 40])
-def test_a_text_comes_back_by_whole_characters(codec: Any, text: str) -> None:
-    writer = codec.writer()
-    parts = [writer.push(token) for token in codec.encode(text)]
+def test_a_text_comes_back_by_whole_characters(vocabulary: Any, text: str) -> None:
+    writer = vocabulary.writer()
+    parts = [writer.push(token) for token in vocabulary.encode(text)]
     assert HOLE not in "".join(parts), "half a character has gone out"
     assert "".join(parts) == text
     assert writer.flush() == ""
@@ -63,17 +62,17 @@ def test_a_text_comes_back_by_whole_characters(codec: Any, text: str) -> None:
     assert max(map(len, silent)) <= 6, "it comes as it is made"
 
 
-def test_what_never_becomes_a_character_comes_as_a_hole(codec: Any) -> None:
-    writer = codec.writer()
-    tokens = codec.encode("x🜂")
+def test_what_never_becomes_a_character_comes_as_a_hole(vocabulary: Any) -> None:
+    writer = vocabulary.writer()
+    tokens = vocabulary.encode("x🜂")
     assert "".join(writer.push(token) for token in tokens[:-1]) == "x"
     assert set(writer.flush()) == {HOLE}
     assert writer.flush() == ""
 
 
-def test_a_text_of_nothing_but_halves_is_not_held_for_ever(codec: Any) -> None:
-    writer = codec.writer()
-    half = codec.encode("🜂")[-1]
+def test_a_text_of_nothing_but_halves_is_not_held_for_ever(vocabulary: Any) -> None:
+    writer = vocabulary.writer()
+    half = vocabulary.encode("🜂")[-1]
     parts = [writer.push(half) for _ in range(100)]
     assert len("".join(parts)) > 80
 
@@ -90,11 +89,11 @@ LEVEL, FALLBACK = byte_level(), byte_fallback()
 
 
 @pytest.mark.parametrize("before", ["", "a", "a sheep", "x", "🜂", "a🜂s", "a sheep sheep sheep a a"])
-def test_a_text_goes_on_from_what_was_before_it(codec: Any, before: str) -> None:
+def test_a_text_goes_on_from_what_was_before_it(vocabulary: Any, before: str) -> None:
     text = " a sheep 🜂 a"
-    tokens = codec.encode(before)
-    added = codec.encode(before + text)[len(tokens) :]
-    writer = codec.writer(tokens)
+    tokens = vocabulary.encode(before)
+    added = vocabulary.encode(before + text)[len(tokens) :]
+    writer = vocabulary.writer(tokens)
     out = "".join(writer.push(token) for token in added) + writer.flush()
     assert out == text
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.spec.manifest import ModelSpec
-from shoal.node.trainer.device import mixed_precision
-from shoal.node.trainer.flops import flops_per_token, utilization
-from shoal.node.trainer.peak import peak_flops
+from shoal.node.manifest.manifest import ModelSpec
+from shoal.node.training.models.llama import LlamaKind
+from shoal.node.training.trainer.device import mixed_precision, peak_flops
+from shoal.node.training.trainer.inner import InnerTrainer
+from tests.unit.lab.lab_kit import CORPUS, TINY
 
 # By hand, dim 128, 4 layers, 4 heads, 2 key-value heads, hidden 384, context 128, 256 tokens, tied:
 #   attention 128 * 128 (q) + 2 * 128 * 64 (k, v) + 128 * 128 (o)   =  49,152
@@ -21,16 +22,18 @@ BUILT_IN = 5_708_544
 
 
 def test_flops_of_a_token_as_counted_by_hand() -> None:
-    assert flops_per_token(ModelSpec()) == BUILT_IN
+    assert LlamaKind().flops_per_token(ModelSpec()) == BUILT_IN
 
 
 def test_an_embedding_that_is_only_looked_up_costs_nothing() -> None:
-    assert flops_per_token(ModelSpec(tied=False)) == BUILT_IN
+    assert LlamaKind().flops_per_token(ModelSpec(tied=False)) == BUILT_IN
 
 
 def test_utilization_is_what_is_needed_by_what_is_possible() -> None:
-    assert utilization(BUILT_IN, 1000.0, 4 * 1000.0 * BUILT_IN) == 0.25
-    assert utilization(BUILT_IN, 1000.0, None) is None
+    assert isinstance(TINY.model, ModelSpec)
+    flops = LlamaKind().flops_per_token(TINY.model)
+    assert InnerTrainer(TINY, CORPUS, peak=4 * 1000.0 * flops).flops_utilization(1000.0) == 0.25
+    assert InnerTrainer(TINY, CORPUS, peak=None).flops_utilization(1000.0) is None
 
 
 @pytest.mark.parametrize(("name", "peak"), [("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA GeForce RTX 4090", 165.2e12)])

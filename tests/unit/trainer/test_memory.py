@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.node.room import is_out_of_memory
-from shoal.node.trainer.recorded_step import NotRecordedError
+from shoal.node.base.room import is_out_of_memory
+from shoal.node.training.trainer.recorded_step import NotRecordedError
 
 WANTS = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
@@ -49,14 +49,14 @@ def test_nothing_else_is(error: BaseException | None) -> None:
 SCRIPT = """
     import resource, sys
     import torch
-    from shoal.node.trainer.inner import InnerTrainer
-    from shoal.node.spec.manifest import Manifest, ModelSpec
-    from shoal.node.spec.method import MethodSpec
+    from shoal.node.training.trainer.inner import InnerTrainer
+    from shoal.node.manifest.manifest import Manifest, ModelSpec
+    from shoal.node.manifest.method import MethodSpec
     from tests.unit.test_inner import CORPUS
 
     torch.set_num_threads(1)
     model = ModelSpec(vocab=4096, dim=8, layers=1, heads=1, kv_heads=1, hidden=8, context=64)
-    one = InnerTrainer(Manifest(name="wide", model=model, method=MethodSpec(batch=256, inner_steps=2)), CORPUS)
+    one = InnerTrainer(Manifest(name="wide", model=model, method=MethodSpec(batch=128, inner_steps=1)), CORPUS)
     pages = int(open("/proc/self/statm").read().split()[0])
     limit = pages * resource.getpagesize() + (60 << 20)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.spec.manifest import ModelSpec
-from shoal.node.trainer.model import build
-from shoal.node.trainer.optimizers import can_be_recorded, make_optimizers
-from shoal.protocol.errors import LocalError
+from shoal.node.manifest.manifest import ModelSpec
+from shoal.node.training.models.decoder import build
+from shoal.node.training.trainer.optimizers import can_be_recorded, make_optimizers
+from shoal.protocol.base.errors import LocalError
 from tests.unit.trainer.trainer_kit import MODEL, manifest, stored, trainer, weights
 
 CPU = torch.device("cpu")

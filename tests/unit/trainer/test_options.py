@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.node.trainer.options import TrainerOptions
+from shoal.node.base.step_options import TrainerOptions
 
 
 def test_a_whole_batch_is_worked_on_at_once_unless_the_owner_says_otherwise() -> None:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.dataset.lanes import lane_batch
-from shoal.node.models.registry import build
-from shoal.node.trainer.inner import InnerTrainer
-from shoal.node.trainer.optimizers import adamw, set_rate
-from shoal.node.trainer.options import TrainerOptions
-from shoal.node.trainer.schedule import rate
-from shoal.protocol.errors import LocalError
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.training.data.lanes import lane_batch
+from shoal.node.training.methods.schedule import rate
+from shoal.node.training.models.registry import build
+from shoal.node.training.trainer.inner import InnerTrainer
+from shoal.node.training.trainer.optimizers import adamw, set_rate
+from shoal.protocol.base.errors import LocalError
 from tests.unit.test_inner import TEXT
 from tests.unit.trainer.trainer_kit import BATCH, MODEL, SmallMemory, gradient, manifest, stored, trainer, weights
 

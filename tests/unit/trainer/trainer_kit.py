@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.node.spec.manifest import Manifest, ModelSpec
-from shoal.node.spec.method import MethodSpec
-from shoal.node.trainer.inner import InnerTrainer
-from shoal.node.trainer.options import TrainerOptions
-from shoal.node.worker.moments import moments_size
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.ipc.vectors import moments_size
+from shoal.node.manifest.manifest import Manifest, ModelSpec
+from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.trainer.inner import InnerTrainer
 from tests.unit.test_inner import CORPUS
 
 MODEL = ModelSpec(dim=16, layers=2, heads=2, kv_heads=1, hidden=24, context=16)

@@ -13,14 +13,13 @@ from blake3 import blake3
 from safetensors.torch import save_file
 from torch import Tensor
 
-from shoal.node.serve.ensemble.ensemble import Ensemble
-from shoal.node.serve.ensemble.panel import Member, Panel
-from shoal.node.serve.expert import Expert, Weighed
-from shoal.node.serve.local import LlamaScorer
-from shoal.node.serve.scorer import LogProbs, Piece
-from shoal.node.spec.model import ModelSpec
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.model import build
+from shoal.node.inference.ensemble.ensemble import Ensemble
+from shoal.node.inference.ensemble.panel import Member, Panel
+from shoal.node.inference.local import LlamaScorer
+from shoal.node.inference.scorer import Expert, LogProbs, Piece, Weighed
+from shoal.node.manifest.model import ModelSpec
+from shoal.node.training.models.decoder import build
+from shoal.node.training.models.layout import Layout
 
 VOCAB = 256
 SMALL = ModelSpec(vocab=VOCAB, dim=16, layers=1, heads=2, kv_heads=1, hidden=16, context=64)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.serve.ensemble.belief import Belief
+from shoal.node.inference.ensemble.belief import Belief
 
 TWO, THREE = (torch.tensor([1 / n] * n, dtype=torch.float64).log() for n in (2, 3))
 

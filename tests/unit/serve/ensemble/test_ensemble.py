@@ -11,13 +11,12 @@ import torch
 
 from shoal.node.experts.evaluation import ensemble_loss, scores
 from shoal.node.experts.posterior import uniform
-from shoal.node.serve.batch import Batch
-from shoal.node.serve.ensemble.ensemble import Ensemble
-from shoal.node.serve.expert import Expert, Weighed
-from shoal.node.serve.scorer import Piece, Scorer, SomeFailed
-from shoal.node.serve.text import Bytes
-from shoal.node.trainer.model import build
-from shoal.protocol.errors import LocalError, RemoteError, ShoalError, TransportError
+from shoal.node.inference.engine.batch import Batch
+from shoal.node.inference.ensemble.ensemble import Ensemble
+from shoal.node.inference.scorer import Expert, Piece, Scorer, SomeFailed, Weighed
+from shoal.node.training.data.text import Bytes
+from shoal.node.training.models.decoder import build
+from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
 from tests.unit.serve.ensemble.kit import OTHER, SMALL, Unigram, ensemble, panel, tiny_expert
 from tests.unit.serve.kit import Collecting, job, run
 

@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.asking.sources import File, Node, Part, Sources
-from shoal.node.home import Home
-from shoal.node.serve.ensemble import family as module
-from shoal.node.serve.ensemble.ensemble import Ensemble
-from shoal.node.serve.ensemble.family import FamilyLoader, open_family
-from shoal.node.serve.ensemble.prior import foreseen
-from shoal.node.serve.ensemble.weights import expert_of
-from shoal.node.serve.expert import Weighed
-from shoal.node.serve.scorer import Piece
-from shoal.node.serve.served import Choices
-from shoal.node.spec.manifest import load_manifest, parse_manifest
-from shoal.protocol.errors import LocalError, TransportError
-from shoal.protocol.ids import PeerId
+from shoal.node.base.home import Home
+from shoal.node.inference.ensemble import family as module
+from shoal.node.inference.ensemble.ensemble import Ensemble
+from shoal.node.inference.ensemble.family import FamilyLoader, open_family
+from shoal.node.inference.ensemble.panel import foreseen
+from shoal.node.inference.models import expert_of
+from shoal.node.inference.remote.sources import File, Node, Part, Sources
+from shoal.node.inference.scorer import Piece, Weighed
+from shoal.node.inference.served import Choices
+from shoal.node.manifest.manifest import load_manifest, parse_manifest
+from shoal.protocol.base.errors import LocalError, TransportError
+from shoal.protocol.base.ids import PeerId
 from tests.integration.asking_kit import TINY, text_of
 from tests.unit.serve.ensemble.kit import Unigram, theta, write_file
 

@@ -13,21 +13,21 @@ import torch
 from blake3 import blake3
 from safetensors.torch import save_file
 
-from shoal.node.checkpoint.read import load
 from shoal.node.experts.evaluation import prior_of, scores
 from shoal.node.experts.merging import average, pcb
 from shoal.node.experts.seeds import seeded
-from shoal.node.serve.ensemble.branching import write_merge
-from shoal.node.serve.ensemble.ensemble import Ensemble
-from shoal.node.serve.scorer import Piece
-from shoal.node.serve.served import Choices, Served
-from shoal.node.serve.source import open_source
-from shoal.node.serve.text import Bytes, Tokenized
-from shoal.node.serve.writing import write
-from shoal.node.spec.manifest import Manifest
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.model import Llama, build
-from shoal.protocol.errors import LocalError
+from shoal.node.inference.engine.batch import write
+from shoal.node.inference.ensemble.ensemble import Ensemble
+from shoal.node.inference.ensemble.folder import write_merge
+from shoal.node.inference.scorer import Piece
+from shoal.node.inference.served import Choices, Served
+from shoal.node.inference.source import open_source
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.training.checkpoint.read import load
+from shoal.node.training.data.text import Bytes, Tokenized
+from shoal.node.training.models.decoder import Llama, build
+from shoal.node.training.models.layout import Layout
+from shoal.protocol.base.errors import LocalError
 from tests.unit.models.test_tokens import tokenizer
 from tests.unit.serve.ensemble.kit import OTHER, SMALL, theta, write_experts, write_file
 from tests.unit.serve.ensemble.test_ensemble import TOKENS, rows_of
@@ -160,17 +160,19 @@ def told(folder: Path, **tokens: str) -> None:
 def test_the_table_says_what_a_token_is(folder: Path, tmp_path: Path) -> None:
     wide = SMALL.model_copy(update={"vocab": 300})
     told(write_experts(tmp_path / "wide", {"a": (1, wide)}), kind="bytes")
-    assert isinstance(opened(tmp_path / "wide").codec, Bytes), "of a larger vocabulary than it needs"
+    assert isinstance(opened(tmp_path / "wide").vocabulary, Bytes), "of a larger vocabulary than it needs"
     content = tokenizer(folder).read_bytes()
-    assert isinstance(opened(folder).codec, Tokenized), "a folder that does not say has what lies there"
+    assert isinstance(opened(folder).vocabulary, Tokenized), "a folder that does not say has what lies there"
     given = {"kind": "tokenizer", "name": "tokenizer.json", "end_of_text": "<end>"}
     told(folder, **given, blake3=blake3(content).hexdigest())
-    codec = opened(folder).codec
-    assert (codec.ends, codec.encode("word3 word4")) == (frozenset({1}), [5, 6])
+    vocabulary = opened(folder).vocabulary
+    assert (vocabulary.ends, vocabulary.encode("word3 word4")) == (frozenset({1}), [5, 6])
     (folder / "tokenizer.json").write_bytes(content + b" ")
     with pytest.raises(LocalError, match="is not the tokenizer of these experts"):
         opened(folder)
-    assert opened(folder, tokenizer=str(folder / "tokenizer.json")).codec.ends == {1}, "an owner may choose another"
+    assert opened(folder, tokenizer=str(folder / "tokenizer.json")).vocabulary.ends == {1}, (
+        "an owner may choose another"
+    )
     (folder / "tokenizer.json").unlink()
     with pytest.raises(LocalError, match="name the one of the family's data with --tokenizer"):
         opened(folder)

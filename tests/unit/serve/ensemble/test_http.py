@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from shoal.node.serve.app import Listening, serving
-from shoal.protocol.errors import LocalError, TransportError
+from shoal.node.inference.http.server import Listening, serving
+from shoal.protocol.base.errors import LocalError, TransportError
 from tests.unit.serve.ensemble.kit import Unigram, ensemble
 from tests.unit.serve.ensemble.test_ensemble import failing_at
 from tests.unit.serve.kit import served

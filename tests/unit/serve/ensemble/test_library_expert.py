@@ -13,14 +13,15 @@ from safetensors.torch import save_file
 
 from shoal.node.experts.evaluation import ensemble_loss, scores
 from shoal.node.experts.posterior import uniform
-from shoal.node.models.hf import HfModel, fresh
-from shoal.node.models.naming import complete
-from shoal.node.serve.served import Choices
-from shoal.node.serve.source import open_source
-from shoal.node.spec.model import HfSpec, LoraSpec
-from shoal.node.state.layout import Layout
-from shoal.node.trainer.model import build
-from shoal.protocol.errors import LocalError
+from shoal.node.inference.served import Choices
+from shoal.node.inference.source import open_source
+from shoal.node.manifest.model import HfSpec, LoraSpec
+from shoal.node.run.naming import complete
+from shoal.node.training.models.decoder import build
+from shoal.node.training.models.hf import HfModel
+from shoal.node.training.models.hf_kind import fresh
+from shoal.node.training.models.layout import Layout
+from shoal.protocol.base.errors import LocalError
 from tests.hf_kit import TABLE, needs
 from tests.unit.serve.ensemble.kit import SMALL, write_experts
 from tests.unit.serve.ensemble.test_ensemble import TOKENS, rows_of

@@ -12,10 +12,10 @@ import pytest
 import torch
 from blake3 import blake3
 
-from shoal.node.checkpoint.write import write_tensors
-from shoal.node.models.registry import layout_of
-from shoal.node.serve.images.canvas import Canvas
-from shoal.node.spec.flow import FlowSpec, RouterSpec
+from shoal.node.diffusion.painter import Canvas
+from shoal.node.manifest.flow import FlowSpec, RouterSpec
+from shoal.node.training.models.registry import layout_of
+from shoal.node.training.models.tensor_file import write_tensors
 
 FLOW = FlowSpec(name="flow", side=4, classes=10, width=16, layers=1, hidden=24)
 ROUTER = RouterSpec(name="router", side=4, classes=10, width=16, layers=1, hidden=24, experts=3)

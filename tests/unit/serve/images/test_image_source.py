@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.node.diffusion.painting import noise, paint
-from shoal.node.serve.images.app import write
-from shoal.node.serve.images.prompt import class_of
-from shoal.node.serve.images.source import Gallery, is_of_pictures
-from shoal.node.serve.served import Choices
-from shoal.protocol.errors import LocalError
+from shoal.node.diffusion.gallery import Gallery
+from shoal.node.diffusion.mixture import noise, paint
+from shoal.node.diffusion.requests import class_of
+from shoal.node.diffusion.server import write
+from shoal.node.inference.ensemble.table import is_of_pictures
+from shoal.node.inference.served import Choices
+from shoal.protocol.base.errors import LocalError
 from tests.unit.serve.images.gallery_kit import FLOW, write_gallery, write_table
 
 CHOICES = Choices(device="cpu", threads=1)

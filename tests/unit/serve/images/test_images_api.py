@@ -16,10 +16,10 @@ import pytest
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
-from shoal.node.serve.app import Listening
-from shoal.node.serve.images.app import serving
-from shoal.node.serve.images.source import Gallery
-from shoal.node.serve.served import Choices
+from shoal.node.diffusion.gallery import Gallery
+from shoal.node.diffusion.server import serving
+from shoal.node.inference.http.server import Listening
+from shoal.node.inference.served import Choices
 from tests.unit.serve.images.gallery_kit import Brush, write_gallery
 
 

@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.node.diffusion.painting import noise, paint
-from shoal.node.serve.faults import Stopping
-from shoal.node.serve.images.canvas import Canvas, Order
-from shoal.node.serve.images.painter import Painted, Painter
-from shoal.node.serve.images.panel import PicturePanel
-from shoal.node.serve.images.source import Gallery
-from shoal.node.serve.served import Choices
-from shoal.protocol.errors import LocalError
+from shoal.node.diffusion.gallery import Gallery, PicturePanel
+from shoal.node.diffusion.mixture import noise, paint
+from shoal.node.diffusion.painter import Canvas, Order, Painted, Painter
+from shoal.node.inference.engine.engine import Stopping
+from shoal.node.inference.served import Choices
+from shoal.protocol.base.errors import LocalError
 from tests.unit.serve.images.gallery_kit import FLOW, Brush, write_gallery
 
 CHOICES = Choices(device="cpu", threads=1)

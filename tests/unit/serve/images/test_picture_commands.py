@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.cli import main
-from shoal.node.exits import Exit
+from shoal.node.base.exits import Exit
+from shoal.node.client.cli import main
 from tests.unit.serve.images.gallery_kit import write_gallery
 
 Shoal = Callable[..., tuple[int, str]]
@@ -23,7 +23,7 @@ def shoal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     async def served(*_: object) -> None:
         print("it would be served")
 
-    monkeypatch.setattr("shoal.node.serve.images.app.serve", served)
+    monkeypatch.setattr("shoal.node.diffusion.server.serve", served)
 
     def run(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["shoal", *arguments])

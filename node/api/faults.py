@@ -1,0 +1,61 @@
+"""What an error of the API says: whose fault it was, over HTTP and back.
+
+{"error": "a sentence", "blame": "caller" | "peer" | "network" | "machine" | "node"}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shoal.node.base.room import NoRoom
+from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
+
+MIN_PREFIX = 8  # hex characters of a run id: short enough to type, long enough not to collide
+
+
+class UnknownRun(LocalError):
+    """The caller named a run that this node does not have, or by a name that fits several."""
+
+
+class UnknownRound(LocalError):
+    """The caller named a round of which this node keeps nothing."""
+
+
+FAULTS: Mapping[type[ShoalError], tuple[int, str]] = {  # the first that fits: status, and whose fault it is
+    UnknownRun: (404, "caller"),
+    UnknownRound: (404, "caller"),
+    RemoteError: (502, "peer"),
+    TransportError: (502, "network"),
+    NoRoom: (507, "machine"),
+    ShoalError: (400, "caller"),
+}
+
+
+def fault_of(error: ShoalError) -> tuple[int, str]:
+    """The status of an error's answer, and whom it blames."""
+    return next(fault for kind, fault in FAULTS.items() if isinstance(error, kind))
+
+
+def error_of(message: str, blame: object) -> ShoalError:
+    """The same on the caller's side: what was its own fault is a LocalError."""
+    kinds: dict[object, type[ShoalError]] = {"peer": RemoteError, "network": TransportError}
+    return kinds.get(blame, LocalError)(message)
+
+
+def find_run(wanted: str, known: Mapping[str, str], kind: str = "run") -> str:
+    """The id that `wanted` means among `known` (id in hex -> name), all of a `kind`; UnknownRun if none or several."""
+    if wanted in known:
+        return wanted
+    lowered = wanted.lower()
+    found = [run for run, name in known.items() if name == wanted]
+    if len(wanted) >= MIN_PREFIX:
+        found += [run for run, name in known.items() if run.startswith(lowered) and name != wanted]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UnknownRun(f"'{wanted}' means several runs: {_listing(found, known)}; give more of the id")
+    raise UnknownRun(f"this node is in no {kind} '{wanted}'; it is in {_listing(list(known), known) or 'none'}")
+
+
+def _listing(runs: list[str], known: Mapping[str, str]) -> str:
+    return ", ".join(f"{run[:MIN_PREFIX]} ({known[run]})" for run in runs)

@@ -1,0 +1,89 @@
+"""Errors as JSON that says whose fault they are, and the headers that every answer carries.
+
+The content security policy lets the page load what this node serves, and nothing else: no inline script or style, no
+other host, no frame around it. It is the same for every answer, so that no answer can be made into a page.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from shoal.node.api.faults import fault_of
+from shoal.node.base.refusals import refusal
+from shoal.node.base.room import NoRoom
+from shoal.protocol.base.errors import ShoalError
+from shoal.protocol.net.system.version import agent, shoal_version
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        *(f"{kind}-src 'self'" for kind in ("script", "style", "connect")),
+        "img-src 'self' data:",
+        *(f"{what} 'none'" for what in ("base-uri", "form-action", "frame-ancestors")),
+    ]
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Shoal-Version": shoal_version(),
+    "Server": agent(),
+}
+
+log = logging.getLogger("shoal.api")
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """For `on_response_prepare`."""
+    response.headers.update(HEADERS)
+    response.headers.setdefault("Cache-Control", "no-store")
+
+
+def failure(status: int, message: str, blame: str = "caller") -> web.Response:
+    """An error that says whose fault it is."""
+    return web.json_response({"error": message, "blame": blame}, status=status)
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What a handler raises, in the words and with the status that fit."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return failure(error.status, error.reason)
+    except ShoalError as error:
+        status, blame = fault_of(error)
+        return failure(status, str(error), blame)
+    except Exception as error:  # our own mistake: one answer is lost, the node is not
+        if (said := refusal(error)) is not None:
+            log.error(
+                "%s %s: %s",
+                request.method,
+                request.path,
+                said,
+                extra={"code": "no-room" if isinstance(said, NoRoom) else "refused"},
+            )
+            return failure(507 if isinstance(said, NoRoom) else 500, str(said), blame="machine")
+        log.exception("the API failed on %s %s", request.method, request.path)
+        return failure(500, "the node made a mistake; its log has the details", blame="node")
+
+
+def host_allowed(header: str, host: str) -> bool:
+    """Addresses cannot be rebound, names can: only `localhost` and the name that we listen on are ours."""
+    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
+    name = name.removeprefix("[").removesuffix("]").lower()
+    if name in ("localhost", host.lower()):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,395 @@
+"""The admin API as one table: what a node can be asked, how, and what it answers.
+
+All else about the API follows from it. The daemon gives a handler for each operation, and `web/routes.py` makes a route
+of each; the client has a method for each, and so has the fake node of the tests; docs/api.md is printed from the table.
+
+Rules:
+- A request is a frozen dataclass. Fields that the path names are in the path, the others in the query of a GET and in
+  the JSON body of a POST. A field with a default may be left out; null is as good as left out.
+- `run` is a run's id in hex, a prefix of it of at least `MIN_PREFIX` characters, or its name; `family` the same.
+- Answers are JSON, see answers.py; errors say whose fault they are, see faults.py. `errors` lists those beyond the
+  ones that any operation may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+
+from shoal.node.api.answers import (
+    CreatedRun,
+    Examined,
+    ExpertRow,
+    ExpertSources,
+    FetchedExperts,
+    LoginCode,
+    Netcheck,
+    PeerRow,
+    Preview,
+    PublicRun,
+    Round,
+    RunDetails,
+    RunLink,
+    RunName,
+    RunRow,
+    SavedState,
+    Status,
+    Stopping,
+    Timeline,
+)
+from shoal.node.api.faults import UnknownRound, UnknownRun
+from shoal.node.base.room import NoRoom
+from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
+
+QUICK = 15.0  # seconds that a client waits: answered from memory
+PATIENT = 600.0  # the node has to ask peers, or to write a large file
+JOINING = 30 * 86_400.0  # it may download the run's data first, however long that takes; Ctrl-C ends the wait
+
+P = ParamSpec("P")
+A = TypeVar("A")
+
+
+# -- requests -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """A request that needs no words."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfPeer:
+    """About a peer."""
+
+    peer: Annotated[str, "a PeerID, some characters of one that is known here, or a multiaddr"]
+
+
+@dataclass(frozen=True, slots=True)
+class OfRun:
+    """About a run of this node."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsOf:
+    """About the rounds of a run."""
+
+    run: str
+    last: Annotated[int | None, "only so many, the last ones"] = None
+
+
+@dataclass(frozen=True, slots=True)
+class OfRound:
+    """About a round."""
+
+    run: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run to found."""
+
+    manifest: Annotated[str, "TOML"]
+    train: bool
+    checkpoints: Annotated[
+        Sequence[str], "the path of a checkpoint's folder, from which it goes on; of a family, one for each model"
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OfLink:
+    """About a run that we need not be in."""
+
+    link: Annotated[str, "a run's link, its id or a prefix of that"]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A run to join."""
+
+    link: Annotated[str, "a run's link, its id or a prefix of that"]
+    train: bool
+    checkpoint: Annotated[str, "the folder of the checkpoint that it goes on from: then nothing is downloaded"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinById:
+    """A run to join, by its id or a prefix of that."""
+
+    run: str
+    train: bool
+    checkpoint: Annotated[str, "as for /v1/join"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Where to write a state."""
+
+    run: str
+    path: Annotated[str, "absolute"]
+    own: Annotated[bool, "its worker's weights, where they differ from the agreed ones, after the last round"] = False
+
+
+@dataclass(frozen=True, slots=True)
+class OfFamily:
+    """About a family of experts that this node is in."""
+
+    family: str
+
+
+@dataclass(frozen=True, slots=True)
+class FetchExperts:
+    """Where to write experts."""
+
+    family: str
+    folder: Annotated[str, "absolute"]
+
+
+# -- operations ---------------------------------------------------------------------------------------------
+
+
+class Asker(Protocol):
+    """Who can carry an operation out: the client."""
+
+    def ask(self, operation: Operation[Any, A], request: Any) -> A:
+        """The node's answer to a request."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """What answers an operation; it is called with the fields of the request by their names."""
+
+    operation: Operation[Any, Any]
+    answer: Callable[..., Any]  # at once, as an awaitable, or as an async iterator of lines
+
+
+class Operation(Generic[P, A]):
+    """A row of the table: parameters `P`, as the request has them, and an answer of type `A`.
+
+    As an attribute of a client it is a method: `client.rounds("stdlib", last=3)`.
+    """
+
+    name = ""
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        request: Callable[P, object],
+        answer: type[A],
+        about: str,
+        *errors: type[ShoalError],
+        patience: float = QUICK,
+        status: int = 200,
+        in_lines: bool = False,
+        any_version: bool = False,
+    ) -> None:
+        """`in_lines`: many answers, one JSON object a line; `any_version`: a client of another version may ask, too."""
+        self.method, self.path = method, path
+        self.request, self.answer = request, answer
+        self.about, self.errors = about, errors
+        self.patience, self.status = patience, status
+        self.in_lines, self.any_version = in_lines, any_version
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, asker: None, owner: type) -> Operation[P, A]: ...
+    @overload
+    def __get__(self, asker: Asker, owner: type) -> Callable[P, A]: ...
+    def __get__(self, asker: Asker | None, owner: type) -> Operation[P, A] | Callable[P, A]:
+        if asker is None:
+            return self
+        return lambda *args, **kwargs: self(asker, *args, **kwargs)
+
+    def __call__(self, asker: Asker, *args: P.args, **kwargs: P.kwargs) -> A:
+        """Have it carried out."""
+        return asker.ask(self, self.request(*args, **kwargs))
+
+    def by(self, answer: Callable[P, A | Awaitable[A] | AsyncIterator[Any]]) -> Handler:
+        """Let `answer` do it."""
+        return Handler(self, answer)
+
+
+def in_lines(
+    path: str, request: Callable[P, object], each: type[A], about: str, *errors: type[ShoalError]
+) -> Operation[P, Iterator[A]]:
+    """An operation that answers line by line, with an `each` on every line."""
+    answer = cast("type[Iterator[A]]", each)
+    return Operation("POST", path, request, answer, about, *errors, patience=PATIENT, in_lines=True)
+
+
+class Operations:
+    """The table. A client derives from it, which makes each operation a method."""
+
+    status = Operation(
+        "GET",
+        "/v1/status",
+        Nothing,
+        Status,
+        "The node as it is now: whether it is alone, in which runs, how far, and what holds it up.",
+    )
+    peers = Operation(
+        "GET",
+        "/v1/peers",
+        Nothing,
+        list[PeerRow],
+        "The members of the node's runs, and whoever else is connected: how each is reached, why so, and how fast.",
+    )
+    netcheck = Operation(
+        "GET",
+        "/v1/netcheck",
+        Nothing,
+        Netcheck,
+        "How the node stands in the network. The first question begins to look.",
+    )
+    examine = in_lines(
+        "/v1/doctor",
+        OfPeer,
+        Examined,
+        "Why a peer is reached as it is, or not, as it is found out. If nobody is meant, that is said before any line.",
+    )
+    runs = Operation("GET", "/v1/runs", Nothing, list[RunRow], "The runs of `status` alone.")
+    run_details = Operation(
+        "GET", "/v1/runs/{run}", OfRun, RunDetails, "A run's manifest, members and last rounds.", UnknownRun
+    )
+    rounds = Operation(
+        "GET", "/v1/runs/{run}/rounds", RoundsOf, list[Round], "Committed rounds, oldest first.", UnknownRun
+    )
+    timeline = Operation(
+        "GET",
+        "/v1/runs/{run}/rounds/{round}",
+        OfRound,
+        Timeline,
+        "What happened in a round, and when. The last rounds are kept, over a restart too, and the one that goes on is "
+        "shown as far as it is.",
+        UnknownRun,
+        UnknownRound,
+    )
+    run_link = Operation(
+        "GET", "/v1/runs/{run}/link", OfRun, RunLink, "The link by which others join the run.", UnknownRun
+    )
+    public_runs = Operation(
+        "GET",
+        "/v1/discover",
+        Nothing,
+        list[PublicRun],
+        "Runs that were announced in the DHT; all of it is hearsay.",
+        patience=PATIENT,
+    )
+    preview_run = Operation(
+        "POST",
+        "/v1/preview",
+        OfLink,
+        Preview,
+        "What joining a run would mean; nothing is joined.",
+        UnknownRun,
+        RemoteError,
+        TransportError,
+        patience=PATIENT,
+    )
+    create_run = Operation(
+        "POST",
+        "/v1/runs",
+        NewRun,
+        CreatedRun,
+        "Sign the manifest, found its run and join it.",
+        NoRoom,
+        patience=PATIENT,
+    )
+    join_run = Operation(
+        "POST",
+        "/v1/join",
+        Join,
+        RunLink,
+        "Fetch a run's manifest and join it, after its data were downloaded.",
+        UnknownRun,
+        RemoteError,
+        TransportError,
+        NoRoom,
+        patience=JOINING,
+    )
+    join_run_by_id = Operation(
+        "POST",
+        "/v1/runs/{run}/join",
+        JoinById,
+        RunLink,
+        "The same, with the run in the path.",
+        UnknownRun,
+        RemoteError,
+        TransportError,
+        NoRoom,
+        patience=JOINING,
+    )
+    leave_run = Operation(
+        "POST",
+        "/v1/runs/{run}/leave",
+        OfRun,
+        RunName,
+        "Say goodbye to the run's members, stop its worker and forget the run.",
+        UnknownRun,
+        patience=PATIENT,
+    )
+    save_state = Operation(
+        "POST",
+        "/v1/runs/{run}/save",
+        Save,
+        SavedState,
+        "Write state.safetensors, as this peer holds it.",
+        UnknownRun,
+        NoRoom,
+        patience=PATIENT,
+    )
+    experts = Operation(
+        "GET",
+        "/v1/experts/{family}",
+        OfFamily,
+        list[ExpertRow],
+        "The parts of a family of experts.",
+        UnknownRun,
+    )
+    expert_sources = Operation(
+        "GET",
+        "/v1/experts/{family}/sources",
+        OfFamily,
+        ExpertSources,
+        "Where the experts of a family can be had: as files here, and at peers that can be asked.",
+        UnknownRun,
+    )
+    fetch_experts = Operation(
+        "POST",
+        "/v1/experts/{family}/fetch",
+        FetchExperts,
+        FetchedExperts,
+        "Download all published experts, each checked by its hash and its author's signature, with an ensemble.json.",
+        UnknownRun,
+        NoRoom,
+        patience=JOINING,
+    )
+    login_code = Operation(
+        "POST",
+        "/v1/login/code",
+        Nothing,
+        LoginCode,
+        "A code for a link that opens the page logged in.",
+        patience=PATIENT,
+    )
+    stop = Operation(
+        "POST",
+        "/v1/stop",
+        Nothing,
+        Stopping,
+        "Begin to leave and end; the answer comes at once.",
+        status=202,
+        any_version=True,
+    )
+
+
+TABLE: tuple[Operation[Any, Any], ...] = tuple(
+    each for each in vars(Operations).values() if isinstance(each, Operation)
+)

@@ -1,0 +1,156 @@
+"""What a node's status means: in a sentence, with what to do about it, and as an exit code for health checks.
+
+The exit code is that of `shoal status --exit-code`. Worst first; what is not listed is healthy, so also a bootstrap
+node that is in no run:
+
+    FAILED_RUN  a run has ended on this node, or its worker has for good, or it is not in a run that it should be
+                in, or not yet
+    SPLIT       too few of a run's members are reachable
+    ALONE       a run that this node should be in has others, and none of them answers
+
+The creator of a run whose first round is not committed is waiting, not alone, unless it lacks the state to begin with;
+so is a node that has kept a run while all its nodes were stopped, and is the first to be back. A node that pauses
+because its owner's daily volume is used up is healthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.node.api.answers import RunRow, Status
+from shoal.node.base.exits import Exit
+
+WRONG = {
+    "SOLO": "This node is alone: no other peer is reachable",
+    "SPLIT": "The swarm is split",
+}
+AVERAGING = ("reducing", "preparing", "applying")
+ADVICE = {
+    "SOLO": "Start it with --bootstrap and the address of a running node, or another node with an address of this one.",
+    "SPLIT": "Check this machine's network and theirs. The run goes on by itself when they are back; nothing is lost.",
+}
+
+
+def label(run: RunRow) -> str:
+    """What a run is called: by its name, or, where that is not known, by the beginning of its id."""
+    return str(run.get("name") or run["run"][:8])
+
+
+def is_first_back(status: Status) -> bool:
+    """Whether the node is alone with what it kept when all had stopped: nothing is wrong, the others come after it."""
+    runs = status.get("runs", [])
+    waits = status.get("waits") or not status.get("obstacle")
+    return bool(waits) and status.get("state") == "SOLO" and bool(runs) and all(run.get("is_resting") for run in runs)
+
+
+def is_over(status: Status) -> bool:
+    """Whether all runs of the node are finished: then it misses nobody, and keeps their results for who asks."""
+    runs = status.get("runs", [])
+    waits = status.get("waits") or not status.get("obstacle")
+    return bool(waits) and bool(runs) and all(run.get("phase") == "finished" for run in runs)
+
+
+def advice(status: Status) -> str | None:
+    """What to do about a node's state; None if nothing is wrong with it, or the headline says it."""
+    if status.get("paused") or status.get("obstacle") or is_first_back(status) or is_over(status):
+        return None
+    return ADVICE.get(status.get("state", ""))
+
+
+def headline(status: Status) -> str:
+    """Where the node stands, or what keeps it from where it should be."""
+    if paused := status.get("paused"):
+        return f"{str(paused)[:1].upper()}{str(paused)[1:]}."
+    obstacle, state, runs = status.get("obstacle"), str(status.get("state")), status.get("runs", [])
+    if is_over(status):
+        done = " and ".join(f"{label(run)} after round {run['round']}" for run in runs)
+        return f"Finished {done}, and keeps the result."
+    if is_first_back(status):
+        kept = " and ".join(f"{label(run)} after round {run['round']}" for run in runs)
+        return f"Keeps {kept} until others are back{f' ({obstacle})' if obstacle else ''}."
+    if obstacle:
+        return str(obstacle)
+    if state in WRONG:
+        why = status.get("evidence")
+        return f"{WRONG[state]}: {why}." if why else f"{WRONG[state]}."
+    if not runs:
+        return f"Connected {_with_peers(status)}, and in no run."
+    if state == "IN-ROUND" and (averaging := _rounds(runs, AVERAGING)):
+        return f"Averaging {averaging} with the others."
+    if state == "IN-ROUND" and (ready := _rounds(runs, ("matching",))):
+        return f"Ready for {ready}, waiting for the others."
+    return f"Connected {_with_peers(status)}: {', '.join(map(_doing, _telling(runs)))}."
+
+
+def summary(status: Status) -> str:
+    """An answer to `status` in a few words, for the list of a machine's services."""
+    runs = [f"{label(run)} after round {run['round']}, {run['phase']}" for run in status["runs"]]
+    return "; ".join([status["state"], *([status["obstacle"]] if status["obstacle"] else []), *(runs or ["in no run"])])
+
+
+def _rounds(runs: Sequence[RunRow], phases: Sequence[str]) -> str:
+    """The next round of each run that is in one of `phases`."""
+    return " and ".join(f"round {run['round'] + 1} of {label(run)}" for run in runs if run.get("phase") in phases)
+
+
+def _with_peers(status: Status) -> str:
+    count = status.get("peers")
+    return "with others" if count is None else f"with {count} {'peer' if count == 1 else 'peers'}"
+
+
+def _telling(runs: Sequence[RunRow]) -> list[RunRow]:
+    """All but families that train a part here in a run that tells of itself."""
+    names = {label(run) for run in runs}
+    return [run for run in runs if f"{label(run)}.{(run.get('experts') or {}).get('trains')}" not in names]
+
+
+def _doing(run: RunRow) -> str:
+    phase, name = run.get("phase"), label(run)
+    if phase == "waiting":
+        return f"waiting for a part of {name}"
+    if phase == "failed":
+        return f"{name} has failed on this node"
+    if run.get("worker_failure"):
+        return f"the worker of {name} has failed"
+    if run.get("worker_lost"):
+        return f"starting the worker of {name} again"
+    if phase == "restoring":
+        return f"entering {name} again"
+    if phase == "paused":
+        return f"{name} is paused"
+    if phase == "finished":
+        return f"{name} is finished"
+    if phase == "exchanging":
+        return f"exchanging with a partner in {name}"
+    if phase == "syncing":
+        return f"catching up with {name}"
+    return f"training {name}" if run.get("trains", True) else f"keeping the state of {name}"
+
+
+# -- health -------------------------------------------------------------------------------------------------
+
+
+def verdict(status: Status) -> Exit:
+    """The exit code that stands for an answer to `status`."""
+    runs = status["runs"]
+    if status.get("paused"):
+        return Exit.OK
+    if any(run.get("failure") or run.get("worker_failure") for run in runs):
+        return Exit.FAILED_RUN
+    if status["state"] == "SPLIT":
+        return Exit.SPLIT
+    solo = status["state"] == "SOLO"
+    obstacle = status.get("obstacle") and not is_first_back(status) and not is_over(status)
+    if (solo and obstacle) or any(_misses_others(run, solo) for run in runs):
+        return Exit.ALONE
+    not_yet = any(run.get("phase") == "restoring" for run in runs)
+    return Exit.FAILED_RUN if not_yet or obstacle else Exit.OK
+
+
+def _misses_others(run: RunRow, solo: bool) -> bool:
+    """Somebody was or must be in the run, and is not here: it has begun, is not ours, or only they have its state."""
+    if run["phase"] in ("finished", "restoring") or run.get("is_resting"):
+        return False
+    if run["phase"] == "syncing":
+        return solo or run["members"] == 1
+    return solo and (run["round"] >= (run["first_round"] or 0) or not run["is_creator"])

@@ -1,0 +1,116 @@
+"""Records that a member must not lose in a crash: one small file each, replaced atomically and forced to disk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from shoal.node.base.pools import RECORDS
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.shortages import in_words, is_temporary
+from shoal.protocol.base.wire import Message, decode, encode
+
+SUFFIX = ".record"
+CANNOT_BE_FORCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # folders, on some file systems
+AGAIN = (0.2, 5.0)  # seconds until a failed write is tried again: at first, and at most
+
+
+class Disk:
+    """The records of one run, in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def load(self) -> dict[str, Message]:
+        """All records by name; LocalError if one is damaged: without its votes a member must not vote again."""
+        records = {}
+        for path in listed(self.folder):
+            if path.suffix != SUFFIX:
+                continue
+            try:
+                records[path.name.removesuffix(SUFFIX)] = decode(path.read_bytes())
+            except OSError as error:
+                raise LocalError(f"cannot read {path}: {in_words(error)}") from error
+            except RemoteError as error:
+                raise LocalError(f"{path} is damaged ({error}); leave the run for good or restore the file") from error
+        return records
+
+    def put(self, name: str, record: Message) -> None:
+        """Write a record; on return it survives a crash. LocalError, and the old one stays, if that is impossible.
+
+        The error's cause tells whether to try again: see protocol/base/shortages.py.
+        """
+        path = self.folder / f"{name}{SUFFIX}"
+        try:
+            replace_file(path, [encode(record)])
+        except OSError as error:
+            raise LocalError(
+                f"cannot write {path}: {in_words(error)}; a member must not forget such a record: "
+                "mend that, then leave the run and join it again"
+            ) from error
+
+    def remove(self, name: str) -> None:
+        """Forget a record, if there is one; LocalError if that is impossible."""
+        try:
+            (self.folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
+            force(self.folder)
+        except FileNotFoundError:  # not even the folder is there
+            return
+        except OSError as error:
+            raise LocalError(f"cannot remove the record {name} in {self.folder}: {in_words(error)}") from error
+
+
+def listed(folder: Path) -> list[Path]:
+    """What is in a folder, by name; nothing if there is none. LocalError if unseen, where `glob` says none."""
+    try:
+        return [folder / name for name in sorted(os.listdir(folder))]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise LocalError(f"cannot read {folder}: {in_words(error)}") from error
+
+
+async def lasting(
+    write: Callable[[], None], complain: Callable[[Exception], None], gives_up: Callable[[], bool] = lambda: False
+) -> None:
+    """Write something in a thread, however long that takes.
+
+    A write that fails for a temporary shortage is tried again, after a call of `complain`; other errors are raised, and
+    so are shortages if `gives_up`.
+    """
+    pause, most = AGAIN
+    while True:
+        try:
+            return await RECORDS.run(write)
+        except Exception as error:
+            if gives_up() or not is_temporary(error):
+                raise
+            complain(error)
+        await asyncio.sleep(pause)
+        pause = min(most, 2 * pause)
+
+
+def replace_file(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file of these bytes; on return it survives a crash. OSError, and the old one stays, if it fails."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as file:
+        file.writelines(pieces)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    force(path.parent)
+
+
+def force(path: Path) -> None:
+    """Force a file, or a folder's names, to disk. A renamed file survives a crash only once its folder was forced."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in CANNOT_BE_FORCED or not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,88 @@
+"""Libraries that only some runs need: imported on first use, with a clear error where one is missing.
+
+Nothing loads them before they are used, so the command line and a daemon that only keeps a run's state do without.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+from shoal.protocol.base.errors import LocalError
+
+INSTALL = "pip install 'shoal[hf]'"
+
+
+def transformers() -> Any:
+    """Hugging Face's transformers, without telemetry; LocalError if it is not installed."""
+    _quiet()
+    try:
+        import transformers as found
+    except ImportError as error:
+        raise missing("transformers", "models of kind hf") from error
+    logging: Any = found.utils.logging
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    return found
+
+
+def peft() -> Any:
+    """Hugging Face's peft; LocalError if it is not installed."""
+    transformers()
+    try:
+        import peft as found
+    except ImportError as error:
+        raise missing("peft", "LoRA adapters") from error
+    return found
+
+
+def tokenizers() -> Any:
+    """Hugging Face's tokenizers; LocalError if it is not installed."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a worker has the threads that its owner gave it
+    try:
+        import tokenizers as found
+    except ImportError as error:
+        raise missing("tokenizers", "tokenizers") from error
+    return found
+
+
+def parquet() -> Any:
+    """pyarrow's reader of parquet; LocalError if it is not installed."""
+    try:
+        import pyarrow.parquet as found
+    except ImportError as error:
+        raise missing("pyarrow", "parquet files") from error
+    return found
+
+
+def arrow() -> Any:
+    """pyarrow, which unpacks what is compressed by zstd; LocalError if it is not installed."""
+    try:
+        import pyarrow as found
+    except ImportError as error:
+        raise missing("pyarrow", "files compressed by zstd") from error
+    return found
+
+
+def datasets() -> Any:
+    """Hugging Face's datasets; LocalError if it is not installed."""
+    _quiet()
+    try:
+        import datasets as found
+    except ImportError as error:
+        raise missing("datasets", "streamed datasets") from error
+    with suppress(AttributeError):
+        found.disable_progress_bars()
+    return found
+
+
+def missing(package: str, what: str) -> LocalError:
+    """The error for a missing package."""
+    return LocalError(f"this machine lacks {package}, which {what} need: install it with {INSTALL}")
+
+
+def _quiet() -> None:
+    """Set variables that these libraries read when they are imported: no telemetry, and no code from the hub."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ["USE_HUB_KERNELS"] = "NO"

@@ -1,0 +1,196 @@
+"""Logging for people and for machines: a line in a terminal, JSON lines otherwise, always to stderr.
+
+Every warning has a stable code (kebab-case, never renamed) to search and alert on; `warn` asks for it.
+Lines are written by a thread (lines.py), so a blocked terminal or disk holds nothing up. Identical lines are printed
+once a minute with their count. Network faults are normal: they never print a stack, and neither do shortages of this
+machine.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from shoal.node.base.lines import LineWriter, descriptor_of
+from shoal.node.base.text import printable
+from shoal.protocol.base.errors import RemoteError, TransportError
+from shoal.protocol.base.shortages import is_temporary
+
+MAX_LOG = 16 << 20  # bytes
+MAX_LINE = 500  # characters of one that is quoted
+REPEAT_AFTER = 60.0
+REMEMBERED = 1024
+NETWORK_FAULTS = (RemoteError, TransportError, ConnectionError, TimeoutError, EOFError)
+THIRD_PARTIES = {
+    "libp2p": logging.ERROR,
+    "multiaddr": logging.ERROR,
+    "aiohttp": logging.WARNING,
+    "zeroconf": logging.CRITICAL,  # strangers' packets come with stacks; what stops us is raised, too
+}
+
+
+def warn(logger: logging.Logger, code: str, message: str, **fields: Any) -> None:
+    """Log a warning under its stable `code`; `fields` become keys of the JSON line."""
+    logger.warning("%s", message, extra={"code": code, "fields": fields})
+
+
+def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> None:
+    """Make this process log by the rules above. Call it after libp2p is imported, which sets its own."""
+    target = stream if stream is not None else sys.stderr
+    descriptor = descriptor_of(target)
+    handler = logging.StreamHandler(target) if descriptor is None else Background(descriptor)
+    handler.setFormatter(HumanLine() if target.isatty() else JsonLine())
+    handler.addFilter(Quieter(time.monotonic))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    logging.captureWarnings(True)
+    for name, least in THIRD_PARTIES.items():
+        logger = logging.getLogger(name)
+        logger.setLevel(max(level, least))
+        logger.propagate = True
+
+
+def is_network_fault(error: BaseException | None) -> bool:
+    """Whether all of it (an exception group, too) is the network's or a peer's doing."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_network_fault(each) for each in error.exceptions)
+    return isinstance(error, NETWORK_FAULTS)
+
+
+class Quieter(logging.Filter):
+    """Lets a line pass, then holds identical ones back for a while; the next one says how many there were."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[tuple[str, int, str], tuple[float, int]] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to print `record`; says in it how many were held back."""
+        with self._lock:
+            return self._admit(record, self._clock())
+
+    def _admit(self, record: logging.LogRecord, now: float) -> bool:
+        key = (record.name, record.levelno, record.getMessage())
+        since, held = self._seen.get(key, (-REPEAT_AFTER, 0))
+        if now - since < REPEAT_AFTER and key in self._seen:
+            self._seen[key] = (since, held + 1)
+            return False
+        self._seen[key] = (now, 0)
+        self._seen.move_to_end(key)
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        record.held = held
+        return True
+
+
+class Background(logging.Handler):
+    """Hands lines to a thread that writes them to a descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._writer = LineWriter(descriptor, self._lost_line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Never waits."""
+        try:
+            self._writer.write(self.format(record))
+        except Exception:  # as all handlers do
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Wait a moment for what is not written; at the end of the process."""
+        self._writer.flush()
+
+    def _lost_line(self, count: int, reason: str) -> str:
+        words = f"{count} lines of this log were lost: {reason}"
+        record = logging.makeLogRecord({"name": "shoal.log", "levelno": logging.WARNING, "msg": words})
+        record.levelname, record.code = "WARNING", "log-lost"
+        return self.format(record)
+
+
+class HumanLine(logging.Formatter):
+    """`12:34:56 warning message [code]`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and a stack only for our own mistakes."""
+        code = getattr(record, "code", None)
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        clock = self.formatTime(record, "%H:%M:%S")
+        line = printable(f"{clock} {level}{_message(record)}" + (f" [{code}]" if code else ""))
+        stack = _stack(self, record)
+        return f"{line}\n{stack}" if stack else line
+
+
+class JsonLine(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, code, and the fields given."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The object; a key of ours is never overwritten by a field."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = dict(getattr(record, "fields", {}))
+        line |= {
+            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+        }
+        if (code := getattr(record, "code", None)) or record.levelno >= logging.WARNING:
+            line["code"] = code or record.name.partition(".")[0]
+        if stack := _stack(self, record):
+            line["stack"] = stack
+        return json.dumps(line, default=str)
+
+
+def _message(record: logging.LogRecord) -> str:
+    held = getattr(record, "held", 0)
+    error = record.exc_info[1] if record.exc_info else None
+    reason = f": {error or type(error).__name__}" if error is not None and _passes(error) else ""
+    return record.getMessage() + reason + (f" (said {held} more times in the last minute)" if held else "")
+
+
+def _stack(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    if not record.exc_info or _passes(record.exc_info[1]):
+        return ""
+    return formatter.formatException(record.exc_info)
+
+
+def _passes(error: BaseException | None) -> bool:
+    """Whether nobody has made a mistake."""
+    return is_network_fault(error) or is_temporary(error)
+
+
+def end_of(log: Path) -> int:
+    """From where on the next lines will be, in bytes."""
+    return log.stat().st_size if log.exists() else 0
+
+
+def last_line(log: Path, start: int, prefix: str = "") -> str:
+    """The last line that a process has written to its log from `start` on, of those with `prefix` if there are any."""
+    try:
+        with log.open("rb") as file:
+            has_made_way = os.fstat(file.fileno()).st_size < start
+            file.seek(0 if has_made_way else start)
+            lines = [line.strip() for line in file.read(1 << 20).decode(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    found = next((line for line in reversed(lines) if line.startswith(prefix)), lines[-1] if lines else "")
+    return printable(found)[:MAX_LINE]
+
+
+def make_way(log: Path) -> None:
+    """Keep a log file bounded: a large one is put aside, in the place of the one before, when its writer starts."""
+    with suppress(FileNotFoundError):
+        if log.stat().st_size > MAX_LOG:
+            log.replace(log.with_suffix(".log.1"))

@@ -1,0 +1,242 @@
+"""What a person can choose on the command line, as frozen values that are checked once, here.
+
+They are private to one machine and never enter a run's manifest. A combination that makes no sense is a
+UsageError that says which flag to change, before anything is started.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.node.base.step_options import MAX_MICRO_BATCH, TrainerOptions
+from shoal.protocol.base.errors import LocalError
+
+P2P_PORT = 4101
+ADMIN_PORT = 4180
+ADMIN_HOST = "127.0.0.1"
+LISTEN_HOST = "0.0.0.0"
+CHECKPOINT_EVERY = 10  # rounds: a round of a real run takes minutes, and a checkpoint is four times the model
+CHECKPOINT_KEEP = 3
+DATA_LIMIT = 8.0  # GiB
+AUTO = "auto"  # the fastest device that torch finds
+UP_CHECKPOINT_EVERY = 4
+MAX_LOCAL_PEERS = 64
+MAX_DATA_LIMIT = 4096  # GiB
+MIN_RATE = 8_000  # bytes a second: what words alone may need
+MIN_PER_DAY = 100_000_000  # bytes: a node that does nothing needs some of it
+MAX_SEED = 2**63 - 1
+
+
+class UsageError(LocalError):
+    """The command line makes no sense; nothing has been started."""
+
+
+def is_run_id(text: str, *, whole: bool = False) -> bool:
+    """Whether `text` is the id of a run, or (unless the whole is wanted) enough of its begin."""
+    return re.fullmatch(r"[0-9a-fA-F]{64}" if whole else r"[0-9a-fA-F]{8,64}", text) is not None
+
+
+def names_a_run(text: str) -> bool:
+    """Whether `text` is a run's link, or its id or the begin of that; UsageError for a link that is none."""
+    if is_run_id(text):
+        return True
+    from shoal.dht.link import looks_like_link, parse_link
+
+    if not looks_like_link(text):
+        return False
+    try:
+        parse_link(text)
+    except LocalError as error:
+        raise UsageError(str(error)) from error
+    return True
+
+
+def default_threads() -> int:
+    """1 on small machines: on two cores, two workers of two threads ran twenty times slower than of one."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # this system has no such call, or a sandbox refuses it
+        cores = os.cpu_count() or 1
+    return 1 if cores <= 4 else cores // 2
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """How one node runs on this machine."""
+
+    home: Path
+    port: int = P2P_PORT  # control; bulk sockets take the next one. 0: any free one
+    listen_host: str = LISTEN_HOST
+    admin_host: str = ADMIN_HOST
+    admin_port: int = ADMIN_PORT  # 0: any free one
+    bootstrap: tuple[str, ...] = ()  # multiaddrs; one without /p2p/<peer> means whoever answers there
+    threads: int = field(default_factory=default_threads)  # of a worker
+    device: str = AUTO  # on which a worker trains
+    data: tuple[Path, ...] = ()  # local files and folders, for runs about text of one's own
+    create: Path | None = None  # a manifest: be in its run, and found it if we are not
+    join: tuple[str, ...] = ()  # be in these runs: a link, an id, the begin of one, or the run's manifest
+    train: bool = True  # in the runs of `create` and `join`
+    checkpoint_every: int = CHECKPOINT_EVERY  # rounds; 0: never
+    checkpoint_keep: int = CHECKPOINT_KEEP
+    mdns: bool = True  # find others on the local network, and be found; never on the loopback alone
+    port_mapping: bool = True  # have the home router let others in
+    data_limit: float = DATA_LIMIT  # GiB of a run's data that this node is willing to download; 0: nothing
+    share_data: bool = True  # give the data of its runs to members that lack them
+    max_up: int | None = None  # bytes a second on the wire, of all that the node sends; None: as fast as it can
+    max_down: int | None = None  # the same, of what it receives
+    max_per_day: int | None = None  # bytes on the wire, both ways, from midnight to midnight (UTC)
+    trainer: TrainerOptions = field(default_factory=TrainerOptions)  # how a worker makes its steps
+
+    def __post_init__(self) -> None:
+        for flag, port in (("--port", self.port), ("--admin-port", self.admin_port)):
+            _require(0 <= port < 65535, f"{flag} {port} is not a port: use 1 to 65534, or 0 for any free one")
+        _require(
+            _is_ip(self.listen_host),
+            f"--listen-host {self.listen_host} is no IP address: give one of this machine's, or 0.0.0.0 for all",
+        )
+        for address in self.bootstrap:
+            _require(
+                address.startswith("/") and "/tcp/" in address,
+                f"--bootstrap {address} is not a peer's address: it looks like "
+                "/ip4/192.0.2.7/tcp/4101/p2p/12D3Koo..., and `shoal status` on that peer prints it",
+            )
+        _require(1 <= self.threads <= 1024, f"--threads {self.threads} makes no sense: use 1 to 1024")
+        check_device(self.device)
+        _require(
+            0 <= self.trainer.micro_batch <= MAX_MICRO_BATCH,
+            f"--micro-batch {self.trainer.micro_batch}: give a number of sequences, at most {MAX_MICRO_BATCH}, or 0 "
+            "for as many as fit",
+        )
+        _check_checkpoints(self.checkpoint_every, self.checkpoint_keep)
+        _require(
+            0 <= self.data_limit <= MAX_DATA_LIMIT,
+            f"--data-limit {self.data_limit:g}: give a number of GiB, 0 for none, at most {MAX_DATA_LIMIT}",
+        )
+        for flag, rate in (("--max-up", self.max_up), ("--max-down", self.max_down)):
+            _require(rate is None or rate >= MIN_RATE, f"{flag}: at least {MIN_RATE} bytes a second")
+        _require(
+            self.max_per_day is None or self.max_per_day >= MIN_PER_DAY, f"--max-per-day: at least {MIN_PER_DAY} bytes"
+        )
+        for path in self.data:
+            _check_there(path, "--data")
+        for folder in self.trainer.folders:
+            _check_folder(folder, "--weights")
+        if self.create is not None:
+            _check_there(self.create, "--create")
+            _require(self.create.is_file(), f"--create {self.create} is not a file: name a run's manifest")
+        for run in self.join:
+            _require(
+                names_a_run(run) or Path(run).is_file(),
+                f"--join {run} is neither a run's link (shoal:...), nor its id (64 hex characters, or the first 8 or "
+                "more), nor its manifest",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What `shoal up` plays through: a local swarm with one death and one newcomer. Rounds count from 1."""
+
+    peers: int = 4
+    rounds: int = 12
+    kill_at: int | None = 4  # the round in whose all-reduce one peer is killed
+    join_at: int | None = 6  # the round at which a fresh peer comes; it takes part in the next one
+    data: tuple[Path, ...] = ()
+    manifest: Path | None = None  # None: the built-in one
+    baseline: bool = False
+    out: Path | None = None
+    seed: int = 0
+    json: bool = False
+    resume: Path | None = None  # the --out of an earlier play, whose peers and manifest these are
+    checkpoint_every: int = UP_CHECKPOINT_EVERY
+    devices: tuple[str, ...] = (AUTO,)  # dealt to the peers in turn
+    weights: tuple[Path, ...] = ()  # folders with the frozen weights of runs of adapters
+
+    def __post_init__(self) -> None:
+        _require(
+            2 <= self.peers <= MAX_LOCAL_PEERS,
+            f"--peers {self.peers}: a local swarm has 2 to {MAX_LOCAL_PEERS}",
+        )
+        _require(self.rounds >= 1, f"--rounds {self.rounds}: there must be at least one round")
+        _require(0 <= self.seed <= MAX_SEED, f"--seed {self.seed}: use a number from 0 to 2^63 - 1")
+        self._check_faults()
+        _check_checkpoints(self.checkpoint_every, CHECKPOINT_KEEP)
+        for device in self.devices:
+            check_device(device)
+        for path in self.data:
+            _check_there(path, "--data")
+        for folder in self.weights:
+            _check_folder(folder, "--weights")
+        if self.manifest is not None:
+            _check_there(self.manifest, "--manifest")
+            _require(self.manifest.is_file(), f"--manifest {self.manifest} is not a file")
+        if self.out is not None:
+            _require(self.out.is_dir() or not self.out.exists(), f"--out {self.out} exists and is not a folder")
+
+    def _check_faults(self) -> None:
+        if self.kill_at is not None:
+            _require(
+                1 <= self.kill_at <= self.rounds,
+                f"--kill-at {self.kill_at}: the rounds are 1 to {self.rounds}; use one of them, or none",
+            )
+            _require(
+                self.peers >= 3,
+                f"--kill-at {self.kill_at} with --peers {self.peers} leaves one peer, which cannot average "
+                "alone: use --peers 3 or more, or --kill-at none",
+            )
+        if self.join_at is not None:
+            _require(
+                1 <= self.join_at < self.rounds,
+                f"--join-at {self.join_at}: a newcomer takes part from the next round on, so with --rounds "
+                f"{self.rounds} it must come before round {self.rounds}; or use none",
+            )
+
+
+def check_device(device: str) -> None:
+    _require(
+        re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", device) is not None,
+        f"--device {device} is no device: use auto, cpu, mps, cuda, or cuda:1 for the second GPU",
+    )
+
+
+def _check_checkpoints(every: int, keep: int) -> None:
+    _require(every >= 0, f"--checkpoint-every {every}: give a number of rounds, or 0 for none")
+    _require(keep >= 1, f"--checkpoint-keep {keep}: the newest one is always kept, so at least 1")
+
+
+def _is_ip(host: str) -> bool:
+    from ipaddress import ip_address
+
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return "%" not in host
+
+
+def _check_there(path: Path, flag: str) -> None:
+    """UsageError unless something is there, and may be looked at."""
+    from shoal.node.base.textfile import shown, unreadable  # not at the top: `shoal --help` needs neither
+
+    try:
+        path.stat()
+    except FileNotFoundError as error:
+        what = "is a link to nothing" if path.is_symlink() else "does not exist"
+        raise UsageError(f"{flag} {shown(path)} {what}") from error
+    except OSError as error:
+        raise UsageError(unreadable(f"{flag} {shown(path)}", error)) from error
+
+
+def _check_folder(path: Path, flag: str) -> None:
+    """UsageError unless a folder is there, and may be looked at."""
+    from shoal.node.base.textfile import shown
+
+    _check_there(path, flag)
+    _require(path.is_dir(), f"{flag} {shown(path)} is not a folder")
+
+
+def _require(true: bool, otherwise: str) -> None:
+    if not true:
+        raise UsageError(otherwise)

@@ -1,0 +1,80 @@
+"""Rates and volumes as people write them, and back: `20Mbit` and `2.5MB/s` are the same rate.
+
+Links are sold in bits, volumes in bytes, and a lone `20M` could be either, so a unit is always asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.node.base.options import MIN_PER_DAY, MIN_RATE, UsageError
+
+PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+NUMBER = r"\s*(\d+(?:\.\d+)?)\s*((?i:[kmgt]i?)?)"
+RATE = NUMBER + r"(?:((?i:bits?(?:/s|ps)?)|bps)|B(?:ps|/s)?|bytes?(?:/s)?)\s*"  # `20Mb` could be either
+VOLUME = NUMBER + r"(?:B|bytes?)\s*"
+
+
+def parse_rate(flag: str, text: str | None) -> int | None:
+    """Bytes a second; UsageError if it is no rate, or one too small to take part."""
+    if text is None:
+        return None
+    found = re.fullmatch(RATE, text)
+    if found is None:
+        raise UsageError(f"{flag} {text} is no rate: write it in bits, as 20Mbit, or in bytes, as 2.5MB/s")
+    number, prefix, bits = found.groups()
+    rate = float(number) * PREFIXES[prefix.lower()] / (8 if bits else 1)
+    if rate < MIN_RATE:
+        raise UsageError(f"{flag} {text} is too little to take part in anything: at least {as_rate(MIN_RATE)}")
+    return round(rate)
+
+
+def parse_volume(flag: str, text: str | None) -> int | None:
+    """Bytes; UsageError if it is no volume, or one that is used up by being there."""
+    if text is None:
+        return None
+    found = re.fullmatch(VOLUME, text)
+    if found is None:
+        raise UsageError(f"{flag} {text} is no volume: write it in bytes, as 20GB or 500MB")
+    volume = float(found[1]) * PREFIXES[found[2].lower()]
+    if volume < MIN_PER_DAY:
+        raise UsageError(f"{flag} {text} is too little to take part in anything: at least {as_volume(MIN_PER_DAY)}")
+    return round(volume)
+
+
+def as_rate(rate: float) -> str:
+    """Bytes a second in bits, as links are sold."""
+    return f"{_scaled(8 * rate)}bit/s"
+
+
+def as_volume(volume: float) -> str:
+    """Bytes, as volumes are sold."""
+    return f"{_scaled(volume)}B"
+
+
+def limits_in_words(limits: Mapping[str, Any]) -> str | None:
+    """The owner's limits in a phrase; None if there are none."""
+    up, down, volume = limits.get("max_up"), limits.get("max_down"), limits.get("max_per_day")
+    said = [f"{as_rate(up)} up"] if up else []
+    said += [f"{as_rate(down)} down"] if down else []
+    said += [f"{as_volume(volume)} a day, {as_volume(limits.get('used_today') or 0)} used today"] if volume else []
+    return ", ".join(said) or None
+
+
+def _scaled(amount: float) -> str:
+    for unit in ("", "k", "M", "G"):
+        if amount < 1000:
+            return f"{amount:.4g} {unit}"
+        amount /= 1000
+    return f"{amount:.4g} T"
+
+
+def size(count: float) -> str:
+    """A number of bytes in binary units."""
+    amount, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop(0)
+    return f"{amount:.0f} B" if units[0] == "B" else f"{amount:.1f} {units[0]}"

@@ -1,0 +1,98 @@
+"""Commands about checkpoints; none of them needs a running node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shoal.node.base.exits import Exit
+from shoal.node.client.cli.flags import Json
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, verify and export checkpoints.")
+
+
+@app.command()
+def ls(
+    place: Annotated[
+        Path | None,
+        typer.Argument(metavar="FOLDER", help="A folder to look in; without it, this node's home."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List checkpoints, each run's oldest first; a damaged one says what is wrong with it."""
+    from shoal.node.api import present
+    from shoal.node.base.home import find_home
+    from shoal.node.training.checkpoint.scan import find
+
+    rows = [_row(found.path, found.about, found.problem) for found in find(place or find_home().root)]
+    present.show_json(rows) if as_json else present.show_checkpoints(rows)
+
+
+@app.command()
+def verify(
+    place: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint, or a folder with several.")],
+    as_json: Json = False,
+) -> None:
+    """Read checkpoints through: every file's hash and the root of the state. Exits with 1 if one is damaged."""
+    from shoal.node.api import present
+    from shoal.node.base.room import NoRoom
+    from shoal.node.training.checkpoint.read import load
+    from shoal.node.training.checkpoint.scan import find
+    from shoal.protocol.base.errors import LocalError
+
+    rows = []
+    for found in find(place):
+        about, problem = found.about, found.problem
+        if not problem:
+            try:
+                load(found.path)
+            except NoRoom:  # nothing is wrong with it
+                raise
+            except LocalError as error:
+                about, problem = None, str(error)
+        rows.append(_row(found.path, about, problem))
+    if not rows:
+        raise LocalError(f"there is no checkpoint in {place}")
+    present.show_json(rows) if as_json else present.show_checkpoints(rows)
+    if any(row["problem"] for row in rows):
+        raise typer.Exit(Exit.FAILED)
+
+
+@app.command("export")
+def export_model(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            envvar="SHOAL_CKPT_TOKENIZER", metavar="FILE", help="The run's tokenizer.json, where it is not found."
+        ),
+    ] = "",
+) -> None:
+    """Write the model, and its tokenizer, as a folder that Hugging Face's transformers opens."""
+    from shoal.node.training.checkpoint.export import export
+    from shoal.node.training.checkpoint.tokenizer import tokenizer_of_checkpoint
+    from shoal.protocol.base.errors import LocalError
+
+    lacking = ""
+    try:
+        content = tokenizer_of_checkpoint(checkpoint, tokenizer)
+    except LocalError as error:
+        if tokenizer:
+            raise
+        content, lacking = None, str(error)
+    export(checkpoint, out, content)
+    print(f"wrote {out}: open it with AutoModelForCausalLM.from_pretrained({str(out)!r})")
+    if lacking:
+        print(f"without a tokenizer: {lacking}")
+
+
+def _row(path: Path, about: Any, problem: str) -> dict[str, Any]:
+    """What is known of one: {path, problem} and, unless it is damaged, what it is of."""
+    row: dict[str, Any] = {"path": str(path), "problem": problem or None}
+    if about is not None:
+        row |= about.model_dump(mode="json", include={"run", "name", "round", "history", "root", "samples", "peer"})
+        row |= {"inner_steps": about.inner_steps, "saved_at": about.saved_at, "bytes": about.size}
+    return row

@@ -1,0 +1,79 @@
+"""Commands that say what is in the way: `shoal netcheck` of all peers, `shoal doctor` of one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from shoal.node.client.cli.flags import Json
+
+PAUSE = 0.5  # seconds between two questions
+LIMIT = 20.0  # seconds: somebody who dials us in vain takes four, and a relay may be slow
+
+
+def netcheck(
+    as_json: Json = False,
+    limit: Annotated[
+        float,
+        typer.Option(
+            "--limit", envvar="SHOAL_NETCHECK_LIMIT", min=0.0, help="Seconds to wait for what is not known yet."
+        ),
+    ] = LIMIT,
+) -> None:
+    """Find out how others reach this node, what is in the way, and what to do about it.
+
+    The exit code is 0 if they do, directly or by relays; 4 if the node sees nobody, 8 if nobody can reach it, 10 if
+    something else is broken, 11 if too little is known yet.
+    """
+    from shoal.node.api import present
+    from shoal.node.api.client import Client
+    from shoal.node.base.home import find_home
+    from shoal.node.client.cli.diagnosis_lines import show_netcheck
+
+    answer = _settled(Client(find_home()), limit)
+    present.show_json(answer) if as_json else show_netcheck(answer)
+    raise typer.Exit(answer["verdict"]["exit_code"])
+
+
+def _settled(client: Any, limit: float) -> dict[str, Any]:
+    """The answer once all is known, or when the time is up; what is waited for is said meanwhile."""
+    until, said = time.monotonic() + limit, ""
+    while True:
+        answer: dict[str, Any] = client.netcheck()
+        if answer["settled"] or time.monotonic() > until:
+            return answer
+        if (waiting := ", ".join(answer["pending"])) != said:
+            said = waiting
+            print(f"finding out: {said}", file=sys.stderr, flush=True)
+        time.sleep(PAUSE)
+
+
+def doctor(
+    peer: Annotated[
+        str,
+        typer.Argument(metavar="PEER", help="A PeerID, the last characters of one in `shoal peers`, or a multiaddr."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Find out how a peer is reached: what was tried and is tried now, both ends' views, how fast, and what to do."""
+    from shoal.node.api import present
+    from shoal.node.api.client import Client
+    from shoal.node.base.exits import Exit
+    from shoal.node.base.home import find_home
+    from shoal.node.client.cli.diagnosis_lines import ExaminationPrinter
+    from shoal.protocol.base.errors import TransportError
+
+    shown, report = ExaminationPrinter(), None
+    for answer in Client(find_home()).examine(peer):
+        if not as_json:
+            shown.add(answer)
+        report = answer if answer.get("event") == "report" else None
+    if report is None:
+        raise TransportError("the node broke off in the middle; `shoal logs` may say why")
+    if as_json:
+        present.show_json(report)
+    if report["path"] is None:
+        raise typer.Exit(Exit.UNREACHABLE)

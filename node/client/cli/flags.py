@@ -1,0 +1,34 @@
+"""What several commands share: flags, each declared once, and the node that they ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from shoal.node.api.client import Client
+
+Json = Annotated[bool, typer.Option("--json", envvar="SHOAL_JSON", help="Print JSON for programs.")]
+NoTrain = Annotated[
+    bool,
+    typer.Option("--no-train", envvar="SHOAL_NO_TRAIN", help="Keep the state and vote, but do not train (weight 0)."),
+]
+
+
+def refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
+    """UsageError if somebody has chosen one of these parameters, by its flag or in the environment."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT"):
+            from shoal.node.base.options import UsageError
+
+            raise UsageError(f"--{name.replace('_', '-')} is {why}")
+
+
+def this_node() -> Client:
+    """A caller of the node of this SHOAL_HOME; NoDaemon if none runs."""
+    from shoal.node.api.client import Client
+    from shoal.node.base.home import find_home
+
+    return Client(find_home())

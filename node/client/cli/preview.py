@@ -1,0 +1,131 @@
+"""What joining a run would mean, on one screen, for a person who is about to decide."""
+
+from __future__ import annotations
+
+import json
+
+from shoal.node.api.answers import Answer, Preview
+from shoal.node.api.present import clean, show_pairs, size
+from shoal.node.manifest.codec import CODECS
+
+DAY = 86_400
+METHODS = {  # what is done, up to the words on codecs
+    "ddp": "one step together, by the average of what all make of {batch}; gradients are sent",
+    "diloco": "{steps} alone, then an average; changes are sent",
+    "diloco-delayed": "{steps} alone, while the average of the steps before is made; changes are sent",
+    "diloco-eager": "{steps} alone, while the average of the steps before is made, of which the own share counts at "
+    "once; changes are sent",
+    "co2": "{steps} alone, while the average of the weights before them is made; weights are sent",
+    "streaming-diloco": "{steps} alone, in which each fragment of the model is averaged once, one after the other; "
+    "changes are sent",
+    "sparseloco": "{steps} alone, then an average of the largest changes, the others wait for later rounds; they are "
+    "sent",
+    "noloco": "{steps} alone, in which each pulls and is pulled by one partner; changes and weights are sent",
+    "experts": "each part of the data by a peer alone, {steps} a round, and no average with the others; files of "
+    "experts are sent, as weights",
+    "gossip": "{steps} alone, in which each takes the average with one partner; weights are sent",
+}
+
+
+def show_preview(preview: Preview) -> None:
+    """Print it; `preview` is the node's answer."""
+    print(f"{clean(preview['name'])}, run {preview['run'][:8]}, signed by {clean(preview['author'])}\n")
+    manifest = preview["manifest"]
+    show_pairs(
+        [
+            ("model", _model(manifest["model"], preview["parameters"])),
+            ("data", preview["data"]["words"]),
+            ("method", _method(manifest)),
+            _length(preview),
+            ("memory", _memory(preview["memory"])),
+            ("traffic", _traffic(preview)),
+        ]
+    )
+    if lack := preview["memory"].get("problem"):
+        print(f"\n{clean(lack)}")
+
+
+def _model(model: Answer, parameters: int) -> str:
+    if model["name"] == "custom":
+        return f"a script's own, of {parameters:,} parameters: who trains has the script, which makes the module"
+    if model["name"] in ("flow", "router"):
+        sees = f"pictures of {model['side']:,} x {model['side']:,} pixels in {model['classes']:,} classes"
+        return f"{model['name']} with {parameters:,} parameters: {model['layers']} layers of {model['width']}, {sees}"
+    sees = f"{model['vocab']:,} tokens, context {model['context']:,}"
+    if model["name"] == "hf":
+        return _library_model(model, parameters, sees)
+    shape = f"{model['layers']} layers of {model['dim']}, {sees}"
+    return f"{model['name']} with {parameters:,} parameters: {shape}"
+
+
+def _library_model(model: Answer, parameters: int, sees: str) -> str:
+    """One of transformers; a stranger has written its config."""
+    name = f"{clean(str(json.loads(model['config'])['model_type']))[:40]} of transformers"
+    if (lora := model["lora"]) is None:
+        return f"{name} with {parameters:,} parameters: {sees}"
+    base = "the run's seed" if lora["base"] == "seed" else f"weights {model['base'][:8]} of your own (--weights)"
+    frozen = f"{model['frozen']:,} frozen parameters from {base}"
+    return f"{name}: adapters of rank {lora['rank']:,} with {parameters:,} parameters on {frozen}, {sees}"
+
+
+def _method(manifest: Answer) -> str:
+    method, codec = manifest["method"], manifest["codec"]
+    samples = "pictures" if manifest["data"]["name"] == "digits" else "sequences"
+    there, back = (CODECS[codec[way]].words for way in ("scatter", "gather"))
+    back_again = {"gossip": there}.get(method["name"], back)  # there nothing comes back but the partner's own
+    what_else = "the weights" if method["name"] == "noloco" else "the mean"
+    means = there if there == back_again else f"{there}, {what_else} {back}"
+    steps = f"{method['inner_steps']:,} steps of {method['batch']:,} {samples}"
+    what = METHODS[method["name"]].format(steps=steps, batch=f"{method['batch']:,} {samples}")
+    return f"{method['name']}: {what} {means}"
+
+
+def _length(preview: Preview) -> tuple[str, str]:
+    """The label and the words for how long it is, and who is there."""
+    members = f"{preview['members']:,} member{'s' if preview['members'] != 1 else ''}"
+    experts = preview["manifest"].get("experts")
+    if experts is None:
+        return "rounds", _rounds(preview, members)
+    steps = sorted({part["steps"] or experts["steps"] for part in experts["parts"]})
+    each = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+    parts = len(experts["parts"])
+    return "parts", f"{parts:,}, of {each} steps{' each' if parts > 1 else ''}; {members}"
+
+
+def _rounds(preview: Preview, members: str) -> str:
+    last = preview["manifest"]["rounds"]["last"]
+    count = f"{preview['round']:,}" if preview["round"] else "none"
+    done = f"{count} of {last:,} done" if last else f"{count} done, and no last one"
+    pace = f"; about one every {_duration(preview['pace'])}" if preview["pace"] else ""
+    return f"{done}; {members}{pace}"
+
+
+def _memory(memory: Answer) -> str:
+    node, worker = memory["node"], memory["worker"]
+    whole = f"about {_about(node + worker)}"
+    return f"{whole}: {_about(node)} for the node, {_about(worker)} to train, partly on a GPU if used"
+
+
+def _traffic(preview: Preview) -> str:
+    if preview["manifest"].get("experts") is not None:
+        return (
+            f"none to train; files of experts, about {_about(4 * preview['parameters'])} each, when they are published"
+        )
+    sent = preview["traffic"]["sent"]
+    daily = f", {_about(sent * DAY / preview['pace'])} a day" if preview["pace"] else ""
+    return f"about {_about(sent)} a round{daily}, each way; {_about(preview['state'])} to begin with"
+
+
+def _about(count: float) -> str:
+    """A number of bytes with two digits that count."""
+    amount, unit = str(size(count)).split(" ")
+    whole = float(amount)
+    return f"{whole:.1f} {unit}" if whole < 10 else f"{round(whole, -1 if whole >= 100 else 0):.0f} {unit}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

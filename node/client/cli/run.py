@@ -1,0 +1,250 @@
+"""Commands about runs: found one, join one from its link, leave one, look at one.
+
+Whoever joins a stranger's run is shown what it is and asked, so a program has to say --yes. Where no node runs, one is
+started in the background, also for who creates a run; if nothing comes of it all, that one is stopped again.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.node.base.text import printable
+from shoal.node.client.cli.flags import Json, NoTrain, this_node
+from shoal.node.client.cli.node import node_at_hand
+from shoal.protocol.base.errors import LocalError
+
+if TYPE_CHECKING:
+    from shoal.node.api.answers import Answer, Preview, RunLink
+
+MAX_MANIFEST = 64 << 10
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, join, leave and look at runs.")
+Run = Annotated[str, typer.Argument(help="The run's id, the first 8 characters of it or more, or its name.")]
+Wanted = Annotated[
+    str,
+    typer.Argument(metavar="LINK", help="The run's link in quotes, its id, or the first 8 characters of that or more."),
+]
+Qr = Annotated[
+    bool | None,
+    typer.Option("--qr/--no-qr", envvar="SHOAL_QR", help="The link as a QR code; by default in a terminal."),
+]
+
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", envvar="SHOAL_FROM", metavar="CHECKPOINT", help="A checkpoint's folder, that the run goes on from."
+    ),
+]
+
+
+@app.command()
+def create(
+    manifest: Annotated[Path, typer.Argument(help="The run's manifest, a TOML file.")],
+    checkpoints: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            envvar="SHOAL_FROM",
+            metavar="CHECKPOINT",
+            help="A checkpoint's folder, that the run goes on from; of a family, several: one for each model.",
+        ),
+    ] = None,
+    no_train: NoTrain = False,
+    qr: Qr = None,
+    as_json: Json = False,
+) -> None:
+    """Create a run from a manifest, join it, and print its link; from a checkpoint it goes on, as a new lineage."""
+    from shoal.node.api import present
+
+    text = _read_manifest(manifest)
+    with node_at_hand() as client:
+        answer = client.create_run(text, not no_train, [_absolute(each) for each in checkpoints or ()])
+    if as_json:
+        present.show_json(answer)
+        return
+    for words in answer.get("left_out", ()):
+        print(f"data: {printable(words)}", file=sys.stderr)
+    print(f"created run {answer['name']}; on another machine:\n")
+    _show_link(answer, qr)
+
+
+@app.command()
+def link(run: Run, qr: Qr = None, as_json: Json = False) -> None:
+    """Print a run's link: whoever has it can join, while any of the members in it is there."""
+    from shoal.node.api import present
+
+    answer = this_node().run_link(run)
+    if as_json:
+        present.show_json(answer)
+    elif present.is_terminal():
+        _show_link(answer, qr)
+    else:
+        print(answer["link"])
+        _draw(answer, qr)
+    if (untold := answer.get("untold")) and not as_json:
+        words = "no room for these addresses of this node; whoever can reach no other one needs --bootstrap with one"
+        print(f"the link has {words}: {', '.join(map(present.clean, untold))}", file=sys.stderr)
+
+
+@app.command()
+def preview(run: Wanted, as_json: Json = False) -> None:
+    """Show what joining a run would mean, and join nothing."""
+    from shoal.node.api import present
+    from shoal.node.client.cli.preview import show_preview
+
+    link = _link(run)
+    with node_at_hand(keep=False) as client:
+        answer = client.preview_run(link)
+    present.show_json(answer) if as_json else show_preview(answer)
+
+
+@app.command()
+def join(
+    run: Wanted,
+    yes: Annotated[bool, typer.Option("--yes", "-y", envvar="SHOAL_YES", help="Join without being asked.")] = False,
+    checkpoint: From = None,
+    no_train: NoTrain = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a run is, ask, and join it; without a node, one is started in the background."""
+    link = _link(run)
+    _check_that_somebody_answers(yes, as_json)
+    answer = _join(link, not no_train, _absolute(checkpoint), yes, as_json)
+    _say(answer, f"joined run {answer['name']} ({answer['run'][:8]}); `shoal status` says how it goes", as_json)
+
+
+@app.command()
+def leave(run: Run, as_json: Json = False) -> None:
+    """Leave a run; the others go on."""
+    answer = this_node().leave_run(run)
+    _say(answer, f"left run {answer['name']} ({answer['run']})", as_json)
+
+
+@app.command()
+def ls(as_json: Json = False) -> None:
+    """List the runs that this node is in."""
+    from shoal.node.api import present
+
+    answer = this_node().runs()
+    present.show_json(answer) if as_json else present.show_runs(answer)
+
+
+@app.command()
+def discover(as_json: Json = False) -> None:
+    """List public runs that anybody may join, as they announce themselves."""
+    from shoal.node.api import present
+
+    answer = this_node().public_runs()
+    present.show_json(answer) if as_json else present.show_public_runs(answer)
+
+
+@app.command()
+def show(run: Run, as_json: Json = False) -> None:
+    """Show a run: its manifest, its members, its last rounds."""
+    from shoal.node.api import present
+
+    answer = this_node().run_details(run)
+    present.show_json(answer) if as_json else present.show_run(answer)
+
+
+# -- joining ------------------------------------------------------------------------------------------------
+
+
+def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> RunLink:
+    """Show a run, ask, and join it; the node's answer. LocalError if it is not joined."""
+    from shoal.node.client.cli.preview import show_preview
+
+    with node_at_hand() as client:
+        preview = client.preview_run(link)
+        if not as_json:
+            show_preview(preview)
+            print()
+        if train and preview["data"]["problem"]:
+            raise LocalError(
+                f"this machine cannot train on the run's data: {preview['data']['problem']}; "
+                "--no-train joins to keep the state and vote"
+            )
+        if train and preview["memory"].get("problem"):
+            raise LocalError(f"not joined: {preview['memory']['problem']}")
+        if not yes and not _confirmed():
+            raise LocalError("not joined")
+        if train and preview["data"]["missing"] and not as_json:
+            print("downloading the data first; in another terminal `shoal status` says how far it is", file=sys.stderr)
+        return client.join_run(_what_was_shown(link, preview), train, checkpoint)
+
+
+def _link(text: str) -> str:
+    """What the person named, if it can be a run; UsageError if not."""
+    from shoal.node.base.options import UsageError, names_a_run
+
+    text = text.strip()
+    if not names_a_run(text):
+        raise UsageError(
+            f"'{text[:80]}' names no run: give its link (shoal:..., in quotes), or its id (64 hex characters, or the "
+            "first 8 or more)"
+        )
+    return text
+
+
+def _what_was_shown(link: str, preview: Preview) -> str:
+    """The run by its whole id: by the begin of it another one could be meant a moment later."""
+    from shoal.node.base.options import is_run_id
+
+    run: str = preview["run"]
+    return run if is_run_id(link) and not is_run_id(link, whole=True) else link
+
+
+def _check_that_somebody_answers(yes: bool, as_json: bool) -> None:
+    from shoal.node.api.present import is_terminal
+    from shoal.node.base.options import UsageError
+
+    if yes:
+        return
+    if as_json:
+        raise UsageError("--json asks no questions: say --yes to join, or look first with `shoal run preview`")
+    if not (sys.stdin.isatty() and is_terminal()):
+        raise UsageError("nobody is here to say yes: say --yes to join, or look first with `shoal run preview`")
+
+
+def _confirmed() -> bool:
+    print("Join? [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+# -- words --------------------------------------------------------------------------------------------------
+
+
+def _show_link(answer: RunLink, qr: bool | None) -> None:
+    """As it is typed on another machine: in quotes, because a shell would take & and ? for its own."""
+    print(f"shoal run join '{answer['link']}'")
+    _draw(answer, qr)
+
+
+def _draw(answer: RunLink, qr: bool | None) -> None:
+    from shoal.node.client.cli.qr import show
+
+    show(answer["link"], qr)
+
+
+def _say(answer: Answer, sentence: str, as_json: bool) -> None:
+    """What was done: the node's answer for programs; a sentence for people."""
+    from shoal.node.api import present
+
+    present.show_json(answer) if as_json else print(sentence)
+
+
+def _absolute(path: Path | None) -> str:
+    """As the node, which may be in another folder, understands it."""
+    return str(path.absolute()) if path is not None else ""
+
+
+def _read_manifest(path: Path) -> str:
+    """The file's text; what is wrong inside it is the node's to say."""
+    from shoal.node.base.textfile import read_text
+    from shoal.node.manifest.toml import with_config
+
+    return with_config(read_text(path, "the manifest", MAX_MANIFEST), path.parent)

@@ -1,0 +1,234 @@
+"""Starting a node's process and ending it, as seen from the command line.
+
+The node is `python -m shoal.node node start --foreground`, whoever starts it: a service manager, `shoal up`,
+or `start_in_background`, which only adds a session of its own and a log file. What ends a node is a request
+by its API; a signal is the fallback, and only ever goes to the process that holds the home's lock just then,
+if it is proven to be here (life.py).
+A node that says that it is ending is waited for however long it takes: it may be saving a large run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from shoal.node.api.client import Client, NoDaemon
+from shoal.node.api.status import label
+from shoal.node.base.devices import check_is_here
+from shoal.node.base.exits import Exit
+from shoal.node.base.home import Home
+from shoal.node.base.life import Life
+from shoal.node.base.logs import end_of, last_line, make_way
+from shoal.node.base.options import NodeSettings
+from shoal.node.base.refusals import reason
+from shoal.protocol.base.errors import LocalError, ShoalError
+from shoal.protocol.net.system.descriptors import raise_limit
+
+START_PATIENCE = 120.0
+STOP_PATIENCE = 30.0  # for each way of asking, and between two looks whether it is still at it
+POLL = 0.05
+LAST_WORDS = 2.0  # until a process that has given up its home is gone
+WORDS = "shoal: "  # before a process's last sentence, if it ends as it should not
+
+
+def run_here(settings: NodeSettings) -> None:
+    """Be the node, until it is asked to stop."""
+    raise_limit()  # before anything is open
+    check_is_here([settings.device])
+    home = Home(settings.home).create()
+    with home.locked():
+        os.chdir(home.root)  # as in the background: the folder where it was started may go, and torch needs one
+        os.environ["SHOAL_HOME"] = str(home.root)
+        import asyncio
+
+        from shoal.node.base.logs import setup_logging
+        from shoal.node.base.malloc import share_arenas
+        from shoal.node.daemon.daemon import run
+
+        share_arenas()  # before there are threads
+        setup_logging()
+        asyncio.run(run(settings))
+
+
+def start_in_background(settings: NodeSettings) -> str:
+    """Start a node that outlives us; one sentence about it once it answers, LocalError if it died."""
+    check_is_here([settings.device])
+    home = Home(settings.home).create()
+    if (pid := home.holder()) is not None:
+        raise LocalError(f"a node (pid {pid}) already runs in {home.root}: see `shoal status`")
+    make_way(home.daemon_log)
+    with home.daemon_log.open("ab") as log:
+        start_of_log = log.tell()
+        child = _spawn(settings, home, log)
+    try:
+        return _wait_for_answer(child, settings, home, start_of_log)
+    except KeyboardInterrupt:
+        child.terminate()  # nobody asked for half a start
+        child.wait()
+        raise
+
+
+def _wait_for_answer(child: subprocess.Popen[bytes], settings: NodeSettings, home: Home, start_of_log: int) -> str:
+    deadline = time.monotonic() + START_PATIENCE
+    while time.monotonic() < deadline:
+        if (code := child.poll()) is not None:
+            words = last_line(home.daemon_log, start_of_log, WORDS) or _why_silent(home.daemon_log)
+            raise StartFailed(code, words, home.daemon_log)
+        with suppress(ShoalError):
+            sentence = _introduce(Client(home), settings, home)
+            child.returncode = 0  # it outlives us on purpose: no warning about that
+            return sentence
+        time.sleep(POLL)
+    raise LocalError(f"the node (pid {child.pid}) gave no answer in {START_PATIENCE:.0f} s: see {home.daemon_log}")
+
+
+def _spawn(settings: NodeSettings, home: Home, log: BinaryIO) -> subprocess.Popen[bytes]:
+    """The node as a process of its own session, so that no terminal's end or Ctrl-C reaches it."""
+    return subprocess.Popen(
+        foreground_argv(settings),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        cwd=home.root,
+        env={**os.environ, "SHOAL_HOME": str(home.root)},
+        start_new_session=True,
+    )
+
+
+class StartFailed(LocalError):
+    """The node's process ended before it answered; `code` is its exit code."""
+
+    def __init__(self, code: int, words: str, log: Path) -> None:
+        reason = words.removeprefix(WORDS) if words else f"it said nothing and ended with {code}"
+        super().__init__(f"the node did not start: {reason} (its log is {log})")
+        self.code = Exit(code) if code in set(Exit) else Exit.FAILED
+
+
+def foreground_argv(settings: NodeSettings) -> list[str]:
+    """The command line of a process that is this node."""
+    argv = [sys.executable, "-P", "-m", "shoal.node", "node", "start", "--foreground"]
+    argv += ["--port", str(settings.port), "--listen-host", settings.listen_host]
+    argv += ["--admin-port", str(settings.admin_port), "--admin-host", settings.admin_host]
+    argv += ["--threads", str(settings.threads), "--device", settings.device]
+    argv += ["--micro-batch", str(settings.trainer.micro_batch)]
+    argv += ["--recompute"] if settings.trainer.recompute else []
+    argv += ["--compile"] if settings.trainer.compiled else []
+    for folder in settings.trainer.weights:
+        argv += ["--weights", folder]
+    argv += ["--checkpoint-every", str(settings.checkpoint_every), "--checkpoint-keep", str(settings.checkpoint_keep)]
+    for address in settings.bootstrap:
+        argv += ["--bootstrap", address]
+    argv += ["--data-limit", str(settings.data_limit)]
+    argv += [] if settings.share_data else ["--no-share-data"]
+    argv += [] if settings.max_up is None else ["--max-up", f"{settings.max_up}B/s"]
+    argv += [] if settings.max_down is None else ["--max-down", f"{settings.max_down}B/s"]
+    argv += [] if settings.max_per_day is None else ["--max-per-day", f"{settings.max_per_day}B"]
+    for path in settings.data:
+        argv += ["--data", str(path)]
+    if settings.create is not None:
+        argv += ["--create", str(settings.create)]
+    for run in settings.join:
+        argv += ["--join", run]
+    if not settings.mdns:
+        argv.append("--no-mdns")
+    if not settings.port_mapping:
+        argv.append("--no-port-mapping")
+    return argv if settings.train else [*argv, "--no-train"]
+
+
+def stop(home: Home, say: Callable[[str], object]) -> str:
+    """End the home's node and wait until it is gone; one sentence about that. NoDaemon if there is none.
+
+    `say` is told what is waited for, if that takes long.
+    """
+    life, end_of_log = home.holding(), end_of(home.daemon_log)
+    if life is None:
+        raise NoDaemon(f"no node runs in {home.root}")
+    names, is_gone = dict[str, str](), False
+    with suppress(ShoalError):
+        client = Client(home)
+        names = {run["run"]: label(run) for run in client.status()["runs"]}
+        client.stop()
+        is_gone = _gone(home, life, say)
+    if is_gone:
+        return _stopped(home, life, names, end_of_log)
+    if not life.signal(signal.SIGTERM) and home.holding() == life:
+        raise LocalError(
+            f"the node in {home.root} (pid {life.pid} where it runs) cannot be asked to end by its API, and is no "
+            "process that may be signalled from here: it is another user's, in another container or on another "
+            "machine, or of an older version. Stop it there, as the user who started it"
+        )
+    if _gone(home, life, say):
+        return _stopped(home, life, names, end_of_log)
+    raise LocalError(
+        f"the node (pid {life.pid}) does not end; `kill -9 {life.pid}` ends it: its key, votes and checkpoints are "
+        "safe on disk, but a run that it alone keeps is lost then"
+    )
+
+
+def _stopped(home: Home, life: Life, names: Mapping[str, str], begin: int) -> str:
+    """The sentence; LocalError if one in the background says, from `begin` on in its log, that it did not end well."""
+    deadline = time.monotonic() + LAST_WORDS
+    while life.is_here() and time.monotonic() < deadline:
+        time.sleep(POLL)
+    last = last_line(home.daemon_log, begin, WORDS)
+    if last.startswith(WORDS):
+        words = last.removeprefix(WORDS)
+        raise LocalError(f"the node (pid {life.pid}) has ended, but {words} (its log is {home.daemon_log})")
+    kept = " and ".join(names.get(run, run[:8]) for run in home.kept_runs())
+    return f"stopped the node (pid {life.pid})" + (f"; it keeps {kept} until it is started again" if kept else "")
+
+
+def _gone(home: Home, life: Life, say: Callable[[str], object]) -> bool:
+    """Wait until `life` does not hold the lock any more: the last thing that a node gives up."""
+    deadline, said = time.monotonic() + STOP_PATIENCE, False
+    while home.holding() == life:
+        if time.monotonic() > deadline:
+            if not is_ending(home):
+                return False
+            if not said:
+                who = f"the node (pid {life.pid})"
+                say(f"{who} is still saving its runs; waiting for it (Ctrl-C ends the waiting only)")
+            deadline, said = time.monotonic() + STOP_PATIENCE, True
+        time.sleep(POLL)
+    return True
+
+
+def is_ending(home: Home) -> bool:
+    """Whether the node says so; one that hangs, or does not know us, says nothing."""
+    with suppress(ShoalError):
+        return Client(home).status().get("ending") is True
+    return False
+
+
+def _introduce(client: Client, settings: NodeSettings, home: Home) -> str:
+    """One sentence: who the node is, where it listens, and which ports are not those that were asked for."""
+    status = client.status()
+    addresses = [str(each) for each in status["addresses"]]
+    moved = []
+    if settings.port and not any(f"/tcp/{settings.port}/" in each for each in addresses):
+        moved.append(f"port {settings.port}")
+    if settings.admin_port not in (0, client.port):
+        moved.append(f"admin port {settings.admin_port}")
+    taken = f"; {' and '.join(moved)} {'were' if moved[1:] else 'was'} taken" if moved else ""
+    return (
+        f"node {status['peer']} (pid {client.pid}) listens on {', '.join(addresses) or 'no address'}, "
+        f"its admin API on {client.url}, its log is {home.daemon_log}{taken}"
+    )
+
+
+def _why_silent(log: Path) -> str:
+    """What keeps a process from writing its log, if that is why it has said nothing: a full disk, a limit."""
+    try:
+        with log.open("ab") as file:
+            file.write(b"\n")
+    except OSError as error:
+        return f"nothing can be written to its log: {reason(error)}"
+    return ""

@@ -1,0 +1,282 @@
+"""`join` and `create`: a user's training script as the worker of a run (docs/scripts.md).
+
+    from shoal.node import create, join
+
+    run = join(link) if link else create("digits", method={"inner_steps": 20}, rounds={"last": 30})
+    optimizer = run.wrap(optimizer, model)
+
+The loop stays as it is. The run belongs to this machine's node (SHOAL_HOME), which is started if none runs, and which
+stays in the run when the script has ended: run the script again with the run's link, and it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from shoal.dht.link import looks_like_link, parse_link
+from shoal.node.api.answers import Answer
+from shoal.node.api.client import Client
+from shoal.node.api.faults import find_run
+from shoal.node.base.home import find_home
+from shoal.node.client.cli.node import node_at_hand
+from shoal.node.manifest.custom import CustomSpec
+from shoal.protocol.base.errors import LocalError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from shoal.node.client.script.module import OwnModule
+    from shoal.node.client.script.session import Progress, Session
+
+    Scheduler = TypeVar("Scheduler", bound=torch.optim.lr_scheduler.LRScheduler)
+
+SOON = 60.0  # seconds in which a node that is in a run listens for its worker
+POLL = 0.05
+
+log = logging.getLogger("shoal.script")
+
+
+def join(link: str) -> Run:
+    """Take part in a run: by its link, or by the id or name of one that this machine's node is in already.
+
+    The run is entered only after `wrap` has compared its model with the script's. LocalError if the run is not of a
+    script's own model; TransportError if nobody who knows the run can be reached.
+    """
+    if not isinstance(link, str):
+        raise LocalError(f"`join` takes a run's link, id or name, and not {link!r}: `create` founds a run")
+    with node_at_hand() as client:
+        run = _known(client, link)
+        if run is None:
+            preview = client.preview_run(link)
+            _check_is_for_scripts(preview["manifest"])
+            run = str(preview["run"])
+            shown = link if looks_like_link(link) else run  # by the begin of an id another run could be meant later
+            return Run(run, {}, Invitation(shown, preview["manifest"]["model"]))
+        _wait_until_open(client, run)
+        _check_is_for_scripts(client.run_details(run)["manifest"])
+    return Run(run, {})
+
+
+def create(
+    name: str,
+    *,
+    method: Mapping[str, Any] | None = None,
+    rounds: Mapping[str, Any] | None = None,
+    codec: Mapping[str, Any] | None = None,
+    public: bool = False,
+) -> Run:
+    """A new run of the module that is given to `wrap`, which creates the run; then it has a link for others.
+
+    `method`, `rounds` and `codec` are those tables of a manifest, see docs/methods.md: `method["batch"]` is how many
+    samples a step counts for; settings of the inner optimizer have no effect, as the script has its own.
+    """
+    tables = {"name": name, "method": method, "rounds": rounds, "codec": codec, "public": public}
+    return Run("", {key: dict(each) if isinstance(each, Mapping) else each for key, each in tables.items() if each})
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """A run that the node is not in yet."""
+
+    link: str
+    model: Answer  # its manifest's table, of kind custom
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """How far the run was when this script had its last part in it."""
+
+    progress: Progress
+    is_over: bool
+
+
+class Run:
+    """A run that this script takes part in."""
+
+    def __init__(self, id: str, tables: Mapping[str, Any], invitation: Invitation | None = None) -> None:
+        self.id = id  # in hex; empty until it is founded
+        self._invitation = invitation  # until it is entered
+        self._tables = tables
+        self._session: Session | None = None
+        self._past: Past | None = None  # of the session that was closed
+        self._said = ""
+
+    def wrap(
+        self, optimizer: torch.optim.Optimizer, model: nn.Module, batch_size: int | None = None
+    ) -> torch.optim.Optimizer:
+        """Let `optimizer`, which steps all trained parameters of `model`, train in the run from now on.
+
+        This waits for the run's state and loads it into the model. It returns the optimizer itself: each `step()` is an
+        inner step of the run; the one that ends a round hands in, waits if the method waits, and leaves the result in
+        the model. Parameter groups, state and schedulers stay as they are. Accumulated gradients are one step, and a
+        step that a GradScaler skips is none.
+
+        Wrapping again, after `close` or when a notebook's cell is run again, resumes: the model has the run's state
+        again, and what was wrapped before is replaced.
+
+        The trained parameters are exchanged; buffers, such as BatchNorm's running means, and frozen parameters stay
+        this machine's own. `batch_size` samples weigh a step in the rounds' means, by default the manifest's
+        `method.batch`. After the run's last round, steps leave the model as it is: see `is_over`.
+        """
+        from shoal.node.client.script.module import OwnModule, unwrapped
+
+        self._session = session = self._attached(OwnModule(model, unwrapped(optimizer, "optimizer")), batch_size)
+        try:
+            session.start()  # another thread may close it while we wait
+        except BaseException:
+            self.close()
+            raise
+        return optimizer
+
+    def follow(self, scheduler: Scheduler) -> Scheduler:
+        """Let a scheduler that is stepped with the optimizer follow the run's progress, not this script's.
+
+        Each of its steps takes it to where the run is, so a script that joins late, or missed rounds, has the rate of
+        the others, until `close`. Returns the scheduler itself. A scheduler that follows a metric is left as it is:
+        step it yourself.
+        """
+        from shoal.node.client.script.following import follow
+        from shoal.node.client.script.module import unwrapped
+
+        _ = self._wrapped  # there is one
+        real = unwrapped(scheduler, "scheduler")
+        follow(real, lambda: self._session.progress.step if self._session is not None else None)
+        return scheduler
+
+    def report(self, loss: float | Tensor) -> None:
+        """Say what the loss of a step's forward pass is, best before the step; nothing depends on it."""
+        if self._session is not None or self._past is None:  # closed, it has nobody to tell
+            self._wrapped.report(float(loss if isinstance(loss, float) else loss.detach()))
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run is: its inner steps, the round that is trained, and all members' samples behind it."""
+        return self._part.progress
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run's last round is done, and its result in the model."""
+        return self._part.is_over
+
+    @property
+    def link(self) -> str:
+        """The link by which others join, as of now."""
+        if not self.id:
+            raise LocalError("the run is founded by `wrap`; before, there is nothing to join")
+        if self._invitation is not None:
+            return self._invitation.link  # that we were given
+        return str(Client(find_home()).run_link(self.id)["link"])
+
+    def close(self) -> None:
+        """Stop taking part; the node stays in the run until `shoal run leave`. `wrap` or `join` resumes.
+
+        This may be called twice, and from any thread: a step that waits for others ends with an error that says so.
+        """
+        session, self._session = self._session, None
+        if session is not None:
+            if session.has_begun:
+                self._past = Past(session.progress, session.is_over)
+            session.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _part(self) -> Session | Past:
+        """What we take part by, or took."""
+        return self._past if self._session is None and self._past is not None else self._wrapped
+
+    @property
+    def _wrapped(self) -> Session:
+        if self._session is None:
+            again = "nothing is trained any more" if self._past is not None else "nothing is trained yet"
+            raise LocalError(f"{again}: `optimizer = run.wrap(optimizer, model)` comes first")
+        return self._session
+
+    def _attached(self, own: OwnModule, batch_size: int | None) -> Session:
+        """Our part in the run, which is founded or entered if need be; it has not begun."""
+        from shoal.node.client.script import attaching
+
+        with node_at_hand() as client:
+            self.id = self.id or self._found(client, own)
+            self._enter(client, own)
+            socket = _wait_until_open(client, self.id)
+        return attaching.attach(Path(socket), own, batch_size, self._look)
+
+    def _found(self, client: Client, own: OwnModule) -> str:
+        from shoal.node.client.script import founding
+
+        run = founding.found(client, find_home(), own, self._tables)
+        log.info("founded the run %s", run)
+        return run
+
+    def _enter(self, client: Client, own: OwnModule) -> None:
+        """Be in the run that we are invited to; LocalError, and nothing is entered, if the module is not its."""
+        if self._invitation is None:
+            return
+        own.check_fits(CustomSpec.model_validate_json(json.dumps(self._invitation.model)))
+        if _known(client, self.id) is None:  # another script may have entered it meanwhile
+            client.join_run(self._invitation.link, True)
+        self._invitation = None
+
+    def _look(self) -> None:
+        """While we wait: say what for, and give up if the run is lost here."""
+        row = _row(Client(find_home()).status(), self.id)
+        if row is None or row["failure"]:
+            raise LocalError(f"the node is in this run no more: {row['failure'] if row else 'it was left'}")
+        waiting = str(row["waiting_for"] or row["phase"])
+        if waiting != self._said:
+            self._said = waiting
+            log.warning("waiting: %s", waiting)
+
+
+def _row(status: Answer, run: str) -> Answer | None:
+    return next((row for row in status["runs"] if row["run"] == run), None)
+
+
+def _known(client: Client, text: str) -> str | None:
+    """The run's id in hex, if the node is in it."""
+    names = {str(row["run"]): str(row["name"] or row["run"][:8]) for row in client.status()["runs"]}
+    if looks_like_link(text):
+        run = parse_link(text).run.hex()
+        return run if run in names else None
+    try:
+        return find_run(text, names)
+    except LocalError:
+        if len(text) == 64:
+            return None  # an id that our peers may know
+        raise
+
+
+def _wait_until_open(client: Client, run: str) -> str:
+    """Where the node listens for the run's worker."""
+    deadline = time.monotonic() + SOON
+    while time.monotonic() < deadline:
+        row = _row(client.status(), run)
+        if row is not None and row["phase"] == "failed":
+            raise LocalError(f"the run has failed on this node: {row['failure']}")
+        if row is not None and row["trains"] is False:
+            raise LocalError("this node is in the run without training: `shoal run leave` it, and join anew")
+        is_open = row is not None and row["phase"] not in ("restoring", "paused")
+        if is_open and (socket := client.run_details(run)["worker_socket"]):
+            return str(socket)
+        time.sleep(POLL)
+    raise LocalError(f"the node does not get to this run in {SOON:.0f} s: see `shoal status`")
+
+
+def _check_is_for_scripts(manifest: Answer) -> None:
+    if manifest["model"]["name"] != "custom":
+        raise LocalError(
+            f"the run {manifest['name']} trains a model of kind {manifest['model']['name']}, which nodes train "
+            "themselves: `shoal run join` takes part in it. A script takes part in runs that a script has created"
+        )

@@ -1,0 +1,61 @@
+"""Creating a run of a script's own module: its manifest, and its first weights as the run's origin."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from shoal.node.api.client import Client
+from shoal.node.base.explain import explain
+from shoal.node.base.home import Home
+from shoal.node.client.script.module import OwnModule
+from shoal.node.client.up.plan import to_toml
+from shoal.node.manifest.manifest import MAX_MANIFEST, Manifest
+from shoal.node.run.facts import first_base
+from shoal.node.training.checkpoint.about import About
+from shoal.node.training.checkpoint.lineage import going_on
+from shoal.node.training.checkpoint.read import Checkpoint
+from shoal.node.training.checkpoint.write import write_checkpoint
+from shoal.node.training.methods.registry import method_of
+from shoal.node.training.state.committed import CommittedState
+from shoal.node.training.state.shape import shape_of
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId
+
+ORIGIN = "origin"  # the folder within a run's
+
+
+def manifest_of(own: OwnModule, tables: Mapping[str, Any]) -> Manifest:
+    """The manifest of a run of this module but for its origin; LocalError if `tables` are not those of a manifest."""
+    try:
+        model = own.spec().model_dump()
+        manifest = Manifest.model_validate({**tables, "model": model, "data": {"name": "own"}})
+    except ValidationError as error:
+        raise LocalError(f"this run cannot be: {explain(error, Manifest)}") from error
+    if len(manifest.canonical()) > MAX_MANIFEST:
+        raise LocalError(
+            f"the names and shapes of the module's tensors are more than the {MAX_MANIFEST >> 10} KiB of a manifest: "
+            "give them shorter names; layers that are alike and numbered one after the other (layers.0.weight, "
+            "layers.1.weight) take no more than one"
+        )
+    return manifest
+
+
+def found(client: Client, home: Home, own: OwnModule, tables: Mapping[str, Any]) -> str:
+    """Found a run that begins with the module's weights, on the node of `home`; its id in hex."""
+    plain, me = manifest_of(own, tables), PeerId(client.status()["peer"])
+    agreed, _ = method_of(plain, own.layout).begin(own.read())
+    state = CommittedState(shape_of(plain, own.layout), agreed)
+    base = first_base(plain, me, state.current.root)
+    about = About.of(plain, base, (), samples=0, peer=me, inner_steps=0)
+    manifest = going_on(plain, Checkpoint(home.runs, about, plain, state.current.shape, agreed, None))
+    folder = home.make_run_folder(manifest.run_id.hex()) / ORIGIN
+    path = write_checkpoint(folder, about, state.current, None)
+    try:
+        return str(client.create_run(to_toml(manifest), True, [str(path)])["run"])
+    except LocalError:  # the node has refused; where its answer is lost, it may have founded the run, and needs this
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        raise

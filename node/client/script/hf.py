@@ -1,0 +1,52 @@
+"""A Hugging Face `Trainer` as the worker of a run: one callback, and the rest of the script stays as it is.
+
+    run = join(link) if link else create("words", rounds={"last": 100})
+    Trainer(model, arguments, train_dataset=..., callbacks=[ShoalCallback(run)]).train()
+
+It needs transformers (pip install 'shoal[hf]'). The Trainer's optimizer and its scheduler are wrapped when training
+begins, and training ends with the run, if the Trainer's own end does not come before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shoal.node.base import extra
+from shoal.protocol.base.errors import LocalError
+
+if TYPE_CHECKING:
+    from shoal.node.client.script.api import Run
+
+TrainerCallback: Any = extra.transformers().TrainerCallback
+
+
+class ShoalCallback(TrainerCallback):  # type: ignore[misc]
+    """Lets a Trainer take part in `run`, each time that it trains; between, others do not wait for it.
+
+    A step counts for all samples of its accumulated batches.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Wait for the run's state; the Trainer's model has it then."""
+        if args.world_size > 1:
+            raise LocalError("a run has one process on each node, and this Trainer has several: let each be a node")
+        batch = (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps
+        self.run.wrap(given["optimizer"], given["model"], batch)
+        self.run.follow(given["lr_scheduler"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """End with the run."""
+        if self.run.is_over:
+            control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Take no part until training begins again."""
+        self.run.close()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **given: Any) -> None:
+        """Show the loss to those who look at the run."""
+        if logs and "loss" in logs:
+            self.run.report(float(logs["loss"]))

@@ -1,0 +1,144 @@
+"""The program of a short-lived one-thread process that computes with torch, so that `shoal up` itself need not.
+
+    python -m shoal.node.client.up.job RESULT.json corpus COLUMN PATH...
+    python -m shoal.node.client.up.job RESULT.json validate MANIFEST STATE|initial DEVICE PATH...
+    python -m shoal.node.client.up.job RESULT.json merge MANIFEST FILE STATE...
+    python -m shoal.node.client.up.job RESULT.json verify CHECKPOINT...
+    python -m shoal.node.client.up.job RESULT.json baseline MANIFEST MEMBERS ROUNDS NUMBER PATH...
+
+PATH... is the text of --data, if any. Before all else there may be --weights=FOLDER, several times. The answer is the
+result file, written whole; the exit status says whether it is there, and what went wrong is on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shoal.node.base.room import or_no_room
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.client.up.processes import WEIGHTS
+from shoal.node.extensions import register_extensions
+from shoal.node.manifest.data import Columns
+from shoal.node.manifest.manifest import load_manifest
+from shoal.node.training.checkpoint.read import load
+from shoal.node.training.data.corpus import load_corpus, read_files, texts_corpus
+from shoal.node.training.methods.method import PARAMETERS
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import build, layout_of
+from shoal.node.training.state.file import load_state, save_weights
+from shoal.node.training.state.shape import shape_of
+from shoal.node.training.trainer import baseline
+from shoal.node.training.trainer.device import choose_device
+from shoal.node.training.trainer.evaluate import END_OF_TEXT, generate, validation_loss
+from shoal.protocol.base.errors import LocalError, ShoalError
+from shoal.protocol.base.shortages import is_temporary
+
+INITIAL = "initial"  # instead of a state file: the model as the manifest's seed makes it
+SAMPLE_BYTES = 400
+
+
+def corpus(column: str, domain: str, *data: str) -> dict[str, Any]:
+    """What the text of --data is, for the manifest and for the person; `column` and `domain` are those of tables."""
+    texts, left_out = read_files([Path(path) for path in data], Columns(column, domain))
+    found = texts_corpus(texts, left_out.files.total)
+    return {
+        "digest": found.digest.hex(),
+        "files": found.files,
+        "skipped": found.skipped,
+        "left_out": left_out.words(),
+        "train": len(found.train),
+        "validation": len(found.validation),
+    }
+
+
+def validate(manifest_file: str, state: str, device: str, *data: str, weights: Sequence[Path] = ()) -> dict[str, Any]:
+    """The validation loss of a state, how many parameters it has, and a text that a trained one writes."""
+    manifest = load_manifest(Path(manifest_file))
+    model = build(manifest, weights)
+    layout = Layout.of(model)
+    if state != INITIAL:
+        layout.load(load_state(Path(state), shape_of(manifest, layout)).current.vectors[PARAMETERS], model)
+    text = load_corpus(manifest.data, [Path(path) for path in data], manifest.model.vocab or None).validation
+    model.to(choose_device(device))  # one thread is slow at a model that was trained on a GPU
+    loss = validation_loss(model, text, manifest.model.context)
+    sample = ""
+    if state != INITIAL and manifest.data.name != "digits" and not manifest.data.tokenizer:
+        written = generate(model, bytes([END_OF_TEXT]), SAMPLE_BYTES, context=manifest.model.context)
+        sample = written.decode(errors="replace")
+    return {"loss": loss, "parameters": layout.size, "sample": sample}
+
+
+def merge(manifest_file: str, file: str, *states: str) -> dict[str, Any]:
+    """The mean of the replicas in `states`, written to `file` as a state of the newest one's round."""
+    manifest = load_manifest(Path(manifest_file))
+    shape = shape_of(manifest, layout_of(manifest.model))
+    weights, newest = torch.zeros(shape.layout.size), 0
+    for state in states:  # one at a time: all of them may be more than there is memory
+        held = load_state(Path(state), shape).current
+        weights += held.vectors[PARAMETERS]
+        newest = max(newest, held.round)
+    weights /= len(states)
+    save_weights(shape, weights.numpy(), newest, Path(file))
+    return {"file": file, "replicas": len(states)}
+
+
+def verify(*checkpoints: str) -> dict[str, Any]:
+    """What is wrong with the checkpoints that are not whole."""
+    damaged = {}
+    for checkpoint in checkpoints:
+        try:
+            load(Path(checkpoint))
+        except LocalError as error:
+            if is_temporary(error):
+                raise
+            damaged[checkpoint] = str(error)
+    return {"damaged": damaged}
+
+
+def train_baseline(
+    manifest_file: str, members: str, rounds: str, number: str, *data: str, weights: Sequence[Path] = ()
+) -> dict[str, Any]:
+    """The validation loss of one of the reference trainings, and its training loss over its tokens."""
+    manifest = load_manifest(Path(manifest_file))
+    paths = [Path(path) for path in data]
+    training = baseline.references(manifest, int(members), int(rounds), paths)[int(number)]
+    result = baseline.run(training, TrainerOptions(weights=tuple(map(str, weights))))
+    return {"loss": result.loss, "curve": result.curve}
+
+
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {
+    "corpus": corpus,
+    "validate": validate,
+    "merge": merge,
+    "verify": verify,
+    "baseline": train_baseline,
+}
+BUILDING = ("validate", "baseline")  # tasks that build a model
+
+
+def main(argv: list[str]) -> int:
+    """Do the task and write its result."""
+    weights = [Path(each.removeprefix(WEIGHTS)) for each in argv if each.startswith(WEIGHTS)]
+    result, task, *arguments = [each for each in argv if not each.startswith(WEIGHTS)]
+    torch.set_num_threads(1)
+    register_extensions()
+    try:
+        with or_no_room(f"the job '{task}' cannot be done"):
+            answer = TASKS[task](*arguments, **({"weights": weights} if task in BUILDING else {}))
+    except ShoalError as error:
+        print(error, file=sys.stderr)
+        return 1
+    fresh = Path(f"{result}.new")
+    fresh.write_text(json.dumps(answer))
+    fresh.replace(result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

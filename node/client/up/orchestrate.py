@@ -1,0 +1,269 @@
+"""From the options to the exit code, and the promise that no process which was started here is left behind.
+
+Signals are taken by the event loop, which turns the first one into the cancellation of everything; the children are
+ended synchronously on the way out, where no second signal can interrupt it. What is said is written by a thread, so
+that signals are heard and the play goes on while nobody takes it; who stops reading has read enough, and ends the play.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shoal.node.api.answers import Answer
+from shoal.node.base.devices import check_is_here
+from shoal.node.base.exits import Exit
+from shoal.node.base.lines import PARTING, LineStream
+from shoal.node.base.options import UpOptions
+from shoal.node.base.pools import DISK
+from shoal.node.base.refusals import reason
+from shoal.node.base.signals import on_ending
+from shoal.node.client.report.page import make_report
+from shoal.node.client.up.baseline_run import train_references
+from shoal.node.client.up.display import LineDisplay, console_on, make_display
+from shoal.node.client.up.peers import LocalPeer
+from shoal.node.client.up.plan import (
+    Plan,
+    check_room,
+    chosen_manifest,
+    make_plan,
+    prepare_folder,
+    resumed_manifest,
+    to_toml,
+)
+from shoal.node.client.up.processes import Children, Jobs
+from shoal.node.client.up.records import Metrics
+from shoal.node.client.up.replica_end import Replicas, measure
+from shoal.node.client.up.resume import Resumption, choose, survey
+from shoal.node.client.up.stage import play
+from shoal.node.client.up.swarm import Swarm, Unread
+from shoal.node.client.up.verdict import Finding, Outcome, PeerEnd, as_json, in_words, problems
+from shoal.protocol.base.errors import LocalError, ShoalError
+
+# -- after the last round ------------------------------------------------------------------------------------------
+
+
+async def save_states(plan: Plan, swarm: Swarm) -> tuple[PeerEnd, ...]:
+    """Let every live peer write its state, and read the files back: what counts is what is in them.
+
+    Where a worker's weights are others than the state that all agree on, they are written, too.
+    """
+    saved = await asyncio.gather(*(_save(peer, swarm.run) for peer in swarm.live))
+    if plan.manifest.method.has_own_weights:
+        await asyncio.gather(*(_save_own(peer, swarm.run) for peer in swarm.live))
+    answers = dict(zip([peer.name for peer in swarm.live], saved, strict=True))
+    return tuple(_end(peer, plan, swarm, answers.get(peer.name)) for peer in swarm.peers)
+
+
+async def find(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs: Jobs, baseline: bool) -> Finding:
+    """Measure the state of the first peer that is left, and all replicas; train the references if they are wanted.
+
+    Where replicas are all there is, their mean takes the place of the state.
+    """
+    device = plan.device_of(plan.peers[0])
+    saved = [peer for peer, end in zip(swarm.peers, ends, strict=True) if end.file_hash]
+    swarm.note("validating", "measuring the validation loss before and after")
+    initial, (final, replicas) = await asyncio.gather(
+        jobs.run("validate-initial", "validate", plan.manifest_file, "initial", device, *plan.data),
+        _measure(plan, jobs, device, saved),
+    )
+    references = None
+    if baseline:
+        references = await train_references(plan, jobs, swarm.note)
+    tokens = max(int(peer.row.get("samples") or 0) for peer in swarm.peers)
+    return Finding(
+        plan,
+        swarm.ledger,
+        ends,
+        final["parameters"],
+        tokens,
+        initial["loss"],
+        final["loss"],
+        references,
+        final["sample"],
+        replicas,
+    )
+
+
+async def _measure(plan: Plan, jobs: Jobs, device: str, saved: list[LocalPeer]) -> tuple[Answer, Replicas | None]:
+    """The answer of `validate` for the play's result, and what its replicas are worth, if there are such."""
+    if plan.manifest.method.has_replicas:
+        return await measure(plan, jobs, device, [peer.state_file for peer in saved])
+    state = jobs.run("validate-final", "validate", plan.manifest_file, saved[0].state_file, device, *plan.data)
+    if not plan.manifest.method.has_own_weights:
+        return await state, None
+    agreed, (_, replicas) = await asyncio.gather(state, measure(plan, jobs, device, [peer.own_file for peer in saved]))
+    return agreed, replace(replicas, agreed=agreed["loss"])
+
+
+async def _save(peer: LocalPeer, run: str) -> Answer:
+    return await peer.ask(lambda client: client.save_state(run, str(peer.state_file)))
+
+
+async def _save_own(peer: LocalPeer, run: str) -> Answer:
+    return await peer.ask(lambda client: client.save_state(run, str(peer.own_file), own=True))
+
+
+def _end(peer: LocalPeer, plan: Plan, swarm: Swarm, saved: Answer | None) -> PeerEnd:
+    if saved is None:
+        return PeerEnd(peer.name, "killed", peer.round, str(peer.row.get("root", "")), device=peer.device)
+    file_hash = hashlib.sha256(peer.state_file.read_bytes()).hexdigest()
+    came = peer.name == plan.newcomer
+    first = swarm.ledger.first_round_of(peer.name) if came else None
+    outcome: Outcome = "joined" if came else "finished"
+    return PeerEnd(peer.name, outcome, saved["round"], saved["root"], file_hash, first, peer.device)
+
+
+def main(options: UpOptions) -> int:
+    """Play what the options ask for; the exit code. ShoalError if it came to no verdict."""
+    check_is_here(options.devices)
+    if options.resume is not None:  # what is wrong with what was named is said before a folder is made
+        survey(options.resume)
+    else:
+        check_room(chosen_manifest(options), options)
+    play = _Command(options, prepare_folder(options.out), LineStream(sys.stderr if options.json else sys.stdout))
+    try:
+        code = asyncio.run(play.unless_signalled())
+    finally:  # a person may still read, but who has asked us to end does not wait for that
+        play.stream.drain(PARTING if play.received else None)
+    if options.json and play.answer is not None:
+        print(json.dumps(play.answer), flush=True)
+    elif not options.json and code == Exit.OK and play.stream.failure is not None and not play.stream.is_unread:
+        raise LocalError(f"what was to be printed cannot be written: {reason(play.stream.failure)}")
+    return code
+
+
+class _Command:
+    """One call of `shoal up`, with what was asked of it from outside."""
+
+    def __init__(self, options: UpOptions, out: Path, stream: LineStream) -> None:
+        self.stream = stream
+        self.received: list[signal.Signals] = []
+        self.answer: dict[str, Any] | None = None  # the object of `--json`
+        self._options, self._out = options, out
+
+    async def unless_signalled(self) -> int:
+        """The exit code: that of the verdict, or of what has ended us before there was one."""
+        work = asyncio.create_task(self._run())
+
+        def stop(number: signal.Signals) -> None:
+            self.received.append(number)
+            work.cancel()
+
+        on_ending(stop)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self.received:
+                raise
+            return 128 + self.received[0]
+        except Unread:  # as the shell says it of a program that has no handler for this
+            return 128 + signal.SIGPIPE
+
+    async def _run(self) -> int:
+        out, console = self._out, console_on(self.stream)
+        say = LineDisplay(console).say
+        with Metrics(out / "metrics.jsonl") as metrics, Children() as children:
+            try:
+                with make_display(console) as display:
+                    swarm = Swarm(metrics, display, lambda: self.stream.is_unread and not self._options.json)
+                    finding = await _play(self._options, out, swarm, children)
+            except (ShoalError, asyncio.CancelledError, Unread) as error:
+                metrics.write("event", event="ended", text=str(error) or "interrupted")
+                await _leave(out, metrics, children, say)
+                raise
+            code, answer, words = Exit.FAILED if problems(finding) else Exit.OK, as_json(finding), in_words(finding)
+            metrics.write("result", exit_status=code, words=words, sample=finding.sample, **answer)
+            for line in words:
+                say(line)
+            await _leave(out, metrics, children, say)
+        self.answer = answer
+        return code
+
+
+async def _leave(out: Path, metrics: Metrics, children: Children, say: Callable[[str], None]) -> None:
+    """End all that was started, and leave the report of it; the verdict does not depend on that."""
+    children.stop(say)
+    if lack := await metrics.settle():
+        say(lack)
+    try:
+        say(f"The report: {await DISK.run(make_report, out)}")
+    except Exception as error:
+        say(f"No report could be made: {error}")
+    say(f"Logs, metrics and states: {out}")
+
+
+async def _play(options: UpOptions, out: Path, swarm: Swarm, children: Children) -> Finding:
+    jobs = Jobs(children, out, options.weights)
+    plan = await _settle(options, out, jobs, swarm)
+    await play(plan, swarm, children)
+    ends = await save_states(plan, swarm)
+    children.stop(swarm.say)  # the processors are for the measurements now
+    return await find(plan, swarm, ends, jobs, options.baseline)
+
+
+async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Plan:
+    """The plan, with the text of --data read once for its digest."""
+    digest, size = "", 0
+    resumed = await _resume(options.resume, jobs, swarm) if options.resume is not None else None
+    if options.data:
+        read = (resumed.about.decoded_manifest() if resumed else chosen_manifest(options)).data
+        paths = [path.absolute() for path in options.data]
+        corpus = await jobs.run("corpus", "corpus", read.column, read.domain, *paths)
+        digest, size = corpus["digest"], corpus["train"] + corpus["validation"]
+        sizes = f"{corpus['train']:,} bytes to train on and {corpus['validation']:,} to validate with"
+        swarm.note("data", "; ".join([f"{corpus['files']} texts, {sizes}", *corpus["left_out"]]), **corpus)
+    manifest = resumed_manifest(options, resumed, digest) if resumed else chosen_manifest(options, digest)
+    check_room(manifest, options, size)
+    plan = make_plan(options, out, manifest, resumed)
+    plan.manifest_file.write_text(to_toml(plan.manifest), encoding="utf-8")
+    deaths = f"{plan.victim} dies in round {plan.kill_at}" if plan.victim else "nobody dies"
+    comes = f"{plan.newcomer} comes at round {plan.join_at}" if plan.newcomer else "nobody comes"
+    rounds = f"rounds {resumed.round + 1} to {plan.rounds}" if resumed else f"{plan.rounds} rounds"
+    text = f"{len(plan.peers)} peers, {rounds}; {deaths}, {comes}; all files: {out}"
+    swarm.note("plan", text, **plan.facts())
+    return plan
+
+
+async def _resume(folder: Path, jobs: Jobs, swarm: Swarm) -> Resumption:
+    """What there is to go on from; every byte of it is read by another process, as this one has no torch."""
+
+    async def damage(paths: Sequence[Path]) -> Mapping[str, str]:
+        damaged: Mapping[str, str] = (await jobs.run("verify", "verify", *paths))["damaged"]
+        return damaged
+
+    resumed = await choose(folder, damage, lambda text: swarm.note("damaged", text))
+    text = f"{len(resumed.checkpoints)} of {len(resumed.peers)} peers go on from round {resumed.round}"
+    swarm.note("resumed", text, round=resumed.round, run=resumed.about.run)
+    return resumed
+
+
+# -- the report --------------------------------------------------------------------------------------------
+
+
+POLL = 0.1
+WITHIN = 120.0  # seconds; the first time on a machine, the plotting library looks at all its fonts
+
+
+async def leave_report(out: Path, children: Children, say: Callable[[str], None]) -> None:
+    """Make the report, and say where it is; the play's verdict does not depend on it."""
+    log = out / "logs" / "report.log"
+    child = children.start([sys.executable, "-P", "-m", "shoal.node", "report", str(out)], log)
+    try:
+        async with asyncio.timeout(WITHIN):
+            while child.code() is None:
+                await asyncio.sleep(POLL)
+    except TimeoutError:
+        child.kill()
+    if child.code() == 0:
+        say(f"The report: {out / 'report.html'}")
+    else:
+        say(f"No report could be made; {log} says why.")
+    say(f"Logs, metrics and states: {out}")

@@ -1,0 +1,133 @@
+"""A local node as `shoal up` sees it: a process of ours, and an ordinary daemon behind its HTTP API.
+
+The peer's own view of itself (`Answer` dicts of the API) is kept as it was last seen, so that a peer that died still
+shows how far it had come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from shoal.node.api.answers import Answer
+from shoal.node.api.client import Client
+from shoal.node.base.faults import FAULT_VARIABLE, MARK, Fault
+from shoal.node.base.home import Home
+from shoal.node.base.options import NodeSettings, default_threads
+from shoal.node.base.pools import LONG
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.client.launch import foreground_argv, is_ending
+from shoal.node.client.up.plan import Plan
+from shoal.node.client.up.processes import Child, Children
+from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
+
+START_WITHIN = 120.0  # seconds until the API answers: a cold disk reads torch and libp2p slowly
+POLL = 0.1
+LOG_TAIL = 12  # lines of a log that explain an unexpected death
+
+T = TypeVar("T")
+
+
+class LocalPeer:
+    """One daemon: started, watched and called here, stopped with all other children."""
+
+    def __init__(self, name: str, out: Path) -> None:
+        self.name = name
+        self.folder = out / "peers" / name
+        self.log = out / "logs" / f"{name}.log"
+        self.state_file = self.folder / "state.safetensors"
+        self.own_file = self.folder / "own.safetensors"  # its worker's weights, where they differ from that
+        self.home = Home(self.folder / "home")
+        self.id = ""
+        self.status: Answer = {}
+        self.row: Answer = {}  # of the run, within the status
+        self.device = ""  # on which it trained when last seen
+        self.lost = ""  # why its worker was lost, as it has told; empty while one trains
+        self.collected = 0  # the last round of which the record was asked for
+        self.child: Child | None = None
+        self.armed = False  # it carries a fault
+        self.failing = ""  # why the run fails there just now, if it is tried again
+        self.gone = False  # its death was noticed and was meant to be
+        self._client: Client | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self.child is not None and self.child.code() is None
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where others reach it."""
+        return list(self.status.get("addresses", []))
+
+    @property
+    def round(self) -> int:
+        """The last round that it has applied."""
+        return int(self.row.get("round", 0))
+
+    def start(self, children: Children, plan: Plan, bootstrap: str | None, fault: Fault | None = None) -> None:
+        """Start the daemon; `ready` tells when it answers."""
+        settings = NodeSettings(
+            home=self.home.root,
+            port=0,
+            listen_host="127.0.0.1",
+            admin_port=0,
+            bootstrap=(bootstrap,) if bootstrap else (),
+            threads=threads(len(plan.peers)),
+            device=plan.device_of(self.name),
+            data=plan.data,
+            share_data=False,  # all have it
+            checkpoint_every=plan.checkpoint_every,
+            trainer=TrainerOptions(weights=tuple(map(str, plan.weights))),
+        )
+        plan.give_key(self.name, self.home)
+        environ = {"SHOAL_HOME": str(self.home.root), FAULT_VARIABLE: str(fault or "")}
+        self.armed = fault is not None
+        self.child = children.start(foreground_argv(settings), self.log, environ, lambda: is_ending(self.home))
+
+    async def ready(self) -> None:
+        """Wait until the API answers; LocalError with the end of the log if it never does."""
+        deadline = time.monotonic() + START_WITHIN
+        while (info := self.home.read_daemon()) is None:
+            if not self.alive or time.monotonic() > deadline:
+                raise LocalError(f"{self.name} did not start; {self.last_words()}")
+            await asyncio.sleep(POLL)
+        self._client = Client(self.home)
+        self.id = info.peer
+        self.status = await self.ask(Client.status)
+
+    async def ask(self, call: Callable[[Client], T]) -> T:
+        """What the daemon answers, without holding up the others; an error names this peer."""
+        assert self._client is not None
+        try:
+            return await LONG.run(call, self._client)
+        except ShoalError as error:
+            kind = TransportError if isinstance(error, TransportError) else LocalError
+            raise kind(f"{self.name}: {error} (its log is {self.log})") from error
+
+    async def observe(self, run: str | None) -> None:
+        """Take the peer's view of itself, and of the run."""
+        self.status = await self.ask(Client.status)
+        self.row = next((row for row in self.status["runs"] if row["run"] == run), self.row)
+        self.device = self.row.get("device") or self.device
+
+    def last_words(self) -> str:
+        """The end of its log, for a message."""
+        return f"its log, {self.log}, ends with\n" + "\n".join(self._log_lines()[-LOG_TAIL:])
+
+    def fault_report(self) -> str | None:
+        """How far it had come when its fault fired, None if it did not fire."""
+        last = next(iter(self._log_lines()[-1:]), "")
+        return last.removeprefix(MARK).strip() if last.startswith(MARK) else None
+
+    def _log_lines(self) -> list[str]:
+        return self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+
+
+def threads(peers: int) -> int:
+    """Of each worker: all peers share this machine's cores."""
+    return max(1, min(default_threads(), (os.cpu_count() or 1) // peers))

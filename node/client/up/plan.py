@@ -1,0 +1,178 @@
+"""What one `shoal up` is going to do, settled before anything is started.
+
+The manifest is the user's or the built-in one with what the command line fixes: the seed, the last round, how many
+members start it, and whose text it learns from. And a play can be played again: if nobody dies or comes, the same seed
+gives the same bits, however busy the machine is. So nobody hands in early, and the peers' keys follow from the seed,
+because who leads and who reads what follows from their names. Such keys are no secret, and good on loopback only.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from shoal.node.base.devices import has_gpu
+from shoal.node.base.home import Home
+from shoal.node.base.options import AUTO, UP_CHECKPOINT_EVERY, UpOptions, UsageError
+from shoal.node.base.room import room_here
+from shoal.node.client.up.resume import Resumption
+from shoal.node.manifest.fitting import Load, check_fits
+from shoal.node.manifest.manifest import DataSpec, Manifest, load_manifest, parse_manifest
+from shoal.node.manifest.toml import dump
+from shoal.protocol.base.ids import digest
+from shoal.protocol.net.system.identity import Identity
+
+RUNS = Path("runs")  # where results go when --out names no place
+READING = {"tokenizer", "end_of_text", "column", "domain"}  # of a manifest's data: how text is read, whosever it is
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One play: who takes part, who dies and who comes, and where everything is written."""
+
+    out: Path
+    manifest: Manifest
+    peers: tuple[str, ...]  # the founder first
+    rounds: int
+    kill_at: int | None
+    join_at: int | None
+    data: tuple[Path, ...]
+    checkpoint_every: int = UP_CHECKPOINT_EVERY
+    resumed: Resumption | None = None
+    devices: tuple[str, ...] = (AUTO,)
+    weights: tuple[Path, ...] = ()
+
+    @property
+    def to_commit(self) -> int:
+        """How many rounds this play has."""
+        return self.rounds - (self.resumed.round if self.resumed else 0)
+
+    def checkpoint_of(self, peer: str) -> str:
+        """The folder that `peer` begins with; empty if it has none."""
+        held = self.resumed.checkpoints.get(peer) if self.resumed else None
+        return str(held.absolute()) if held else ""
+
+    def device_of(self, peer: str) -> str:
+        """What `peer` trains on: the devices are dealt in turn, to the newcomer last."""
+        return self.devices[(*self.peers, self.newcomer).index(peer) % len(self.devices)]
+
+    @property
+    def victim(self) -> str | None:
+        """Who is killed: the last one started, never the founder."""
+        return self.peers[-1] if self.kill_at else None
+
+    @property
+    def newcomer(self) -> str | None:
+        """Who comes later."""
+        return f"peer-{len(self.peers) + 1}" if self.join_at else None
+
+    def give_key(self, peer: str, home: Home) -> None:
+        """The key of `peer`, in its new home: the one that it had, or what follows from the seed and its name."""
+        if self.resumed is not None:
+            self.resumed.hand_key(peer, home)
+        else:
+            seed = digest("key of a play", self.manifest.seed.to_bytes(8, "little"), peer.encode())
+            Identity.of_seed(seed).keep(home.create().identity_key)
+
+    def facts(self) -> dict[str, Any]:
+        """The plan in metrics.jsonl."""
+        return {
+            "run": self.manifest.name,
+            "peers": self.peers,
+            "rounds": self.rounds,
+            "resumed_from": self.resumed.round if self.resumed else None,
+            "victim": self.victim,
+            "kill_at": self.kill_at,
+            "newcomer": self.newcomer,
+            "join_at": self.join_at,
+        }
+
+    @property
+    def manifest_file(self) -> Path:
+        """The manifest as it was run."""
+        return self.out / "manifest.toml"
+
+
+def builtin_manifest() -> Manifest:
+    """The manifest that comes with Shoal."""
+    text = files("shoal.node.client.up").joinpath("stdlib.toml").read_text(encoding="utf-8")
+    return parse_manifest(text, "the built-in manifest")
+
+
+def chosen_manifest(options: UpOptions, corpus: str = "") -> Manifest:
+    """The manifest that the options ask for; `corpus` is the digest of --data in hex."""
+    base = load_manifest(options.manifest) if options.manifest else builtin_manifest()
+    if base.data.name == "files" and not options.data:
+        raise UsageError(f"--manifest {options.manifest} is about text of your own: name it with --data")
+    fixed = {"last": options.rounds, "start_members": options.peers, "pace": "steps"}
+    rounds = base.rounds.model_copy(update=fixed)
+    own = DataSpec(name="files", digest=corpus).model_copy(update=base.data.model_dump(include=READING))
+    data = own if options.data else base.data
+    manifest = base.model_copy(update={"seed": options.seed, "rounds": rounds, "data": data})
+    left = options.peers - (1 if options.kill_at else 0)
+    if manifest.rounds.min_members > left:
+        raise UsageError(
+            f"the manifest wants at least {manifest.rounds.min_members} members and this swarm "
+            f"{'comes down to' if options.kill_at else 'has'} {left}: use --peers "
+            f"{options.peers + manifest.rounds.min_members - left} or more"
+        )
+    return manifest
+
+
+def resumed_manifest(options: UpOptions, resumed: Resumption, corpus: str = "") -> Manifest:
+    """The manifest of a play that goes on from an earlier one; `corpus` is the digest of --data in hex."""
+    manifest = resumed.manifest(options.rounds)
+    if manifest.data.name == "files" and not options.data:
+        raise UsageError(f"{resumed.folder} is about text of your own: name it with --data")
+    if options.data and manifest.data.digest != corpus:
+        raise UsageError(f"--data is not the text that {resumed.folder} is about")
+    return manifest
+
+
+def check_room(manifest: Manifest, options: UpOptions, text: int = 0) -> None:
+    """NoRoom unless all peers of the play fit on this machine; of a library's model the founder finds out.
+
+    `text` are the bytes of --data, once they are known.
+    """
+    if manifest.model.is_complete:
+        least = max(2, manifest.rounds.min_members) + (1 if options.kill_at else 0)
+        fewest = options.peers if options.resume else least
+        load = Load(has_gpu=all(map(has_gpu, options.devices)), nodes=options.peers, fewest=fewest, text=text)
+        check_fits(manifest, room_here(), load)
+
+
+def make_plan(options: UpOptions, out: Path, manifest: Manifest, resumed: Resumption | None = None) -> Plan:
+    """The plan for an output folder that is ready."""
+    names = resumed.peers if resumed else tuple(f"peer-{number}" for number in range(1, options.peers + 1))
+    data = tuple(path.absolute() for path in options.data)
+    faults = (options.kill_at, options.join_at)
+    weights = tuple(folder.absolute() for folder in options.weights)
+    every, devices = options.checkpoint_every, options.devices
+    return Plan(out, manifest, names, options.rounds, *faults, data, every, resumed, devices, weights)
+
+
+def prepare_folder(out: Path | None) -> Path:
+    """The output folder, made, empty and absolute; UsageError rather than mixing with what lies there."""
+    folder = (out or _fresh(RUNS)).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"--out {folder} is not empty: name a new folder, or empty it")
+    except OSError as error:
+        raise UsageError(f"--out {folder} cannot be used: {error.strerror}") from error
+    return folder
+
+
+def to_toml(manifest: Manifest) -> str:
+    """The manifest as a TOML file that reads back as the same run."""
+    return dump(manifest.model_dump(mode="json"))
+
+
+def _fresh(parent: Path) -> Path:
+    """A folder named after the time that does not exist yet."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    candidates = (parent / f"{stamp}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 100))))
+    return next(path for path in candidates if not path.exists())

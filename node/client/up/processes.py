@@ -1,0 +1,172 @@
+"""The processes that this command starts, and the promise that none of them outlives it.
+
+Each child leads a session of its own, so that what it starts (a daemon's worker) dies with its process group and a
+Ctrl-C in the terminal reaches us alone. Stopping is a request first, SIGKILL to the whole group after a grace; who says
+that it is ending, as a node that saves a large run does, is waited for however long that takes.
+Everything here is synchronous: no signal handled by the event loop can interrupt the clean-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+
+from shoal.node.api.answers import Answer
+from shoal.protocol.base.errors import LocalError
+
+GRACE = 8.0  # seconds between the request to stop and SIGKILL
+POLL = 0.02
+
+
+@dataclass(slots=True)
+class Child:
+    """One process of ours, and the group that it leads."""
+
+    process: subprocess.Popen[bytes]
+    name: str
+    is_ending: Callable[[], bool]  # whether it says so
+    buried: bool = False
+
+    def code(self) -> int | None:
+        """Its exit code, negative for a signal, None while it runs; a dead child's group is killed with it."""
+        code = self.process.poll()
+        if code is not None and not self.buried:
+            self.buried = True
+            self._signal_group(signal.SIGKILL)
+        return code
+
+    def ask(self) -> None:
+        """Ask it to stop."""
+        if self.code() is None:
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """Leave it no choice."""
+        if self.code() is None:
+            self._signal_group(signal.SIGKILL)
+            self.process.wait()
+            self.buried = True
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or (macOS) only zombies left
+            os.killpg(self.process.pid, number)
+
+
+@dataclass(slots=True)
+class Children:
+    """All children of this command; leaving the `with` block ends every one, and removes their temporary files."""
+
+    grace: float = GRACE
+    all: list[Child] = field(default_factory=list)
+    scratch: TemporaryDirectory[str] = field(default_factory=lambda: TemporaryDirectory(prefix="shoal-up-"))
+
+    def start(
+        self,
+        argv: Sequence[str],
+        log: Path,
+        environ: Mapping[str, str] | None = None,
+        is_ending: Callable[[], bool] = lambda: False,
+    ) -> Child:
+        """Start `argv` in a session of its own, with its output appended to `log`, after which it is called."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            child = Child(
+                subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env={**_plain_environment(), "TMPDIR": self.scratch.name, **(environ or {})},
+                    start_new_session=True,
+                ),
+                log.stem,
+                is_ending,
+            )
+        self.all.append(child)
+        return child
+
+    def stop(self, say: Callable[[str], object] = lambda words: None) -> None:
+        """End every child: all are asked at once, and those that are still there after the grace are killed.
+
+        `say` is told for whom we wait for longer.
+        """
+        for child in self.all:
+            child.ask()
+        self._wait()
+        told = set[str]()
+        while ending := [child for child in self.all if child.code() is None and child.is_ending()]:
+            for child in ending:
+                if child.name not in told:
+                    pid = child.process.pid
+                    say(
+                        f"{child.name} is still saving its runs; waiting for it (`kill -9 {pid}` loses what is unsaved)"
+                    )
+                    told.add(child.name)
+            self._wait()
+        for child in self.all:
+            child.kill()
+
+    def _wait(self) -> None:
+        """Until all have ended, for the grace at most."""
+        deadline = time.monotonic() + self.grace
+        while any(child.code() is None for child in self.all) and time.monotonic() < deadline:
+            time.sleep(POLL)
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self.scratch.cleanup()
+
+
+def _plain_environment() -> dict[str, str]:
+    """Ours without Shoal's own variables: every flag can be given by one, and they are not meant for these nodes."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+
+
+# -- processes that compute something ------------------------------------------------------------------------------
+
+
+JOB_POLL = 0.1
+WEIGHTS = "--weights="
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class Jobs:
+    """Starts the tasks of `job.py`; what they say lies in `logs`, their answers in `jobs` of the output folder."""
+
+    def __init__(self, children: Children, out: Path, weights: Sequence[Path] = ()) -> None:
+        """`weights` are folders with frozen weights, for those that build a model of adapters."""
+        self._children = children
+        self._out = out
+        self._weights = [f"{WEIGHTS}{folder.absolute()}" for folder in weights]
+
+    async def run(self, name: str, task: str, *arguments: object) -> Answer:
+        """The answer to one task; LocalError with its last words if it has none."""
+        result = self._out / "jobs" / f"{name}.json"
+        log = self._out / "logs" / f"{name}.log"
+        result.parent.mkdir(exist_ok=True)
+        argv = [sys.executable, "-P", "-m", "shoal.node.client.up.job", *self._weights, str(result), task]
+        argv += map(str, arguments)
+        child = self._children.start(argv, log, ONE_THREAD)
+        while child.code() is None:
+            await asyncio.sleep(JOB_POLL)
+        if child.code() != 0:
+            words = log.read_text(errors="replace").splitlines()[-1:] or [f"exit status {child.code()}"]
+            raise LocalError(f"{name} failed: {words[0]} (its log is {log})")
+        answer: Answer = json.loads(result.read_text())
+        return answer

@@ -1,0 +1,1 @@
+"""The daemon: one process that owns the identity, the network and the runs of this machine."""

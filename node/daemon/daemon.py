@@ -1,0 +1,343 @@
+"""The daemon: one process per machine that owns the identity, the network and the runs, and answers the API.
+
+It is the only place that knows everything, and it does nothing but put the parts together. torch is loaded with the
+first run, not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.node.api.answers import ExpertRow, Meters, PeerRow, Round, SavedState, Status, Stopping
+from shoal.node.api.operations import Handler, Operations
+from shoal.node.api.status import summary
+from shoal.node.base.faults import armed
+from shoal.node.base.home import DaemonInfo, Home
+from shoal.node.base.life import Life, network
+from shoal.node.base.logs import warn
+from shoal.node.base.malloc import resident_bytes
+from shoal.node.base.options import NodeSettings
+from shoal.node.base.pools import NOTES
+from shoal.node.base.signals import on_ending
+from shoal.node.daemon.diagnostics.doctor import Doctor
+from shoal.node.daemon.diagnostics.netcheck import NetCheck
+from shoal.node.daemon.handout import Handout
+from shoal.node.daemon.pausing import under_limits
+from shoal.node.daemon.service_manager import ServiceManager
+from shoal.node.daemon.transitions import Transitions
+from shoal.node.daemon.web.server import serve_api
+from shoal.node.peers.discovery import Discovery
+from shoal.node.peers.listings import public_runs
+from shoal.node.peers.nearby import Nearby, may_be_near
+from shoal.node.peers.port_mapping import PortMapping
+from shoal.node.peers.reaching import Reaching
+from shoal.node.peers.relaying import Relaying
+from shoal.node.peers.remembered import PeerCache
+from shoal.node.run import view as run_view
+from shoal.node.run.asked_at_start import AskedAtStart
+from shoal.node.run.directory import Directory
+from shoal.node.run.introduction import introduce
+from shoal.node.run.runs import Runs
+from shoal.node.run.standing import node_state
+from shoal.node.run.visible_peers import VisiblePeers, is_in_a_run
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.wire import Message
+from shoal.protocol.messages.data import GetPiece
+from shoal.protocol.messages.experts import AskExpert
+from shoal.protocol.messages.node import GetManifest, Refused
+from shoal.protocol.net.peers.calls import Serve
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.net.system.version import shoal_version
+
+if TYPE_CHECKING:
+    from shoal.node.run.run import Run
+
+STDERR = 2
+LAST_NOTE = 5.0  # seconds for which the end waits for the disk to take who was there
+LOOK_AT_HOME = 2.0  # seconds between two looks whether our home is still there
+
+log = logging.getLogger("shoal.daemon")
+
+
+async def run(settings: NodeSettings) -> None:
+    """Be a node until a signal or the API ends it."""
+    home = Home(settings.home)
+    await Daemon(settings, home, Identity.load_or_create(home.identity_key)).run()
+
+
+class Obstacle:
+    """Why the node is not where it should be, as far as it is known."""
+
+    def __init__(self, network: Network, runs: Runs, reaching: Reaching, asked_at_start: AskedAtStart) -> None:
+        self._network, self._runs, self._reaching, self._asked_at_start = network, runs, reaching, asked_at_start
+        self._was_in_runs = bool(runs.restoring)
+
+    def words(self) -> str | None:
+        """In one sentence; None if it is where it should be."""
+        if self._runs.are_at_rest():
+            return self._delay() or self._unanswered()
+        return self._unanswered() or self._delay()
+
+    def waits(self) -> bool:
+        """Whether we are the first to be back, and miss nobody yet: where the others were nobody else answers."""
+        return self._runs.are_at_rest() and not self._reaching.is_misled and not self._delay()
+
+    def _unanswered(self) -> str | None:
+        """Who was looked for in vain, while we are alone."""
+        unanswered = self._reaching.obstacle() if not self._network.links() else None
+        if unanswered and self._was_in_runs:
+            return f"rejoining: {unanswered}"
+        return unanswered if unanswered and self._reaching.is_told else None
+
+    def _delay(self) -> str | None:
+        """What is still to be done here."""
+        return self._runs.data.obstacle() or self._asked_at_start.obstacle()
+
+
+class Daemon:
+    """Implements `NodeService`."""
+
+    def __init__(self, settings: NodeSettings, home: Home, identity: Identity) -> None:
+        """All parts, from the bottom up. Nothing comes from the network before it has started."""
+        self._settings, self._home, self._identity = settings, home, identity
+        self._stopping = asyncio.Event()
+        self._life = Life.own()
+        self._fault, self._manager = armed(os.environ), ServiceManager(os.environ)
+        self._open: dict[str, Run] = {}  # the runs that are open
+        is_fellow = partial(is_in_a_run, self._open)
+        self._network = Network(identity, host=settings.listen_host, port=settings.port)
+        self._cache = PeerCache(home.peers)
+        self._discovery = Discovery(identity, self._network, is_fellow)
+        self._visible_peers = VisiblePeers(self._network, self._open, self._discovery.contacts)
+        self._reaching = Reaching(self._network, settings.bootstrap, self._cache, self._misses_somebody)
+        self._nearby = Nearby(identity.peer, self._network.every_address, self._reaching.hear, self._reaching.unhear)
+        self._runs = Runs(
+            settings,
+            home,
+            identity,
+            self._network,
+            self._cache,
+            self._fault,
+            self._discovery,
+            self._open,
+            on_linked=self._reaching.also,
+        )
+        self._expert_proxy = self._runs.families.proxy
+        self._asked_at_start = AskedAtStart(settings, self._runs)
+        self._obstacle = Obstacle(self._network, self._runs, self._reaching, self._asked_at_start)
+        self._pausing = under_limits(settings, home.volume, self._network, self._runs, self._cache.load)
+        self._relaying = Relaying(self._network, self._discovery, self._runs.move)
+        self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
+        self._directory = Directory(self._discovery, self._network, lambda: self._open)
+        self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self._port_mapping.as_json)
+        self._doctor = Doctor(self._network, self._discovery, self._relaying, self._reaching, lambda: self._open)
+        self._calls = self._served()
+        self._network.takes = lambda run: self._runs.get(run) is not None
+        self._network.is_fellow = is_fellow
+        self._network.on_message, self._network.on_payload_done = self._on_message, self._on_payload_done
+        self._network.on_call, self._network.on_link = self._on_call, self._on_link
+
+    async def run(self) -> None:
+        """Serve until asked to stop; leave the runs properly."""
+        on_ending(lambda _: self._stopping.set())
+        if self._fault is not None:
+            warn(log, "fault-armed", f"this node will hurt itself, as its environment asks: {self._fault.fault}")
+        await self._network.start()
+        self._discovery.start()
+        await self._expert_proxy.start()
+        try:
+            where = self._settings.admin_host, self._settings.admin_port
+            async with serve_api(self, self._home.token(), *where) as (host, port):
+                addresses = self._network.addresses()
+                here = self._home.is_log(STDERR)
+                about = DaemonInfo(os.getpid(), host, port, self._identity.peer, addresses, here, network())
+                self._home.write_daemon(about)
+                log.info("node %s listens on %s", self._identity.peer, ", ".join(addresses))
+                await self._live()
+        finally:
+            await self._expert_proxy.close()
+            await self._discovery.close()
+            await self._network.close()
+
+    async def _live(self) -> None:
+        """Until asked to stop, or homeless."""
+        finding = [self._reaching.run, self._directory.run, self._relaying.run, self._port_mapping.run]
+        if may_be_near(self._settings):
+            finding.append(self._nearby.run)
+        watching = [self._look_at_home, self._note_peers, Transitions(self.status).run, self._keep_in_touch]
+        duties = (*finding, self._enter_runs, self._pausing.run, Handout(self._home, self._runs).run, *watching)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(duty()) for duty in duties]
+                await self._stopping.wait()
+                self._manager.stopping()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            self._stopping.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_NOTE):
+                    await NOTES.run(self._cache.update, self._visible_peers.to_note())
+            await asyncio.gather(self._netcheck.close(), self._directory.close())
+            await self._manager.bears_with(self._runs.close())
+
+    async def _enter_runs(self) -> None:
+        """The runs of our last life come first, then what the command line wants."""
+        seeds = list(self._reaching.last_seen)
+        await self._runs.restore(seeds)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._runs.keep_restoring(seeds))
+            group.create_task(self._asked_at_start.run())
+
+    async def _look_at_home(self) -> None:
+        """LocalError once the home is gone: nobody could find, ask or stop us there any more."""
+        while await NOTES.run(self._is_ours):
+            await asyncio.sleep(LOOK_AT_HOME)
+        raise LocalError(f"the node's folder {self._home.root} is gone, or is another's now; this node ends")
+
+    def _is_ours(self) -> bool:
+        """Whether the home is there, with us in it. That we cannot look, for want of a file handle, proves nothing."""
+        try:
+            return self._home.holding() == self._life
+        except LocalError as error:
+            warn(log, "home-not-seen", f"{error}; looking again")
+            return True
+
+    async def _note_peers(self) -> None:
+        await self._visible_peers.keep_noted(self._cache.update)
+
+    async def _keep_in_touch(self) -> None:
+        """With the service manager, from the event loop: if that hangs, the watchdog is right."""
+        self._manager.ready()
+        while True:
+            self._manager.alive(summary(self.status()))
+            await asyncio.sleep(self._manager.pause)
+
+    # -- who is there ---------------------------------------------------------------------------------------
+
+    def _misses_somebody(self) -> bool:
+        """Whether we should look for others: we are alone, or not in a run that we should be in."""
+        return self._visible_peers.is_alone() or self._asked_at_start.obstacle() is not None
+
+    # -- what the network says ------------------------------------------------------------------------------
+
+    def _on_message(self, peer: PeerId, run: RunId | None, message: Message) -> None:
+        if (member := self._runs.get(run)) is not None:
+            member.meters.received(message)
+            member.driver.receive(peer, message)
+
+    def _on_payload_done(self, peer: PeerId, run: RunId, message: Message, sent: bool) -> None:
+        if (member := self._runs.get(run)) is not None:
+            member.left(peer, message, sent)
+
+    def _on_link(self, peer: PeerId, up: bool) -> None:
+        for run in self._open.values():
+            run.driver.link(peer, up)
+        self._discovery.link(peer, up)
+        self._relaying.link(peer, up)
+        self._expert_proxy.link(peer, up)
+
+    def _served(self) -> dict[type[Message], Serve]:
+        """Who answers a peer's call, by the kind of message."""
+        served: dict[type[Message], Callable[[PeerId, Any], Message | Awaitable[Message]]] = {
+            **self._discovery.calls(),
+            **self._doctor.calls(),
+            GetManifest: lambda peer, message: introduce(message, self._runs.all, self._network.addresses()),
+            GetPiece: self._runs.data.answer,
+            AskExpert: self._expert_proxy.on_call,
+        }
+        return served
+
+    def _on_call(self, peer: PeerId, message: Message) -> Message | Awaitable[Message]:
+        serve = self._calls.get(type(message))
+        return serve(peer, message) if serve is not None else Refused(f"{type(message).__name__} is not served here")
+
+    # -- what the API asks ----------------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """See NodeService."""
+        rows = [run_view.row(run, self._network.traffic(run.id)) for run in self._open.values()]
+        up, down = self._network.bandwidth.claim()
+        split = run_view.all_splits((run, self._directory.evidence(run)) for run in self._open.values())
+        return {
+            "version": shoal_version(),
+            "peer": self._identity.peer,
+            "state": node_state([row["phase"] for row in rows], bool(split), bool(self._network.links())),
+            "evidence": split,
+            "peers": len(self._network.links()),
+            "obstacle": self._obstacle.words(),
+            "waits": self._obstacle.waits(),
+            **self._pausing.as_json(),
+            "reachability": self._discovery.verdict.reachability,
+            **self._relaying.as_json(),
+            "port_mapping": self._port_mapping.as_json(),
+            "line": {"up": up, "down": down},
+            "dht": self._discovery.as_json(),
+            "addresses": list(self._network.addresses()),
+            "untold_addresses": list(self._network.untold_addresses),
+            "memory": resident_bytes(),
+            "ending": self._stopping.is_set(),
+            "runs": [*run_view.family_rows(self._runs), *rows, *run_view.rows_of_closed(self._runs)],
+        }
+
+    def peers(self) -> list[PeerRow]:
+        """See NodeService."""
+        return run_view.all_peer_rows(list(self._open.values()), self._network)
+
+    def rounds(self, run: str, last: int | None = None) -> list[Round]:
+        """See NodeService."""
+        return self._runs.find(run).commits.as_json(last)
+
+    def meters(self) -> list[Meters]:
+        """See NodeService."""
+        return [run_view.meters(run, self._network.traffic(run.id)) for run in self._open.values()]
+
+    def experts(self, family: str) -> list[ExpertRow]:
+        """See NodeService."""
+        return self._runs.families.experts(family)
+
+    def handlers(self) -> list[Handler]:
+        """See NodeService."""
+        runs, families, table = self._runs, self._runs.families, Operations
+        return [
+            table.status.by(self.status),
+            table.peers.by(self.peers),
+            table.netcheck.by(self._netcheck.answer),
+            table.examine.by(self._doctor.examine),
+            table.runs.by(lambda: self.status()["runs"]),
+            table.run_details.by(lambda run: run_view.details(runs.find(run))),
+            table.rounds.by(self.rounds),
+            table.timeline.by(lambda run, round: run_view.timeline(runs.find(run), round)),
+            table.run_link.by(lambda run: runs.link(run)),
+            table.public_runs.by(lambda: public_runs(self._discovery)),
+            table.preview_run.by(runs.preview),
+            table.create_run.by(lambda manifest, train, checkpoints=(): runs.create(manifest, train, checkpoints)),
+            table.join_run.by(runs.join),
+            table.join_run_by_id.by(lambda run, train, checkpoint="": runs.join(run, train, checkpoint)),
+            table.leave_run.by(lambda run: runs.leave(run)),
+            table.save_state.by(self._save_state),
+            table.experts.by(families.experts),
+            table.expert_sources.by(families.sources),
+            table.fetch_experts.by(families.fetch),
+            table.stop.by(self.stop),
+        ]
+
+    async def _save_state(self, run: str, path: str, own: bool = False) -> SavedState:
+        if not Path(path).is_absolute():
+            raise LocalError(f"{path} is not an absolute path")
+        snapshot = await self._runs.find(run).save(Path(path), own)
+        return {"round": snapshot.round, "root": snapshot.root.hex()}
+
+    def stop(self) -> Stopping:
+        """Begin to leave and end; returns at once, so that the caller still gets its answer."""
+        self._stopping.set()
+        return {"stopping": True}

@@ -1,0 +1,146 @@
+"""Whom a person means by PEER, and where that peer may be, with who says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shoal.dht.directory import members_in
+from shoal.dht.keys import run_key
+from shoal.dht.link import is_address, looks_like_link, parse_link
+from shoal.node.peers.discovery import Discovery
+from shoal.node.peers.reaching import Reaching
+from shoal.protocol.base.errors import LocalError, ShoalError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.multiaddrs import place_of, split
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.system.identity import public_key
+
+if TYPE_CHECKING:
+    from shoal.node.run.run import Run
+
+LEAST = 4  # characters of a name
+SHOWN = 60  # characters of what is wrong
+HOW = "it is a PeerID, the last characters of one in `shoal peers`, or an address like /ip4/203.0.113.7/tcp/4101"
+LOOK_UP_LIMIT = 4.0  # seconds
+MOST_RUNS = 4  # whose directories are read
+
+Places = dict[str, list[str]]
+"""Addresses, and for each who says that a peer is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A peer, an address at which it should be, or both."""
+
+    peer: PeerId | None
+    address: str = ""
+
+
+def whom(asked: str, known: Iterable[PeerId]) -> Wanted:
+    """Who is meant, among those that are `known`; LocalError in one sentence if nobody is, or several are."""
+    asked = asked.strip()
+    if looks_like_link(asked):
+        addresses = parse_link(asked).addresses
+        hint = f"one of its addresses, `shoal doctor {addresses[0]}`" if addresses else "a PeerID or an address"
+        raise LocalError(f"a run's link leads to several peers: ask about {hint}")
+    if asked.startswith("/"):
+        return _at(asked)
+    if _is_name(asked):
+        return Wanted(PeerId(asked))
+    return Wanted(_known_as(asked, sorted(set(known))))
+
+
+def _at(asked: str) -> Wanted:
+    place, name = split(asked)
+    if not is_address(place) or (name and not _is_name(name)):
+        raise LocalError(f"'{asked[:SHOWN]}' is no address: one looks like /ip4/203.0.113.7/tcp/4101/p2p/PEERID")
+    return Wanted(PeerId(name) if name else None, place)
+
+
+def _known_as(asked: str, known: list[PeerId]) -> PeerId:
+    found = [peer for peer in known if len(asked) >= LEAST and (peer.endswith(asked) or peer.startswith(asked))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = ", ".join(peer[-12:] for peer in found[:5])
+        raise LocalError(f"'{asked[:SHOWN]}' means several peers, those that end in {listed}: give more of the end")
+    raise LocalError(f"no peer '{asked[:SHOWN]}' is known here: {HOW}")
+
+
+def _is_name(text: str) -> bool:
+    try:
+        public_key(PeerId(text))
+    except ValueError:
+        return False
+    return True
+
+
+class Sources:
+    """Who says where peers are: membership, the DHT, the local network, the cache on disk, and other peers."""
+
+    def __init__(
+        self, network: Network, discovery: Discovery, reaching: Reaching, runs: Callable[[], Mapping[str, Run]]
+    ) -> None:
+        self._network, self._discovery, self._reaching, self._runs = network, discovery, reaching, runs
+
+    def peers(self) -> list[PeerId]:
+        """All that we know by name."""
+        members = (peer for run in self._runs().values() for peer in run.member.membership.alive())
+        linked = (link.peer for link in self._network.links())
+        return [*linked, *members, *(each.peer for each in self._discovery.contacts()), *self._reaching.peers()]
+
+    def places(self, peer: PeerId) -> Places:
+        """Where `peer` may be, as far as we know without asking anybody."""
+        found: Places = {}
+        for run in self._runs().values():
+            if (entry := run.member.membership.entry(peer)) is not None:
+                _add(found, entry.addresses, "membership")
+        for contact in self._discovery.contacts():
+            _add(found, contact.addresses if contact.peer == peer else (), "dht")
+        for source, addresses in self._reaching.places(peer).items():
+            _add(found, addresses, source)
+        for address in self._network.link_report(peer).known:
+            found.setdefault(address, ["heard"])
+        return found
+
+    async def look_up(self, peer: PeerId) -> Places:
+        """What the directories of our runs say."""
+        found: Places = {}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_UP_LIMIT):
+                for run in sorted(self._runs().values(), key=partial(_is_stranger, peer))[:MOST_RUNS]:
+                    with suppress(ShoalError):
+                        got = await self._discovery.get(run_key(run.id), quorum=2)
+                        entries = [each.entry for each in members_in(got.found) if each.peer == peer]
+                        for entry in entries:
+                            _add(found, self._discovery.worth_dialling(entry.addresses), "directory")
+        return found
+
+    @property
+    def has_directories(self) -> bool:
+        """Whether there is anything to be looked up."""
+        return bool(self._runs() and self._discovery.contacts())
+
+
+def _is_stranger(peer: PeerId, run: Run) -> bool:
+    """Whether a run has not heard of a peer."""
+    return run.member.membership.entry(peer) is None
+
+
+def merge(places: Places, more: Places) -> None:
+    """Add what somebody else says."""
+    for address, sources in more.items():
+        for source in sources:
+            _add(places, (address,), source)
+
+
+def _add(places: Places, addresses: Iterable[str], source: str) -> None:
+    for address in addresses:
+        sources = places.setdefault(place_of(address), [])
+        if source not in sources:
+            sources.append(source)

@@ -1,0 +1,122 @@
+"""The live page: server-sent events, one snapshot a second to every page that is open.
+
+Rules: the number of streams is bounded; a reader that does not keep up is cut off, and starts afresh when its browser
+comes back; when nothing changes a beat tells the page that the node is alive. The first event brings the whole past.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import web
+
+from shoal.node.api.http import failure
+from shoal.node.api.service import NodeService
+from shoal.node.daemon.web.recorder import Recorder
+
+EVERY = 1.0  # seconds between two snapshots
+BEAT = 5.0  # seconds of silence at most
+MAX_STREAMS = 16
+MAX_WAITING = 8  # events that a reader may be behind
+STALL = 10.0  # seconds that one event may take to leave
+RETRY = 2000  # milliseconds until a browser comes back
+
+log = logging.getLogger("shoal.api")
+
+Stream = asyncio.Queue[bytes | None]  # None: no more
+
+
+class Events:
+    """Looks at the node once a second and tells whoever listens."""
+
+    def __init__(self, service: NodeService) -> None:
+        self._recorder = Recorder(service)
+        self._streams: set[Stream] = set()
+        self._seen: dict[str, Any] = {}  # the last snapshot
+        self._told_at = 0.0
+        self._is_failing = False
+
+    def table(self) -> list[web.RouteDef]:
+        """Where pages listen."""
+        return [web.get("/v1/events", self._serve)]
+
+    async def running(self, app: web.Application) -> AsyncIterator[None]:
+        """For `cleanup_ctx`: look and tell while the application serves."""
+        task = asyncio.create_task(self._run())
+        yield
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    async def hang_up(self, app: web.Application) -> None:
+        """For `on_shutdown`: end all streams, or the server would wait for them."""
+        for stream in list(self._streams):
+            self._drop(stream)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                self._look(time.time())
+                self._is_failing = False
+            except Exception:  # our own mistake: pages stand still, runs go on
+                if not self._is_failing:  # once is enough
+                    log.exception("the page cannot be kept up to date")
+                self._is_failing = True
+            await asyncio.sleep(EVERY)
+
+    def _look(self, now: float) -> None:
+        """Tell what has changed."""
+        seen = self._recorder.look(now)
+        if seen != self._seen:
+            self._tell(_event("snapshot", {"now": now, **seen}), now)
+        elif now - self._told_at >= BEAT:
+            self._tell(_event("beat", {"now": now}), now)
+        self._seen = seen
+
+    def _tell(self, event: bytes, now: float) -> None:
+        self._told_at = now
+        for stream in list(self._streams):
+            if stream.qsize() >= MAX_WAITING:
+                self._drop(stream)
+            else:
+                stream.put_nowait(event)
+
+    def _drop(self, stream: Stream) -> None:
+        self._streams.discard(stream)
+        while not stream.empty():
+            stream.get_nowait()
+        stream.put_nowait(None)
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        if len(self._streams) >= MAX_STREAMS:
+            return failure(503, f"{MAX_STREAMS} pages are open already: close one")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        stream: Stream = asyncio.Queue()
+        self._streams.add(stream)
+        stream.put_nowait(self._first(time.time()))
+        try:
+            await response.prepare(request)
+            while (event := await stream.get()) is not None:
+                async with asyncio.timeout(STALL):
+                    await response.write(event)
+        except (ConnectionError, TimeoutError):
+            pass  # the reader is gone, or as good as gone
+        finally:
+            self._streams.discard(stream)
+        if request.transport is not None:
+            request.transport.abort()  # what it has not read by now would hold up the server's end
+        return response
+
+    def _first(self, now: float) -> bytes:
+        seen = self._seen or self._recorder.look(now)
+        return b"retry: %d\n" % RETRY + _event("snapshot", {"now": now, **seen, "curves": self._recorder.past()})
+
+
+def _event(name: str, data: dict[str, Any]) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'), allow_nan=False)}\n\n".encode()

@@ -1,0 +1,157 @@
+"""Who may ask: programs show the token with every request, a browser shows it, or a code, once and gets a cookie.
+
+Rules:
+- Who shows the token is in, by whatever name it calls us. Of all others a Host header that is a foreign name is
+  refused: a web page could point its own name at us (DNS rebinding).
+- The cookie is not the token but an expiry date with a keyed hash, so it needs no memory, outlives a restart, and a
+  new token ends it. Browsers send it to every port of this machine, so it is named after the node, scripts cannot
+  read it, and it is worth less than the token: with it one may look and log out, and change nothing.
+- A request with the cookie must come from our own page, as far as the browser says where it comes from.
+- A code is made for who shows the token, and put into a link: see `LoginCodes`.
+- Tries to log in are bounded; secrets are compared in constant time.
+- The page's own files hold no secret and are shown to anybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+
+from aiohttp import web
+
+from shoal.node.api import http
+from shoal.node.api.http import failure, host_allowed
+from shoal.node.api.operations import Handler, Operations
+from shoal.node.daemon.web.routes import read_body
+from shoal.protocol.base.allowance import Allowance
+
+LIFETIME = 7 * 24 * 3600  # seconds until a browser has to show the token again
+CODE_LIFETIME = 600.0  # seconds
+MOST_CODES = 16  # that wait to be used; the oldest makes room
+LOGINS = (10, 0.2)  # wrong tokens and codes, at once and per second
+LOGIN, LOGOUT = "/v1/login", "/v1/logout"
+READING = ("GET", "HEAD")
+ASK_FOR_TOKEN = "show the token of the node's home folder: `Authorization: Bearer <token>`"
+
+
+class LoginCodes:
+    """Codes that log a browser in, made and not used yet. Pure: the time comes in.
+
+    The link of `shoal status` holds one instead of the token. A link stays in the browser's history, so what it holds
+    must be worth nothing afterwards: a code is good once, for some minutes, and for a session that may only look.
+    """
+
+    def __init__(self) -> None:
+        self._expiry: dict[str, float] = {}  # by code, oldest first
+
+    def make(self, now: float) -> str:
+        """A fresh code."""
+        while len(self._expiry) >= MOST_CODES:
+            self._expiry.pop(next(iter(self._expiry)))
+        code = secrets.token_urlsafe(16)
+        self._expiry[code] = now + CODE_LIFETIME
+        return code
+
+    def use(self, now: float, shown: str) -> bool:
+        """Whether `shown` is a code that is still good; it is not from now on."""
+        sent = shown.encode("utf-8", "surrogatepass")
+        found = next((code for code in self._expiry if hmac.compare_digest(sent, code.encode())), None)
+        return found is not None and self._expiry.pop(found) > now
+
+
+class Doorkeeper:
+    """Lets in who knows `token`; `node` is our PeerID, `host` the name that we listen on."""
+
+    def __init__(self, token: str, node: str, host: str) -> None:
+        self._token = token.encode()
+        self._cookie = f"shoal-{node[-8:]}"
+        self._host = host
+        self._logins = Allowance(*LOGINS)
+        self._codes = LoginCodes()
+
+    def table(self) -> list[web.RouteDef]:
+        """The routes for browsers."""
+        return [
+            web.get(LOGIN, self._is_in),
+            web.post(LOGIN, self._log_in),
+            web.post(LOGOUT, self._log_out),
+        ]
+
+    def handlers(self) -> list[Handler]:
+        """The operation that is for the owner's programs."""
+        return [Operations.login_code.by(lambda: {"code": self._codes.make(time.monotonic())})]
+
+    @web.middleware
+    async def guard(self, request: web.Request, handler: http.Handler) -> web.StreamResponse:
+        """The middleware in front of all routes."""
+        return self._refusal(request) or await handler(request)
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        shown = request.headers.get("Authorization")
+        if shown is not None and _same(shown, b"Bearer " + self._token):
+            return None
+        if not host_allowed(request.headers.get("Host", ""), self._host):
+            return failure(403, "the Host header is a foreign name; call the API by its address")
+        if is_public(request.path):
+            return None
+        if shown is not None or not self._is_open(request):
+            return failure(401, ASK_FOR_TOKEN)
+        if not _from_our_page(request) or (request.method not in READING and request.path != LOGOUT):
+            return failure(403, "a browser's session may look and log out; for all else, " + ASK_FOR_TOKEN)
+        return None
+
+    async def _is_in(self, request: web.Request) -> web.Response:
+        return web.json_response({"in": self._is_open(request)})
+
+    async def _log_in(self, request: web.Request) -> web.Response:
+        if not _from_our_page(request):
+            return failure(403, "this login comes from a foreign page")
+        body = await read_body(request, {}, {"token": str, "code": str})
+        if len(body) != 1:
+            return failure(400, "the body must have a 'token' or a 'code'")
+        if not self._logins.take(time.monotonic()):
+            return failure(429, "too many wrong tries; wait a minute")
+        if "code" in body and not self._codes.use(time.monotonic(), body["code"]):
+            return failure(401, "this link was used before, or is too old: `shoal status` prints another")
+        if "token" in body and not _same(body["token"].strip(), self._token):
+            return failure(401, "this is not the token of this node")
+        self._logins.give_back()
+        response = web.json_response({"in": True})
+        cookie = self._sign(int(time.time()) + LIFETIME)
+        response.set_cookie(self._cookie, cookie, max_age=LIFETIME, httponly=True, samesite="Strict", path="/")
+        return response
+
+    async def _log_out(self, request: web.Request) -> web.Response:
+        response = web.json_response({"in": False})
+        response.del_cookie(self._cookie, httponly=True, samesite="Strict", path="/")
+        return response
+
+    def _sign(self, expiry: int) -> str:
+        return f"{expiry}.{hmac.new(self._token, f'page until {expiry}'.encode(), hashlib.sha256).hexdigest()}"
+
+    def _is_open(self, request: web.Request) -> bool:
+        """Whether the cookie that came along is one of ours, and not too old."""
+        cookie = request.cookies.get(self._cookie, "")
+        expiry = cookie.partition(".")[0]
+        if not (expiry.isascii() and expiry.isdigit() and len(expiry) < 16):
+            return False
+        return _same(cookie, self._sign(int(expiry)).encode()) and int(expiry) > time.time()
+
+
+def is_public(path: str) -> bool:
+    """Whether anybody may ask for `path`: the page's files and the way in."""
+    return path in ("/", LOGIN) or path.startswith("/page/")
+
+
+def _same(shown: str, secret: bytes) -> bool:
+    return hmac.compare_digest(shown.encode("utf-8", "surrogatepass"), secret)  # JSON may hold halves of characters
+
+
+def _from_our_page(request: web.Request) -> bool:
+    """What a browser says of where a request comes from; what changes something must say it."""
+    origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "none")
+    if origin is None:
+        return request.method in READING and site in ("same-origin", "none")
+    return origin == f"http://{request.headers.get('Host', '')}" and site in ("same-origin", "none")

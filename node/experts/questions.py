@@ -1,0 +1,138 @@
+"""What a process that answers or asks, and the daemon, say to each other over the proxy's Unix socket.
+
+    process  Offer    ->            I answer for these files; again whenever that changes
+    process  Meet     ->  Met | Failure      be connected with that peer
+    process  Dial     ->  Answer | Failure   ask that peer
+    daemon   Asked    ->  Answer | Failure   a peer asks you
+    daemon   Lost     ->            a peer has no connection with us any more
+
+Bodies are messages of protocol/messages/experts.py, in their bytes. Numbers are those of whoever asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import IntEnum
+
+from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import Message, decode, encode, message
+from shoal.protocol.messages.experts import AskExpert
+
+PREFIX = 4  # bytes of a frame's length
+MAX_FRAME = (4 << 20) + 4096
+# How much may be asked at once.
+STEP = 1024  # tokens
+TEXTS = 256
+ENDED = 4096
+LATER = 50  # milliseconds after which one who was told to come later does
+
+
+def check_size(peer: PeerId, asked: AskExpert) -> None:
+    """RemoteError if nobody may ask so much at once."""
+    tokens = sum(len(each.tokens) for each in asked.additions)
+    if tokens > STEP or len(asked.additions) > TEXTS or len(asked.ended) > ENDED:
+        raise RemoteError(f"asks about over {STEP} tokens or {TEXTS} texts at once", peer)
+
+
+class Blame(IntEnum):
+    """Whose fault it is."""
+
+    OURS = 0
+    PEERS = 1
+    NETWORKS = 2
+
+
+@message(260)
+class Offer(Message):
+    """See above."""
+
+    files: tuple[Digest, ...]
+
+
+@message(261)
+class Dial(Message):
+    """See above."""
+
+    number: int
+    peer: PeerId
+    milliseconds: int  # that the answer may take
+    body: bytes
+
+
+@message(262)
+class Asked(Message):
+    """See above."""
+
+    number: int
+    peer: PeerId
+    body: bytes
+
+
+@message(263)
+class Answer(Message):
+    """What was asked under that number."""
+
+    number: int
+    body: bytes
+
+
+@message(264)
+class Failure(Message):
+    """Why there is no answer."""
+
+    number: int
+    blame: Blame
+    reason: str
+
+
+@message(265)
+class Lost(Message):
+    """See above."""
+
+    peer: PeerId
+
+
+@message(266)
+class Meet(Message):
+    """See above."""
+
+    number: int
+    peer: PeerId
+    milliseconds: int  # that it may take
+
+
+@message(267)
+class Met(Message):
+    """Until Lost is said of it the peer is connected."""
+
+    number: int
+
+
+async def receive(reader: asyncio.StreamReader) -> Message:
+    """The next message; EOFError if the other end is gone, RemoteError if it talks nonsense."""
+    size = int.from_bytes(await reader.readexactly(PREFIX), "big")
+    if size > MAX_FRAME:
+        raise RemoteError(f"frame of {size} bytes is over the limit of {MAX_FRAME}")
+    return decode(await reader.readexactly(size))
+
+
+def send(writer: asyncio.StreamWriter, message: Message) -> None:
+    """Queue a message; who is gone is found out by who reads."""
+    body = encode(message)
+    writer.write(len(body).to_bytes(PREFIX, "big") + body)
+
+
+def failure(number: int, error: Exception) -> Failure:
+    """What went wrong, for the other end."""
+    kinds = {RemoteError: Blame.PEERS, TransportError: Blame.NETWORKS}
+    blame = next((each for kind, each in kinds.items() if isinstance(error, kind)), Blame.OURS)
+    words = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}; the log has the details"
+    return Failure(number, blame, words[:400])
+
+
+def error_of(failure: Failure, peer: PeerId) -> ShoalError:
+    """The same, at the other end."""
+    if failure.blame is Blame.PEERS:
+        return RemoteError(failure.reason.removeprefix(f"peer {peer}: "), peer)
+    return (TransportError if failure.blame is Blame.NETWORKS else LocalError)(failure.reason)

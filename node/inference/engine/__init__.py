@@ -1,0 +1,1 @@
+"""Continuous batching: many texts at once, token by token. sequence < batch (no clock, no thread) < engine."""

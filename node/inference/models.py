@@ -1,0 +1,149 @@
+"""The model of a run, or of an expert, as something that can be asked: a scorer of its parameters, and its tokens."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from shoal.node.base.home import find_home
+from shoal.node.base.options import default_threads
+from shoal.node.inference.library import library_scorer, renewed_library_scorer
+from shoal.node.inference.local import LlamaScorer
+from shoal.node.inference.scorer import Expert, Scorer
+from shoal.node.inference.served import Choices
+from shoal.node.manifest.flow import PictureSpec
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.model import AnyModel, HfSpec, ModelSpec
+from shoal.node.training.data.text import Bytes, Tokenized, Vocabulary, read_tokenizer
+from shoal.node.training.models.decoder import Llama, skeleton
+from shoal.node.training.models.kind import TrainedModel
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import kind_of
+from shoal.node.training.trainer.device import choose_device
+from shoal.protocol.base.errors import LocalError
+
+UNUSED = 0  # a seed of weights that are overwritten
+
+
+# -- scorers ------------------------------------------------------------------------------------------------
+
+
+def check_writes(spec: AnyModel) -> ModelSpec | HfSpec:
+    """The same; LocalError if it is of no kind that writes text."""
+    if isinstance(spec, PictureSpec):
+        raise LocalError(
+            "the model paints: name the folder that `shoal experts fetch FAMILY DIR` writes, not the family"
+        )
+    if not isinstance(spec, ModelSpec | HfSpec):
+        raise LocalError("the model is a script's own, and only that script can build it and ask it")
+    return spec
+
+
+def check_spec(spec: AnyModel) -> ModelSpec | HfSpec:
+    """The same; LocalError if no text can come of a run's model."""
+    spec = check_writes(spec)
+    if isinstance(spec, HfSpec) and spec.lora is not None:
+        raise LocalError(
+            "the run trains adapters on a base that its states do not hold: export them (`shoal ckpt export`), "
+            "merge them with their base (peft's merge_and_unload), and serve that folder"
+        )
+    return spec
+
+
+def scorer_of(spec: AnyModel, parameters: Tensor, choices: Choices, version: str) -> Expert:
+    """A run's model with these parameters, on the device that was chosen; LocalError if no text can come of it."""
+    return _scorer(check_spec(spec), parameters, choices, version)
+
+
+def expert_of(spec: AnyModel, parameters: Tensor, choices: Choices, version: str) -> Expert:
+    """An expert's model, on the device that was chosen; LocalError if no text can come of it."""
+    spec = check_writes(spec)
+    if isinstance(spec, HfSpec) and spec.lora is not None:
+        raise LocalError("an expert is of adapters, whose base its file does not hold: it cannot be served")
+    return _scorer(spec, parameters, choices, version)
+
+
+def renewed(scorer: Scorer, spec: AnyModel, parameters: Tensor, choices: Choices, version: str) -> Expert:
+    """A scorer like `scorer`, one of `scorer_of`, with other weights. The two may be asked for different slots.
+
+    What was found out about the model is not asked again, and our own decoder's cache has room for both.
+    """
+    model = _model(check_spec(spec), parameters, choices.device)
+    if isinstance(model, Llama):
+        assert isinstance(scorer, LlamaScorer)
+        return scorer.renewed(model, version)
+    return renewed_library_scorer(scorer, model.network, version)
+
+
+def _scorer(spec: ModelSpec | HfSpec, parameters: Tensor, choices: Choices, version: str) -> Expert:
+    model = _model(spec, parameters, choices.device)
+    if isinstance(model, Llama):
+        return LlamaScorer(model, vocab=spec.vocab, limit=spec.context, slots=choices.slots, version=version)
+    return library_scorer(model.network, limit=spec.context, slots=choices.slots, version=version)
+
+
+def _model(spec: ModelSpec | HfSpec, parameters: Tensor, device: str) -> TrainedModel:
+    """The model of flat parameters (d,), on a device. On the CPU our own decoder has its weights in `parameters`."""
+    if isinstance(spec, ModelSpec):
+        model: TrainedModel = skeleton(spec)
+        model.load_state_dict(Layout.of(model).views(parameters), assign=True)
+    else:
+        model = kind_of(spec).build(spec, UNUSED)
+        Layout.of(model).load(parameters, model)
+    return model.eval().to(choose_device(device))
+
+
+# -- tokens -------------------------------------------------------------------------------------------------
+
+
+def run_vocabulary(manifest: Manifest, place: Path, chosen: str) -> Vocabulary:
+    """A run's tokens: bytes, or those of the tokenizer that its manifest names, wherever that is to be had.
+
+    `place` is a checkpoint, or in a node's home; `chosen` is a tokenizer's file, if the owner names one. LocalError if
+    the run's tokenizer is nowhere here.
+    """
+    data, vocab = manifest.data, manifest.model.vocab
+    if not data.tokenizer:
+        if chosen:
+            raise LocalError("the run's tokens are bytes: serve it without --tokenizer")
+        return Bytes()
+    if chosen:
+        content = read_tokenizer(Path(chosen))
+    else:
+        from shoal.node.training.checkpoint.tokenizer import find_tokenizer
+
+        content = find_tokenizer(data, [*place.resolve().parents, find_home().root])
+    what = chosen or data.tokenizer
+    vocabulary = Tokenized(content, frozenset(), special=False, what=what)
+    if vocabulary.size > vocab:
+        raise LocalError(
+            f"the tokenizer {data.tokenizer} has {vocabulary.size:,} tokens, and the run's model {vocab:,}"
+        )
+    vocabulary.ends = ends_of(vocabulary, data.end_of_text, what)
+    return vocabulary
+
+
+def ends_of(vocabulary: Tokenized, end_of_text: str, what: str) -> frozenset[int]:
+    """The token that ends a text, if there is one; LocalError if the tokenizer, which is `what`, does not know it."""
+    if not end_of_text:
+        return frozenset()
+    end = vocabulary.tokens.token_to_id(end_of_text)
+    if end is None:
+        raise LocalError(f"the run's end_of_text {end_of_text!r} is no token of {what}")
+    return frozenset({end})
+
+
+# -- the CPU's threads --------------------------------------------------------------------------------------
+
+
+def use_threads(threads: int) -> None:
+    """Compute with so many of torch's threads; 0: as many as a worker has."""
+    torch.set_num_threads(threads or default_threads())
+
+
+def side_by_side() -> int:
+    """Models that this machine computes at once, with the threads that each takes."""
+    return max(1, (os.cpu_count() or 1) // torch.get_num_threads())

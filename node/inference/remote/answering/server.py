@@ -1,0 +1,194 @@
+"""One expert that answers: questions go in, the model computes in a thread of its own, answers come out.
+
+The cores are touched by the loop alone, the model by the thread alone. What ends a text in the cores is told to the
+model with the next step, before its slot is used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.node.experts.questions import LATER
+from shoal.node.inference.remote.answering.sharing import Question, QuestionQueue, SlotAccounts
+from shoal.node.inference.remote.rows import MOST_ROWS, pack, rows_fit
+from shoal.node.inference.scorer import Expert, LogProbs, Piece, Weighed
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import encode
+from shoal.protocol.messages.data import Later
+from shoal.protocol.messages.experts import Addition, AskExpert, ExpertSays, Score, Verdict
+from shoal.protocol.messages.node import Refused
+
+LEAST = -1e30  # nats: minus infinity, as a number that may travel
+TIDY = 1.0  # seconds between two looks for texts that are idle
+
+log = logging.getLogger("shoal.experts")
+
+Scored = tuple[LogProbs, float]
+"""The row (V,) of a piece, and what its tokens but the first were worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A step's question, with a slot or a verdict for each of its additions."""
+
+    question: Question
+    places: Sequence[int | Verdict]
+
+    @property
+    def admitted(self) -> list[tuple[Addition, int]]:
+        """The additions that have slots."""
+        pairs = zip(self.question.asked.additions, self.places, strict=True)
+        return [(each, place) for each, place in pairs if not isinstance(place, Verdict)]
+
+
+class ExpertServer:
+    """For one file. A peer has at most `each` texts."""
+
+    def __init__(self, expert: Expert, each: int) -> None:
+        self._expert = expert
+        self._accounts = SlotAccounts(expert.slots, each, expert.limit)
+        self._queue = QuestionQueue()
+        self._stirred = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="answering")
+        self._answers: dict[Question, asyncio.Future[bytes]] = {}
+        self._is_over = False
+        self.used_at = asyncio.get_running_loop().time()
+
+    @property
+    def texts(self) -> int:
+        """That are held."""
+        return len(self._accounts)
+
+    async def ask(self, peer: PeerId, asked: AskExpert) -> bytes:
+        """The bytes of the answer; RemoteError if nobody may ask that."""
+        question = Question(peer, asked)
+        if self._is_over:
+            return encode(Refused("the expert does not answer any more"))
+        self._accounts.end(peer, asked.asker, asked.ended)
+        self._queue.end(peer, asked.asker, asked.ended)
+        self._check(question)
+        if not asked.additions:
+            return encode(ExpertSays((), b""))
+        if not self._queue.add(question):
+            return encode(Later(LATER))
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._answers[question] = answer
+        self._stirred.set()
+        try:
+            return await answer
+        finally:
+            del self._answers[question]
+
+    def lost(self, peer: PeerId) -> None:
+        """A peer has no connection with us."""
+        self._accounts.lost(peer)
+
+    async def run(self) -> None:
+        """Answer, until this is cancelled; then all are refused."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(TIDY):
+                        await self._stirred.wait()
+                except TimeoutError:
+                    self._accounts.tidy(loop.time())
+                self._stirred.clear()
+                while taken := self._queue.take():
+                    await self._step(taken)
+        finally:
+            self._is_over = True
+            self._thread.shutdown(wait=False)
+            for question in self._answers:
+                self._settle(question, encode(Refused("the expert does not answer any more")))
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _check(self, question: Question) -> None:
+        if not rows_fit(sum(each.wants_row for each in question.asked.additions), self._expert.vocab):
+            raise RemoteError(f"asks for over {MOST_ROWS} bytes of log-probabilities at once", question.peer)
+        for each in question.asked.additions:
+            if any(token >= self._expert.vocab for token in each.tokens):
+                raise RemoteError(f"asks about a token beyond {self._expert.vocab}", question.peer)
+        self._accounts.check(question.peer, question.asked.asker, question.asked.additions)
+
+    async def _step(self, taken: Sequence[Question]) -> None:
+        """One call of the expert for all of them."""
+        loop = asyncio.get_running_loop()
+        self.used_at = loop.time()
+        self._accounts.tidy(self.used_at)
+        jobs = [job for question in taken if (job := self._admitted(question)) is not None]
+        try:
+            done = await loop.run_in_executor(self._thread, self._compute, jobs, self._accounts.freed())
+        except Exception as error:  # of the model's own code, out of memory: these texts are lost, the others are not
+            log.exception("the expert failed")
+            for job in jobs:
+                self._failed(job, LocalError(f"the expert failed there: {type(error).__name__}"))
+            return
+        for job in jobs:
+            self._tell(job, done)
+
+    def _admitted(self, question: Question) -> Job | None:
+        asked, now = question.asked, self.used_at
+        try:
+            self._check(question)  # of two that came one after the other the first may have begun the text
+        except RemoteError as error:
+            self._settle(question, error)
+            return None
+        return Job(question, [self._place(now, question, each) for each in asked.additions])
+
+    def _place(self, now: float, question: Question, addition: Addition) -> int | Verdict:
+        if addition.text in question.ended:  # by who asked another peer as well: nobody waits for it
+            return Verdict.FORGOTTEN
+        return self._accounts.admit(now, question.peer, question.asked.asker, addition)
+
+    def _compute(self, jobs: Sequence[Job], freed: Sequence[int]) -> Mapping[int, Scored]:
+        """Rows and `within` by slots."""
+        for slot in freed:
+            self._expert.end(slot)
+        pieces = [Piece(slot, each.tokens) for job in jobs for each, slot in job.admitted]
+        if not pieces:
+            return {}
+        answer: Weighed = self._expert.weigh(pieces)
+        return {
+            piece.slot: (row, float(within))
+            for piece, row, within in zip(pieces, answer.rows, answer.within, strict=True)
+        }
+
+    def _tell(self, job: Job, done: Mapping[int, Scored]) -> None:
+        peer, asker = job.question.peer, job.question.asked.asker
+        scores, rows = [], []
+        for addition, place in zip(job.question.asked.additions, job.places, strict=True):
+            if isinstance(place, Verdict):
+                scores.append(Score(place, 0.0))
+                continue
+            row, within = done[place]
+            if np.isnan(row).any() or np.isnan(within):
+                self._accounts.failed(peer, asker, addition.text)
+                scores.append(Score(Verdict.NO_NUMBERS, 0.0))
+                continue
+            self._accounts.added(self.used_at, peer, asker, addition)
+            scores.append(Score(Verdict.SCORED, max(LEAST, within)))
+            rows += [row] if addition.wants_row else []
+        self._settle(job.question, encode(ExpertSays(tuple(scores), pack(np.stack(rows)) if rows else b"")))
+
+    def _failed(self, job: Job, error: LocalError) -> None:
+        for addition, _ in job.admitted:
+            self._accounts.failed(job.question.peer, job.question.asked.asker, addition.text)
+        self._settle(job.question, error)
+
+    def _settle(self, question: Question, came: bytes | Exception) -> None:
+        answer = self._answers.get(question)
+        if answer is None or answer.done():
+            return
+        if isinstance(came, bytes):
+            answer.set_result(came)
+        else:
+            answer.set_exception(came)

@@ -1,0 +1,163 @@
+"""A listening Unix socket that only this user may open (mode 0600), in a folder of the node's home.
+
+The kernel takes only short paths, and not every file system has sockets. Where one cannot be, it lies in a private
+temporary folder, and a link in its place, or a file with its path, says where: see `find_socket`. It is made and
+removed in a thread, as the disk may hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from shoal.node.base.pools import SOCKETS
+from shoal.node.base.scratch import scratch_folders
+from shoal.protocol.base.shortages import is_temporary
+
+MAX_PATH = 100  # the kernel takes 104 bytes on macOS and 108 on Linux, the closing zero included
+PAUSE = 1.0  # seconds until it is tried again, where there are too many open files
+SOON = 1.0  # seconds for a disk that is well to remove one
+
+log = logging.getLogger("shoal.daemon")
+
+
+class PrivateSocket:
+    """Listens at `path`: at `place`, or, where that cannot be, where it leads; OSError if it can be nowhere.
+
+    Making and closing one touch the disk: in an event loop that is for `listening` and `end`.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.path = self._place = place
+        self._private: Path | None = None
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            place.unlink(missing_ok=True)  # of a daemon that was killed
+            self._socket.setblocking(False)
+            self._bind()
+            self._socket.listen()
+        except OSError:
+            self.close()
+            raise
+
+    def _bind(self) -> None:
+        try:
+            self._bind_at(self._place)
+        except OSError as error:
+            if is_temporary(error) or self._place.exists():
+                raise
+            self._bind_elsewhere(error)
+
+    def _bind_elsewhere(self, why: OSError) -> None:
+        """In a temporary folder of our own, to which the place leads."""
+        for folder in scratch_folders():
+            with suppress(OSError):
+                self._private = Path(tempfile.mkdtemp(prefix="shoal-", dir=folder))
+                self._bind_at(self._private / self._place.name)
+                _lead(self._place, self.path)
+                return
+            self._remove_private()
+        raise why
+
+    def _bind_at(self, path: Path) -> None:
+        if len(os.fsencode(path)) > MAX_PATH:
+            raise OSError(errno.ENAMETOOLONG, "the path is too long for a socket")
+        self._socket.bind(str(path))
+        path.chmod(0o600)
+        self.path = path
+
+    @classmethod
+    async def made(cls, place: Path) -> PrivateSocket:
+        """One that listens; OSError if that cannot be."""
+        making = SOCKETS.begin(partial(cls, place))
+        try:
+            return await asyncio.wrap_future(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_close_unwanted)
+            await _soon(lambda: None)
+            raise
+
+    @classmethod
+    async def listening(cls, place: Path) -> PrivateSocket:
+        """One that listens, as soon as there are files to be had; OSError if that cannot be."""
+        while True:
+            try:
+                return await cls.made(place)
+            except OSError as error:
+                if not is_temporary(error):
+                    raise
+                log.warning("nobody can be let in at %s yet: %s", place, error.strerror, extra={"code": "out-of-files"})
+                await asyncio.sleep(PAUSE)
+
+    async def accept(self) -> socket.socket:
+        """The next that comes, which is the caller's to close."""
+        connection, _ = await asyncio.get_running_loop().sock_accept(self._socket)
+        return connection
+
+    async def next(self) -> socket.socket:
+        """The same; while there are too many open files nobody is let in."""
+        while True:
+            try:
+                return await self.accept()
+            except OSError as error:
+                if not (is_temporary(error) or isinstance(error, ConnectionError)):
+                    raise
+                log.debug("nobody is let in at %s: %s", self.path, error)
+                await asyncio.sleep(PAUSE)
+
+    async def connections(self) -> AsyncIterator[socket.socket]:
+        """All that come, for ever."""
+        while True:
+            yield await self.next()
+
+    async def end(self) -> None:
+        """Close it, and go on if the disk hangs: then the socket is removed later."""
+        self._socket.close()
+        await _soon(self.close)
+
+    def close(self) -> None:
+        """Stop listening and remove the socket."""
+        self._socket.close()
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        self._remove_private()
+
+    def _remove_private(self) -> None:
+        if self._private:
+            with suppress(OSError):
+                self._place.unlink(missing_ok=True)
+            shutil.rmtree(self._private, ignore_errors=True)
+            self._private = None
+
+
+async def _soon(work: Callable[[], None]) -> None:
+    """Have it done after what was begun before; it is not waited for for long."""
+    await asyncio.wait([asyncio.wrap_future(SOCKETS.begin(work))], timeout=SOON)
+
+
+def _close_unwanted(making: Future[PrivateSocket]) -> None:
+    """Who wanted it has gone meanwhile."""
+    if not making.cancelled() and making.exception() is None:
+        making.result().close()
+
+
+def find_socket(place: Path) -> Path:
+    """Where the socket that belongs at `place` listens; OSError if `place` cannot be read."""
+    return Path(os.fsdecode(place.read_bytes())) if place.is_file() else place.resolve()
+
+
+def _lead(place: Path, path: Path) -> None:
+    try:
+        place.symlink_to(path)
+    except OSError:  # a file system without links, as those of memory cards
+        place.write_bytes(os.fsencode(path))

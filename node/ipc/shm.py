@@ -1,0 +1,141 @@
+"""A vector of fp32 numbers that the daemon and its worker both see.
+
+It is an unnamed piece of memory: a memfd on Linux, an unlinked temporary file elsewhere. Only descriptors
+refer to it, so the kernel frees it with the last process, however that process ended. The receiver checks the
+size against what it was told; a memfd is sealed, since reading a mapping whose file has shrunk is fatal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.node.base.scratch import scratch_folders
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.shortages import is_temporary
+
+FloatArray = npt.NDArray[np.float32]
+ITEM = 4  # bytes of an fp32
+MOST_READ = 1 << 30  # bytes: a call reads less than twice that
+
+
+class SharedVector:
+    """`elements` fp32 numbers at `array`; `fd` is what the other process attaches to."""
+
+    def __init__(self, fd: int, elements: int, *, writable: bool = True) -> None:
+        """Map `fd` and own it; if its size is wrong, a LocalError, and `fd` stays the caller's."""
+        size = os.fstat(fd).st_size
+        if elements < 1 or size != elements * ITEM:
+            raise LocalError(f"a shared vector of {elements} numbers cannot have {size} bytes")
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        mapping = mmap.mmap(fd, size, access=access)
+        self._mapping: mmap.mmap | None = mapping
+        self._array: FloatArray | None = np.frombuffer(mapping, dtype=np.float32)
+        self._fd = fd
+        self.elements = elements
+
+    @classmethod
+    def create(cls, elements: int) -> SharedVector:
+        """A new vector of zeros; LocalError if there is no room for it, or no file to be had."""
+        try:
+            fd = _anonymous_file(elements * ITEM)
+        except OSError as error:
+            raise LocalError(f"no memory can be shared with another process: {error.strerror}") from error
+        try:
+            os.ftruncate(fd, elements * ITEM)
+            _seal(fd)
+            return cls(fd, elements)
+        except BaseException:  # nothing is swallowed; the descriptor just has no owner yet
+            os.close(fd)
+            raise
+
+    @property
+    def fd(self) -> int:
+        """The descriptor to pass over a Unix socket."""
+        if self._array is None:
+            raise LocalError("the shared vector is closed")
+        return self._fd
+
+    @property
+    def array(self) -> FloatArray:
+        """The numbers themselves, not a copy."""
+        if self._array is None:
+            raise LocalError("the shared vector is closed")
+        return self._array
+
+    def clear(self) -> None:
+        """Give the memory back to the system, for all who have the vector: it is zeros now, until it is written again.
+
+        Only Linux can, and not everywhere; else, nothing happens.
+        """
+        mapping = self._mapping  # it may be closed while we work in a thread
+        if mapping is not None and sys.platform == "linux":
+            with suppress(OSError):
+                mapping.madvise(mmap.MADV_REMOVE)
+
+    def copied(self) -> FloatArray:
+        """A copy of the numbers, for which nothing of the vector is mapped; LocalError if it is closed."""
+        copy = np.empty(self.elements, dtype=np.float32)
+        rest, at = copy.data.cast("B"), 0
+        while rest:
+            if not (count := os.preadv(self.fd, [rest[:MOST_READ]], at)):
+                raise LocalError("the shared vector is shorter than it was made")
+            rest, at = rest[count:], at + count
+        return copy
+
+    def close(self) -> None:
+        """Let go of the memory; arrays that are still in use keep their mapping until they are dropped."""
+        if self._array is not None:
+            self._array = self._mapping = None
+            os.close(self._fd)
+
+    def __enter__(self) -> SharedVector:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _anonymous_file(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        try:
+            return os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:  # an old kernel, or a sandbox, can do without
+            if is_temporary(error):
+                raise
+    errors = []
+    for folder in ("/dev/shm", *scratch_folders()):
+        try:
+            return _unlinked_file(folder, size)
+        except OSError as error:
+            errors.append(error)
+    raise errors[-1]
+
+
+def _unlinked_file(folder: str, size: int) -> int:
+    """One that has room: who writes to a mapping of a file system that has none is killed."""
+    fd, path = tempfile.mkstemp(prefix="shoal-", dir=folder)
+    try:
+        os.unlink(path)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _seal(fd: int) -> None:
+    if sys.platform == "linux":
+        with suppress(OSError):  # it is another kind of file
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)

@@ -1,0 +1,34 @@
+"""The codecs that a manifest may name, as far as one must know them where torch is not loaded.
+
+How values become bytes is said in protocol/tensors/compression, whose table has the same names; a test holds that, and
+that each codec writes as many bytes as are counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+RunCodec = Literal["fp32", "fp16", "bf16", "int8", "fp4", "topk"]
+
+
+@dataclass(frozen=True, slots=True)
+class CodecFacts:
+    """What is said of a codec before a run is joined."""
+
+    value_bytes: float  # on the wire for one number: its code, and its share of what is sent for its block
+    words: str  # how values are sent
+
+
+CODECS: Mapping[RunCodec, CodecFacts] = {
+    "fp32": CodecFacts(4, "in full"),
+    "fp16": CodecFacts(2 + 2 / 1024, "in 16 bits"),
+    "bf16": CodecFacts(2, "in 16 bits"),
+    "int8": CodecFacts(1 + 4 / 1024, "in 8 bits"),
+    "fp4": CodecFacts(0.5 + 4 / 1024, "in 4 bits"),
+    "topk": CodecFacts(120 / 4096, "sparsely, in about 1/4 bit"),
+}
+EXACT_AGAIN = ("topk", "fp32")  # codecs that take their own values for what they are: the method has encoded already
+WEIGHTS_AGAIN = ("fp32", "fp16", "bf16")  # codecs by which weights come back as weights, to train on
+RESEARCH_CODECS = ("uint8", "sign", "fedzip")  # see node/lab/codecs; no later codec of a run may have such a name

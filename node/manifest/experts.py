@@ -1,0 +1,200 @@
+"""A manifest's `[experts]`: into which parts the data of a family are cut, and how far each expert is trained.
+
+- A part is named, and has the texts whose relative paths fit one of its patterns. Parts may overlap. Or the parts are
+  groups of like texts, which the founder finds (partition/): then they are named cluster-0, cluster-1 and so on, and
+  are listed only where they have steps or a model of their own. Experts on pictures have a router, which is a part
+  beside the groups, trained by any member that is free: one whose model is of kind router.
+- Experts begin with the family's seed, which is its manifest's `[origin]`; those with a model of their own with a seed
+  of that model. Where there is none, they begin with what the manifest's seed gives: so such a model is one of Shoal's.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from shoal.node.manifest.base import Count, Named, Spec
+from shoal.node.manifest.data import MAX_PATTERNS, DataSpec, Pattern
+from shoal.node.manifest.flow import FlowSpec, PictureSpec, RouterSpec
+from shoal.node.manifest.model import AnyModel, AnySeeded
+from shoal.node.manifest.partition import ClusterSpec, ClustersSpec
+
+MAX_PARTS = 32  # whose records fit into one answer of the DHT, with those of their holders
+MAX_SEEDS = 4  # beside the family's own: each is kept by every member
+MAX_NAME = 64  # characters of a run's name
+Steps = Annotated[int, Field(ge=1, le=2**40)]
+
+
+class SeedSpec(Spec):
+    """The file with which an expert of a model of its own begins; filled in by the founder."""
+
+    file: Named  # its BLAKE3
+    tokens: Count  # behind it
+
+
+class PartSpec(Spec):
+    """One expert."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
+    only: Annotated[tuple[Pattern, ...], Field(max_length=MAX_PATTERNS)] = ()
+    steps: Steps | None = None  # inner steps; None: as many as the family's experts make
+    model: AnySeeded | None = None  # None: the family's
+    seed: SeedSpec | None = None  # of a model of its own
+
+    @property
+    def is_router(self) -> bool:
+        """Whether it is the router instead of an expert: it is trained on the data of all parts."""
+        return isinstance(self.model, RouterSpec)
+
+
+class ExpertsSpec(Spec):
+    """The experts of a family, in the order in which an ensemble has them."""
+
+    steps: Steps = 1000  # inner steps of an expert
+    publish_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10  # rounds between two files of an expert
+    clusters: ClustersSpec | None = None  # None: parts by their patterns
+    parts: Annotated[tuple[PartSpec, ...], Field(min_length=1, max_length=MAX_PARTS)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_groups(cls, table: Any) -> Any:
+        """Groups that the manifest does not list are parts as well, in order."""
+        if not isinstance(table, dict) or not (clusters := table.get("clusters")):
+            return table
+        listed = table.get("parts", ())
+        if not isinstance(listed, tuple) or not all(isinstance(each, dict) for each in listed):
+            return table
+        try:
+            names = ClustersSpec.model_validate(clusters).names
+        except ValidationError:
+            return table  # which is said of the field
+        groups = (tuple(each for each in listed if each.get("name") == name) or ({"name": name},) for name in names)
+        rest = (each for each in listed if each.get("name") not in names)  # a stranger's names may be anything
+        return {**table, "parts": (*chain.from_iterable(groups), *rest)}
+
+    @model_validator(mode="after")
+    def _have_data(self) -> ExpertsSpec:
+        for part in self.parts:
+            if self.clusters is None and not part.only:
+                raise ValueError(f'the part {part.name} has no data: give it patterns, as only = ["{part.name}/*"]')
+            if self.clusters is not None:
+                self._check_group(part, self.clusters.names)
+        return self
+
+    @staticmethod
+    def _check_group(part: PartSpec, names: tuple[str, ...]) -> None:
+        are = f"the clusters are {names[0]} to {names[-1]}"
+        if part.only:
+            raise ValueError(f"the part {part.name} has patterns, and {are}: give one or the other")
+        if part.is_router and part.name in names:
+            raise ValueError(f"the part {part.name} is a cluster's, and has a router's model: {are}")
+        if not part.is_router and part.name not in names:
+            raise ValueError(f"the part {part.name} is not one of clusters, and no router: {are}")
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> ExpertsSpec:
+        names = [part.name.lower() for part in self.parts]  # they become files, also where case means nothing
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two parts are named {twice[0]}")
+        return self
+
+    @model_validator(mode="after")
+    def _seeds_fit(self) -> ExpertsSpec:
+        models = dict[str, tuple[AnySeeded, SeedSpec]]()
+        for part in self.parts:
+            if part.seed is None:
+                continue
+            if part.model is None:
+                raise ValueError(f"the part {part.name} has a seed but no model of its own: leave the seed out")
+            if models.setdefault(part.seed.file, (part.model, part.seed)) != (part.model, part.seed):
+                raise ValueError(f"the seed of the part {part.name} is that of a part with another model")
+        if len(self.seeded) > MAX_SEEDS:
+            raise ValueError(f"parts have {len(self.seeded)} seeds of their own, over {MAX_SEEDS}")
+        return self
+
+    def check(self, family: str, data: DataSpec, inner_steps: int, last: int | None) -> None:
+        """ValueError unless a family of this name, data and rounds can be."""
+        if data.name not in ("stdlib", "files", "digits") or data.cluster or (data.only and self.clusters is None):
+            raise ValueError(
+                "experts have parts of stdlib, files or digits, and clusters or `only` of each part says which"
+            )
+        if self.clusters is not None and self.clusters.by == ("words" if data.name == "digits" else "pixels"):
+            raise ValueError('clusters of digits are by = "pixels", and those of texts by = "words"; or "random"')
+        if last is not None:
+            raise ValueError("rounds.last of an expert follows from its steps: leave it out")
+        for part in self.parts:
+            if self.steps_of(part) % inner_steps:
+                raise ValueError(
+                    f"the part {part.name} has {self.steps_of(part)} steps, which are no whole rounds of "
+                    f"method.inner_steps = {inner_steps}"
+                )
+            if len(f"{family}.{part.name}") > MAX_NAME:
+                raise ValueError(f"the name {family}.{part.name} is over {MAX_NAME} characters")
+
+    def part(self, name: str) -> PartSpec | None:
+        """The part of that name."""
+        return next((part for part in self.parts if part.name == name), None)
+
+    def data_of(self, part: PartSpec, data: DataSpec) -> DataSpec:
+        """The data of the part's run, out of the family's."""
+        if self.clusters is None:
+            return DataSpec.model_validate(data.model_dump() | {"only": part.only})
+        number = None if part.is_router else self.clusters.names.index(part.name)
+        cluster = ClusterSpec(groups=self.clusters, number=number)
+        return DataSpec.model_validate(data.model_dump() | {"cluster": cluster.model_dump()})
+
+    @property
+    def seeded(self) -> tuple[PartSpec, ...]:
+        """Of the parts that have a seed of their own, the first with each."""
+        first = dict[SeedSpec, PartSpec]()
+        for part in self.parts:
+            if part.seed is not None:
+                first.setdefault(part.seed, part)
+        return tuple(first.values())
+
+    def with_seed(self, model: AnyModel, seed: SeedSpec) -> ExpertsSpec:
+        """The same, where all parts that have this as a model of their own begin with that file."""
+        parts = (part.model_copy(update={"seed": seed}) if part.model == model else part for part in self.parts)
+        return self.model_copy(update={"parts": tuple(parts)})
+
+    def with_file(self, file: str) -> ExpertsSpec:
+        """The same, with the name of the partition's file."""
+        assert self.clusters is not None
+        return self.model_copy(update={"clusters": self.clusters.model_copy(update={"file": file})})
+
+    def is_named(self, unnamed: ExpertsSpec) -> bool:
+        """Whether this is `unnamed` with the name of the partition's file."""
+        clusters = self.clusters
+        return clusters is not None and unnamed.clusters is not None and unnamed.with_file(clusters.file) == self
+
+    def canonical(self, table: dict[str, Any]) -> dict[str, Any]:
+        """`table`, which is this as JSON, without what it does not have."""
+        parts = [{key: value for key, value in part.items() if key != "seed" or value} for part in table["parts"]]
+        return {key: value for key, value in table.items() if key != "clusters" or value} | {"parts": parts}
+
+    def steps_of(self, part: PartSpec) -> int:
+        """How many inner steps the part's expert makes."""
+        return part.steps or self.steps
+
+
+def check_router(model: AnyModel, experts: ExpertsSpec) -> None:
+    """ValueError unless a family of this model has a router exactly if it is one of pictures, and one that fits."""
+    routers = [part.model for part in experts.parts if isinstance(part.model, RouterSpec)]
+    if not isinstance(model, PictureSpec):
+        if routers:
+            raise ValueError("a router tells between experts on pictures, and these are on text: leave it out")
+        return
+    if not isinstance(model, FlowSpec):
+        raise ValueError("the experts of a family of pictures are of kind flow; only a part of it is a router")
+    if len(routers) != 1 or experts.clusters is None:
+        raise ValueError(
+            'experts on pictures need clusters and one router: a part with [experts.parts.model] name = "router"'
+        )
+    router = routers[0]
+    if router.experts != experts.clusters.count:
+        raise ValueError(f"the router knows {router.experts} clusters, and there are {experts.clusters.count}")
+    others = [part.model for part in experts.parts if isinstance(part.model, PictureSpec)]
+    if any((each.side, each.classes) != (model.side, model.classes) for each in others):
+        raise ValueError("all models of a family see pictures of one size and the same classes")

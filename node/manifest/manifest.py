@@ -1,0 +1,307 @@
+"""The run manifest: everything that the members of a run must agree on, and nothing else.
+
+A person writes TOML; on the wire it is canonical msgpack (keys sorted, no default left out but those of keys that
+were added later, so that the ids of runs stay), whose SHA-256 is the run id. Node-private settings (device, threads,
+paths, caps) never enter it. It only names things: models, data and methods come from registries, so that joining a run
+executes no code from the network.
+Every field is bounded, so that whatever a stranger signs is refused or small.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgpack
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+
+from shoal.node.base.explain import explain, key_of
+from shoal.node.base.textfile import MARK, read_text, shown
+from shoal.node.manifest.base import Count, Named, Spec
+from shoal.node.manifest.codec import CODECS, EXACT_AGAIN, RESEARCH_CODECS, WEIGHTS_AGAIN, RunCodec
+from shoal.node.manifest.data import DataSpec as DataSpec
+from shoal.node.manifest.experts import ExpertsSpec, check_router
+from shoal.node.manifest.flow import DIGITS, PICTURES, PictureSpec
+from shoal.node.manifest.method import OWN_CODEC, MethodSpec
+from shoal.node.manifest.model import FROM_SEED, AnyModel
+from shoal.node.manifest.model import ModelSpec as ModelSpec
+from shoal.node.manifest.toml import line_of, with_config
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.signing import Signer
+
+PROTOCOL: Final = 1
+MAX_MANIFEST = 64 << 10
+MAX_DEPTH = 8
+SIGNED_AS = b"shoal manifest v1\0"
+"""What a manifest's signature covers, before its bytes: no other signed thing begins like that."""
+
+
+def _of_a_run(name: Any) -> Any:
+    if name in RESEARCH_CODECS:
+        raise ValueError(
+            f"{name} is a codec for research (those are {', '.join(RESEARCH_CODECS)}), which only the laboratory has: "
+            f"python -m shoal.node.lab; a run has one of {', '.join(CODECS)}"
+        )
+    return name
+
+
+CodecName = Annotated[RunCodec, BeforeValidator(_of_a_run)]
+
+
+class NewerProtocol(LocalError):
+    """The run speaks a later protocol than this program: nobody's mistake, and nothing to do but to upgrade."""
+
+
+class RoundSpec(Spec):
+    """When a round starts, who may be in it, and when the run ends."""
+
+    min_members: Annotated[int, Field(ge=1, le=10_000)] = 2
+    start_members: Annotated[int, Field(ge=1, le=10_000)] = (
+        2  # for round 1, which the first two to arrive would else start alone
+    )
+    last: Annotated[int, Field(ge=1, le=2**53)] | None = None  # None: the run has no last round
+    pace: Literal["deadline", "steps"] = "deadline"  # the slow hand in what they have; or are waited for
+    max_group: Annotated[int, Field(ge=1, le=1_000)] = 64  # owners, not members
+    max_weight: Annotated[int, Field(ge=1, le=2**40)] = 1 << 30  # tokens that a member may claim for a round
+    chunk_bytes: Annotated[int, Field(ge=4096, le=8 << 20)] | None = None  # of fp32; None: as the vector needs it
+
+    @property
+    def state_chunk_bytes(self) -> int:
+        """How long the chunks of committed states are: in these they are hashed and handed to joiners."""
+        return self.chunk_bytes or 1 << 20
+
+
+class CodecSpec(Spec):
+    """How chunks are encoded on their way to the owner (scatter) and back (gather): see docs/codecs.md."""
+
+    scatter: CodecName = "fp32"
+    gather: CodecName = "fp32"
+
+
+class GoalSpec(Spec):
+    """What `shoal up` holds the run to."""
+
+    loss_ratio: Annotated[float, Field(gt=0)] = 0.6  # final / initial validation loss, at most
+
+
+class OriginSpec(Spec):
+    """What a run goes on from: a round of another run, whose state its founder had. It is a new lineage.
+
+    Round `round + 1` is its first. The history digest goes on too, so the order of members and their lanes are those
+    that the other run would have had.
+    """
+
+    run: Named
+    round: Annotated[int, Field(ge=0, le=2**53)]  # 0: what the founder has initialised
+    history: Named
+    root: Named  # of the state: who downloads it checks it against this
+    samples: Count  # tokens behind that state
+    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]  # random: who goes on from there again founds another run
+
+
+class Manifest(Spec):
+    """A whole run manifest."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    protocol: Literal[1] = PROTOCOL
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    model: AnyModel = ModelSpec()
+    data: DataSpec = DataSpec()
+    method: MethodSpec = MethodSpec()
+    rounds: RoundSpec = RoundSpec()
+    codec: CodecSpec = CodecSpec()
+    goal: GoalSpec = GoalSpec()
+    origin: OriginSpec | None = None
+    experts: ExpertsSpec | None = None
+    public: bool = False  # announced by its members (the founder's node may be gone), see `shoal run discover`
+
+    @model_validator(mode="before")
+    @classmethod
+    def _codec_of_the_method(cls, table: Any) -> Any:
+        """Where no codec of contributions is named, the method's own."""
+        if not isinstance(table, dict) or not isinstance(codec := table.get("codec", {}), dict):
+            return table
+        method = table.get("method", {})
+        name = method.name if isinstance(method, MethodSpec) else method.get("name") if isinstance(method, dict) else ""
+        if not isinstance(name, str) or name not in OWN_CODEC or "scatter" in codec:
+            return table
+        return {**table, "codec": {**codec, "scatter": OWN_CODEC[name]}}
+
+    @model_validator(mode="after")
+    def _method_fits(self) -> Manifest:
+        """The model has the layers that a method wants to part, and no codec loses for good what a method keeps."""
+        if (self.model.name == "custom") != (self.data.name == "own"):
+            raise ValueError(
+                "a model of kind custom, and only that, comes with data.name own: its scripts have the data"
+            )
+        if (self.model.name in PICTURES) != (self.data.name == "digits"):
+            raise ValueError("a model of kind flow or router, and only that, learns from pictures: data.name digits")
+        if isinstance(self.model, PictureSpec) and (self.model.side, self.model.classes) != DIGITS:
+            raise ValueError(
+                f"digits have {DIGITS[0]} pixels a side and {DIGITS[1]} classes, and the model has "
+                f"{self.model.side} and {self.model.classes}"
+            )
+        if self.model.name == "custom" and self.method.name == "ddp":
+            raise ValueError(
+                "ddp steps by AdamW on what all agree on, and a script steps by its own optimizer: use diloco, with "
+                "inner_steps = 1, outer_lr = 1.0 and outer_momentum = 0.0 for an exchange after each step"
+            )
+        if self.model.is_complete and (self.method.strides or 0) > self.model.layers:
+            raise ValueError(f"method.strides is {self.method.strides}, but the model has {self.model.layers} layers")
+        if self.method.name == "sparseloco" and self.codec.scatter not in EXACT_AGAIN:
+            raise ValueError(f"codec.scatter of sparseloco must be one of {', '.join(EXACT_AGAIN)}")
+        if self.method.name == "sparseloco" and self.codec.gather == "topk":
+            raise ValueError("codec.gather of sparseloco must not be topk: what it leaves out of a mean is lost")
+        if self.method.name == "gossip" and self.codec.scatter not in WEIGHTS_AGAIN:
+            raise ValueError(f"codec.scatter of gossip, which sends weights, must be one of {', '.join(WEIGHTS_AGAIN)}")
+        return self
+
+    @field_validator("protocol", mode="before")
+    @classmethod
+    def _same_protocol(cls, value: object) -> object:
+        if type(value) is int and value != PROTOCOL:
+            raise ValueError(f"this version speaks protocol {PROTOCOL}, the run {value}: upgrade the older one")
+        return value
+
+    def canonical(self) -> bytes:
+        """The bytes that are hashed, signed and sent."""
+        table = self.model_dump(mode="json")
+        table["method"] = self.method.canonical(table["method"])
+        absent = {"origin": self.origin is None, "experts": self.experts is None, "public": not self.public}
+        for key in (key for key, is_absent in absent.items() if is_absent):
+            del table[key]
+        if self.experts is not None:
+            table["experts"] = self.experts.canonical(table["experts"])
+        if self.rounds.pace == "deadline":
+            del table["rounds"]["pace"]
+        table["data"] = self.data.canonical(table["data"])
+        packed: bytes = msgpack.packb(_sorted(table))
+        return packed
+
+    def is_named(self, unnamed: Manifest) -> bool:
+        """Whether this is `unnamed` with what a founder adds: names of its data, the rest of its model, its origin."""
+        added: dict[str, Any] = {"data": self.data}
+        if self.data.name != unnamed.data.name or unnamed.data.digest not in ("", self.data.digest):
+            return False
+        if not unnamed.model.is_complete and self.model.is_of(unnamed.model):
+            added |= {"model": self.model, "origin": self.origin}
+        if self.experts is not None and unnamed.experts is not None and self.experts.is_named(unnamed.experts):
+            added["experts"] = self.experts
+        return unnamed.data.pieces in ("", self.data.pieces) and self == unnamed.model_copy(update=added)
+
+    @property
+    def lacks_weights(self) -> bool:
+        """Whether it does not say with which weights the run begins: of a model that its seed does not give them of."""
+        return self.model.name not in FROM_SEED and (self.origin is None or not self.model.is_complete)
+
+    @property
+    def first_round(self) -> int:
+        """The run's first round."""
+        return self.origin.round + 1 if self.origin else 1
+
+    @model_validator(mode="after")
+    def _experts_fit(self) -> Manifest:
+        if (self.method.name == "experts") != (self.experts is not None):
+            raise ValueError('a table [experts] comes with method.name = "experts", and with that only')
+        if self.experts is not None:
+            self.experts.check(self.name, self.data, self.method.inner_steps, self.rounds.last)
+            check_router(self.model, self.experts)
+        return self
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Manifest:
+        if self.rounds.last is not None and self.rounds.last < self.first_round:
+            raise ValueError(f"rounds.last is {self.rounds.last}, but the run begins with round {self.first_round}")
+        return self
+
+    @property
+    def run_id(self) -> RunId:
+        """SHA-256 of the canonical bytes."""
+        return RunId(hashlib.sha256(self.canonical()).digest())
+
+
+def load_manifest(path: Path) -> Manifest:
+    """The manifest in a TOML file; LocalError says which key is wrong and what was meant."""
+    text = read_text(path, "the manifest", MAX_MANIFEST)
+    return parse_manifest(with_config(text, path.parent), shown(path))
+
+
+def parse_manifest(text: str, origin: str = "manifest") -> Manifest:
+    """The manifest in a TOML text."""
+    if len(text) > MAX_MANIFEST:
+        raise LocalError(f"{origin} is larger than {MAX_MANIFEST >> 10} KiB")
+    text = text.removeprefix(MARK)
+    try:
+        table = _tuples(tomllib.loads(text))
+        return Manifest.model_validate(table)
+    except tomllib.TOMLDecodeError as error:
+        raise LocalError(f"{origin} is not TOML: {error}") from error
+    except ValidationError as error:
+        line = line_of(text, key_of(error, Manifest).split("."))
+        where = f"{origin}, line {line}" if line is not None else origin
+        raise LocalError(f"{where}: {explain(error, Manifest)}") from error
+    except (ValueError, RecursionError) as error:
+        raise LocalError(f"{origin}: nested too deeply, or a number too long") from error
+
+
+def decode_manifest(data: bytes, run: RunId, sender: PeerId | None = None) -> Manifest:
+    """The manifest in canonical bytes from a peer; RemoteError unless it is the one that `run` names.
+
+    NewerProtocol if it is that one, but for a later version of Shoal.
+    """
+    if len(data) > MAX_MANIFEST or hashlib.sha256(data).digest() != run:
+        raise RemoteError("the manifest it sent is not the one that the run id names", sender)
+    try:
+        table = _tuples(msgpack.unpackb(data, strict_map_key=True))
+        _check_protocol(table)
+        manifest = Manifest.model_validate(table)
+    except ValidationError as error:
+        reason = explain(error, Manifest)
+        raise RemoteError(f"this version does not understand the run's manifest: {reason}", sender) from error
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise RemoteError(f"the run's manifest is malformed: {error}", sender) from error
+    if manifest.canonical() != data:
+        raise RemoteError("the manifest it sent is not in canonical form", sender)
+    return manifest
+
+
+def _check_protocol(table: Any) -> None:
+    """First of all: what a later version has added would only look like mistakes."""
+    protocol = table.get("protocol") if isinstance(table, dict) else None
+    if type(protocol) is int and protocol > PROTOCOL:
+        raise NewerProtocol(
+            f"the run speaks protocol {protocol}, and this version of Shoal {PROTOCOL}: upgrade Shoal on this machine"
+        )
+
+
+def sign_manifest(manifest: Manifest, signer: Signer) -> bytes:
+    """The author's signature; `signer` is the author's, in the context of the manifest's run."""
+    return signer.sign(SIGNED_AS + manifest.canonical())
+
+
+def check_manifest(data: bytes, run: RunId, author: PeerId, signature: bytes, signer: Signer) -> Manifest:
+    """The manifest that `author` signed for `run`; RemoteError, naming the author, if it is not that."""
+    manifest = decode_manifest(data, run, author)
+    if not signer.verify(author, SIGNED_AS + data, signature):
+        raise RemoteError("the manifest's signature is forged or missing", author)
+    if manifest.lacks_weights:
+        raise RemoteError("the manifest names a model but not its first weights: nobody could begin", author)
+    return manifest
+
+
+def _sorted(item: Any) -> Any:
+    if isinstance(item, dict):
+        return {key: _sorted(item[key]) for key in sorted(item)}
+    return [_sorted(each) for each in item] if isinstance(item, list) else item
+
+
+def _tuples(item: Any, depth: int = 0) -> Any:
+    """TOML and msgpack have lists only; the strict schema wants tuples. ValueError if nested too deeply."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested more than {MAX_DEPTH} deep")
+    if isinstance(item, dict):
+        return {key: _tuples(each, depth + 1) for key, each in item.items()}
+    return tuple(_tuples(each, depth + 1) for each in item) if isinstance(item, list) else item

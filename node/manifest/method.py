@@ -1,0 +1,194 @@
+"""A manifest's `[method]`: the rule by which a run trains, and its settings.
+
+The name alone is enough: settings that are left out get defaults that suit the method. Some settings belong to one
+method only; with another they are refused, as they would have no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from shoal.node.manifest.base import Beta, Count, Spec
+
+
+def gamma_limit(alpha: float, group: int = 2) -> float:
+    """Where stability ends; 0 <= alpha < 1, and a group has two or more."""
+    if not 0 <= alpha < 1:
+        raise ValueError(f"alpha, the momentum, is {alpha}; it must be at least 0 and less than 1")
+    if group < 2:
+        raise ValueError(f"a group of {group} has nobody to exchange with; it needs at least 2")
+    return 2 * (1 - alpha * alpha) / (1 - alpha * (1 - 2 / group))
+
+
+def check_stability(alpha: float, gamma: float, group: int = 2) -> None:
+    """ValueError if replicas with this momentum and this pull would drift apart."""
+    limit = gamma_limit(alpha, group)
+    if not 0 < gamma < limit:
+        raise ValueError(
+            f"gamma, the pull, is {gamma}; with alpha = {alpha} and groups of {group} "
+            f"replicas stay together only if it is more than 0 and less than {limit:.4g}"
+        )
+
+
+MethodName = Literal[
+    "ddp",
+    "diloco",
+    "diloco-delayed",
+    "diloco-eager",
+    "co2",
+    "streaming-diloco",
+    "sparseloco",
+    "noloco",
+    "gossip",
+    "experts",
+]
+
+INNER_STEPS = 20
+Single = Annotated[float, Field(ge=1e-12, le=1e12)]  # neither 0 nor infinite in fp32
+
+SUITING: Mapping[str, Mapping[str, Any]] = {  # in place of the defaults below
+    "ddp": {"inner_steps": 1, "outer_lr": 1.0, "outer_momentum": 0.0},
+    # with momentum a step on a mean that is a round old overshoots: small models diverged (docs/methods.md)
+    "diloco-delayed": {"outer_lr": 0.5, "outer_momentum": 0.0},
+    "diloco-eager": {"outer_lr": 0.8, "outer_momentum": 0.0},
+    "co2": {"outer_lr": 1.0, "outer_momentum": 0.2},
+    "streaming-diloco": {"strides": 2, "delay": 1, "alpha": 0.5},
+    "sparseloco": {"outer_lr": 1.0, "outer_momentum": 0.0, "error_decay": 0.95},
+    "noloco": {"outer_lr": 1.0, "outer_momentum": 0.0, "alpha": 0.5, "beta": 0.7, "gamma": 0.7},
+    "gossip": {"outer_lr": 1.0, "outer_momentum": 0.0},
+    "experts": {"outer_lr": 1.0, "outer_momentum": 0.0},
+}
+REPLICAS = ("noloco", "gossip")  # methods whose members have parameters of their own: nothing is agreed
+STRAYING = ("diloco-eager", "streaming-diloco")  # methods whose workers' weights differ though a state is agreed
+FIXED: Mapping[str, tuple[str, ...]] = {
+    "ddp": ("inner_steps", "outer_lr", "outer_momentum"),
+    "sparseloco": ("outer_momentum",),
+    "noloco": ("outer_lr", "outer_momentum"),
+    "gossip": ("outer_lr", "outer_momentum"),
+    "experts": ("outer_lr", "outer_momentum"),
+}
+OWN: Mapping[str, tuple[str, ...]] = {  # settings, and the only methods that have them
+    "strides": ("streaming-diloco",),
+    "delay": ("streaming-diloco", *REPLICAS),
+    "alpha": ("streaming-diloco", "noloco"),
+    "beta": ("noloco",),
+    "gamma": ("noloco",),
+    "outer_clip": ("co2",),
+    "typical_change": ("co2",),
+    "error_decay": ("sparseloco",),
+}
+OWN_CODEC = {"sparseloco": "topk", "streaming-diloco": "fp4"}  # of contributions, in place of fp32
+NESTEROV = ("diloco", "diloco-delayed", "diloco-eager", "streaming-diloco")  # that can go on from each other's states
+LABORATORY = ("mixing_steps", "neighbours")  # of gossip in the laboratory: its graphs have any degree
+
+
+class MethodSpec(Spec):
+    """Inner AdamW or Muon with warm-up, stable, decay; and what is made of what it has done. See docs/methods.md."""
+
+    name: MethodName = "diloco"
+    inner_steps: Annotated[int, Field(ge=1, le=100_000)] = INNER_STEPS
+    batch: Annotated[int, Field(ge=1, le=65_536)] = 16
+    optimizer: Literal["adamw", "muon"] = "adamw"  # inner; see trainer/optimizers.py
+    inner_lr: Annotated[float, Field(gt=0, le=10)] = 2e-3
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    warmup_steps: Count = 20
+    decay_share: Annotated[float, Field(ge=0, le=1)] = 0.3  # of the run, where it has a last round
+    outer_lr: Annotated[float, Field(gt=0, le=10)] = 0.7
+    outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    strides: Annotated[int, Field(ge=1, le=512)] | None = None  # into how many fragments the layers are dealt
+    delay: Annotated[int, Field(ge=0, le=100_000)] | None = None  # inner steps until an answer is taken
+    alpha: Annotated[float, Field(ge=0, le=1)] | None = None  # streaming: our own share of a mixture; noloco: momentum
+    beta: Annotated[float, Field(gt=0, le=10)] | None = None  # how far a pair's changes are followed
+    gamma: Annotated[float, Field(gt=0, le=2)] | None = None  # how strongly the two of a pair pull each other
+    outer_clip: Single | None = None  # of each element of the outer momentum; None: no bound
+    typical_change: Single | None = None  # of a weight in a round; None: no staleness penalty
+    error_decay: Annotated[float, Field(ge=0, le=1)] | None = None  # of what was not sent
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, table: Any) -> Any:
+        if not isinstance(table, dict) or not isinstance(name := table.get("name", "diloco"), str):
+            return table
+        if given := [key for key in LABORATORY if key in table]:
+            raise ValueError(
+                f"`{given[0]}` is for the laboratory: in a run a round is one exchange of two; leave it out, and for "
+                "more mixing make `inner_steps` smaller"
+            )
+        filled = {**SUITING.get(name, {}), **table}
+        steps = filled.get("inner_steps", INNER_STEPS)
+        if name in REPLICAS and filled.get("delay") is None and isinstance(steps, int):
+            filled["delay"] = steps // 2  # half of the time for the network, without a pause
+        return filled
+
+    @model_validator(mode="after")
+    def _has_its_own(self) -> MethodSpec:
+        for key, owners in OWN.items():
+            if self.name not in owners and getattr(self, key) is not None:
+                raise ValueError(f"`{key}` is a setting of {' and '.join(owners)}, and nothing to {self.name}")
+        for key in FIXED.get(self.name, ()):
+            if getattr(self, key) != SUITING[self.name][key]:
+                raise ValueError(f"with {self.name} `{key}` is always {SUITING[self.name][key]:g}: leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _steps_by_its_optimizer(self) -> MethodSpec:
+        if self.name == "ddp" and self.optimizer != "adamw":
+            raise ValueError(f'ddp steps by AdamW on what all agree on: leave `optimizer = "{self.optimizer}"` out')
+        return self
+
+    @model_validator(mode="after")
+    def _fragments_fit(self) -> MethodSpec:
+        if self.name != "streaming-diloco":
+            return self
+        if self.strides is None or self.delay is None or self.alpha is None:
+            raise ValueError("streaming-diloco needs strides, delay and alpha")
+        apart = self.inner_steps // self.fragments
+        most = min(apart, self.inner_steps - 1)  # a fragment's answer is due before it is sent again
+        if not apart or self.delay > most:
+            raise ValueError(
+                f"{self.fragments} fragments in {self.inner_steps} inner steps are sent {apart} steps apart, and delay "
+                f"must be at most {most}: have more inner steps, fewer strides or less delay"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_stay_together(self) -> MethodSpec:
+        if self.name not in REPLICAS:
+            return self
+        if self.delay is None or self.delay >= self.inner_steps:
+            raise ValueError(f"with {self.inner_steps} inner steps delay must be at most {self.inner_steps - 1}")
+        if self.name == "noloco":
+            if self.alpha is None or self.beta is None or self.gamma is None:
+                raise ValueError("noloco needs alpha, beta and gamma")
+            check_stability(self.alpha, self.gamma)
+        return self
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether each member has parameters of its own."""
+        return self.name in REPLICAS
+
+    @property
+    def has_own_weights(self) -> bool:
+        """Whether the weights to train on differ from worker to worker though all agree on a state."""
+        return self.name in STRAYING
+
+    @property
+    def fragments(self) -> int:
+        """How many fragments there are: what is in no layer is one of its own."""
+        return 1 if self.strides in (None, 1) else (self.strides or 0) + 1
+
+    @property
+    def state(self) -> str:
+        """What committed states are of: methods that say the same can go on from each other's."""
+        return "outer Nesterov" if self.name in NESTEROV else self.name
+
+    def canonical(self, table: dict[str, Any]) -> dict[str, Any]:
+        """`table`, which is this as JSON, without settings that it does not have."""
+        absent = {key for key in OWN if table[key] is None} | ({"optimizer"} if self.optimizer == "adamw" else set())
+        return {key: value for key, value in table.items() if key not in absent}

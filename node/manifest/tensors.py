@@ -1,0 +1,160 @@
+"""Names and shapes of a model's tensors as a manifest holds them: layers that are alike are written once.
+
+    names   = ["model.layers.#.mlp.up_proj.weight", "model.layers.#.mlp.down_proj.weight"]
+    shapes  = [[384, 128], [128, 384]]
+    times   = 32
+
+stands for 64 tensors, layer by layer: `#` counts, and `##` is a # of the name itself. A number with leading zeros, such
+as 07, is not counted. So any name is restored exactly, and a model of any depth fits in a manifest. A node that only
+keeps a run's state needs neither torch nor the library that builds the model to know its tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from math import prod
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, model_validator
+
+from shoal.node.manifest.base import Spec
+from shoal.protocol.base.errors import LocalError
+
+MAX_TENSORS = 100_000
+MAX_ELEMENTS = 1 << 40
+COUNTER = "#"
+LONGEST = 1000  # characters of a name
+MOST = 4096  # that a counter counts
+RESERVED = "__metadata__"  # which safetensors files have for themselves
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|blocks|block|h)\.([0-9]+)\.")  # as libraries name the list of layers
+_NUMBER = re.compile(r"(?<=\.)(?:0|[1-9][0-9]{0,3})(?=\.)")
+_MARKS = re.compile(f"{COUNTER}{COUNTER}?")
+
+
+def problem_of(name: str) -> str:
+    """Why a tensor cannot have this name in a manifest, in files and on screens; empty if it can."""
+    if not name.isprintable():
+        return "has characters that cannot be shown"
+    if len(name) > LONGEST:
+        return f"is longer than {LONGEST} characters"
+    return "means something else in safetensors files" if name == RESERVED else ""
+
+
+def _checked(name: str) -> str:
+    if not name or (problem := problem_of(name.replace(COUNTER * 2, COUNTER))):
+        raise ValueError(f"a tensor's name {problem if name else 'is not empty'}")
+    return name
+
+
+Dimension = Annotated[int, Field(ge=0, le=1 << 32)]
+Name = Annotated[str, Field(max_length=2 * LONGEST), AfterValidator(_checked)]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class TensorGroup(Spec):
+    """Tensors in the order of the flat vector, all of them `times` over, numbered from `first`."""
+
+    names: Annotated[tuple[Name, ...], Field(min_length=1)]
+    shapes: tuple[Annotated[tuple[Dimension, ...], Field(max_length=64)], ...]
+    times: Annotated[int, Field(ge=1, le=MOST)] = 1
+    first: Annotated[int, Field(ge=0, le=MOST)] = 0
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> TensorGroup:
+        if len(self.names) != len(self.shapes):
+            raise ValueError("each name of a group of tensors has one shape")
+        if self.times > 1 and not all(COUNTER in _MARKS.findall(name) for name in self.names):
+            raise ValueError(f"the names of a group that comes {self.times} times need a {COUNTER}, which counts")
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many numbers the tensors have."""
+        return self.times * sum(map(prod, self.shapes))
+
+
+def check_size(groups: Iterable[TensorGroup]) -> None:
+    """ValueError if a stranger has named more than any machine could hold, or one name twice."""
+    groups = tuple(groups)
+    if sum(each.times * len(each.names) for each in groups) > MAX_TENSORS or total(groups) > MAX_ELEMENTS:
+        raise ValueError(f"a model has at most {MAX_TENSORS:,} tensors and 2**40 parameters")
+    names = [name for name, _ in expand(groups)]
+    if len(set(names)) < len(names):
+        raise ValueError("a tensor is named twice")
+
+
+def total(groups: Iterable[TensorGroup]) -> int:
+    """How many numbers they have."""
+    return sum(each.size for each in groups)
+
+
+def expand(groups: Iterable[TensorGroup]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Each tensor's name and shape, in order."""
+    for group in groups:
+        for number in range(group.first, group.first + group.times):
+            for name, shape in zip(group.names, group.shapes, strict=True):
+                yield _filled(name, str(number)), shape
+
+
+def fold(shapes: Shapes) -> tuple[TensorGroup, ...]:
+    """Groups that stand for these tensors, in this order; consecutive layers that are alike become one."""
+    groups: list[TensorGroup] = []
+    for (pattern, number), members in groupby(shapes.items(), key=lambda item: _place(item[0])):
+        named = list(members)
+        names = tuple(_pattern(name) for name, _ in named)
+        group = TensorGroup(names=names, shapes=tuple(tuple(shape) for _, shape in named), first=number)
+        last = groups[-1] if groups else None
+        is_next = last is not None and last.times < MOST and last.first + last.times == number
+        if last and pattern and is_next and (last.names, last.shapes) == (names, group.shapes):
+            groups[-1] = last.model_copy(update={"times": last.times + 1})
+        else:
+            groups.append(group)
+    return tuple(groups)
+
+
+def first_difference(ours: Shapes, theirs: Shapes) -> str:
+    """The first difference between two models, in words about `ours`; empty if they are alike, in order too."""
+    for (name, shape), (other, wanted) in zip(ours.items(), theirs.items(), strict=False):
+        if name != other:
+            return f"{name} stands where the run has {other}"
+        if tuple(shape) != tuple(wanted):
+            return f"{name} has shape {tuple(shape)}, and {tuple(wanted)} in the run"
+    if len(ours) != len(theirs):
+        longer, whose = (ours, "the run lacks") if len(ours) > len(theirs) else (theirs, "only the run has")
+        return f"{whose} {list(longer)[min(len(ours), len(theirs))]}"
+    return ""
+
+
+def layer_of(name: str) -> int | None:
+    """The number of the layer that a tensor belongs to, from 0; None if to none."""
+    found = _LAYER.search(name)
+    return int(found[1]) if found else None
+
+
+def _place(name: str) -> tuple[str, int]:
+    """What is before the number that is counted in a name, and the number; ("", 0) where there is none."""
+    if not name or (problem := problem_of(name)):
+        raise LocalError(f"the tensor {name!r} {problem if name else 'has no name'}: give it another one")
+    found = _counted(name)
+    return (name[: found.start()], int(found[0])) if found else ("", 0)
+
+
+def _counted(name: str) -> re.Match[str] | None:
+    """The first number in a name that can be counted."""
+    return next((each for each in _NUMBER.finditer(name) if int(each[0]) <= MOST), None)
+
+
+def _pattern(name: str) -> str:
+    """What stands for a name in a group, with a counter in the place of its number."""
+    found, escaped = _counted(name), COUNTER * 2
+    if found is None:
+        return name.replace(COUNTER, escaped)
+    before, after = name[: found.start()], name[found.end() :]
+    return f"{before.replace(COUNTER, escaped)}{COUNTER}{after.replace(COUNTER, escaped)}"
+
+
+def _filled(pattern: str, number: str) -> str:
+    return _MARKS.sub(lambda mark: number if mark[0] == COUNTER else COUNTER, pattern)

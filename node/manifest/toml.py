@@ -1,0 +1,95 @@
+"""TOML texts of manifests: written from tables, and with the files that they name put in.
+
+A manifest must mean the same on any machine, so a path in it is replaced before the text is used: `[model] config` may
+name a config.json, whose content takes its place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.node.base.textfile import MARK, parse_table, read_text, shown
+
+MAX_FILE = 64 << 10
+HEADER = re.compile(r"\s*\[\[?([^\[\]]+)\]")
+ASSIGNMENT = re.compile(r"""\s*([\w."' -]+?)\s*=""")
+
+
+def dump(table: dict[str, Any]) -> str:
+    """A text that reads back as `table`, which is JSON's; what is None is left out, as TOML has no null."""
+    sections = {name: value for name, value in table.items() if isinstance(value, dict)}
+    lines = list(_assignments({name: value for name, value in table.items() if name not in sections}))
+    for name, section in sections.items():
+        lines += ["", f"[{name}]", *_assignments(section)]
+    return "\n".join(lines) + "\n"
+
+
+def with_config(text: str, folder: Path) -> str:
+    """The text, with the config that it names by a path (relative to `folder`) in place of the path."""
+    text = text.removeprefix(MARK)
+    try:
+        table = tomllib.loads(text)
+        path = table["model"]["config"]
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError, KeyError, TypeError):
+        return text  # whoever reads the manifest says what is wrong with it
+    if not isinstance(path, str) or path.lstrip().startswith("{"):
+        return text
+    config = parse_table(read_text(folder / path, "model.config", MAX_FILE), f"model.config {shown(folder / path)}")
+    table["model"]["config"] = json.dumps(config, separators=(",", ":"))
+    return _with_line(text, table) or dump(table)
+
+
+def _with_line(text: str, table: dict[str, Any]) -> str | None:
+    """The text with the config of `table` in its line: all others keep their numbers. None if it has several lines."""
+    lines, number = text.split("\n"), line_of(text, ("model", "config"))
+    if number is None:
+        return None
+    before = lines[number - 1].partition("=")[0]
+    lines[number - 1] = f"{before}= {_inline(table['model']['config'])}"
+    try:
+        made = "\n".join(lines)
+        return made if tomllib.loads(made) == table else None
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return None
+
+
+def line_of(text: str, key: Sequence[str]) -> int | None:
+    """The line at which a text that is TOML says what a key is, or else that of the table which it is missing from."""
+    found, most, table = None, 0, list[str]()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if (header := HEADER.match(line)) is not None:
+            said = table = _parts(header[1])
+        elif (assignment := ASSIGNMENT.match(line)) is not None:
+            said = [*table, *_parts(assignment[1])]
+        else:
+            continue
+        shared = said[: len(key)]
+        if most < len(shared) and list(key[: len(shared)]) == shared:
+            found, most = number, len(shared)
+    return found
+
+
+def _parts(dotted: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in dotted.split(".")]
+
+
+def _assignments(table: dict[str, Any]) -> Iterator[str]:
+    return (f"{_key(key)} = {_inline(value)}" for key, value in table.items() if value is not None)
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+
+
+def _inline(value: Any) -> str:
+    """JSON's scalars are TOML's, and its lists; its tables are written otherwise."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(_assignments(value))} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_inline, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,117 @@
+"""Measuring how fast a path is, on the connection that carries messages: the shell of measure/bandwidth_probe.py.
+
+A newcomer measures its uplink so, since payloads show it only after the first round (`find_uplink`):
+- Once in a node's life, and only while nothing is known: PROBE bytes at most, for two seconds at most, to one member
+  with whom it is connected over the internet and without a relay. Nothing is sent to machines nearby, nor when alone.
+- It is the measurement of `shoal doctor`, which the other peer limits: a peer that refuses, or is silent, is skipped,
+  and all are asked again later.
+- The result holds until payloads show more, or, slowly, less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable
+
+from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.multiaddrs import any_is_public
+from shoal.protocol.base.paths import RELAYED
+from shoal.protocol.messages.data import Later
+from shoal.protocol.messages.doctor import Carried, Carry
+from shoal.protocol.messages.node import Refused
+from shoal.protocol.net.measure.bandwidth_probe import LARGEST, MOST, BandwidthProbe
+from shoal.protocol.net.peers.network import Network
+
+PART_LIMIT = 10.0  # seconds
+FILLING = os.urandom(LARGEST)  # nothing on the way can make it shorter
+TRIPS = 3  # whose fastest is the round trip
+
+
+async def round_trip(network: Network, peer: PeerId) -> float:
+    """Seconds, the least of some; an error if the peer does not answer."""
+    return min([await _carry(network, peer, Carry(b"", 0)) for _ in range(TRIPS)])
+
+
+async def probe_to(network: Network, peer: PeerId, most: int) -> BandwidthProbe:
+    """From us to `peer`; an error if it does not take what we send."""
+    return await _probe(most, lambda size: _carry(network, peer, Carry(FILLING[:size], 0)))
+
+
+async def probe_from(network: Network, peer: PeerId, most: int) -> BandwidthProbe:
+    """The same from `peer` to us."""
+    return await _probe(most, lambda size: _carry(network, peer, Carry(b"", size)))
+
+
+async def _probe(most: int, carry: Callable[[int], Awaitable[float]]) -> BandwidthProbe:
+    clock = asyncio.get_running_loop().time
+    probe, failures = BandwidthProbe(clock(), most), list[ShoalError]()
+
+    async def one(size: int) -> None:
+        try:
+            took = await carry(size)
+        except ShoalError as error:
+            failures.append(error)
+        else:
+            probe.arrived(clock(), size, took)
+
+    flying = set[asyncio.Task[None]]()
+    try:
+        while True:
+            while not failures and (size := probe.next(clock())):
+                flying.add(asyncio.create_task(one(size)))
+            if not flying:
+                break
+            _, flying = await asyncio.wait(flying, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in flying:
+            task.cancel()
+    if failures and probe.rate is None:
+        raise failures[0]
+    return probe
+
+
+async def _carry(network: Network, peer: PeerId, message: Carry) -> float:
+    """The seconds that it took; an error if it was not taken."""
+    clock = asyncio.get_running_loop().time
+    begin = clock()
+    answer = await network.call(peer, message, PART_LIMIT)
+    if isinstance(answer, Later):
+        raise TransportError(f"it was measured just now; again in {answer.milliseconds / 1000:.0f} s", "later")
+    if isinstance(answer, Refused):
+        raise RemoteError(f"does not let the path be measured: {answer.reason}", peer)
+    if not isinstance(answer, Carried) or len(answer.content) != message.wanted:
+        raise RemoteError("gives other bytes than were wanted", peer)
+    return clock() - begin
+
+
+# -- the uplink of a newcomer --------------------------------------------------------------------------------------
+
+
+PROBE = MOST
+AGAIN = 5.0  # seconds until it is looked again who is there
+
+
+async def find_uplink(network: Network, members: Callable[[], Iterable[PeerId]]) -> None:
+    """Until something is known of our line, by this or by payloads."""
+    while not any(network.bandwidth.claim()):
+        for peer in far(network, members()):
+            if (rate := await uplink_to(network, peer)) is not None:
+                network.bandwidth.far.up.suppose(rate)
+                return
+        await asyncio.sleep(AGAIN)
+
+
+def far(network: Network, members: Iterable[PeerId]) -> list[PeerId]:
+    """Those with whom we are connected so that it shows our line."""
+    there = {link.peer for link in network.links() if link.path != RELAYED and any_is_public(link.addresses)}
+    return [peer for peer in members if peer in there]
+
+
+async def uplink_to(network: Network, peer: PeerId) -> float | None:
+    """Bytes a second; None if the peer does not take part."""
+    try:
+        return (await probe_to(network, peer, PROBE)).rate
+    except ShoalError:
+        return None

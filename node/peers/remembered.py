@@ -1,0 +1,167 @@
+"""What a node keeps on disk to go on after a restart: the runs that it is in, and the addresses of other nodes.
+
+    runs/<id>/joined.record   the manifest, its author's signature, whether we train, the checkpoint that we came with;
+                              forced to disk before we are in
+    peers.json                the last good peers, those first that answered last; a hint, so a damaged file is no file.
+                              It is written before we are in a run that others have told us of, and soon after anybody
+                              is new. Whoever has been silent for SILENT_MOST, while others answered, is dropped:
+                              seconds in which it was looked for, by a clock that nobody sets
+
+A record is checked like a peer's word: the manifest must hash to the folder's name, and its author must have signed it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+from shoal.node.base.disk import SUFFIX, Disk, listed, replace_file
+from shoal.node.base.home import Home
+from shoal.node.base.options import is_run_id
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.multiaddrs import few, place_of
+from shoal.protocol.base.wire import Message, message
+
+KEPT = 64  # peers
+MAX_ADDRESSES, MAX_ADDRESS = 8, 256  # of one peer; characters
+SILENT_MOST = 3 * 86_400.0  # seconds
+STEP_MOST = 600.0  # seconds between two tries that count: in more, nobody was looked for
+JOINED = "joined"
+
+
+@message(240)
+class Joined(Message):
+    """The record of a run that we are in."""
+
+    manifest: bytes  # canonical
+    author: PeerId
+    signature: bytes
+    trains: bool
+    checkpoint: str  # the folder of the one that we came with, absolute; empty: none
+
+
+def remember_run(home: Home, run: str, joined: Joined) -> None:
+    """Be in `run` after a restart, too; LocalError if that cannot be written."""
+    Disk(home.make_run_folder(run)).put(JOINED, joined)
+
+
+def forget_run(home: Home, run: str) -> None:
+    """Not be in `run` after a restart; its votes stay, because we may come back."""
+    Disk(home.run_folder(run)).remove(JOINED)
+
+
+def remembered_runs(home: Home) -> list[str]:
+    """The runs that we were in, in the order in which we entered them: ids in hex. LocalError if it cannot be seen."""
+    folders = [each for each in listed(home.runs) if is_run_id(each.name, whole=True)]
+    found = [(at, each.name) for each in folders if (at := _entered(each / f"{JOINED}{SUFFIX}")) is not None]
+    return [run for _, run in sorted(found)]
+
+
+def _entered(record: Path) -> int | None:
+    """When it was written, in ns; None if there is none. What cannot be seen is there: reading it will say why."""
+    try:
+        return record.stat().st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return 0
+
+
+def recall_run(home: Home, run: str) -> Joined:
+    """The record of a remembered run; LocalError if it is damaged."""
+    joined = Disk(home.run_folder(run)).load().get(JOINED)
+    if not isinstance(joined, Joined):
+        raise LocalError(f"{home.run_folder(run)} does not say which run it is about: leave the run and join it again")
+    return joined
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A row of the file: where a peer was, and for how many seconds it has been silent."""
+
+    addresses: tuple[str, ...]
+    silent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCache:
+    """The file of the last good peers. All but `load` write the disk: call them in a thread; several may at once.
+
+    A full disk is no reason to stop, and what cannot be read now is not replaced.
+    """
+
+    path: Path
+    _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _missed: dict[PeerId, float] = field(default_factory=dict, repr=False, compare=False)  # when last, in this life
+
+    def load(self) -> dict[PeerId, tuple[str, ...]]:
+        """Peers and their addresses, latest first; empty if the file is missing, damaged, or cannot be read now."""
+        with suppress(OSError):
+            return {peer: known.addresses for peer, known in self._read().items()}
+        return {}
+
+    def update(self, peers: Mapping[PeerId, tuple[str, ...]]) -> None:
+        """`peers` are there, at these addresses: put them first; those before them stay while there is room."""
+        with self._writing, suppress(OSError):
+            fresh = {peer: _Known(plain) for peer, addresses in peers.items() if (plain := _addresses(addresses))}
+            self._put_first(fresh)
+
+    def reached(self, peer: PeerId, address: str) -> None:
+        """`peer` answered at `address`: put both first; the peer's other addresses stay while there is room."""
+        with self._writing, suppress(OSError):
+            known = self._read().get(peer)
+            addresses = dict.fromkeys([*_addresses([address]), *(known.addresses if known else ())])
+            if addresses:
+                self._put_first({peer: _Known(few(addresses, MAX_ADDRESSES))})
+
+    def missed(self, peers: Iterable[PeerId]) -> None:
+        """`peers` did not answer although others did; who did not for days is dropped."""
+        with self._writing, suppress(OSError):
+            rows, now = self._read(), time.monotonic()
+            for peer in [each for each in peers if each in rows]:
+                step = min(STEP_MOST, now - self._missed.get(peer, now))
+                rows[peer] = replace(rows[peer], silent=rows[peer].silent + step)
+                self._missed[peer] = now
+            self._write({peer: row for peer, row in rows.items() if row.silent <= SILENT_MOST})
+
+    def _put_first(self, fresh: Mapping[PeerId, _Known]) -> None:
+        for peer in fresh:
+            self._missed.pop(peer, None)
+        before = self._read()
+        latest = dict(islice({**fresh, **{k: v for k, v in before.items() if k not in fresh}}.items(), KEPT))
+        if list(latest.items()) != list(before.items()):
+            self._write(latest)
+
+    def _read(self) -> dict[PeerId, _Known]:
+        try:
+            rows = json.loads(self.path.read_bytes())
+            found = {PeerId(str(row["peer"])): _known(row) for row in rows[:KEPT]}
+        except (FileNotFoundError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
+            return {}
+        return {peer: known for peer, known in found.items() if known.addresses}
+
+    def _write(self, peers: Mapping[PeerId, _Known]) -> None:
+        rows = [
+            {"peer": peer, "addresses": list(known.addresses), **({"silent_for": known.silent} if known.silent else {})}
+            for peer, known in peers.items()
+        ]
+        replace_file(self.path, [json.dumps(rows, indent=1).encode()])
+
+
+def _known(row: Mapping[str, object]) -> _Known:
+    silent = row.get("silent_for")
+    return _Known(_addresses(row["addresses"]), float(silent) if isinstance(silent, int | float) else 0.0)
+
+
+def _addresses(found: object) -> tuple[str, ...]:
+    """Those that look like addresses, without the PeerID at their end."""
+    each = found if isinstance(found, list | tuple) else ()
+    plain = (place_of(str(address)[:MAX_ADDRESS]) for address in each)
+    return few((address for address in plain if address.startswith("/")), MAX_ADDRESSES)

@@ -1,0 +1,93 @@
+"""`--create` and `--join` of the command line, carried out once the node runs.
+
+They are declarative: a run that the node is in already is not entered again. So the same command line serves every
+start, as service managers and containers need it. Failures are tried again, because the other nodes may just be
+starting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from shoal.node.api.answers import RunLink
+from shoal.node.base.logs import warn
+from shoal.node.base.options import NodeSettings, UsageError, names_a_run
+from shoal.node.base.pools import RECORDS
+from shoal.node.base.room import or_no_room
+from shoal.node.base.textfile import read_text
+from shoal.node.manifest.manifest import load_manifest
+from shoal.node.manifest.toml import with_config
+from shoal.node.run.introduction import wanted
+from shoal.node.run.runs import Runs
+from shoal.protocol.base.errors import ShoalError
+from shoal.protocol.base.shortages import in_words
+
+RETRY_FIRST, RETRY_MOST = 0.5, 15.0  # seconds between two tries
+
+log = logging.getLogger("shoal.daemon")
+
+
+class AskedAtStart:
+    """LocalError, before anything is done, if a manifest cannot be read."""
+
+    def __init__(self, settings: NodeSettings, runs: Runs) -> None:
+        self._runs = runs
+        self._train = settings.train
+        self._joins = {_named(each): each if names_a_run(each) else _named(each) for each in settings.join}
+        self._create = settings.create
+        self._created = load_manifest(settings.create) if settings.create else None
+        self._open: dict[str, str] = {}  # what is still to be done, and why it is not done yet
+
+    async def run(self) -> None:
+        """Until all is done."""
+        async with asyncio.TaskGroup() as group:
+            if self._create is not None and (created := self._created) is not None:
+                is_in, enter = partial(self._runs.has_founded, created), partial(self._found, self._create)
+                group.create_task(self._see_to(created.run_id.hex(), is_in, enter))
+            for run, link in self._joins.items():
+                enter = partial(self._runs.join, link, self._train)
+                group.create_task(self._see_to(run, partial(self._runs.has, run), enter))
+
+    def obstacle(self) -> str | None:
+        """Which run we are not in yet, and why; None if that is none."""
+        return next((f"not yet in the run {run[:8]}: {why}" for run, why in self._open.items()), None)
+
+    async def _found(self, manifest: Path) -> RunLink:
+        text = with_config(read_text(manifest, "the manifest"), manifest.parent)
+        return await self._runs.create(text, self._train)
+
+    async def _see_to(self, run: str, is_in: Callable[[], bool], enter: Callable[[], Awaitable[RunLink]]) -> None:
+        pause, said = RETRY_FIRST, ""
+        while True:
+            try:
+                with or_no_room(f"entering the run {run[:8]}"):
+                    if await RECORDS.run(is_in):
+                        break
+                    self._open[run] = "entering it now"  # which takes a while, once somebody has answered
+                    await enter()
+            except (ShoalError, OSError, MemoryError) as error:
+                self._open[run] = why = in_words(error)
+                if pause > RETRY_FIRST and said != why:  # the first time, nobody could have answered yet
+                    said = why
+                    warn(log, "run-not-entered", f"not yet in the run {run[:8]}: {why}; trying again")
+                await asyncio.sleep(pause)
+                pause = min(RETRY_MOST, 2 * pause)
+        self._open.pop(run, None)
+
+
+def _named(text: str) -> str:
+    """The run that is to be joined, by its link, id or manifest: the id in hex, or the begin of it."""
+    return wanted(text)[0] if names_a_run(text) else _id_of(Path(text))
+
+
+def _id_of(path: Path) -> str:
+    manifest = load_manifest(path)
+    if not manifest.model.is_complete:
+        raise UsageError(f"--join {path} leaves its model to its founder, so the run has another id: give that id")
+    if manifest.data.name == "files" and not manifest.data.digest:
+        raise UsageError(f"--join {path} does not name its text, so its founder's run has another id: give that id")
+    return manifest.run_id.hex()

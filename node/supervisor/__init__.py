@@ -1,0 +1,1 @@
+"""The daemon's side of a worker: it is started, watched, told what to do, and started again."""

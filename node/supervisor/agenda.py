@@ -1,0 +1,107 @@
+"""What a worker is to do next, by the run's method: a pure core between the rounds of a run and its worker.
+
+A round's inner steps are made in one stint or in two. With a delay of 0 (methods/method.py) there is one: it begins
+when the round before is committed, and ends with a contribution. With a delay training goes on meanwhile:
+
+    round r:  `delay` steps | wait for round r - 1 | take its answer, make the other steps, contribute
+
+and with a delay as long as a round
+
+    round r:  take the answer of round r - 2, make all steps | wait for round r - 1 | contribute
+
+After the run's last round is committed, a worker whose weights are its own beside the agreed ones shows them once, as
+the next round would begin with them.
+
+So a contribution is made only where its round can begin at once, and at most one round is open at a time. A round that
+was committed without us is passed over: the next stint takes what it has made, and begins with the round after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.node.training.methods.timetable import Timetable
+
+MOST_LANDINGS = 64  # of an order: who was away for longer is told of the latest
+
+
+@dataclass(frozen=True, slots=True)
+class Stint:
+    """`steps` inner steps of `round` from its step `first` on, after the answers of `landings`."""
+
+    round: int
+    first: int
+    steps: int
+    hand_in: bool
+    landings: tuple[int, ...]
+    is_fresh: bool = False  # begin with the committed state
+    shows: bool = False  # the weights that came of it
+
+
+class Agenda:
+    """One worker's. Each command returns what to do now, if there is something new."""
+
+    def __init__(self, timetable: Timetable, last: int | None, shows: bool = False) -> None:
+        """`last` is the run's last round, if it has one; `shows`: what came of it is worth looking at."""
+        self._timetable, self._last, self._shows = timetable, last, shows
+        self._base = 0  # the newest round that is committed here
+        self._round = 1  # the one that is trained
+        self._is_late = False  # in its second stint, or about to be
+        self.landed = 0  # the newest round whose answer the worker has taken
+        self._is_fresh = True
+        self.running: Stint | None = None
+
+    def begin(self, base: int) -> Stint | None:
+        """The state of round `base` has come from elsewhere: all starts anew from it."""
+        self._is_fresh = True
+        self.landed = base - 1 if self._timetable.delay else base
+        return self._turn_to(base)
+
+    def committed(self, base: int) -> Stint | None:
+        """Round `base` is committed and applied."""
+        if base >= self._round:
+            return self._turn_to(base)
+        self._base = base
+        return self._next() if self.running is None else None
+
+    def done(self) -> Stint | None:
+        """The stint that was running is over."""
+        stint, self.running = self.running, None
+        assert stint is not None
+        self._is_fresh = False
+        self.landed = max((self.landed, *stint.landings))
+        if stint.hand_in or stint.shows:
+            self._round, self._is_late = stint.round + 1, False
+        else:
+            self._is_late = True
+        return self._next()
+
+    def _turn_to(self, base: int) -> Stint | None:
+        self._base, self._round, self._is_late, self.running = base, base + 1, False, None
+        return self._next()
+
+    def _next(self) -> Stint | None:
+        round, delay = self._round, self._timetable.delay
+        if self._last is not None and round > self._last:
+            return self._show(round) if self._shows and round == self._last + 1 else None
+        steps, early = self._timetable.steps(round), bool(delay) and not self._is_late
+        if not early and self._base < round - 1:
+            return None
+        if early:
+            first, length, due = 0, delay, round - 2
+        else:
+            first, length, due = delay, steps - delay, round - 1 if delay < steps else self.landed
+        self.running = Stint(round, first, length, not early, self._landings(due), self._is_fresh)
+        return self.running
+
+    def _show(self, round: int) -> Stint | None:
+        """What `round` would begin with; not before its predecessor is over, as a contribution lies there till then."""
+        if self._base < round - 1:
+            return None
+        due = round - 2 if self._timetable.delay else round - 1
+        self.running = Stint(round, 0, 0, False, self._landings(due), self._is_fresh, shows=True)
+        return self.running
+
+    def _landings(self, due: int) -> tuple[int, ...]:
+        newest = min(due, self._base)
+        return tuple(range(max(self.landed, newest - MOST_LANDINGS) + 1, newest + 1))

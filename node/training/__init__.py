@@ -1,0 +1,1 @@
+"""Everything that trains, from the data to a checkpoint; no network."""

@@ -1,0 +1,43 @@
+"""A checkpoint as a folder that Hugging Face's transformers opens: the tensors, and files of settings.
+
+The files of the model are those that its kind writes (node/training/models/), and its tokenizer goes with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from shoal.node.base.disk import force
+from shoal.node.base.room import check_disk
+from shoal.node.training.checkpoint.about import MODEL
+from shoal.node.training.checkpoint.read import load
+from shoal.node.training.checkpoint.tokenizer import write_tokenizer
+from shoal.node.training.methods.method import PARAMETERS
+from shoal.node.training.models.registry import kind_of
+from shoal.protocol.base.errors import LocalError
+
+
+def export(checkpoint: Path, out: Path, tokenizer: bytes | None = None) -> None:
+    """Verify a checkpoint and write its model to `out`, which must not exist; LocalError, and nothing is left there.
+
+    `tokenizer` is the run's tokenizer.json, if its tokens are not bytes and it is to be had.
+    """
+    held = load(checkpoint)
+    manifest, spec = held.manifest, held.manifest.model
+    if out.exists():
+        raise LocalError(f"{out} exists: name a new folder")
+    check_disk(out, sum(each.stat().st_size for each in checkpoint.glob(MODEL)), f"the model in {out}")
+    fresh = out.with_name(f".{out.name}.{os.getpid()}.new")
+    try:
+        fresh.mkdir(parents=True)
+        kind_of(spec).write(spec, held.vectors[PARAMETERS], fresh)
+        write_tokenizer(manifest, tokenizer, fresh)
+        for path in (*fresh.iterdir(), fresh):
+            force(path)
+        fresh.rename(out)
+    except OSError as error:
+        raise LocalError(f"cannot write {out}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)  # it has another name now, if all went well

@@ -1,0 +1,88 @@
+"""When a daemon writes a checkpoint of a run, and which ones it keeps.
+
+Every so many rounds, and after the last one. One is written at a time, in a thread, while training goes on; if the disk
+is so slow that the next is due before, that one is left out (but never the last). The oldest are removed only after the
+newest is whole. A full disk costs a checkpoint, never the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.node.base.logs import warn
+from shoal.node.base.malloc import trim
+from shoal.node.base.options import CHECKPOINT_EVERY, CHECKPOINT_KEEP
+from shoal.node.base.pools import DISK
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.training.checkpoint.about import About
+from shoal.node.training.checkpoint.scan import newest_first
+from shoal.node.training.checkpoint.write import remove, sweep, write_checkpoint
+from shoal.node.training.state.committed import Lease
+from shoal.protocol.base.errors import LocalError
+
+log = logging.getLogger("shoal.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How often, and how many."""
+
+    every: int = CHECKPOINT_EVERY  # rounds; 0: never
+    kept: int = CHECKPOINT_KEEP
+
+
+class Keeper:
+    """The checkpoints of one run on this node."""
+
+    def __init__(self, folder: Path, keeping: Keeping, last: int | None) -> None:
+        """`folder` is that of the run's checkpoints; `last` is the run's last round."""
+        self._folder = folder
+        self._keeping = keeping
+        self._last = last
+        self._writing = asyncio.Lock()
+        self.newest = next((each.about.round for each in newest_first(folder) if each.about is not None), 0)
+
+    def is_due(self, round: int) -> bool:
+        """Whether `round`, which is committed, is to be written."""
+        if not self._keeping.every or (round != self._last and round % self._keeping.every):
+            return False
+        if self._writing.locked() and round != self._last:
+            warn(log, "checkpoint-late", f"no checkpoint of round {round}: the one before is still being written")
+            return False
+        return True
+
+    async def write(self, lease: Lease, about: About, moments: FloatArray | None) -> None:
+        """Write one, remove what is too old, and let go of `lease`; what goes wrong is said and costs no more."""
+        async with self._writing:
+            try:
+                path = await DISK.run(self._write, lease, about, moments)
+            except LocalError as error:
+                warn(log, "checkpoint-failed", f"{error}; the run goes on without it")
+            else:
+                self.newest = about.round
+                log.info("checkpoint of round %d: %s", about.round, path)
+            del moments
+            await DISK.run(trim)  # rarely enough, and just when much was freed
+
+    def _write(self, lease: Lease, about: About, moments: FloatArray | None) -> Path:
+        with lease as snapshot:
+            sweep(self._folder)
+            path = write_checkpoint(self._folder, about, snapshot, moments)
+        prune(self._folder, self._keeping.kept)
+        return path
+
+
+def prune(folder: Path, kept: int) -> None:
+    """Remove all that is older than the newest `kept` whole checkpoints; LocalError if that is impossible."""
+    found = newest_first(folder)
+    whole = [index for index, each in enumerate(found) if each.about is not None]
+    if len(whole) <= kept:
+        return
+    try:
+        for each in found[whole[kept - 1] + 1 :]:
+            remove(each.path)
+    except OSError as error:
+        raise LocalError(f"cannot remove old checkpoints in {folder}: {error.strerror}") from error

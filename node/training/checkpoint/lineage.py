@@ -1,0 +1,71 @@
+"""A run that goes on from a checkpoint: a new lineage, with a manifest, an id and an author of its own.
+
+Its manifest names the round it goes on from, the history digest and the root of the state, and a nonce: whoever founds
+again from the same checkpoint founds another run, in which no vote of the first one counts. History, and with it the
+order of members and their lanes, goes on as if there had been no stop: neither the run's id nor the nonce is in it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from shoal.node.base.explain import explain
+from shoal.node.manifest.manifest import Manifest, OriginSpec
+from shoal.node.training.checkpoint.about import About
+from shoal.protocol.base.errors import LocalError
+
+if TYPE_CHECKING:
+    from shoal.node.training.checkpoint.read import Checkpoint
+
+
+def origin_of(about: About) -> OriginSpec:
+    """What a run that goes on from a checkpoint says of it; different each time."""
+    return OriginSpec(
+        run=about.run,
+        round=about.round,
+        history=about.history,
+        root=about.root,
+        samples=about.samples,
+        nonce=secrets.token_hex(16),
+    )
+
+
+def going_on(manifest: Manifest, checkpoint: Checkpoint | None) -> Manifest:
+    """The manifest of a run that begins from `checkpoint`, if there is one; LocalError if the two do not fit."""
+    if checkpoint is not None and manifest.origin is None:
+        table = manifest.model_dump() | {"origin": origin_of(checkpoint.about).model_dump()}
+        try:
+            manifest = Manifest.model_validate(table)
+        except ValidationError as error:
+            raise LocalError(f"this run cannot go on from {checkpoint.path}: {explain(error, Manifest)}") from error
+    if checkpoint is None and manifest.model.name == "custom":
+        raise LocalError("a run of a model of one's own is founded by the script that makes the model: docs/scripts.md")
+    if checkpoint is None and manifest.origin is not None:
+        raise LocalError(f"this run goes on from round {manifest.origin.round} of another: name the checkpoint of it")
+    check_fits(manifest, checkpoint)
+    return manifest
+
+
+def check_fits(manifest: Manifest, checkpoint: Checkpoint | None) -> None:
+    """LocalError unless `checkpoint`, if there is one, holds the state that the run goes on from."""
+    if checkpoint is None:
+        return
+    origin, about = manifest.origin, checkpoint.about
+    if origin is None:
+        raise LocalError(f"run {manifest.name} goes on from no checkpoint: leave yours away")
+    if (origin.round, origin.history, origin.root) != (about.round, about.history, about.root):
+        raise LocalError(
+            f"run {manifest.name} goes on from round {origin.round}, state {origin.root[:8]}; {checkpoint.path} is of "
+            f"round {about.round}, state {about.root[:8]}: leave it away, and the state is downloaded"
+        )
+    ours, theirs = manifest, checkpoint.manifest
+    if (ours.model, ours.rounds.state_chunk_bytes) != (theirs.model, theirs.rounds.state_chunk_bytes):
+        raise LocalError("the manifest's model and rounds.chunk_bytes must be those of the checkpoint")
+    if ours.method.state != theirs.method.state:
+        raise LocalError(
+            f"a state that {theirs.method.name} has made cannot be gone on from with {ours.method.name}, which keeps "
+            f"something else: let the manifest's method be {theirs.method.name}"
+        )

@@ -1,0 +1,368 @@
+"""Rows of tables as texts: of files of JSON, CSV and parquet. Each row's text has a name of its own.
+
+So rows are split like files into training and held-out text. A column may name the domain of a row: it comes first in
+the row's name, so that parts of the data are chosen by it as by folders. Members that get a run's data from others get
+the texts, and need no library for tables.
+
+| suffix | |
+|---|---|
+| .jsonl .ndjson .json | one object a line, or one array of objects |
+| .csv .tsv | a line of names, then rows; separated by commas, semicolons, tabs or bars, whichever gives those names |
+| .parquet | |
+
+All but parquet may be compressed: .gz, .bz2, .xz, .zst. A row whose text is null or empty, or holds a NUL or half of a
+character, is left out and counted. Anything else that is not text is an error that names the line. So is a column that
+occurs twice, as it is ambiguous.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import datetime
+import decimal
+import gzip
+import io
+import json
+import lzma
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shoal.node.base import extra
+from shoal.node.base.textfile import MARKING, checked, encoding_of, parse_json, shown, unreadable
+from shoal.node.manifest.data import Columns
+from shoal.node.training.data.files import LeftOut
+from shoal.protocol.base.errors import LocalError
+
+MAX_NAMES, MAX_NAME = 20, 60  # names of columns in a message, and characters of each
+MAX_DOMAIN = 64  # characters of a domain in a row's name
+OTHER = "other"  # the domain of a row that does not say any
+NUL = "\0"
+HALVES = re.compile("[\ud800-\udfff]")  # of characters beyond 16 bits, which JSON can write one by one
+
+
+def text_of(value: Any, column: str, where: str) -> str:
+    """The text in a row's column, empty if it is null; LocalError if it is anything else. `where` names the row."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if (text := _decoded(value)) is not None:  # as some write text into parquet
+        return text
+    what = f"the column {column!r} in {where} holds {kind(value)}"
+    raise LocalError(f"{what}, and no text: name a column of text, or write text there")
+
+
+def why_no_text(text: str, column: str) -> str:
+    """Why a row is left out, as a predicate; empty if it has text."""
+    if not text:
+        return f"has no text in {column!r}"
+    if NUL in text:
+        return "holds a NUL, which no text does"
+    return "holds half of a character, which no text does" if HALVES.search(text) else ""
+
+
+def domain_of(value: Any, column: str, where: str) -> str:
+    """As the row calls its domain, empty if it does not; LocalError if that is neither a word nor a number.
+
+    A whole number is one however it is written: pandas writes 1 as 1.0 where another row has none.
+    """
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() else None if math.isnan(value) else value
+    if value is None:
+        return ""
+    if isinstance(value, str | int | float | decimal.Decimal | datetime.date | datetime.time):
+        return str(value)
+    if (word := _decoded(value)) is not None:
+        return word
+    what = f"the column {column!r} in {where} holds {kind(value)}"
+    raise LocalError(f"{what}, and no word or number: name a column of those for the domain")
+
+
+def name_of(domain: str) -> str:
+    """A domain as one part of a path."""
+    return re.sub(r"[^\w.+-]+", "_", domain)[:MAX_DOMAIN].strip(".") or OTHER
+
+
+def kind(value: Any) -> str:
+    """What a value is, in words."""
+    if isinstance(value, dict):
+        return f"an object of {listed(map(repr, value))}"
+    kinds: dict[type, str] = {bool: "a truth value", int: "a number", float: "a number", list: "a list", bytes: "bytes"}
+    return kinds.get(type(value), f"a {type(value).__name__}")
+
+
+def listed(names: Iterable[Any]) -> str:
+    """A file's own names, as many and as much of each as a person may want to read."""
+    first = [
+        name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..." for name in map(str, islice(names, MAX_NAMES + 1))
+    ]
+    return ", ".join([*first[:MAX_NAMES], *(["..."] if len(first) > MAX_NAMES else [])]) or "none"
+
+
+def _decoded(value: Any) -> str | None:
+    """Bytes that are UTF-8; None: it is something else."""
+    if not isinstance(value, bytes):
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+JSON, SEPARATED, PARQUET = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), (".parquet",)
+OPENERS: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.GzipFile,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": lambda path: extra.arrow().CompressedInputStream(path.open("rb"), "zstd"),
+}
+DAMAGED = (EOFError, zlib.error, lzma.LZMAError)  # of a compressed file; others are OSErrors without a number
+SEPARATORS = {".csv": ",;\t|", ".tsv": "\t,;|"}  # the likeliest first
+MAX_FIELD = (1 << 31) - 1  # bytes of a field of CSV: those of a C long on every system
+
+
+class Document(Exception):
+    """A file of JSON is one object that has none of the columns: settings, say, and no table."""
+
+
+class Row(NamedTuple):
+    """What stands in the columns, and the line or row that it begins at."""
+
+    place: str
+    values: list[Any]
+
+
+def is_table(path: Path) -> bool:
+    """Whether rows are to be looked for in a file."""
+    return _suffix(path) in JSON + SEPARATED + PARQUET
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether a file's name says so."""
+    return path.suffix.lower() in OPENERS
+
+
+def rows(name: str, path: Path, columns: Columns, left_out: LeftOut | None = None) -> Iterator[tuple[str, bytes]]:
+    """Name and content of the texts in a table, but of rows without text.
+
+    LocalError if it cannot be read, or a row's text is none; Document before any row.
+    """
+    noted = left_out if left_out is not None else LeftOut()
+    for number, row in enumerate(_rows(path, columns)):
+        where = f"{row.place} of {shown(path)}"
+        text, *domain = row.values
+        text = text_of(text, columns.text, where)
+        if reason := why_no_text(text, columns.text):
+            noted.rows.add(reason, where)
+            continue
+        folder = "".join(f"{_folder(each, columns, where, noted)}/" for each in domain)
+        yield f"{folder}{name}/{number:09}", text.encode()
+
+
+def _folder(value: Any, columns: Columns, where: str, noted: LeftOut) -> str:
+    """The domain that a row says it is of, as a part of its name."""
+    called = domain_of(value, columns.domain, where)
+    folder = name_of(called)
+    if called:
+        noted.domains.add(folder, called)
+    else:
+        noted.nowhere.add(f"names none in {columns.domain!r}", where)
+    return folder
+
+
+def _check_names(names: Sequence[str], path: Path, columns: Columns) -> None:
+    """LocalError unless each column is there, once."""
+    for column in columns.wanted:
+        if column not in names:
+            raise LocalError(f"{shown(path)} has no column {column!r}, but {listed(names)}")
+        if (count := names.count(column)) > 1:
+            raise LocalError(f"{shown(path)} has {count} columns {column!r}: call the others something else")
+
+
+def _suffix(path: Path) -> str:
+    """Which kind of table it is by its name."""
+    name = path.name.lower()
+    bare = Path(name[: -len(path.suffix)]) if is_compressed(path) else Path(name)
+    return bare.suffix if not is_compressed(path) or bare.suffix not in PARQUET else ""
+
+
+def _rows(path: Path, columns: Columns) -> Iterator[Row]:
+    if _suffix(path) in PARQUET:
+        yield from _of_parquet(path, columns)
+        return
+    try:
+        with _open(path) as file:
+            head = file.peek(4)[:4]
+            text = io.TextIOWrapper(file, encoding_of(head), MARKING, None if _suffix(path) in JSON else "")
+            lines = checked(text, shown(path))
+            read = _of_json if _suffix(path) in JSON else _of_separated
+            yield from read(lines, path, columns)
+    except (OSError, *DAMAGED) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise LocalError(unreadable(shown(path), error)) from error
+        raise LocalError(f"{shown(path)} is damaged, or was cut short: {error}; get it again") from error
+
+
+def _open(path: Path) -> io.BufferedReader:
+    """Its bytes, unpacked."""
+    file = OPENERS[path.suffix.lower()](path) if is_compressed(path) else path.open("rb", buffering=0)
+    return io.BufferedReader(file)
+
+
+# -- JSON -----------------------------------------------------------------------------------------------------
+
+
+def _of_json(lines: Iterator[str], path: Path, columns: Columns) -> Iterator[Row]:
+    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    first = next(numbered, None)
+    if first is None:
+        return
+
+    def whole() -> Any:
+        return parse_json("\n" * (first[0] - 1) + first[1] + "".join(lines), shown(path), _each_once(columns))
+
+    if first[1].lstrip().startswith("["):
+        for number, row in enumerate(whole(), start=1):
+            yield _row(f"row {number}", row, path, columns)
+        return
+    if _suffix(path) != ".json":
+        yield from (_of_line(*each, path, columns) for each in chain([first], numbered))
+    elif not _is_json(first[1]) or (second := next(numbered, None)) is None:
+        yield _of_document(whole(), path, columns)
+    else:
+        yield from (_of_line(*each, path, columns) for each in chain([first, second], numbered))
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _of_document(value: Any, path: Path, columns: Columns) -> Row:
+    if isinstance(value, dict) and any(column not in value for column in columns.wanted):
+        raise Document
+    return _row("the object", value, path, columns)
+
+
+def _of_line(number: int, line: str, path: Path, columns: Columns) -> Row:
+    try:
+        is_plain = all(line.count(f'"{column}"') < 2 for column in columns.wanted)  # which is read faster
+        read = json.loads(line, object_pairs_hook=None if is_plain else _each_once(columns))
+        return _row(f"line {number}", read, path, columns)
+    except (ValueError, RecursionError) as error:
+        why = f"{error.msg} at its column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        cut = "" if line.endswith("\n") else "; it is the last line, and has no end: was the file cut short?"
+        raise LocalError(
+            f"line {number} of {shown(path)} is no JSON object with {columns.words}: {why}{cut}"
+        ) from error
+
+
+def _each_once(columns: Columns) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """How an object is made of its keys and values: ValueError if it has a column twice; readers take the last."""
+
+    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        for column in columns.wanted if len(found) < len(pairs) else ():
+            if sum(key == column for key, _ in pairs) > 1:
+                raise ValueError(f"an object has the key {column!r} twice")
+        return found
+
+    return made
+
+
+def _row(place: str, row: Any, path: Path, columns: Columns) -> Row:
+    if isinstance(row, dict) and all(column in row for column in columns.wanted):
+        return Row(place, [row[column] for column in columns.wanted])
+    raise LocalError(f"{place} of {shown(path)} is no JSON object with {columns.words}, but {kind(row)}")
+
+
+# -- CSV ------------------------------------------------------------------------------------------------------
+
+
+def _of_separated(lines: Iterator[str], path: Path, columns: Columns) -> Iterator[Row]:
+    csv.field_size_limit(MAX_FIELD)
+    before, head = next(((number, line) for number, line in enumerate(lines) if line.strip()), (0, ""))
+    if not head:
+        return
+    separators = SEPARATORS[_suffix(path)]
+    if said := re.fullmatch(
+        r"sep=([^\w\r\n\"])\s*", head, re.IGNORECASE
+    ):  # as some programs begin a file for themselves
+        before, head, separators = before + 1, next(lines, ""), said[1]
+    try:
+        separator = max(separators, key=lambda each: _fit(head, each, columns))
+    except csv.Error as error:
+        where = f"line {before + 1} of {shown(path)}"
+        raise LocalError(f"{where} is no line of names, as CSV begins with: {error}") from error
+    reader = csv.reader(chain([head], lines), delimiter=separator, strict=True)
+    try:
+        names = [name.strip() for name in next(reader, [])]
+        _check_names(names, path, columns)
+        at = [names.index(column) for column in columns.wanted]
+        line = before + reader.line_num + 1
+        for fields in reader:
+            if fields:
+                _check_fields(fields, names, f"line {line} of {shown(path)}")
+                yield Row(f"line {line}", [fields[each] for each in at])
+            line = before + reader.line_num + 1
+    except csv.Error as error:
+        where = f"line {before + reader.line_num} of {shown(path)}"
+        raise LocalError(f"{where} is no CSV: {error}; a quote inside of quotes is written twice") from error
+
+
+def _fit(head: str, separator: str, columns: Columns) -> tuple[int, int]:
+    """How well a separator fits a line of names: how many wanted ones it gives, and how many at all."""
+    names = [name.strip() for name in next(csv.reader([head], delimiter=separator), [])]
+    return sum(column in names for column in columns.wanted), len(names)
+
+
+def _check_fields(fields: Sequence[str], names: Sequence[str], where: str) -> None:
+    if len(fields) < len(names) or any(fields[len(names) :]) or (len(names) == 1 and len(fields) > 1):
+        raise LocalError(
+            f"{where} has {len(fields)} fields, and the first line {len(names)} names: what holds a separator, or "
+            "several lines, stands in quotes"
+        )
+
+
+# -- parquet --------------------------------------------------------------------------------------------------
+
+
+def _of_parquet(path: Path, columns: Columns) -> Iterator[Row]:
+    reader = extra.parquet()
+    try:
+        with path.open("rb") as opened, reader.ParquetFile(opened) as file:
+            names = file.schema_arrow.names
+            _check_names(names, path, columns)
+            number = 0
+            for batch in file.iter_batches(columns=columns.wanted):
+                found = [_column(batch.column(each), each, number, path) for each in columns.wanted]
+                for values in zip(*found, strict=True):
+                    number += 1
+                    yield Row(f"row {number}", list(values))
+    except OSError as error:
+        if error.errno is not None:
+            raise LocalError(unreadable(shown(path), error)) from error
+        raise LocalError(f"{shown(path)} cannot be read as parquet: {error}; get it again") from error
+    except (ValueError, NotImplementedError, KeyError, TypeError) as error:  # what pyarrow's own errors are
+        raise LocalError(f"{shown(path)} cannot be read as parquet: {error}") from error
+
+
+def _column(column: Any, name: str, before: int, path: Path) -> list[Any]:
+    """Its values; `before` are the rows of the file before them."""
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        for number, each in enumerate(column, start=before + 1):
+            try:
+                each.as_py()
+            except UnicodeDecodeError as error:
+                where = f"the column {name!r} in row {number} of {shown(path)}"
+                raise LocalError(f"{where} is no UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise

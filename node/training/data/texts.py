@@ -1,0 +1,191 @@
+"""The texts of a dataset: read from a person's files, or from one packed stream of bytes, and packed into one.
+
+A file is text if it is UTF-8, or has the byte order mark of another Unicode, and holds no NUL; a dataset has it as
+UTF-8 without the mark. Others below a folder are left out, and named; one that was named by itself is an error. Texts
+are ordered by relative path, those of one path by content, whatever the order on disk; one file is in memory at a time,
+unless several have one path.
+
+The packed stream has of each text its path and its content, each behind its length in 8 bytes. That is the very stream
+which `digest("corpus", ...)` hashes, so a dataset's name is the hash of its packed file. A path in it is only ever read
+as a name: it decides what is held out, and never where anything is written. The file may come from strangers, so
+reading it is total: anything that is not such a stream is a LocalError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from shoal.node.base.textfile import AS_UTF8, encoding_of, shown, unreadable
+from shoal.node.manifest.data import NO_COLUMNS, Columns
+from shoal.node.training.data.files import DataFile, LeftOut
+from shoal.node.training.data.tables import Document, is_compressed, is_table, rows
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest
+
+END_OF_TEXT = b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One file: its path relative to the folder it was found in, with forward slashes, and its bytes."""
+
+    name: str
+    content: bytes
+
+
+def read_texts(
+    found: Iterable[DataFile], columns: Columns = NO_COLUMNS, left_out: LeftOut | None = None
+) -> Iterator[Text]:
+    """Those of the files that are text, in the dataset's order; where `columns` are named, tables row by row.
+
+    LocalError if a file cannot be read, or a table is none.
+    """
+    noted = left_out if left_out is not None else LeftOut()
+    for _, same_name in groupby(sorted(found, key=_name), key=_name):
+        several = list(same_name)
+        if len(several) == 1:
+            yield from _read(several[0], columns, noted)  # rows are in memory one at a time
+            continue
+        texts = [text for each in several for text in _read(each, columns, noted)]
+        yield from sorted(texts, key=lambda text: (text.name, text.content))
+
+
+def check_any(total: int, paths: Sequence[Path], left_out: LeftOut) -> None:
+    """LocalError if the texts among `paths` have no byte in all."""
+    if not total:
+        why = "; ".join(left_out.words()) or "all files are empty, or there are none"
+        raise LocalError(f"no text in {', '.join(map(shown, paths)) or 'the data'}: {why}")
+
+
+def _read(file: DataFile, columns: Columns, left_out: LeftOut) -> Iterator[Text]:
+    if columns and is_table(file.path):
+        try:
+            yield from _rows(file, columns, left_out)
+            return
+        except Document:
+            left_out.whole.add(f"read whole, being one JSON object without {columns.words}", shown(file.path))
+    content = _content(file.path)
+    try:
+        yield Text(file.name, in_utf8(content, file.path))
+    except NoText as error:
+        if file.is_named:
+            raise LocalError(f"{shown(file.path)} {error.reason}{error.where}: name texts with --data") from error
+        left_out.files.add(error.reason, f"{shown(file.path)}{error.where}")
+
+
+def _rows(file: DataFile, columns: Columns, left_out: LeftOut) -> Iterator[Text]:
+    is_empty = True
+    for name, content in rows(file.name, file.path, columns, left_out):
+        is_empty = False
+        yield Text(name, content)
+    if is_empty:
+        left_out.files.add(f"has no row with text in {columns.words}", shown(file.path))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise LocalError(unreadable(shown(path), error)) from error
+
+
+class NoText(Exception):
+    """Why a file is no text, as a predicate, and where that is seen."""
+
+    def __init__(self, reason: str, where: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.where = reason, where
+
+
+def in_utf8(content: bytes, path: Path) -> bytes:
+    """A file as text, without its byte order mark; NoText if it is none."""
+    if is_compressed(path):
+        raise NoText("is compressed, and must be unpacked first")
+    encoding = encoding_of(content)
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content[: error.start].decode(encoding, "ignore").count("\n") + 1
+        raise NoText(f"is no UTF-8 text ({AS_UTF8})", f", line {line}, byte 0x{content[error.start]:02x}") from error
+    if "\0" in text:
+        raise NoText("holds a NUL, which no text does", f", line {text.count(chr(10), 0, text.index(chr(0))) + 1}")
+    return content if encoding == "utf-8" else text.encode()
+
+
+def _name(each: DataFile) -> str:
+    return each.name
+
+
+SUFFIX = ".shoalpack"
+MAX_TEXTS = 1 << 22  # each costs its reader some hundred bytes, however short it is
+LENGTH = 8
+
+
+def pack(texts: Iterable[Text]) -> Iterator[bytes]:
+    """The stream, in parts; LocalError if there are too many texts."""
+    for count, text in enumerate(texts):
+        _check_count(count + 1)
+        for part in (encode_name(text.name), text.content):
+            yield len(part).to_bytes(LENGTH, "little")
+            yield part
+
+
+def unpack(stream: memoryview) -> Iterator[Text]:
+    """The texts of a stream; LocalError, at the latest when all are read, if it is none."""
+    position, count = 0, 0
+    while position < len(stream):
+        _check_count(count := count + 1)
+        name, position = _part(stream, position)
+        content, position = _part(stream, position)
+        yield Text(bytes(name).decode("utf-8", "surrogateescape"), bytes(content))
+
+
+def read_pack(path: Path) -> list[Text]:
+    """All texts of a packed file."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise LocalError(unreadable(shown(path), error)) from error
+    try:
+        return list(unpack(memoryview(content)))
+    except LocalError as error:
+        raise LocalError(f"{shown(path)}: {error}") from error
+
+
+def is_pack(path: Path) -> bool:
+    """Whether a path is that of a packed file."""
+    return path.suffix == SUFFIX
+
+
+def encode_name(name: str) -> bytes:
+    """A relative path as bytes; any that a file system has."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def stream_hasher() -> Any:
+    """Fed with the stream, it knows the dataset's digest."""
+    return blake3(derive_key_context="shoal v1 corpus", max_threads=blake3.AUTO)
+
+
+def file_digest(path: Path) -> Digest:
+    """The digest of a packed file."""
+    return Digest(stream_hasher().update_mmap(path).digest())
+
+
+def _part(stream: memoryview, position: int) -> tuple[memoryview, int]:
+    start = position + LENGTH
+    stop = start + int.from_bytes(stream[position:start], "little")
+    if not start <= stop <= len(stream):
+        raise LocalError("the run's data are not a packed dataset: the manifest's author has named something else")
+    return stream[start:stop], stop
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_TEXTS:
+        raise LocalError(f"the data are more than {MAX_TEXTS:,} texts: join some of the files")

@@ -1,0 +1,239 @@
+"""The committed state of a run, as this peer holds it: the current version and the one before.
+
+A version is never changed. A commit is applied into other buffers than those of the current version, and these
+are the buffers of the previous one, unless a lease pins it: then it lives on until the lease is released. So two
+sets of buffers are enough while nobody copies our state, and an apply that fails leaves the current version
+whole. The root is computed from the bytes that were written, read back; chunks that a fragment's round has not touched
+keep their hashes, and their bytes where the buffers have them already. `apply`, `install` and writing a file
+take long and may run in a thread; one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from shoal.node.training.methods.fragments import Fragment
+from shoal.node.training.methods.method import PARAMETERS
+from shoal.node.training.state.shape import StateShape
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.ids import Digest, content_hash, short
+from shoal.protocol.base.wire import Payload
+
+Vectors = Mapping[str, Tensor]
+Ranges = Sequence[tuple[int, int]]  # half-open, of a vector's numbers
+Rule = Callable[[Vectors, Tensor, int], Vectors]
+"""What becomes of some numbers of all vectors by the mean of what was contributed to them, and the place of the first
+of them among those that were; elementwise."""
+HASH_THREADS = min(4, os.cpu_count() or 1)  # BLAKE3 is at the speed of memory with a few
+BLOCK = 1 << 16  # numbers: an outer step has seven such pieces in hand, and is five times slower outside of the cache
+HASH_ALONE_BELOW = 8 << 20  # bytes: below this, threads cost more than they gain
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """One version of the state. Its numbers are only good while it is current, or leased."""
+
+    shape: StateShape
+    round: int  # that made it; 0 is the initial state
+    vectors: Vectors
+    chunk_hashes: tuple[Digest, ...]
+    root: Digest
+
+    def chunk(self, index: int) -> memoryview:
+        """The bytes of one chunk, not a copy."""
+        return chunk_bytes(self.shape, self.vectors, index).toreadonly()
+
+
+class Lease:
+    """Pins a snapshot until `release`, or the end of a `with` block."""
+
+    def __init__(self, state: CommittedState, snapshot: Snapshot) -> None:
+        self._state = state
+        self.snapshot = snapshot
+
+    def release(self) -> None:
+        """Let go of the snapshot; releasing twice is harmless."""
+        self._state._release(self)
+
+    def __enter__(self) -> Snapshot:
+        return self.snapshot
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class CommittedState:
+    """Holds `current` and `previous`; makes the next version from what a round committed."""
+
+    def __init__(self, shape: StateShape, given: Vectors, round: int = 0) -> None:
+        """Copies the vectors; LocalError if they are not those of `shape`."""
+        self.shape = shape
+        vectors = _empty_vectors(shape)
+        if given.keys() != vectors.keys():
+            raise LocalError(f"expected the vectors {', '.join(vectors)}, got {', '.join(given)}")
+        for name, vector in vectors.items():
+            vector.copy_(_checked(shape, given[name]))
+        self.current = read_back(shape, round, vectors)
+        self.previous: Snapshot | None = None
+        self._whole: Ranges = ((0, shape.layout.size),)
+        self._changed: Ranges = self._whole  # from the previous version to the current one
+        self._leases: list[Lease] = []
+        self._lock = threading.Lock()  # leases are taken while a thread applies
+
+    @classmethod
+    def of_weights(cls, shape: StateShape, weights: Tensor, round: int) -> CommittedState:
+        """One of weights alone, (d,), after a round; all else is 0."""
+        nothing = torch.zeros_like(weights)
+        return cls(shape, {name: weights if name == PARAMETERS else nothing for name in shape.vectors}, round)
+
+    def apply(self, mean: Iterable[Tensor], rule: Rule, fragment: Fragment | None = None) -> Snapshot:
+        """What `rule` makes of the mean of the next round, which comes in pieces: that round's version is now current.
+
+        With a `fragment` the mean is of its numbers, and the others stay. Each piece is used before the next is asked
+        for. LocalError, and `current` stays, if together they are not one vector.
+        """
+        old, (new, stale) = self.current.vectors, self._spare_vectors()
+        ranges = self._whole
+        if fragment is not None:
+            ranges = fragment.ranges
+            for begin, end in stale:
+                for name, vector in new.items():
+                    vector[begin:end] = old[name][begin:end]
+        start = 0
+        for block, piece in _blocks(ranges, mean):
+            made = rule({name: vector[block] for name, vector in old.items()}, piece, start)
+            start += piece.shape[-1]
+            for name, vector in new.items():
+                vector[block] = made[name]
+        return self._publish(_read_again(self.current, new, ranges), ranges)
+
+    def skip(self, round: int) -> Snapshot:
+        """The current version is that of `round` as well, as nothing came of the rounds up to it."""
+        with self._lock:
+            if round > self.current.round:
+                self.current = replace(self.current, round=round)
+            return self.current
+
+    def install(self, round: int, chunks: Iterable[Payload], expected_root: Digest) -> Snapshot:
+        """Take over a version from its chunks, in order; RemoteError, and `current` stays, if it is another."""
+        new, _ = self._spare_vectors()
+        received = 0
+        for index, payload in enumerate(chunks):
+            if index >= len(self.shape.chunks) or len(payload) != self.shape.chunks[index].size:
+                raise RemoteError(f"chunk {index} of {len(payload)} bytes is not one of this state")
+            chunk_bytes(self.shape, new, index)[:] = payload
+            received += 1
+        if received != len(self.shape.chunks):
+            raise RemoteError(f"the state has {len(self.shape.chunks)} chunks, not {received}")
+        snapshot = read_back(self.shape, round, new)
+        if snapshot.root != expected_root:
+            raise RemoteError(f"the state's root is {short(snapshot.root)}, not {short(expected_root)}")
+        return self._publish(snapshot, self._whole)
+
+    def versions(self) -> list[Snapshot]:
+        """The previous one, if it is here, and the current one."""
+        with self._lock:
+            return [each for each in (self.previous, self.current) if each is not None]
+
+    def lease(self, root: Digest | None = None) -> Lease:
+        """Pin the version with `root`, by default the current one; LocalError if it is not here any more."""
+        with self._lock:
+            held = [self.current, self.previous, *(lease.snapshot for lease in self._leases)]
+            for snapshot in held:
+                if snapshot and root in (None, snapshot.root):
+                    lease = Lease(self, snapshot)
+                    self._leases.append(lease)
+                    return lease
+        raise LocalError(f"state {short(root or b'')} is not held any more")
+
+    def _release(self, lease: Lease) -> None:
+        with self._lock:
+            if lease in self._leases:
+                self._leases.remove(lease)
+
+    def _spare_vectors(self) -> tuple[Vectors, Ranges]:
+        """Buffers that nobody reads, and where they differ from the current version.
+
+        They are those of the previous version, which is gone with this, or new ones.
+        """
+        with self._lock:
+            spare, self.previous = self.previous, None
+            if spare and all(lease.snapshot.vectors is not spare.vectors for lease in self._leases):
+                return spare.vectors, self._changed
+        return _empty_vectors(self.shape), self._whole
+
+    def _publish(self, snapshot: Snapshot, changed: Ranges) -> Snapshot:
+        with self._lock:
+            self.previous, self.current, self._changed = self.current, snapshot, changed
+        return snapshot
+
+
+def read_back(shape: StateShape, round: int, vectors: Vectors) -> Snapshot:
+    """The version that `vectors` hold, hashed as they lie in memory."""
+    hashes = _hash_all([chunk_bytes(shape, vectors, index) for index in range(len(shape.chunks))])
+    return Snapshot(shape, round, vectors, hashes, shape.root(hashes))
+
+
+def _read_again(before: Snapshot, vectors: Vectors, changed: Ranges) -> Snapshot:
+    """The version after `before`, in which only these numbers are others."""
+    shape, hashes = before.shape, list(before.chunk_hashes)
+    touched = shape.touched(changed)
+    fresh = _hash_all([chunk_bytes(shape, vectors, index) for index in touched])
+    for index, each in zip(touched, fresh, strict=True):
+        hashes[index] = each
+    return Snapshot(shape, before.round + 1, vectors, tuple(hashes), shape.root(hashes))
+
+
+def chunk_bytes(shape: StateShape, vectors: Vectors, index: int) -> memoryview:
+    """The bytes of one chunk of `vectors`, not a copy."""
+    chunk = shape.chunks[index]
+    return vectors[chunk.vector][chunk.start : chunk.stop].numpy().data.cast("B")
+
+
+def _hash_all(payloads: Sequence[memoryview]) -> tuple[Digest, ...]:
+    """One hash for each; hashing a chunk releases the GIL, so threads share them out."""
+    if sum(map(len, payloads)) < HASH_ALONE_BELOW:
+        return tuple(map(content_hash, payloads))
+    share = -(-len(payloads) // HASH_THREADS)
+    parts = [payloads[start : start + share] for start in range(0, len(payloads), share)]
+    with ThreadPoolExecutor(HASH_THREADS) as pool:
+        hashed = pool.map(lambda part: [content_hash(payload) for payload in part], parts)
+        return tuple(each for part in hashed for each in part)
+
+
+def _empty_vectors(shape: StateShape) -> dict[str, Tensor]:
+    return {name: torch.empty(shape.layout.size) for name in shape.vectors}
+
+
+def _blocks(ranges: Ranges, pieces: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
+    """What `pieces`, (..., k), are of the numbers in `ranges`, in blocks so small that a rule stays in the cache."""
+    size, done, left = sum(stop - start for start, stop in ranges), 0, list(reversed(ranges))
+    for piece in pieces:
+        done += piece.shape[-1]
+        if piece.dtype != torch.float32 or done > size:
+            raise LocalError(f"expected {size} fp32 numbers, got more, or {piece.dtype}")
+        while piece.shape[-1]:
+            start, stop = left.pop()
+            end = min(stop, start + piece.shape[-1], start + BLOCK)
+            yield slice(start, end), piece[..., : end - start]
+            piece = piece[..., end - start :]
+            if end < stop:
+                left.append((end, stop))
+    if done != size:
+        raise LocalError(f"expected {size} fp32 numbers, got {done}")
+
+
+def _checked(shape: StateShape, vector: Tensor) -> Tensor:
+    if vector.dtype != torch.float32 or vector.shape != (shape.layout.size,) or vector.device.type != "cpu":
+        raise LocalError(f"expected {shape.layout.size} fp32 numbers on the CPU, got {vector.shape}")
+    return vector

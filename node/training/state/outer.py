@@ -1,0 +1,219 @@
+"""A run's committed state and its arithmetic, as the daemon needs them: init, encode, reduce, apply, serve.
+
+All of it runs on the CPU in fp32, so that every member computes the same bits from the same committed bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.node.ipc.messages import Range
+from shoal.node.ipc.shm import FloatArray
+from shoal.node.ipc.vectors import Sizes
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.training.methods.method import PARAMETERS, Answer, Vectors
+from shoal.node.training.methods.registry import method_of
+from shoal.node.training.methods.timetable import Timetable
+from shoal.node.training.models import registry
+from shoal.node.training.state.committed import CommittedState, Lease, Snapshot
+from shoal.node.training.state.shape import shape_of
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import Digest
+from shoal.protocol.base.wire import Payload
+from shoal.protocol.rounds.agreement.roster import Base
+from shoal.protocol.rounds.allreduce.chunks import chunk_bounds, fitting_bytes
+from shoal.protocol.rounds.matchmaking.milestones import Committed
+from shoal.protocol.tensors.compression import codec
+from shoal.protocol.tensors.memory import MEMORY
+from shoal.protocol.tensors.reduction import MeanReducer
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a worker is told of a round that was committed."""
+
+    members: int  # whose contributions are in it
+    missed: tuple[Range, ...]  # what of our own is not: numbers of the round's part
+
+
+class OuterState:
+    """The state of one run on this node. `apply` and `install` take long: call them in a thread, one at a time."""
+
+    def __init__(self, manifest: Manifest, saved: CommittedState | None = None, trains: bool = True) -> None:
+        """A state that was saved, or the one that the manifest's seed gives; the same on every machine.
+
+        Only where a worker `trains` are means kept for it.
+        """
+        torch.set_num_threads(1)  # the worker has the cores
+        committed = saved or _initial(manifest)
+        layout = committed.shape.layout
+        self.method = method_of(manifest, layout)
+        self.timetable = Timetable(self.method)
+        self._keeps_answers = trains and self.method.merges_answers
+        self.committed = committed
+        self.elements = layout.size
+        self.answers: dict[int, FloatArray] = {}  # the means of the last two rounds, where a worker wants to see them
+        self._scatter, self._gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)
+        self._bounds = {part: self._cut(manifest, self._size(part)) for part in self.timetable.parts}
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """How many chunks a reduction has: in the first round and those after it, until they come again."""
+        return tuple(len(self._bounds[part]) for part in self.timetable.parts)
+
+    @property
+    def root(self) -> Digest:
+        """The state root, as read back."""
+        return self.committed.current.root
+
+    @property
+    def sizes(self) -> Sizes:
+        """Of the vectors that a worker shares with us."""
+        method = self.method
+        return Sizes(self.elements, len(method.reads), len(method.keeps), int(method.merges_answers))
+
+    def lease(self, round: int | None = None) -> Lease:
+        """Pin the state that `round` has made, if it is still here, or else the current one."""
+        for snapshot in self.committed.versions():
+            if snapshot.round == round:
+                with suppress(LocalError):  # a commit may have taken its place meanwhile
+                    return self.committed.lease(snapshot.root)
+        return self.committed.lease()
+
+    def outcome(self, event: Committed) -> Outcome:
+        """What a worker is told of a round."""
+        proposal = event.decision.certificate.proposal
+        chunks = zip(self.bounds(proposal.round), event.counted, strict=True)
+        missed = _joined(bound for bound, was in chunks if not was)
+        return Outcome(sum(map(bool, proposal.weights)), tuple(Range(*each) for each in missed))
+
+    def bounds(self, round: int) -> Sequence[tuple[int, int]]:
+        """Where the chunks of a round's contributions begin and end."""
+        return self._bounds[self.timetable.part(round)]
+
+    def reducer(self, round: int) -> MeanReducer:
+        """How the owner of a chunk averages it."""
+        return MeanReducer([stop - start for start, stop in self.bounds(round)], self._scatter, self._gather)
+
+    def encoder(self, vector: FloatArray, round: int) -> Callable[[int], Payload]:
+        """Encodes a chunk of a contribution when it is asked for; `vector` is finite, and must not change meanwhile."""
+        flat, bounds, scatter = torch.from_numpy(vector), self.bounds(round), self._scatter
+
+        def encode(chunk: int) -> Payload:  # it may outlive us, in what was sent last
+            return scatter.lend(flat[slice(*bounds[chunk])])
+
+        return encode
+
+    def apply(self, payloads: Sequence[Payload]) -> Snapshot:
+        """What the method makes of the mean that a round has committed."""
+        round = self.committed.current.round + 1
+        part = self.timetable.part(round)
+        MEMORY.trim()  # what only averaging needs is the worker's meanwhile
+
+        def rule(agreed: Vectors, mean: Tensor, start: int) -> Vectors:
+            return self.method.apply(part, agreed, Answer(mean, 1, number=round, start=start))
+
+        mean = self._decoded(payloads, round)
+        if self._keeps_answers:
+            mean = self._kept(mean, round)
+        return self.committed.apply(mean, rule, self.method.fragment(part))
+
+    def install(self, base: Base, payloads: Sequence[Payload]) -> Snapshot:
+        """Take over a version from others; RemoteError if it is not the one that `base` names."""
+        return self.committed.install(base.round, payloads, base.root)
+
+    def _size(self, part: int) -> int:
+        fragment = self.method.fragment(part)
+        return self.elements if fragment is None else fragment.size
+
+    def _cut(self, manifest: Manifest, size: int) -> Sequence[tuple[int, int]]:
+        block = max(self._scatter.block, self._gather.block)
+        chunk_bytes = manifest.rounds.chunk_bytes or fitting_bytes(size, self._scatter.bytes_for)
+        return chunk_bounds(size, chunk_bytes, block)
+
+    def _decoded(self, payloads: Sequence[Payload], round: int) -> Iterator[Tensor]:
+        """A mean, chunk by chunk, each of which is good until the next: nobody holds the whole of it."""
+        sizes = [stop - start for start, stop in self.bounds(round)]
+        room = torch.empty(max(sizes))
+        for size, payload in zip(sizes, payloads, strict=True):
+            yield self._gather.decode(payload, size, room[:size])
+
+    def _kept(self, mean: Iterator[Tensor], round: int) -> Iterator[Tensor]:
+        """The same, and all of it in `answers` at the end."""
+        answer, done = torch.empty(self.elements), 0
+        for piece in mean:
+            answer[done : done + len(piece)] = piece
+            done += len(piece)
+            yield piece
+        self.answers = {kept: value for kept, value in self.answers.items() if kept == round - 1}
+        self.answers[round] = answer.numpy()
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers, those that touch in one: owners have neighbours, so what was missed is a few ranges."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in ranges:
+        if joined and joined[-1][1] == start:
+            start = joined.pop()[0]
+        joined.append((start, stop))
+    return joined
+
+
+def _initial(manifest: Manifest) -> CommittedState:
+    layout, weights = registry.layout_of(manifest.model), registry.initial(manifest)
+    if weights is None:  # what the run begins with is downloaded, or was made by its founder
+        weights = torch.zeros(layout.size)
+    agreed, _ = method_of(manifest, layout).begin(weights)
+    return CommittedState(shape_of(manifest, layout), agreed)
+
+
+def numbers(snapshot: Snapshot, vector: str = PARAMETERS) -> FloatArray:
+    """One of a version's vectors as the worker takes it; not to be changed."""
+    array: FloatArray = snapshot.vectors[vector].numpy()
+    return array
+
+
+class StateStore:
+    """What state transfer serves of it: the current version, the one before, and what joiners have pinned."""
+
+    def __init__(self, committed: CommittedState) -> None:
+        self._committed = committed
+        self._leases: dict[int, Lease] = {}
+
+    def versions(self) -> list[int]:
+        """Rounds whose state is here, oldest first."""
+        return sorted(self._held())
+
+    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
+        """Layout and chunk hashes of a version."""
+        snapshot = self._held()[round]
+        return snapshot.shape.header, snapshot.chunk_hashes
+
+    def chunk(self, round: int, index: int) -> bytes:
+        """A chunk's bytes, copied; none if the version is gone, which it may while they are on their way."""
+        snapshot = self._held().get(round)
+        if snapshot is None:
+            return b""
+        try:
+            with self._committed.lease(snapshot.root) as leased:  # else a commit might write there meanwhile
+                return bytes(leased.chunk(index))
+        except LocalError:
+            return b""
+
+    def pin(self, rounds: Sequence[int]) -> None:
+        """Keep these versions, and only these beside the newest two."""
+        held = self._held()
+        for round in [round for round in self._leases if round not in rounds]:
+            self._leases.pop(round).release()
+        for round in rounds:
+            if round in held and round not in self._leases:
+                self._leases[round] = self._committed.lease(held[round].root)
+
+    def _held(self) -> dict[int, Snapshot]:
+        held = {round: lease.snapshot for round, lease in self._leases.copy().items()}
+        return held | {snapshot.round: snapshot for snapshot in self._committed.versions()}

@@ -1,0 +1,79 @@
+"""What a swarm is compared with: the same model, data, schedule and seed trained in one process.
+
+- *alone*: one member's own share of the tokens, lane 0: what a user gets without the swarm.
+- *joined*: as many optimizer steps on the batches of all members joined, equal tokens: one big machine.
+
+Each is trained at every learning rate of a small grid around the manifest's and counted at its best, because
+what suits a member of a swarm need not suit them. `gap_recovered` says how much of the way from one to the
+other the swarm has come. The trainings are independent: `run` is made to be mapped over processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.training.data.corpus import load_corpus
+from shoal.node.training.trainer.evaluate import validation_loss
+from shoal.node.training.trainer.inner import InnerTrainer
+
+GRID = (0.35, 0.7, 1.4)  # times the manifest's inner learning rate; what averaging allows a swarm is higher
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One training to make: `manifest.rounds.last` rounds on these lanes at this inner learning rate."""
+
+    manifest: Manifest
+    lanes: tuple[int, ...]
+    inner_lr: float
+    data: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The final validation loss of a training, and its mean training loss round by round."""
+
+    loss: float
+    curve: tuple[tuple[int, float], ...]  # (tokens so far, loss)
+
+
+def references(manifest: Manifest, members: int, rounds: int, data: Sequence[Path] = ()) -> list[Reference]:
+    """All that must be run, the longest first."""
+    fixed = manifest.model_copy(update={"rounds": manifest.rounds.model_copy(update={"last": rounds})})
+    rates = [factor * manifest.method.inner_lr for factor in GRID]
+    alone, joined = (0,), tuple(range(members))
+    return [Reference(fixed, lanes, rate, tuple(data)) for lanes in (joined, alone) for rate in rates]
+
+
+def run(training: Reference, options: TrainerOptions | None = None) -> Result:
+    """How one training goes."""
+    manifest = training.manifest
+    method = manifest.method.model_copy(update={"inner_lr": training.inner_lr})
+    corpus = load_corpus(manifest.data, training.data)
+    trainer = InnerTrainer(manifest.model_copy(update={"method": method}), corpus, options=options)
+    assert manifest.rounds.last is not None
+    rounds = [trainer.train(round, training.lanes) for round in range(1, manifest.rounds.last + 1)]
+    tokens = accumulate(each.tokens for each in rounds)
+    curve = tuple(zip(tokens, (each.loss for each in rounds), strict=True))
+    return Result(validation_loss(trainer.model, corpus.validation, manifest.model.context), curve)
+
+
+def best(results: Sequence[tuple[Reference, float]]) -> tuple[float, float]:
+    """The lowest losses (alone, joined) among the results; a diverged training (NaN) loses to any other."""
+    alone = [loss for training, loss in results if len(training.lanes) == 1]
+    joined = [loss for training, loss in results if len(training.lanes) > 1]
+    return min(alone, key=_nan_last), min(joined, key=_nan_last)
+
+
+def gap_recovered(alone: float, swarm: float, joined: float) -> float:
+    """0: the swarm is no better than training alone; 1: it is as good as one big machine."""
+    return (alone - swarm) / (alone - joined)
+
+
+def _nan_last(loss: float) -> tuple[bool, float]:
+    return loss != loss, loss

@@ -1,0 +1,164 @@
+"""Inner training: what one machine does between two averages. Used by workers and by the baselines.
+
+The committed parameters are loaded at the start of each round. The optimizer's moments belong to the machine: they
+are neither averaged nor reset (as in DiLoCo); `store` and `restore` let them outlive the process. How a step is made on
+the machine's device is trainer/'s affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.node.base.step_options import TrainerOptions
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.training.data.corpus import Corpus
+from shoal.node.training.data.lanes import lane_batch
+from shoal.node.training.methods.registry import timetable_of
+from shoal.node.training.methods.schedule import rate
+from shoal.node.training.models.kind import TrainedModel
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import build, kind_of
+from shoal.node.training.trainer import inner_state
+from shoal.node.training.trainer.optimizers import make_optimizers, set_rate
+from shoal.node.training.trainer.stepper import Stepper
+
+
+@dataclass(frozen=True, slots=True)
+class InnerStep:
+    """One inner step that is done: its number in the round (from 1), its loss, the round's tokens so far."""
+
+    step: int
+    loss: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class InnerRound:
+    """What was done in a round: fewer steps than H if it was stopped early."""
+
+    steps: int
+    tokens: int
+    loss: float  # mean over the steps
+
+    def __add__(self, other: InnerRound) -> InnerRound:
+        """Both, one after the other."""
+        steps = self.steps + other.steps
+        total = self.loss * self.steps + other.loss * other.steps
+        return InnerRound(steps, self.tokens + other.tokens, total / max(1, steps))
+
+
+NOTHING = InnerRound(steps=0, tokens=0, loss=0.0)
+
+
+class InnerTrainer:
+    """The model, its optimizers and the text, on one device."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        corpus: Corpus,
+        device: str = "cpu",
+        options: TrainerOptions | None = None,
+        peak: float | None = None,
+    ) -> None:
+        """`peak` is what the device can do, in operations a second, if that is to be known."""
+        self.manifest = manifest
+        self.text, self.stream, self.batches = corpus.train, corpus.stream, corpus.batches
+        self.device = torch.device(device)
+        options = options or TrainerOptions()
+        self.model: TrainedModel = build(manifest, options.folders).to(self.device)
+        self.layout = Layout.of(self.model)
+        self.timetable = timetable_of(manifest, self.layout)
+        self.optimizers = make_optimizers(self.model, manifest.method, self.device)
+        self.stepper = Stepper(self.model, self.optimizers, manifest.method.clip, self.device, options)
+        self._peak = peak
+
+    def load(self, theta: Tensor) -> None:
+        """Go on from these weights, a flat fp32 vector."""
+        self.layout.load(theta, self.model)
+
+    def read(self, out: Tensor | None = None) -> Tensor:
+        """A copy of the weights as a flat vector on the CPU, in `out` if given."""
+        return self.layout.read(self.model, out)
+
+    def train(
+        self,
+        round: int,
+        lanes: Sequence[int],
+        keep_going: Callable[[InnerStep], bool] = lambda _: True,
+        first: int = 0,
+        steps: int | None = None,
+    ) -> InnerRound:
+        """So many inner steps of the round on the batches of `lanes`, joined, from its step `first` (from 0) on.
+
+        Without `steps`, all that the round has. It stops early when `keep_going` says no, which is asked after each
+        step, so at least one is made.
+        """
+        total, tokens, made = 0.0, 0, 0
+        for step in range(first, first + (self.timetable.steps(round) - first if steps is None else steps)):
+            loss, seen = self._step(round, step, lanes)
+            total, tokens, made = total + loss, tokens + seen, made + 1
+            if not keep_going(InnerStep(step + 1, loss, tokens)):
+                break
+        return InnerRound(made, tokens, total / made)
+
+    def gradient(self, round: int, lanes: Sequence[int], first: int, out: Tensor) -> InnerStep:
+        """Write to `out`, (d,), the gradient at the weights on the batch of inner step `first`; none is made."""
+        tokens = self._batch(round, first, lanes)
+        loss = self.stepper.gradient(tokens)
+        gradients = {name: weight.grad for name, weight in self.model.trained() if weight.grad is not None}
+        self.layout.pack(gradients, out)
+        return InnerStep(first + 1, loss.item(), self._count(tokens))
+
+    def store(self, out: Tensor) -> None:
+        """Write the optimizers' state to a vector of `moments_size` numbers."""
+        inner_state.store(self.optimizers, self.model, self.layout, out)
+
+    def restore(self, vector: Tensor) -> None:
+        """Go on with the optimizers' state of another process."""
+        inner_state.restore(self.optimizers, self.model, self.layout, vector)
+        self.stepper.begin_anew()  # what was recorded works on the state that was replaced
+
+    @property
+    def micro_batch(self) -> int:
+        """How many sequences the last step has worked on at once; 0 before the first."""
+        return self.stepper.micro_batch
+
+    def flops_utilization(self, tokens_per_second: float) -> float | None:
+        """Model FLOPs utilization of training at this speed; None if the device's peak is not known.
+
+        It is what the model needs for the tokens that were trained on, by what the device could have done in that time
+        (MFU; Chowdhery et al., PaLM, arXiv 2204.02311, appendix B). What is computed again to save memory does not
+        count.
+        """
+        flops = kind_of(self.manifest.model).flops_per_token(self.manifest.model)
+        return flops * tokens_per_second / self._peak if self._peak else None
+
+    def _step(self, round: int, step: int, lanes: Sequence[int]) -> tuple[float, int]:
+        """One optimizer step; its loss and its tokens."""
+        tokens, last = self._batch(round, step, lanes), self.manifest.rounds.last
+        total = None if last is None else self.timetable.launch(last)
+        lr = rate(self.manifest, self.timetable.launch(round - 1) + step, total)
+        for optimizer in self.optimizers:
+            set_rate(optimizer, lr)
+        return self.stepper.step(tokens).item(), self._count(tokens)
+
+    def _count(self, batch: Tensor) -> int:
+        """Of tokens; a picture has as many as it has pixels."""
+        return batch.shape[0] * self.manifest.model.context
+
+    def _batch(self, round: int, step: int, lanes: Sequence[int]) -> Tensor:
+        """Tokens (lanes * batch, context + 1) of the round's inner step `step`, from 0; or rows of pictures."""
+        spec, context = self.manifest.method, self.manifest.model.context
+        seed, stream = self.manifest.seed, self.stream
+        if self.batches is not None:
+            parts = [self.batches.batch(seed, lane, round, step, spec.batch) for lane in lanes]
+        elif stream is not None:
+            parts = [stream.batch(seed, lane, round, spec.batch, context) for lane in lanes]
+        else:
+            parts = [lane_batch(self.text, seed, lane, round, step, spec.batch, context) for lane in lanes]
+        return torch.cat(parts)

@@ -1,0 +1,71 @@
+"""The optimizers' state, from torch's dictionaries to the flat vector of ipc/vectors.py and back, bit for bit.
+
+Muon has momentum and nothing of second order: of its weights the second moments are 0 in the vector. It does not count
+its steps either, but some weights are always AdamW's, and all are stepped together.
+
+A weight that had no gradient yet has no state: its moments are 0 in the vector, and a successor's AdamW begins with it
+anew. With a count of steps and moments of 0 its first step would be several times as long as it should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from shoal.node.training.models.layout import Layout, trained
+
+FIRST, SECOND = "exp_avg", "exp_avg_sq"  # torch's names in AdamW, and ours in checkpoints
+MOMENTUM = "momentum_buffer"  # torch's name in Muon
+
+
+def halves(vector: Tensor, elements: int) -> dict[str, Tensor]:
+    """The moments (d,) by name, sharing the vector's memory."""
+    return {FIRST: vector[1 : 1 + elements], SECOND: vector[1 + elements : 1 + 2 * elements]}
+
+
+def private_views(vector: Tensor, elements: int, names: Sequence[str]) -> dict[str, Tensor]:
+    """The private vectors (d,) by name, sharing the vector's memory."""
+    return {
+        name: vector[1 + place * elements : 1 + (place + 1) * elements] for place, name in enumerate(names, start=2)
+    }
+
+
+def store(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, layout: Layout, out: Tensor) -> None:
+    """Write the optimizers' state to `out`, (1 + 2 d,) or longer, on the CPU."""
+    out[0] = 0
+    steps = 0.0
+    firsts, seconds = (layout.views(half) for half in halves(out, layout.size).values())
+    for name, weight, optimizer in _owned(optimizers, model):
+        state = optimizer.state.get(weight)
+        for view, moments in ((firsts[name], (FIRST, MOMENTUM)), (seconds[name], (SECOND,))):
+            found = next((state[each] for each in moments if each in state), None) if state else None
+            view.zero_() if found is None else view.copy_(found)
+        if state and MOMENTUM not in state:
+            steps = max(steps, float(state["step"]))
+    out[0] = steps
+
+
+def restore(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, layout: Layout, vector: Tensor) -> None:
+    """Go on from a state that was stored; one of 0 steps leaves the optimizers as they are."""
+    if not vector[0]:
+        return
+    firsts, seconds = (layout.views(half) for half in halves(vector, layout.size).values())
+    for name, weight, optimizer in _owned(optimizers, model):
+        first = firsts[name].to(weight.device, copy=True)
+        if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
+            if not seconds[name].any():
+                continue  # it had no gradient
+            second, step = (each.to(weight.device, copy=True) for each in (seconds[name], vector[0]))
+            optimizer.state[weight] = {"step": step, FIRST: first, SECOND: second}
+        else:
+            optimizer.state[weight] = {MOMENTUM: first}
+
+
+def _owned(
+    optimizers: Sequence[torch.optim.Optimizer], model: nn.Module
+) -> Iterator[tuple[str, nn.Parameter, torch.optim.Optimizer]]:
+    """The model's weights by name, each with the optimizer that steps it."""
+    owners = {weight: each for each in optimizers for group in each.param_groups for weight in group["params"]}
+    return ((name, weight, owners[weight]) for name, weight in trained(model))

@@ -1,0 +1,296 @@
+"""Catching up: check the chain of rounds, get one certified version of the state from several donors at once.
+
+    joiner                                      donors
+    GET_CHAIN(after) ─────────────────────────► one
+             ◄───────────────────────── CHAIN   until the newest round is known
+    GET_STATE(any) ───────────────────────────► one, then GET_STATE(that round) to others
+             ◄───────────────────────── STATE_IS, pinned; GET_CHAIN once more, if rounds have gone on meanwhile
+    GET_STATE_CHUNK(i) ... ───────────────────► all of them, a few at a time each
+             ◄───────────────────────── STATE_CHUNK
+
+Rules: a version counts only if the next round's certificate names its root, so donors offer the version before their
+newest (or the run's first one, which the manifest names); the rounds after it are replayed by `rounds`. Every chunk is
+checked by hash; who sends a wrong one is named and not asked again. A silent donor's chunks are asked of others. Only
+what brings us further is fetched: if rounds go on by themselves meanwhile, older versions are of no use any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from shoal.protocol.base.effects import Effect, Event, Send, Tell, Timer, Wake
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
+from shoal.protocol.base.wire import Message, Payload
+from shoal.protocol.catchup.donor import Donor, Store, state_root
+from shoal.protocol.membership.view import nearest
+from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk, StateIs
+from shoal.protocol.rounds.agreement.history import History
+from shoal.protocol.rounds.agreement.roster import Base
+from shoal.protocol.rounds.allreduce.allreduce import Blamed
+from shoal.protocol.rounds.matchmaking.context import View
+
+WINDOW = 4  # chunks asked of one donor at a time
+MAX_DONORS = 8
+MAX_LIARS = 64  # that are remembered
+PATIENCE = 3.0  # seconds without an answer before another donor is asked; longer, once that was too short for all
+MOST_PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class StateReceived(Event):
+    """A certified version is here: install it, then open rounds on `base`."""
+
+    base: Base
+    layout: bytes
+    payloads: tuple[Payload, ...]
+
+
+@dataclass(slots=True)
+class Download:
+    """A version in the making."""
+
+    base: Base
+    layout: bytes
+    hashes: tuple[Digest, ...]
+    payloads: dict[int, Payload] = field(default_factory=dict)
+    asked: dict[int, tuple[PeerId, float]] = field(default_factory=dict)
+    donors: list[PeerId] = field(default_factory=list)
+    heard: dict[PeerId, float] = field(default_factory=dict)  # when each donor last sent a chunk
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every chunk is here."""
+        return len(self.payloads) == len(self.hashes)
+
+    def unasked(self) -> list[int]:
+        """Chunks that nobody is asked for."""
+        return [index for index in range(len(self.hashes)) if index not in self.payloads and index not in self.asked]
+
+    def last_sign(self, donor: PeerId, asked_at: float) -> float:
+        """When `donor` was asked, or has sent a chunk since: they stand behind each other on its link."""
+        return max(asked_at, self.heard.get(donor, asked_at))
+
+    def drop(self, donor: PeerId) -> None:
+        """Ask `donor` for nothing more."""
+        self.donors = [peer for peer in self.donors if peer != donor]
+        self.asked = {index: asked for index, asked in self.asked.items() if asked[0] != donor}
+
+
+class Transfer:
+    """One member's side of state transfer: joiner when it must be, donor whenever it can."""
+
+    def __init__(self, me: PeerId, part: int, history: History, view: View, store: Store) -> None:
+        self._me = me
+        self._part = part
+        self._history = history
+        self._view = view
+        self._download: Download | None = None
+        self._source: PeerId | None = None
+        self._unchecked: StateIs | None = None  # our source's offer, for which our chain is too short yet
+        self._invited: list[PeerId] = []
+        self._heard_at = 0.0
+        self._patience = PATIENCE
+        self._liars: deque[PeerId] = deque(maxlen=MAX_LIARS)
+        self._tries = 0
+        self._token = 0
+        self._leases_watched = False
+        self.donor = Donor(part, history.certifies, store)
+        self.active = False
+        self.beyond = -1  # versions up to this one are of no use
+
+    def __repr__(self) -> str:
+        return f"Transfer(active={self.active}, {self._download}, {self.donor})"
+
+    def progress(self) -> tuple[int, int]:
+        """(chunks here, chunks in all) of the current download."""
+        return (len(self._download.payloads), len(self._download.hashes)) if self._download else (0, 0)
+
+    # -- joiner ---------------------------------------------------------------------------------------------
+
+    def start(self, now: float, beyond: int) -> list[Effect]:
+        """Get a version later than `beyond`, if anybody is known to have one; goes on until it is here."""
+        if self.active:
+            return []
+        self.beyond = beyond
+        if not self._candidates():
+            return []
+        self.active, self._download, self._patience = True, None, PATIENCE
+        self._token += 1
+        return [*self._ask_chain(now), self._wake("look")]
+
+    def take(self) -> StateReceived | None:
+        """The version, once it is complete; it is handed out once."""
+        download = self._download
+        if download is None or not download.is_complete:
+            return None
+        self.active, self._download = False, None
+        payloads = tuple(download.payloads[index] for index in range(len(download.hashes)))
+        return StateReceived(download.base, download.layout, payloads)
+
+    def passed(self, round: int) -> None:
+        """We have come to `round` by ourselves: versions up to it are of no use any more."""
+        self.beyond = max(self.beyond, round)
+        if self._download is not None and self._download.base.round <= self.beyond:
+            self._download = None
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        """Look after silent donors, or after leases that run out."""
+        if timer.name == "leases":
+            self.donor.expire(now)
+            self._leases_watched = False
+            return self._watch_leases()
+        if timer.token != self._token or not self.active:
+            return []
+        if not self._candidates():  # nobody is ahead of us any more
+            self.active = False
+            return []
+        if self._download is None:
+            return [self._wake("look"), *(self._begin_anew(now) if now - self._heard_at > self._patience else [])]
+        return [self._wake("look"), *self._replace_silent(now, self._download)]
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        """Any message of state transfer."""
+        match message:
+            case GetChain():
+                links = self._history.after(message.after)
+                return [Send(sender, Chain(self._part, links, self._history.newest))]
+            case GetState():
+                return [*self.donor.offer(now, sender, message), *self._watch_leases()]
+            case GetStateChunk():
+                return self.donor.serve(now, sender, message)
+            case Chain() if self.active and self._download is None and sender == self._source:
+                return self._receive_chain(now, sender, message)
+            case StateIs() if self.active and sender in self._invited:
+                return self._receive_offer(now, sender, message)
+            case StateChunk() if self._download is not None:
+                return self._receive_chunk(now, sender, message, self._download)
+        return []
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _ask_chain(self, now: float) -> list[Effect]:
+        donors = self._candidates()
+        if not donors:
+            return []
+        self._heard_at, self._unchecked = now, None
+        self._source = donors[self._tries % len(donors)]
+        self._tries += 1
+        return [Send(self._source, GetChain(self._part, self._history.newest))]
+
+    def _candidates(self) -> list[PeerId]:
+        """Members that may have a version for us, most advanced first. If all of them have lied, all may try again.
+
+        Who stands at round 0 without a root has none: it waits for the run's origin itself.
+        """
+
+        def round_of(peer: PeerId) -> int:
+            status = self._view.status(peer)
+            return status.round if status is not None and (status.round or status.root != NO_DIGEST) else -1
+
+        ahead = [peer for peer in self._view.alive() if self._useful(round_of(peer))]
+        if all(peer in self._liars for peer in ahead):
+            self._liars.clear()
+        honest = [peer for peer in ahead if peer not in self._liars]
+        return sorted(nearest(self._me, honest, self._view), key=lambda peer: (-round_of(peer), peer))[:MAX_DONORS]
+
+    def _useful(self, round: int) -> bool:
+        """Whether a donor that stands on `round` has a certified version for us."""
+        first = self._history.origin.round
+        return round >= first and (round if round == first else round - 1) > self.beyond
+
+    def _receive_chain(self, now: float, sender: PeerId, message: Chain) -> list[Effect]:
+        self._history.extend(message.certificates, sender)
+        self._heard_at = now
+        if message.certificates and self._history.newest < message.newest:
+            return [Send(sender, GetChain(self._part, self._history.newest))]
+        offer, self._unchecked = self._unchecked, None
+        if offer is None:
+            return self._invite([sender], 0)
+        return self._receive_offer(now, sender, offer) if self._history.certified_root(offer.round) is not None else []
+
+    def _invite(self, donors: Iterable[PeerId], round: int) -> list[Effect]:
+        self._invited = [*self._invited, *donors][-2 * MAX_DONORS :]
+        return [Send(peer, GetState(self._part, round, max(0, self.beyond + 1))) for peer in donors]
+
+    def _receive_offer(self, now: float, sender: PeerId, message: StateIs) -> list[Effect]:
+        root, certified = state_root(message.layout, message.chunks), self._history.certified_root(message.round)
+        if certified is not None and certified != root:
+            return self._blame(sender, f"offers a state of round {message.round} that no certificate names")
+        effects: list[Effect] = []
+        if self._download is None:
+            if message.round <= self.beyond:
+                return []
+            if certified is None:
+                return self._lengthen_chain(sender, message)
+            self._download = Download(self._history.base(message.round, root), message.layout, message.chunks)
+            effects = self._invite([peer for peer in self._candidates() if peer != sender], message.round)
+        elif message.round != self._download.base.round:
+            return []
+        if sender not in self._download.donors:
+            self._download.donors.append(sender)
+        return effects + self._ask_chunks(now, self._download)
+
+    def _lengthen_chain(self, sender: PeerId, offer: StateIs) -> list[Effect]:
+        """Rounds are faster than our questions: the certificate of what our source offers is younger than our chain."""
+        if sender != self._source:
+            return []
+        self._unchecked = offer
+        return [Send(sender, GetChain(self._part, self._history.newest))]
+
+    def _receive_chunk(self, now: float, sender: PeerId, message: StateChunk, download: Download) -> list[Effect]:
+        asked = download.asked.get(message.index)
+        if message.round != download.base.round or asked is None or asked[0] != sender:
+            return []
+        if not message.payload:
+            download.drop(sender)
+            return self._ask_chunks(now, download)
+        if content_hash(message.payload) != download.hashes[message.index]:
+            download.drop(sender)
+            blame = self._blame(sender, f"sent a wrong chunk {message.index} of the state")
+            return [*blame, *self._ask_chunks(now, download)]
+        del download.asked[message.index]
+        download.heard[sender] = now
+        download.payloads[message.index] = message.payload
+        return self._ask_chunks(now, download)
+
+    def _blame(self, peer: PeerId, reason: str) -> list[Effect]:
+        if peer not in self._liars:
+            self._liars.append(peer)
+        return [Tell(Blamed(peer, reason))]
+
+    def _ask_chunks(self, now: float, download: Download) -> list[Effect]:
+        """Keep every donor busy with a few chunks."""
+        effects: list[Effect] = []
+        unasked = download.unasked()
+        for donor in download.donors:
+            busy = sum(asked[0] == donor for asked in download.asked.values())
+            for index in unasked[: max(0, WINDOW - busy)]:
+                download.asked[index] = (donor, now)
+                effects.append(Send(donor, GetStateChunk(self._part, download.base.round, index)))
+            unasked = unasked[max(0, WINDOW - busy) :]
+        return effects
+
+    def _replace_silent(self, now: float, download: Download) -> list[Effect]:
+        """Ask others for what the silent owe; begin anew if nobody is left."""
+        late = [donor for donor, at in download.asked.values() if now - download.last_sign(donor, at) > self._patience]
+        for donor in dict.fromkeys(late):
+            download.drop(donor)
+        if download.donors or download.is_complete:
+            return self._ask_chunks(now, download)
+        return self._begin_anew(now)
+
+    def _begin_anew(self, now: float) -> list[Effect]:
+        """Nobody answers in time. Perhaps all links are slow, so the next try waits longer."""
+        self._download, self._patience = None, min(MOST_PATIENCE, 2 * self._patience)
+        return self._ask_chain(now)
+
+    def _watch_leases(self) -> list[Effect]:
+        if self._leases_watched or not self.donor.has_leases:
+            return []
+        self._leases_watched = True
+        return [self._wake("leases")]
+
+    def _wake(self, name: str) -> Wake:
+        return Wake(PATIENCE / 3, Timer("transfer", name, self._token, str(self._part)))

@@ -1,0 +1,1 @@
+"""One peer's part in one run, as one machine: membership, rounds and catching up. Pure."""

@@ -1,0 +1,98 @@
+"""The exchange of summaries: a newcomer learns everything at once by it, and it repairs what gossip has lost.
+
+A sends a Summary; B answers with the entries that are later at B, in pages, and with its own Summary, which A
+answers in turn. Only differences travel in full. What is learnt in this way is not passed on: the others have it, or
+will ask. A death in a summary is a claim like any other: the other side checks it, and the member concerned can refute
+it.
+"""
+
+from __future__ import annotations
+
+import random
+
+from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.timers import Timers
+from shoal.protocol.membership.adaptive_probing import AdaptiveProbing
+from shoal.protocol.membership.members import Member, MemberTable, State, age
+from shoal.protocol.messages.membership import Claim, Gossip, News, Row, Summary
+
+PAGE = 48  # entries in one message
+ALONE_FIRST, ALONE_MOST = 1.0, 15.0  # back-off between tries while nobody is there
+SEEDS_AT_ONCE = 3
+
+
+class Exchange:
+    """Decides with whom and when, and what the other side lacks."""
+
+    def __init__(self, table: MemberTable, timers: Timers, probing: AdaptiveProbing, rng: random.Random) -> None:
+        self._table = table
+        self._timers = timers
+        self._probing = probing
+        self._rng = rng
+        self._seeds: list[PeerId] = []
+        self._alone_pause = ALONE_FIRST
+
+    def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
+        """Introduce ourselves to some of `seeds`, and go on until somebody is there."""
+        self._seeds = [seed for seed in seeds if seed != self._table.own.peer]
+        return [*self.ask_somebody(), self._timers.arm(now, ALONE_FIRST, "sync")]
+
+    def ask(self, peer: PeerId) -> Effect:
+        """Begin an exchange with `peer`."""
+        return self._summary(peer, ask=True)
+
+    def ask_somebody(self) -> list[Effect]:
+        """Begin an exchange with a random member and an unknown seed; if alone, with some seeds."""
+        present = self._table.present()
+        if present:
+            strangers = [seed for seed in self._seeds if self._table.get(seed) is None]
+            chosen = [self._rng.choice(peers) for peers in (present, strangers) if peers]
+        else:
+            chosen = self._rng.sample(self._seeds, min(SEEDS_AT_ONCE, len(self._seeds)))
+        return [self.ask(peer) for peer in chosen]
+
+    def sync(self, now: float, _: str) -> list[Effect]:
+        """Time for another exchange."""
+        if self._table.present():
+            self._alone_pause = ALONE_FIRST
+            pause = self._probing.exchange_pause(now)
+        else:
+            pause = self._alone_pause
+            self._alone_pause = min(ALONE_MOST, 2 * pause)
+        return [*self.ask_somebody(), self._timers.arm(now, pause, "sync")]
+
+    def answer(self, sender: PeerId, summary: Summary) -> list[Effect]:
+        """What the sender of `summary` lacks, and our own summary if it asked for that."""
+        known = {row.peer: row for row in summary.rows}
+        own = summary.entry  # the sender's, perhaps older than one from an earlier life that we hold
+        known[sender] = Row(sender, own.incarnation, own.version, False)
+        later = [member for member in self._table if _lacks(known, member)]
+        effects: list[Effect] = [
+            Send(sender, Gossip(self._table.own, self._page(later[begin : begin + PAGE]), pass_on=False))
+            for begin in range(0, len(later), PAGE)
+        ]
+        if summary.ask:
+            effects.append(self._summary(sender, ask=False))
+        return effects
+
+    def _summary(self, to: PeerId, *, ask: bool) -> Send:
+        return Send(to, Summary(self._table.own, self._table.rows(), ask))
+
+    def _page(self, members: list[Member]) -> News:
+        entries = [member.entry for member in members]
+        dead = [member.entry for member in members if member.state is State.DEAD]
+        deaths = [Claim(entry.peer, entry.incarnation, True, self._table.own.peer) for entry in dead]
+        return News(tuple(entries), tuple(deaths))
+
+
+def deaths(sender: PeerId, summary: Summary) -> list[Claim]:
+    """The deaths that a summary claims."""
+    return [Claim(row.peer, row.incarnation, True, sender) for row in summary.rows if row.dead]
+
+
+def _lacks(known: dict[PeerId, Row], member: Member) -> bool:
+    row = known.get(member.entry.peer)
+    if row is None:
+        return member.state is not State.LEFT
+    return age(member.entry) > (row.incarnation, row.version)

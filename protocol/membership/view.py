@@ -1,0 +1,87 @@
+"""What membership knows, for readers: rounds, state transfer, the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from shoal.protocol.base.ids import Digest, PeerId, digest
+from shoal.protocol.membership.members import PRESENT, MemberTable, State
+from shoal.protocol.messages.membership import Entry
+from shoal.protocol.messages.status import RunStatus
+
+
+def view_digest(peers: Iterable[PeerId]) -> Digest:
+    """A digest of members, by which two nodes can compare whether they see the same ones."""
+    return digest("membership view", *(peer.encode() for peer in sorted(peers)))
+
+
+class Statuses(Protocol):
+    """What members say of themselves."""
+
+    def status(self, peer: PeerId) -> RunStatus | None: ...
+
+
+def nearest(me: PeerId, peers: Sequence[PeerId], view: Statuses) -> Sequence[PeerId]:
+    """The peers with whom we need no relay: those that can be dialled, or all if we can be. If there are none, all."""
+
+    def is_public(peer: PeerId) -> bool:
+        status = view.status(peer)
+        return status is not None and status.reachability == "public"
+
+    return peers if is_public(me) else [peer for peer in peers if is_public(peer)] or peers
+
+
+def fastest(peers: Iterable[PeerId], view: Statuses) -> list[PeerId]:
+    """The peers ordered by the uplinks that they state, fastest first; those without a figure last, in their order."""
+
+    def up(peer: PeerId) -> int:
+        status = view.status(peer)
+        return status.up if status is not None else 0
+
+    return sorted(peers, key=up, reverse=True)
+
+
+class MembershipView:
+    """The read side of one run's membership."""
+
+    def __init__(self, table: MemberTable) -> None:
+        self._table = table
+
+    def alive(self) -> list[PeerId]:
+        """The other members that are not known to be dead or gone, suspects included; sorted."""
+        return list(self._table.present())
+
+    def is_alive(self, peer: PeerId) -> bool:
+        """Whether `peer` is in `alive()`."""
+        return self.state(peer) in PRESENT
+
+    def is_suspect(self, peer: PeerId) -> bool:
+        """Whether `peer` does not answer and has not refuted that yet."""
+        return self.state(peer) is State.SUSPECT
+
+    def state(self, peer: PeerId) -> State | None:
+        """What we believe of another member; None if we never heard of it."""
+        member = self._table.get(peer)
+        return None if member is None else member.state
+
+    def entry(self, peer: PeerId) -> Entry | None:
+        """The latest that `peer` (perhaps ourselves) said of itself: addresses, incarnation, status."""
+        if peer == self._table.own.peer:
+            return self._table.own
+        member = self._table.get(peer)
+        return None if member is None else member.entry
+
+    def status(self, peer: PeerId) -> RunStatus | None:
+        """The latest status of `peer` (perhaps ourselves)."""
+        entry = self.entry(peer)
+        return None if entry is None else entry.status
+
+    def lost_since(self, time: float) -> list[PeerId]:
+        """Members that died (did not leave) since `time` and are not back; sorted. Evidence for SPLIT."""
+        dead = [member for member in self._table if member.state is State.DEAD and member.since >= time]
+        return sorted(member.entry.peer for member in dead)
+
+    def digest(self) -> Digest:
+        """The digest of the members that we see, ourselves included."""
+        return view_digest([self._table.own.peer, *self._table.present()])

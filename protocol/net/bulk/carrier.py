@@ -1,0 +1,254 @@
+"""How payloads get to one peer: by sockets of their own as soon as there is one, by a stream for each flow till then.
+
+Rules:
+- There is one backlog, from which whatever carries takes. So a carrier may come or go in the midst of a round: what it
+  had in hand is the next one's.
+- A stream is given a payload only when no socket is there, and none is about to be (GRACE); and few at a time.
+- Where the path has room for more than the sockets that are there (filling.py), there is one more, up to MOST; then
+  all are judged anew. They stay until the connection ends.
+- Where no socket is to be had, it is tried again: when the path to the peer changes, and now and then. Sockets that
+  were promised and do not come, or that break at once, are none: something on the way may let TLS pass and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+from shoal.protocol.base.errors import RemoteError, TransportError
+from shoal.protocol.messages.bulk import Flow
+from shoal.protocol.net.bulk.backlog import TRIES, UNWANTED, Backlog, QueuedPayload
+from shoal.protocol.net.bulk.endpoint import Endpoint
+from shoal.protocol.net.bulk.filling import Filling, Path
+from shoal.protocol.net.bulk.handshake import Opened
+from shoal.protocol.net.bulk.pacing import Turn
+from shoal.protocol.net.bulk.sender import Sender, Wrote
+from shoal.protocol.net.transport.streams import Lane, QueuedFrame
+
+GRACE = 1.0  # seconds for which payloads wait for a socket before they take a stream
+AHEAD = 2  # payloads that a stream is given
+MOST = 3  # sockets to one peer
+FRUITLESS = 3  # attempts in a row that brought no socket that lasted
+LASTED = 10.0  # seconds
+AGAIN = (20.0, 600.0)  # seconds until a socket is tried for again, and at most after many failures
+SOON = (1.0, 20.0)  # the same, where the peer only has to learn yet that we are in a run with it
+REFUSED = "refused"  # the code of a TransportError: then it has to
+
+log = logging.getLogger(__name__)
+
+Connect = Callable[[bool], Awaitable[bool]]
+TurnOf = Callable[[socket.socket, Path], Turn]
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class Carrier:
+    """To one peer.
+
+    `connect(is_extra)` tries for a socket, which `opened` then hears of, and says whether there is a chance. `turn_of`
+    says how one is paced.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        lanes: Mapping[Flow, Lane],
+        connect: Connect,
+        spawn: Spawn,
+        wrote: Wrote,
+        is_up: Callable[[], bool],
+        turn_of: TurnOf,
+    ) -> None:
+        self._backlog = Backlog(limit)
+        self._lanes = lanes
+        self._connect, self._spawn, self._wrote, self._is_up = connect, spawn, wrote, is_up
+        self._turn_of = turn_of
+        self._senders: list[Sender] = []
+        self._is_closed = False
+        self._attempt: asyncio.Task[None] | None = None
+        self._path = Path()
+        self._widening: asyncio.Task[None] | None = None
+        self._widen_delay, self._widen_at = 0.0, 0.0
+        self._has_grace = False
+        self._fruitless = 0  # attempts
+        self._delay, self._try_at = 0.0, 0.0
+        self._on_stream = dict.fromkeys(lanes, 0)  # payloads that each stream has in hand
+        self.dropped = 0
+
+    @property
+    def sockets(self) -> int:
+        """How many there are; with none, payloads go by streams."""
+        return len(self._senders)
+
+    def put(self, queued: QueuedPayload) -> None:
+        """Send it, or drop it if too much waits already."""
+        if not self._backlog.put(queued):
+            self._lose(queued, TransportError("too much waits for this peer already"))
+        elif not self._senders:
+            self._go_on()
+
+    def opened(self, opened: Opened, endpoint: Endpoint) -> None:
+        """A socket is there."""
+        begin = asyncio.get_running_loop().time()
+        sender = Sender(
+            opened,
+            self._backlog,
+            Filling(self._path),
+            self._turn_of(opened.socket, self._path),
+            endpoint.throttle.up,
+            endpoint.posts,
+            self._written,
+            lambda: self._ended(sender, begin),
+        )
+        for each in self._senders:
+            each.filling.judge_anew()
+        self._senders.append(sender)
+        sender.start()
+        endpoint.limit.take(sender.thread)
+
+    def try_anew(self) -> None:
+        """The path to the peer is another now."""
+        self._forget_failures()
+        self._path = Path()
+        if len(self._backlog):
+            self._go_on()
+
+    def clear(self, reason: TransportError) -> None:
+        """The peer is out of reach: drop all that is queued, and whatever carries."""
+        self._forget_failures()
+        for sender in self._senders:
+            sender.close()
+        self._senders.clear()
+        for lane in self._lanes.values():
+            lane.clear(reason)
+        self._drop(reason)
+
+    def close(self, reason: TransportError) -> None:
+        """The same, for good: nothing is begun any more, whatever still breaks."""
+        self._is_closed = True
+        self.clear(reason)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _forget_failures(self) -> None:
+        self._fruitless, self._delay, self._try_at = 0, 0.0, 0.0
+        self._widen_delay, self._widen_at = 0.0, 0.0
+
+    def _ended(self, sender: Sender, begin: float) -> None:
+        """By our own hand, or because it broke; then another one is tried for at once."""
+        if asyncio.get_running_loop().time() - begin >= LASTED:
+            self._forget_failures()
+        if sender in self._senders:
+            self._senders.remove(sender)
+        if self._is_up() and not self._is_closed:
+            self._go_on()
+        else:
+            self.clear(TransportError("the connection is lost"))
+
+    def _written(self, begin: float, end: float, size: int) -> None:
+        self._wrote(begin, end, size)
+        if len(self._senders) < MOST and all(each.filling.has_room for each in self._senders) and len(self._backlog):
+            self._widen()
+
+    def _widen(self) -> None:
+        """What one more cannot have is no loss to those that are there."""
+        now = asyncio.get_running_loop().time()
+        if self._widening is None and now >= self._widen_at and self._senders and not self._is_closed:
+            self._widen_delay = min(AGAIN[1], max(AGAIN[0], 2 * self._widen_delay))
+            self._widen_at = now + self._widen_delay
+            self._widening = self._spawn(self._try_wider())
+
+    async def _try_wider(self) -> None:
+        log.info("%d bulk sockets do not fill the path: one more is tried for", len(self._senders))
+        try:
+            await self._connect(True)
+        except (TransportError, RemoteError) as error:
+            log.debug("no second bulk socket: %s", error)
+        finally:
+            self._widening = None
+
+    def _go_on(self) -> None:
+        if self._senders or self._is_closed or not len(self._backlog):
+            return
+        now = asyncio.get_running_loop().time()
+        if self._attempt is None and now >= self._try_at:
+            self._has_grace = True
+            self._attempt = self._spawn(self._try())
+        if not self._has_grace:
+            self._feed()
+
+    async def _try(self) -> None:
+        loop = asyncio.get_running_loop()
+        grace = loop.call_later(GRACE, self._end_grace)
+        has_chance, (first, longest) = False, AGAIN
+        self._fruitless += 1
+        try:
+            has_chance = await self._connect(False) and self._fruitless < FRUITLESS
+        except (TransportError, RemoteError) as error:
+            log.debug("no bulk socket: %s", error)
+            if isinstance(error, TransportError) and error.code == REFUSED:
+                self._fruitless, (first, longest) = self._fruitless - 1, SOON
+        finally:
+            grace.cancel()
+            self._attempt = None
+            self._delay = 0.0 if has_chance else min(longest, max(first, 2 * self._delay))
+            self._try_at = loop.time() + (self._delay or GRACE)
+            if has_chance:  # where the peer is the one to dial, it may have been quicker with that than with its answer
+                loop.call_later(GRACE, self._end_grace)
+            else:
+                loop.call_at(self._try_at, self._go_on)
+                self._end_grace()
+
+    def _end_grace(self) -> None:
+        self._has_grace = False
+        self._go_on()
+
+    def _feed(self) -> None:
+        for flow, lane in self._lanes.items():
+            while (
+                self._on_stream[flow] < AHEAD
+                and not self._senders
+                and (queued := self._backlog.take_now(flow)) is not None
+            ):
+                self._on_stream[flow] += 1
+                lane.put(self._as_frame(queued))
+
+    def _as_frame(self, queued: QueuedPayload) -> QueuedFrame:
+        def pack() -> list[bytes]:
+            if not queued.is_wanted():
+                return []
+            prefix, head, payload = queued.pack()
+            return [prefix + head, bytes(payload)]
+
+        def sent(size: int) -> None:
+            self._on_stream[queued.flow] -= 1
+            if not queued.was_sent:
+                queued.sent(size) if size else queued.lost(UNWANTED)
+            self._go_on()
+
+        def lost(reason: TransportError) -> None:
+            self._on_stream[queued.flow] -= 1
+            queued.tries += 1
+            if not self._is_up():
+                self._lose(queued, reason)
+                self._drop(reason)
+                return
+            if queued.tries < TRIES:
+                self._backlog.put_back([queued])
+            else:
+                self._lose(queued, reason)
+            self._go_on()
+
+        return QueuedFrame(queued.size, pack, sent, lost)
+
+    def _drop(self, reason: TransportError) -> None:
+        """All that waits."""
+        for queued in self._backlog.clear():
+            self._lose(queued, reason)
+
+    def _lose(self, queued: QueuedPayload, reason: TransportError) -> None:
+        self.dropped += 1
+        if not queued.was_sent:
+            queued.lost(reason)

@@ -1,0 +1,179 @@
+"""A bulk socket that we send on: a thread that takes payloads from a backlog, encodes, seals and writes them.
+
+Rules:
+- All that takes time happens outside of Python's lock: encoding, sealing, writing.
+- When the socket breaks, what was in hand goes back to the backlog, and so does all that the peer has not said to have
+  (flow_control.py). To get a payload twice does no harm.
+- A contribution is taken only as long as the peer gives credit for it (flow_control.py), and means meanwhile; neither
+  while too much is on its way of which the peer has said nothing.
+- The loop reads what the peer says: its reports, and its end, which no write would find as long as nothing is to be
+  sent, and of which the first write after it would hear nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.messages.bulk import Flow
+from shoal.protocol.net.bulk.backlog import TRIES, UNWANTED, Backlog, Packed, QueuedPayload
+from shoal.protocol.net.bulk.filling import Filling, look
+from shoal.protocol.net.bulk.flow_control import RECORD, Credit, ReportReader, Unacknowledged
+from shoal.protocol.net.bulk.handshake import Opened
+from shoal.protocol.net.bulk.pacing import Turn
+from shoal.protocol.net.bulk.posts import Posts
+from shoal.protocol.net.bulk.sealing import Sealer
+from shoal.protocol.net.system.throttle import RateLimit
+
+HEARD = 64 * RECORD  # bytes of reports at a time
+
+log = logging.getLogger(__name__)
+
+Wrote = Callable[[float, float, int], None]
+
+
+class Sender:
+    """`wrote(begin, end, bytes)` and `ended()` are called in the loop."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        backlog: Backlog,
+        filling: Filling,
+        turn: Turn,
+        up: RateLimit,
+        posts: Posts,
+        wrote: Wrote,
+        ended: Callable[[], None],
+    ) -> None:
+        self._socket, self._sealer, self._listener = opened.socket, Sealer(opened.key), ReportReader(opened.key)
+        self._credit, self.filling = Credit(), filling
+        self._backlog, self._turn, self._up, self._posts = backlog, turn, up, posts
+        self._wrote, self._ended = wrote, ended
+        self._unacknowledged = Unacknowledged()
+        self._is_open, self._has_broken, self._is_watched = True, False, False
+        self.thread = threading.Thread(target=self._run, name="bulk-out", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take."""
+        asyncio.get_running_loop().add_reader(self._socket, self._hear)
+        self._is_watched = True
+        self.thread.start()
+
+    def close(self) -> None:
+        """Take nothing more; what is being written breaks off. `ended` follows."""
+        self._is_open = False
+        self._unwatch()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._backlog.wake()
+
+    def _hear(self) -> None:
+        """Reports, or the end."""
+        try:
+            data = self._socket.recv(HEARD, socket.MSG_DONTWAIT)
+            if (report := self._listener.heard(data)) is not None:
+                self._unacknowledged.hear(report.taken)
+                self._credit.grant(report.credit)
+                self._backlog.wake()
+        except BlockingIOError:
+            return
+        except (OSError, TransportError) as error:
+            log.debug("a bulk socket breaks: %s", error)
+            data = b""
+        if not data:
+            self._has_broken = True
+            self.close()
+
+    def _flows(self) -> Collection[Flow] | None:
+        """What may be sent now; None: nothing any more."""
+        if not self._is_open:
+            return None
+        if self._unacknowledged.is_full:
+            return ()
+        return (Flow.SCATTER, Flow.GATHER) if self._credit.available > 0 else (Flow.GATHER,)
+
+    def _run(self) -> None:
+        queued: QueuedPayload | None = None
+        try:
+            while (queued := self._backlog.take(self._flows, self._turn.rest)) is not None:
+                self._turn.take()
+                self._send(queued)
+        except OSError:
+            self._has_broken = True
+        except Exception:  # our own mistake, or no memory: the next socket may do better
+            log.exception("a payload could not be sent")
+            self._has_broken = True
+        finally:
+            self._turn.rest()
+            if self._has_broken:
+                self._give_back(queued)
+            if not self._is_watched:  # else the loop has to let go of it first
+                self._socket.close()
+            self._posts.post(self._finish)
+
+    def _unwatch(self) -> None:
+        if self._is_watched:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._is_watched = False
+
+    def _finish(self) -> None:
+        self._unwatch()
+        self._socket.close()
+        self._ended()
+
+    def _send(self, queued: QueuedPayload) -> None:
+        if not queued.is_wanted():
+            if not queued.was_sent:
+                self._posts.post(queued.lost, UNWANTED)
+            return
+        try:
+            packed = queued.pack()
+        except Exception as error:  # our own mistake with one payload; it must not cost the others
+            log.exception("a payload cannot be encoded")
+            self._posts.post(queued.lost, TransportError(f"cannot be encoded: {error}"))
+            return
+        self._write(queued, packed)
+
+    def _write(self, queued: QueuedPayload, packed: Packed) -> None:
+        if queued.flow is Flow.SCATTER:
+            self._credit.spend(len(packed[2]))
+        begin, sealed = time.monotonic(), self._sealer.seal(*packed)
+        self._unacknowledged.add(queued, len(packed[2]))
+        self._push(sealed)
+        if (seen := look(self._socket)) is not None:
+            self.filling.see(seen)
+        size = len(sealed)
+        self._posts.post(self._wrote, begin, time.monotonic(), size)
+        if not queued.was_sent:
+            queued.was_sent = True
+            self._posts.post(queued.sent, size)
+
+    def _push(self, data: memoryview) -> None:
+        """As fast as our owner lets us."""
+        if self._up.rate is None:
+            self._up.count(len(data))
+            self._socket.sendall(data)
+            return
+        for begin in range(0, len(data), self._up.piece):
+            piece = data[begin : begin + self._up.piece]
+            self._up.spend(len(piece))
+            self._socket.sendall(piece)
+
+    def _give_back(self, in_hand: QueuedPayload | None) -> None:
+        """But for those that too many sockets broke with: perhaps it is they who break them."""
+        payloads = self._unacknowledged.payloads()
+        if in_hand is not None and in_hand not in payloads:
+            payloads.append(in_hand)
+        for each in payloads:
+            each.tries += 1
+        self._backlog.put_back([each for each in payloads if each.tries < TRIES])
+        for each in payloads:
+            if each.tries >= TRIES and not each.was_sent:
+                self._posts.post(each.lost, TransportError("the connection was lost, again and again"))

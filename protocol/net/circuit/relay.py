@@ -1,0 +1,195 @@
+"""The relay's side: reservations, and circuits from one stream to another. Belongs to the trio thread.
+
+Rules:
+- Peers that come by a circuit themselves are not served.
+- Calls to a holder of a reservation use an existing connection; none is made for them.
+- Each circuit has two tasks, one for each direction, and ends only its own two streams. It holds the windows of two
+  streams in memory, which do not grow here: at 100 ms they allow the rate that a peer may have.
+- book.py decides what a circuit may carry, how fast and how long, and which one yields to another; our owner's rate
+  limits hold for all circuits, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from ipaddress import ip_network
+from typing import cast
+
+import trio
+from libp2p.abc import INetConn, INetStream
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Limit, Reservation, StopMessage
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerInfo
+from multiaddr import Multiaddr
+
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.multiaddrs import is_relayed
+from shoal.protocol.net.circuit.book import Book, Circuit, Refused, Status
+from shoal.protocol.net.circuit.speech import STOP, drop, hear, hop_answer, say, status_of
+from shoal.protocol.net.libp2p.muxed import FIRST_WINDOW, FRAME, MuxedStream
+from shoal.protocol.net.system.throttle import Pace, Throttle
+
+LONGEST_ID = 64  # bytes of a PeerID
+LINE_LIMIT = 2.0  # seconds for one connection with the one who is to be connected, while there are others
+ASK_LIMIT = 10.0  # seconds for a question, and for all that the one who is to be connected is asked
+
+OpenStream = Callable[[INetConn, str], Awaitable[INetStream]]
+
+
+class Relay:
+    """Serves `hop` streams while it has `addresses` of ours that others may dial."""
+
+    def __init__(
+        self,
+        book: Book,
+        connections: Callable[[ID], Sequence[INetConn]],
+        open_stream: OpenStream,
+        throttle: Throttle,
+    ) -> None:
+        self.addresses: tuple[str, ...] = ()
+        self._book, self._connections, self._open_stream = book, connections, open_stream
+        self._throttle = throttle
+
+    async def serve(self, stream: INetStream) -> None:
+        """One stream that a peer has opened, to its end."""
+        try:
+            with trio.fail_after(ASK_LIMIT):
+                question = await hear(stream, HopMessage)
+            if question.type == HopMessage.RESERVE:
+                await self._reserve(stream)
+            elif question.type == HopMessage.CONNECT and len(question.peer.id) <= LONGEST_ID:
+                await self._connect(stream, ID(question.peer.id))
+            else:
+                raise Refused(Status.UNEXPECTED_MESSAGE)
+        except Refused as refusal:
+            with suppress(Exception):  # it is gone already
+                await say(stream, hop_answer(refusal.status))
+                await stream.close()
+
+    async def _reserve(self, stream: INetStream) -> None:
+        self._check(stream)
+        for peer in self._book.holders:
+            if not self._lines_to(ID.from_string(peer)):
+                self._book.release(peer)
+        now = trio.current_time()
+        until = self._book.reserve(now, _peer_of(stream), _host_of(stream))
+        promise = Reservation(
+            expire=int(time.time() + until - now),
+            addrs=[Multiaddr(each).to_bytes() for each in self.addresses],
+        )
+        await say(stream, hop_answer(Status.OK, self._limit(), promise))
+        await stream.close()
+
+    async def _connect(self, stream: INetStream, target: ID) -> None:
+        self._check(stream)
+        circuit = self._book.open(trio.current_time(), _peer_of(stream), _host_of(stream), PeerId(str(target)))
+        try:
+            with trio.CancelScope(deadline=circuit.ends_at) as scope:
+                circuit.cut = scope.cancel
+                await self._connect_on(circuit, stream, target, scope)
+            if scope.cancelled_caught:
+                await drop(stream)
+        finally:
+            circuit.close()
+
+    async def _connect_on(self, circuit: Circuit, stream: INetStream, target: ID, scope: trio.CancelScope) -> None:
+        other = await self._call(target, stream.muxed_conn.peer_id)
+        try:
+            await say(stream, hop_answer(Status.OK, self._limit()))
+            await _join(circuit, stream, other, scope, self._throttle)
+        finally:
+            await drop(other)
+            await drop(stream)
+
+    def _check(self, stream: INetStream) -> None:
+        if not self.addresses or self._throttle.is_shut or _is_relayed(stream):
+            raise Refused(Status.PERMISSION_DENIED)
+
+    async def _call(self, target: ID, source: ID) -> INetStream:
+        """A stream on which `target` has agreed to be connected with `source`.
+
+        It may have several connections with us, and one of them may be dead without a word: hardly the newest.
+        """
+        with trio.move_on_after(ASK_LIMIT):
+            for left, line in reversed(list(enumerate(self._lines_to(target)))):
+                with trio.move_on_after(LINE_LIMIT if left else ASK_LIMIT):
+                    if (stream := await self._call_on(line, source)) is not None:
+                        return stream
+        raise Refused(Status.CONNECTION_FAILED)
+
+    async def _call_on(self, line: INetConn, source: ID) -> INetStream | None:
+        """None if nobody is at the other end of this connection, or it knows of no relays; Refused if it declines."""
+        try:
+            stream = await self._open_stream(line, STOP)
+        except Exception:  # whatever libp2p raises
+            return None
+        try:
+            peer = PeerInfo(id=source.to_bytes())
+            await say(stream, StopMessage(type=StopMessage.CONNECT, peer=peer, limit=self._limit()))
+            if status_of(await hear(stream, StopMessage)) is Status.OK:
+                return stream
+            raise Refused(Status.CONNECTION_FAILED)
+        except BaseException as error:  # who never answers leaves no stream behind, and what cancels us goes on
+            await drop(stream)
+            if isinstance(error, Exception) and not isinstance(error, Refused):
+                return None
+            raise
+
+    def _lines_to(self, peer: ID) -> list[INetConn]:
+        """The connections with a peer; who has none cannot be called."""
+        return [each for each in self._connections(peer) if not each.is_closed]
+
+    def _limit(self) -> Limit:
+        limits = self._book.limits
+        return Limit(duration=int(limits.circuit_lasts), data=limits.circuit_carries)
+
+
+async def _join(
+    circuit: Circuit, one: INetStream, other: INetStream, both: trio.CancelScope, throttle: Throttle
+) -> None:
+    """Pass on what each end says, until one drops its stream, both have ended, or the circuit may go no further."""
+    async with trio.open_nursery() as nursery:
+        for source, target in ((one, other), (other, one)):
+            nursery.start_soon(_pass_on, circuit, _muxed(source), _muxed(target), both, throttle)
+
+
+async def _pass_on(
+    circuit: Circuit, source: MuxedStream, target: MuxedStream, both: trio.CancelScope, throttle: Throttle
+) -> None:
+    source.most_window = FIRST_WINDOW
+    paces = Pace(throttle.down), Pace(throttle.up)
+    try:
+        while data := await source.take_or_end(FRAME):
+            if throttle.is_shut:
+                raise Refused(Status.PERMISSION_DENIED)
+            wait = circuit.carry(trio.current_time(), len(data))
+            both.deadline = circuit.ends_at
+            await target.write(data)
+            for pace in paces:
+                pace.passed(len(data))
+            if wait := max(wait, *(pace.rest for pace in paces)):
+                await trio.sleep(wait)
+        await target.close()
+    except Exception:  # one end is gone, or a share is used up: for the other it is the same
+        both.cancel()
+
+
+def _peer_of(stream: INetStream) -> PeerId:
+    return PeerId(str(stream.muxed_conn.peer_id))
+
+
+def _host_of(stream: INetStream) -> str:
+    """Of IPv6 the network of /64, as one machine has all of it."""
+    host, _ = stream.get_remote_address() or ("", 0)
+    return str(ip_network((host, 64), strict=False)) if ":" in host else host
+
+
+def _muxed(stream: INetStream) -> MuxedStream:
+    return cast(MuxedStream, cast(NetStream, stream).muxed_stream)
+
+
+def _is_relayed(stream: INetStream) -> bool:
+    return any(is_relayed(str(each)) for each in stream.muxed_conn.get_transport_addresses())

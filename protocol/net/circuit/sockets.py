@@ -1,0 +1,76 @@
+"""Dialling from the port that we listen on, so that a router gives both the same port outside.
+
+Such a socket may meet one that was dialled here from there at the same moment: TCP makes one connection of the two
+(RFC 9293, 3.5, simultaneous open). Hence only who punches holes, or looks at itself from outside, dials like this.
+Belongs to the trio thread.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+import trio
+from libp2p.io.trio import TrioTCPStream
+from libp2p.network.swarm import Swarm
+
+from shoal.protocol.base.multiaddrs import Place
+
+LONGER = 1.3  # twelve dials in two seconds, if each is refused and the first pause is 0.02
+
+
+def listening_ports(swarm: Swarm) -> dict[int, Place]:
+    """For each family of addresses where we listen, if we do so."""
+    found: dict[int, Place] = {}
+    for listener in swarm.listeners.values():
+        for each in getattr(listener, "listeners", ()):
+            host, port, *_ = each.socket.getsockname()
+            found.setdefault(each.socket.family, (host, port))
+    return found
+
+
+async def dial_from(source: Place, family: int, goal: Place) -> TrioTCPStream:
+    """A connection from `source`; OSError if there is none."""
+    sock = trio.socket.socket(family, socket.SOCK_STREAM)
+    try:
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            sock.setsockopt(socket.SOL_SOCKET, option, 1)
+        await sock.bind(source)
+        await sock.connect(goal)
+    except BaseException:  # nothing is swallowed; a cancelled dial leaves no socket behind
+        sock.close()
+        raise
+    return TrioTCPStream(trio.SocketStream(sock))
+
+
+def family_of(host: str) -> int:
+    """Of a numerical address."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+async def dial_again_and_again(source: Place, goal: Place, pause: float) -> TrioTCPStream:
+    """Until there is a connection: who is refused may just have been too early. Each pause is longer than the last."""
+    while True:
+        try:
+            return await dial_from(source, family_of(goal[0]), goal)
+        except OSError:
+            await trio.sleep(pause)
+            pause *= LONGER
+
+
+async def first_of(source: Place, goals: Sequence[Place], pause: float) -> TrioTCPStream:
+    """A connection with the first of the places with which there is one."""
+    found: list[TrioTCPStream] = []
+
+    async def dial(goal: Place, scope: trio.CancelScope) -> None:
+        found.append(await dial_again_and_again(source, goal, pause))
+        scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for goal in goals:
+            nursery.start_soon(dial, goal, nursery.cancel_scope)
+    first, *others = found
+    for each in others:
+        with trio.CancelScope(shield=True):
+            await each.close()
+    return first

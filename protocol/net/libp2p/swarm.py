@@ -1,0 +1,303 @@
+"""libp2p's swarm, corrected: what it accepts is bounded, and it does nothing on its own.
+
+Rules:
+- One host on the internet (of IPv6, one network of /64) may have MAX_FROM_HOST connections here, and make new ones at a
+  bounded rate, so that it can neither take all places nor keep us busy with handshakes. Handshakes that are not
+  finished in time are closed by libp2p; if there is no room for another, the oldest unfinished one is closed
+  (guests.py).
+- All bounds shrink with the limit of open files, the last of which are reserved for us (descriptors.py).
+- One peer may have MAX_FROM_PEER connections: two that dialled each other, one for bulk each way, and some that
+  died unnoticed. Beyond that the oldest goes, because a peer that lost all of its own needs a new one.
+- Nothing is kept of a peer that is gone.
+- An error of one stream or connection ends that one only: an uncaught exception here would end all.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any, cast
+
+import trio
+from libp2p.abc import IMuxedConn, INetConn, INetStream, ISecureConn
+from libp2p.crypto import ed25519, x25519
+from libp2p.custom_types import StreamHandlerFn, TMuxerOptions, TProtocol
+from libp2p.io.trio import TrioTCPStream
+from libp2p.network.auto_connector import AutoConnector
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.connection.exceptions import RawConnError
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.exceptions import SwarmException
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStore
+from libp2p.security.noise import transport as noise
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
+from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
+from libp2p.transport.tcp.tcp import TCP
+from libp2p.transport.upgrader import TransportUpgrader
+from multiaddr import Multiaddr
+
+from shoal.protocol.base.allowance import Allowances
+from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.multiaddrs import Place, is_relayed, multiaddr
+from shoal.protocol.base.paths import DIRECT, PUNCHED, RELAYED, Route
+from shoal.protocol.net.libp2p.guests import Guests
+from shoal.protocol.net.libp2p.muxer import MAX_STREAMS, Muxer
+from shoal.protocol.net.libp2p.session import Noise, Session
+from shoal.protocol.net.system.descriptors import is_reserved, limit, share
+from shoal.protocol.net.system.identity import Identity
+from shoal.protocol.net.system.throttle import Throttle
+
+MAX_CONNECTIONS = 1024
+MAX_FROM_HOST = 256  # made by one address on the network; there may be many peers behind a router
+MAX_WAITING = 256  # at the door, of all hosts together
+OF_FILES, OF_FILES_HOST, OF_FILES_WAITING = 1 / 2, 1 / 4, 1 / 4  # the same, as shares of the files that may be open
+MAX_FROM_PEER = 8
+NEW_FROM_HOST = (128, 16.0)  # connections in a burst, and per second
+MOST_AT_ONCE = 0xFFFF  # bytes: a message of the handshake
+MAX_HOSTS = 4096  # whose rate is remembered
+YAMUX = TProtocol("/yamux/1.0.0")
+CODES = {  # see journal.py
+    errno.ECONNREFUSED: "refused",
+    errno.ECONNRESET: "reset",
+    errno.ETIMEDOUT: "silent",
+    errno.EHOSTUNREACH: "unreachable",
+    errno.ENETUNREACH: "unreachable",
+    errno.EADDRNOTAVAIL: "unreachable",
+}
+
+log = logging.getLogger(__name__)
+
+OnConnection = Callable[[PeerId, object, Route, bool], None]
+"""on_connection(peer, connection, how it goes, whether it is up)."""
+
+
+def make_swarm(identity: Identity, on_connection: OnConnection, throttle: Throttle | None = None) -> Keeper:
+    """TCP, Noise alone, yamux alone, and nothing that acts on its own."""
+    keys = ed25519.create_new_key_pair(identity.seed)
+    name = ID.from_pubkey(keys.public_key)
+    peers = PeerStore(max_peers=4 * MAX_CONNECTIONS)  # beyond its limit, it may forget our own keys first
+    peers.add_key_pair(name, keys)
+    security = Noise(keys, noise_privkey=x25519.create_new_key_pair().private_key)
+    security.throttle = throttle
+    muxers: TMuxerOptions = {YAMUX: Muxer}
+    upgrader = TransportUpgrader({noise.PROTOCOL_ID: security}, muxers)
+    upgrader.muxer_multistream = _Muxers(muxers)
+    most = share(OF_FILES, MAX_CONNECTIONS)
+    # libp2p's own limit per peer would close the connection with the fewest streams, whichever that is
+    config = ConnectionConfig(
+        max_connections=most, high_watermark=most, low_watermark=most, min_connections=0, max_connections_per_peer=most
+    )
+    return Keeper(on_connection, name, peers, upgrader, [Tcp()], RetryConfig(max_retries=0), config)
+
+
+async def ask_name(swarm: Swarm, address: Multiaddr) -> PeerId:
+    """The peer that answers at `address`, as its Noise handshake proves. The connection is used for nothing else."""
+    raw = await Tcp().dial(address)
+    try:
+        security = await swarm.upgrader.security_multistream.select_transport(raw, True)
+        pattern = cast(noise.Transport, security).get_pattern()
+        return PeerId(str((await pattern.handshake_outbound(raw, None)).get_remote_peer()))
+    finally:
+        await raw.close()
+
+
+async def close_connections(connections: Sequence[INetConn], why: str) -> None:
+    """In good order if the peer still reads, by the socket if not; `why` is for people who miss them."""
+
+    async def close(connection: INetConn) -> None:
+        with suppress(Exception), trio.CancelScope(shield=True):  # who is stopped halfway is counted for ever
+            await connection.close()
+
+    async with trio.open_nursery() as nursery:
+        for connection in connections:
+            cast(Muxer, connection.muxed_conn).ends_because(why)
+            nursery.start_soon(close, connection)
+
+
+def why(error: BaseException) -> TransportError:
+    """What kept us from a connection: the deepest cause that people know, not libp2p's account of it."""
+    words, code, cause = str(error) or type(error).__name__, getattr(error, "code", "failed"), error
+    while True:
+        if isinstance(cause, PeerIDMismatchesPubkey):
+            return TransportError("somebody else answers there, who has another PeerID", "other-identity")
+        if isinstance(cause, OSError) and cause.errno:
+            words, code = os.strerror(cause.errno).lower(), CODES.get(cause.errno, "failed")
+        inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause.__context__
+        if inner is None:
+            return TransportError(words, code)
+        cause = inner
+
+
+class Keeper(Swarm):
+    """Without a resource manager: the default one refuses connections when the process uses much memory."""
+
+    def __init__(self, on_connection: OnConnection, *args: Any) -> None:
+        super().__init__(*args)
+        self._on_connection = on_connection
+        self.punching: dict[ID, Sequence[Place]] = {}  # with whom we dial each other just now, and where they are
+        self._guests = Guests(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
+        self._inbound_limiter.total_tokens += self._guests.waiting  # who is at the door takes no place of those inside
+        self._new_from_host = Allowances[str](*NEW_FROM_HOST, MAX_HOSTS)
+        self.auto_connector = _NoAutoConnector(self)
+
+    async def notify_connected(self, conn: INetConn) -> None:
+        nursery = cast(trio.Nursery, self.background_nursery)
+        nursery.start_soon(self._watch, conn, self._route_of(conn))
+        surplus = self.connections.get(conn.muxed_conn.peer_id, [])[:-MAX_FROM_PEER]
+        if surplus:
+            nursery.start_soon(close_connections, surplus, f"there are more than {MAX_FROM_PEER} with this peer")
+        await super().notify_connected(conn)
+
+    async def _watch(self, conn: INetConn, route: Route) -> None:
+        """Tell of the end of a connection as it comes; libp2p does so 0.2 s later."""
+        peer = PeerId(str(conn.muxed_conn.peer_id))
+        self._on_connection(peer, conn, route, True)
+        await cast(Muxer, conn.muxed_conn).event_closed.wait()
+        self._on_connection(peer, conn, route, False)
+
+    def _route_of(self, conn: INetConn) -> Route:
+        """The path is `punched` if the connection came while both dialled, with the address that we dial."""
+        addresses = tuple(str(address) for address in conn.get_transport_addresses())
+        if any(map(is_relayed, addresses)):
+            return Route(RELAYED, addresses)
+        goals = [multiaddr(*place) for place in self.punching.get(conn.muxed_conn.peer_id, ())]
+        if any(each in goals for each in addresses):
+            return Route(PUNCHED, addresses)
+        return Route(DIRECT, addresses, _came_to(cast(Muxer, conn.muxed_conn)))
+
+    async def notify_disconnected(self, conn: INetConn) -> None:
+        await super().notify_disconnected(conn)
+        peer = conn.muxed_conn.peer_id
+        if peer not in self.connections and peer != self.self_id:
+            with suppress(Exception):  # PeerStoreError: it knows nothing of that peer
+                self.peerstore.clear_peerdata(peer)
+
+    async def notify_opened_stream(self, stream: INetStream) -> None:
+        """One that the peer has dropped counts as long as it is served here."""
+        await super().notify_opened_stream(stream)
+        connection = cast(NetStream, stream).swarm_conn
+        if connection is not None and len(connection.streams) > MAX_STREAMS:
+            await _reset(stream)
+
+    async def dial_peer(self, peer_id: ID) -> list[INetConn]:
+        """Opening a stream would dial here, to addresses of libp2p's choice."""
+        raise SwarmException("not connected")
+
+    def set_stream_handler(self, stream_handler: StreamHandlerFn) -> None:
+        """An exception in a stream's negotiation (text that is not UTF-8) would end the whole swarm."""
+
+        async def guarded(stream: INetStream) -> None:
+            try:
+                await stream_handler(stream)
+            except Exception:  # whatever it was, it concerns this one stream, whose other end sees the reset
+                log.debug("a stream's handler failed", exc_info=True)
+                await _reset(stream)
+
+        super().set_stream_handler(guarded)
+
+    async def _do_handle_inbound_connection(self, stream: Any, maddr: Multiaddr, failure: Any) -> None:
+        """The original waits for the swarm's end: closed connections count against its limit for ever."""
+        raw, host, handshake = Raw(stream, False), _host_at(stream), trio.CancelScope()
+        guest = None
+        if not is_reserved(_number_of(stream)) and self._new_from_host.of(host).take(trio.current_time()):
+            guest = self._guests.come(host, handshake.cancel)
+        if guest is not None:
+            try:
+                await self._receive(raw, maddr, handshake, guest)
+            finally:
+                self._guests.gone(guest)
+        await raw.close()
+
+    async def _receive(self, raw: Raw, maddr: Multiaddr, handshake: trio.CancelScope, guest: int) -> None:
+        """Return when the connection has ended, or none comes to be."""
+        connection = None
+        with handshake, suppress(Exception):
+            connection = cast(Muxer, await self.upgrade_inbound_raw_conn(raw, maddr))
+            self._guests.let_in(guest)
+        if connection is not None:
+            await connection.event_closed.wait()
+
+
+def _number_of(stream: Any) -> int:
+    """Its descriptor's, or a negative one if it is gone already."""
+    return int(stream.stream.socket.fileno())
+
+
+def _came_to(connection: Muxer) -> str:
+    """Where of ours the other end has dialled us; empty if we dialled."""
+    place = None if connection.is_initiator else connection.secured_conn.own_end
+    if place is None:
+        return ""
+    host = ip_address(place[0])
+    return multiaddr(str(getattr(host, "ipv4_mapped", None) or host), place[1])
+
+
+def _host_at(stream: Any) -> str:
+    """The other end's host; of IPv6 the network of /64, as one machine has all of it. libp2p's look-up is for IPv4."""
+    try:
+        host = ip_address(str(stream.stream.socket.getpeername()[0]).partition("%")[0])
+    except (OSError, ValueError):  # it is gone already
+        return ""
+    if isinstance(host, IPv6Address) and host.ipv4_mapped is None:
+        return str(ip_network((host, 64), strict=False))
+    return str(getattr(host, "ipv4_mapped", None) or host)
+
+
+async def _reset(stream: INetStream) -> None:
+    with suppress(Exception):  # the connection is ending, and the stream with it
+        await stream.reset()
+
+
+class Raw(RawConnection):
+    """libp2p gathers as many bytes as whoever is there announces, before it knows who that is."""
+
+    async def read(self, n: int | None = None) -> bytes:
+        if n is None or n > MOST_AT_ONCE:
+            raise RawConnError(f"{n} bytes are announced at once")
+        return await super().read(n)
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """libp2p's is for IPv4 alone."""
+        if isinstance(self.stream, TrioTCPStream):
+            with suppress(OSError):  # it is gone already
+                name, port, *_ = self.stream.stream.socket.getpeername()
+                host = ip_address(name.partition("%")[0])
+                return str(getattr(host, "ipv4_mapped", None) or host), port
+        return super().get_remote_address()
+
+
+class Tcp(TCP):
+    """libp2p's, but for `Raw`."""
+
+    async def dial(self, maddr: Multiaddr) -> RawConnection:
+        made = cast(RawConnection, await super().dial(maddr))
+        if isinstance(made.stream, TrioTCPStream) and is_reserved(_number_of(made.stream)):
+            await made.close()
+            raise TransportError(f"no more connections fit into {limit()} open files (`ulimit -n`)", "full")
+        return Raw(made.stream, True)
+
+
+class _Muxers(MuxerMultistream):
+    """The original makes its own yamux, whatever was asked for under that name."""
+
+    async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
+        protocol, _ = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
+        return self._annotate_connection(Muxer(cast(Session, conn), peer_id), conn, protocol)
+
+
+class _NoAutoConnector(AutoConnector):
+    """libp2p would dial every peer it ever heard of until it has hundreds of connections."""
+
+    async def maybe_connect(self) -> None:
+        return
+
+    def record_disconnect(self, peer_id: ID) -> None:
+        """It would remember every peer that was ever here."""

@@ -1,0 +1,140 @@
+"""Calls: numbered questions and answers on the control streams, ours to the peer and the peer's to us.
+
+Rules:
+- Both directions are bounded; a call too many fails at once, here or at the peer.
+- What can be answered at once is, in the turn of the loop in which it came; a task is made only for what must wait.
+- An answer to a call that nobody waits for any more is ignored.
+- A malformed call is answered with a failure, a malformed answer fails its call, and both are reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
+from shoal.protocol.base.frames import Frame, Kind
+from shoal.protocol.base.ids import PeerId, short
+from shoal.protocol.base.wire import NODE_TAGS, Message, decode, encode
+
+MAX_ASKED = 256  # ours that wait for an answer
+MAX_SERVED = 64  # the peer's that we work on
+MAX_REASON = 1024
+
+Serve = Callable[[PeerId, Message], Message | Awaitable[Message]]
+
+log = logging.getLogger(__name__)
+
+
+class Put(Protocol):
+    """Queues a frame to the peer; `lost` is called if it cannot leave."""
+
+    def __call__(
+        self, kind: Kind, number: int, body: bytes, lost: Callable[[TransportError], None] | None = None
+    ) -> None: ...
+
+
+class Calls:
+    """The calls that are open between us and one peer; `serve` answers the peer's."""
+
+    def __init__(
+        self,
+        peer: PeerId,
+        put: Put,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        serve: Serve,
+    ) -> None:
+        self._peer, self._put, self._spawn, self._serve = peer, put, spawn, serve
+        self._asked: dict[int, asyncio.Future[Message]] = {}
+        self._served = 0
+        self._last_number = 0
+
+    async def ask(self, message: Message, timeout: float) -> Message:
+        """The peer's answer; RemoteError if it is a failure or malformed, TransportError if there is none."""
+        if len(self._asked) >= MAX_ASKED:
+            raise TransportError(f"{MAX_ASKED} calls to {short(self._peer)} wait for an answer already")
+        self._last_number += 1
+        number = self._last_number
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Message] = loop.create_future()
+        self._asked[number] = answer
+        patience = loop.call_later(timeout, self._give_up, answer, timeout)
+        try:
+            self._put(Kind.CALL, number, encode(message), lambda error: _fail(answer, error))
+            return await answer
+        finally:
+            patience.cancel()
+            del self._asked[number]
+
+    def lose(self, reason: TransportError) -> None:
+        """The connection is gone: no answer will come."""
+        for answer in self._asked.values():
+            _fail(answer, reason)
+
+    def _give_up(self, answer: asyncio.Future[Message], timeout: float) -> None:
+        _fail(answer, TransportError(f"no answer from {short(self._peer)} in {timeout:g} s"))
+
+    def receive(self, frame: Frame) -> None:
+        """A call, or what came of one of ours; RemoteError if it is malformed."""
+        if frame.kind is Kind.CALL:
+            self._receive_call(frame)
+        elif frame.call in self._asked:
+            self._receive_answer(frame, self._asked[frame.call])
+
+    def _receive_answer(self, frame: Frame, answer: asyncio.Future[Message]) -> None:
+        if frame.kind is Kind.BUSY:
+            _fail(answer, TransportError(f"{short(self._peer)} is too busy"))
+        elif frame.kind is Kind.FAILURE:
+            reason = bytes(frame.body[:MAX_REASON]).decode(errors="replace")
+            _fail(answer, RemoteError(f"refused our call: {reason}", self._peer))
+        else:
+            try:
+                message = decode(frame.body, self._peer, tags=NODE_TAGS)
+            except RemoteError as error:
+                _fail(answer, error)
+                raise
+            if not answer.done():
+                answer.set_result(message)
+
+    def _receive_call(self, frame: Frame) -> None:
+        if self._served >= MAX_SERVED:
+            self._put(Kind.BUSY, frame.call, b"")
+            return
+        try:
+            message = decode(frame.body, self._peer, tags=NODE_TAGS)
+        except RemoteError as error:
+            self._put(Kind.FAILURE, frame.call, error.reason.encode()[:MAX_REASON])
+            raise
+        with self._failure_is_told(frame.call):
+            answer = self._serve(self._peer, message)
+            if isinstance(answer, Message):
+                self._put(Kind.ANSWER, frame.call, encode(answer))
+            else:
+                self._served += 1
+                self._spawn(self._answer_later(frame.call, answer))
+
+    async def _answer_later(self, number: int, answer: Awaitable[Message]) -> None:
+        try:
+            with self._failure_is_told(number):
+                self._put(Kind.ANSWER, number, encode(await answer))
+        finally:
+            self._served -= 1
+
+    @contextmanager
+    def _failure_is_told(self, number: int) -> Iterator[None]:
+        """The caller need not wait for its deadline."""
+        try:
+            yield
+        except ShoalError as error:
+            self._put(Kind.FAILURE, number, str(error).encode()[:MAX_REASON])
+        except Exception:  # our own mistake with one call; the peer has others
+            self._put(Kind.FAILURE, number, b"internal error")
+            log.exception("a handler of the network failed")
+
+
+def _fail(answer: asyncio.Future[Message], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)

@@ -1,0 +1,273 @@
+"""The payloads between us and one peer: a carrier out, and what comes in, by sockets and by streams.
+
+Rules:
+- What a payload's message says is judged like any other message: a bad one is lost, and its sender is not read for a
+  rest.
+- Nobody makes us hold more contributions than it has credit for, and as many by streams (flow_control.py).
+- What is sent again over another socket may come twice; the protocols above take that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from shoal.protocol.base.effects import Send
+from shoal.protocol.base.errors import RemoteError, TransportError
+from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.paths import DIRECT, RELAYED
+from shoal.protocol.base.wire import MAX_BULK_FRAME, Message, Payload
+from shoal.protocol.messages.bulk import Flow, Knock, Knocked, MayIKnock
+from shoal.protocol.messages.node import Refused
+from shoal.protocol.net.bulk import framing
+from shoal.protocol.net.bulk.backlog import Packed, QueuedPayload
+from shoal.protocol.net.bulk.carrier import MOST, REFUSED, Carrier
+from shoal.protocol.net.bulk.endpoint import PATIENCE
+from shoal.protocol.net.bulk.flow_control import SHARED, Credit, CreditPool, MemoryAccount
+from shoal.protocol.net.bulk.framing import PROTOCOLS, flow_of
+from shoal.protocol.net.bulk.handshake import Opened
+from shoal.protocol.net.bulk.receiver import REST, Receiver
+from shoal.protocol.net.measure.rates import Gauge
+from shoal.protocol.net.peers.dialing import Dialing
+from shoal.protocol.net.peers.shared import Shared
+from shoal.protocol.net.transport.streams import Incoming, Lane
+from shoal.protocol.net.transport.transport import Stream
+from shoal.protocol.tensors.memory import MEMORY
+
+MOST_SOCKETS = 2 * MOST  # that a peer may have us read: those that died unheard, and their successors
+FLOWS = {protocol: flow for flow, protocol in PROTOCOLS.items()}
+
+Call = Callable[[Message, float], Awaitable[Message]]
+
+
+class Payloads:
+    """Payloads of one peer, both ways. `call` asks the peer something; `heard` is told that something came."""
+
+    def __init__(
+        self,
+        peer: PeerId,
+        shared: Shared,
+        dialing: Dialing,
+        gauge: Gauge,
+        call: Call,
+        heard: Callable[[], None],
+    ) -> None:
+        self._peer, self._shared, self._dialing = peer, shared, dialing
+        self._gauge, self._call, self._heard = gauge, call, heard
+        self._handlers, self._endpoint = shared.handlers, shared.endpoint
+        self._streams = {flow: self._stream(flow) for flow in Flow}
+        self._carrier = Carrier(
+            shared.bulk_queue,
+            self._streams,
+            self._connect,
+            shared.spawn,
+            gauge.wrote,
+            lambda: dialing.is_up,
+            partial(shared.turn_of, peer),
+        )
+        self._contributions = MemoryAccount(self._returned)
+        self._pool = CreditPool()
+        self._is_credit_due = False
+        self._receivers: list[Receiver] = []
+        self._is_closed = False
+
+    @property
+    def dropped(self) -> int:
+        """Payloads that never left."""
+        return self._carrier.dropped
+
+    @property
+    def sockets(self) -> int:
+        """By how many sockets of their own payloads go; with none, they go by streams."""
+        return self._carrier.sockets
+
+    # -- out ------------------------------------------------------------------------------------------------
+
+    def send(self, run: RunId, send: Send) -> None:
+        """Queue a payload; where it is to be filled in, that is done when its turn comes, in another thread."""
+        flow, made = flow_of(send.message), send.message
+
+        def pack() -> Packed:
+            nonlocal made
+            made = send.filled() if made is send.message else made
+            payload: Payload = made.payload  # type: ignore[attr-defined]
+            head = framing.packed_head(run, made)
+            return framing.prefix(len(head), len(payload), flow), head, payload
+
+        def sent(size: int) -> None:
+            self._count_bytes(run, size, 0, flow)
+            self._shared.tell(self._handlers.on_payload_done, self._peer, run, made, True)
+
+        def lost(reason: TransportError) -> None:
+            self._shared.tell(self._handlers.on_payload_done, self._peer, run, made, False)
+
+        held = 0 if send.fill is not None else len(made.payload)  # type: ignore[attr-defined]
+        self._carrier.put(QueuedPayload(flow, held, pack, sent, lost, send.is_wanted))
+
+    def opened(self, sends: bool, opened: Opened) -> None:
+        """A socket with the peer."""
+        if self._is_closed or not self._dialing.is_up or (not sends and len(self._receivers) >= MOST_SOCKETS):
+            opened.socket.close()
+        elif sends:
+            self._carrier.opened(opened, self._endpoint)
+        else:
+            self._receive(opened)
+
+    def connected(self) -> None:
+        """The first connection with the peer is made: what waits may go."""
+        self._carrier.try_anew()
+
+    def path_changed(self) -> None:
+        """By a relay from now on, or not any more."""
+        if self._dialing.is_direct:
+            for stream in self._streams.values():
+                stream.move()
+            self._carrier.try_anew()
+
+    def disconnected(self, reason: TransportError) -> None:
+        """The last connection with the peer is lost: whatever is left of sockets goes, too."""
+        self._carrier.clear(reason)
+        self._close_receivers()
+
+    def close(self) -> None:
+        """Nothing goes and nothing comes any more."""
+        self._is_closed = True
+        self._carrier.close(TransportError("the network is closed"))
+        self._close_receivers()
+
+    # -- agreeing on sockets --------------------------------------------------------------------------------
+
+    async def serve(self, question: MayIKnock | Knock) -> Message:
+        """The answer to the peer, who wants to send: nothing is done for whoever has nothing to send to us."""
+        if not self._handlers.is_fellow(self._peer):
+            return Refused("we know of no run that we are in together")
+        if isinstance(question, MayIKnock):
+            return self._endpoint.invitation(self._peer, sends=False)
+        return await self._endpoint.follow(self._peer, self._dialing.hosts(), question, sends=False)
+
+    async def _connect(self, is_extra: bool) -> bool:
+        """Dial, or be dialled; whether there is a socket, or about to be one. An extra one leaves room for others."""
+        await self._dialing.reach()
+        limit = self._endpoint.limit
+        if not self._dialing.is_direct or (limit.is_half_reached if is_extra else limit.is_reached):
+            return False
+        invited = await self._ask(MayIKnock())
+        if isinstance(invited, Knock):
+            came = await self._endpoint.follow(self._peer, self._dialing.hosts(), invited, sends=True)
+            if came.came:
+                return True
+        answer = await self._ask(self._endpoint.invitation(self._peer, sends=True))
+        return isinstance(answer, Knocked) and answer.came
+
+    async def _ask(self, question: MayIKnock | Knock) -> Message:
+        answer = await self._call(question, PATIENCE)
+        if isinstance(answer, Refused):
+            raise TransportError(answer.reason, REFUSED)
+        return answer
+
+    # -- in -------------------------------------------------------------------------------------------------
+
+    def read(self, protocol: str, stream: Stream) -> Incoming[framing.Frame]:
+        """Take what comes by a stream."""
+        flow, peer = FLOWS[protocol], self._peer
+        return Incoming(
+            stream,
+            MAX_BULK_FRAME + framing.MAX_HEAD,
+            peer,
+            framing.frame,
+            partial(self._take, flow, stream.is_relayed),
+            self._shared.complain,
+            self._gauge.came,
+            is_full=lambda: flow is Flow.SCATTER and self._contributions.held >= SHARED,
+        )
+
+    def _take(self, flow: Flow, is_relayed: bool, frame: framing.Frame, size: int) -> float:
+        """A frame of a stream, whose payload is copied to where it may stay."""
+        self._note(frame.run, size, self._path(is_relayed))
+        if not self._handlers.takes(frame.run):
+            return 0.0
+        lend = self._contributions.lend if flow is Flow.SCATTER else MEMORY.lend
+        slot = lend(len(frame.payload))
+        slot[:] = frame.payload
+        try:
+            message = framing.unpacked(frame.head, slot, flow, self._peer)
+        except RemoteError as error:
+            self._shared.complain(error)
+            return REST
+        self._shared.tell(self._handlers.on_message, self._peer, frame.run, message)
+        return 0.0
+
+    def _receive(self, opened: Opened) -> None:
+        """By a socket."""
+
+        def came(run: RunId, message: Message | None, begin: float, end: float, size: int) -> None:
+            self._gauge.came(begin, end, size)
+            self._note(run, size, DIRECT)
+            if message is not None:
+                self._shared.tell(self._handlers.on_message, self._peer, run, message)
+
+        def ended() -> None:
+            self._pool.close(receiver.credit)
+            if receiver in self._receivers:
+                self._receivers.remove(receiver)
+            self._give_credit()  # its share is the others' now
+
+        endpoint, shared = self._endpoint, self._shared
+        receiver = Receiver(
+            opened,
+            self._peer,
+            self._contributions,
+            Credit(),
+            endpoint.throttle.down,
+            endpoint.posts,
+            self._handlers.takes,
+            shared.complain,
+            came,
+            ended,
+        )
+        receiver.start()
+        self._receivers.append(receiver)
+        self._pool.open(receiver.credit)
+        endpoint.limit.take(receiver.thread)
+        self._give_credit()
+
+    def _returned(self) -> None:
+        """Room of contributions; called anywhere."""
+        if not self._is_credit_due:
+            self._is_credit_due = True
+            self._endpoint.posts.post(self._give_credit)
+
+    def _give_credit(self) -> None:
+        self._is_credit_due = False  # before we look: what is given back from now on has us look again
+        grown = self._pool.share_out(self._contributions.held)
+        for each in list(self._receivers):
+            if each.credit in grown:
+                each.report()
+
+    def _note(self, run: RunId, size: int, path: str) -> None:
+        self._gauge.received += size
+        self._heard()
+        self._shared.count(run, 0, size, path)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _stream(self, flow: Flow) -> Lane:
+        async def open_stream(may_connect: bool) -> Stream:
+            return await self._dialing.open_stream(PROTOCOLS[flow], may_connect, own_connection=True)
+
+        return Lane(2 * MAX_BULK_FRAME, open_stream, self._shared.spawn, self._gauge.wrote)
+
+    def _close_receivers(self) -> None:
+        for each in self._receivers:
+            each.close()
+        self._receivers.clear()
+
+    def _count_bytes(self, run: RunId, sent: int, received: int, flow: Flow) -> None:
+        path = DIRECT if self.sockets else self._path(self._streams[flow].is_relayed)
+        self._gauge.sent += sent
+        self._shared.count(run, sent, received, path)
+
+    def _path(self, is_relayed: bool) -> str:
+        """That of a stream: two that come together may use both connections for a moment."""
+        path = self._shared.transport.path(self._peer)
+        return RELAYED if is_relayed else DIRECT if path == RELAYED else path

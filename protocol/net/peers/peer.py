@@ -1,0 +1,313 @@
+"""One peer, and all that goes between us: messages, calls and pings on control streams; and payloads.
+
+Rules:
+- Messages and calls travel on control streams; those whose class says `bulk` by carriers of their own (payloads.py), so
+  that no payload ever stands before a message.
+- A message that is too long is dropped, like any that is lost; a call that is, is our caller's mistake.
+- A bad frame or message costs its sender that frame and a line in our log; bad framing costs it the stream.
+- A message of a run that we are not in is dropped unread: decoding it would cost us more than sending it cost.
+- Where the peer has lost a connection that looks alive here, our own messages must not go there any more.
+- A peer may keep us busy with its messages, and with malformed payloads, for a share of the time (BUSY); beyond that it
+  is read more slowly, and its own connection tells it so. So a flood, of signatures to check or of anything else,
+  costs its sender most.
+- Who leaves our pings unanswered for too long (heartbeat.py) is disconnected: a connection whose other end vanished
+  without a word would otherwise look alive for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from shoal.protocol.base.allowance import Allowance
+from shoal.protocol.base.effects import Send
+from shoal.protocol.base.errors import NOT_SPOKEN, LocalError, RemoteError, TransportError
+from shoal.protocol.base.frames import MAX_HEAD, Frame, Kind, decode_frame, frame_head
+from shoal.protocol.base.ids import PeerId, RunId, short
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, RUN_TAGS, Message, decode, encode
+from shoal.protocol.messages.bulk import Knock, MayIKnock
+from shoal.protocol.net.measure.heartbeat import Heartbeat, clock_ahead, clock_for_pong
+from shoal.protocol.net.measure.link import Link, LinkReport
+from shoal.protocol.net.measure.rates import Gauge
+from shoal.protocol.net.peers.calls import Calls
+from shoal.protocol.net.peers.dialing import Dialing
+from shoal.protocol.net.peers.payloads import FLOWS, Payloads
+from shoal.protocol.net.peers.shared import MAX_PEERS, Shared
+from shoal.protocol.net.transport.streams import Arrivals, Incoming, Lane, QueuedFrame
+from shoal.protocol.net.transport.transport import Stream
+
+CONTROL = "/shoal/control/1"
+SPOKEN = (CONTROL, *FLOWS)  # the protocols of our streams
+CONTROL_QUEUE = 8 << 20
+BUSY = (1.0, 0.2)  # seconds of our time for the messages of one peer, in a burst and per second
+BUSY_MOST = 0.05  # counted for one message: what it sets off may be work that we owe the run, not the sender
+
+log = logging.getLogger(__name__)
+
+
+class Peer:
+    """One peer; what a network has for all of them is in `shared`."""
+
+    def __init__(self, peer: PeerId, shared: Shared) -> None:
+        self.peer = peer
+        self._shared, self._transport = shared, shared.transport
+        self.dialing = Dialing(peer, shared.transport, shared.spawn, shared.failures, self._note_stranger)
+        self.gauge = Gauge(partial(shared.line_to, peer))
+        self._heart = Heartbeat()
+        self._control = Lane(CONTROL_QUEUE, self._open_control, shared.spawn, has_moved=self._measure_anew)
+        self._calls = Calls(peer, self._put, shared.spawn, self._serve)
+        self.payloads = Payloads(peer, shared, self.dialing, self.gauge, self.call, self._note_heard)
+        self._arrivals = Arrivals(self._read, self._was_lost)
+        self._too_long: set[str] = set()  # kinds of messages that were dropped for it: we say so once
+        self._busy = Allowance(*BUSY)
+        self._ahead: float | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a connection exists."""
+        return self.dialing.is_up
+
+    @property
+    def dropped(self) -> int:
+        """Frames that never left."""
+        return self._control.dropped + self.payloads.dropped
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits that should leave before we close."""
+        return self.is_up and not self._control.is_idle
+
+    def link(self) -> Link:
+        """The connection, described."""
+        return Link(
+            peer=self.peer,
+            path=self._transport.path(self.peer),
+            rtt_ms=None if self.gauge.rtt is None else 1000 * self.gauge.rtt,
+            bytes_sent=self.gauge.sent,
+            bytes_received=self.gauge.received,
+            addresses=self._transport.remote_addresses(self.peer),
+            ahead=self._ahead,
+            sockets=self.payloads.sockets,
+            came_to=self._transport.came_to(self.peer),
+        )
+
+    def link_report(self) -> LinkReport:
+        """How the peer is reached, or not, and why."""
+        return self._transport.link_report(self.peer, self.gauge, self.dialing.addresses)
+
+    # -- the connection -------------------------------------------------------------------------------------
+
+    def connected(self) -> None:
+        """The first connection with the peer is made, whoever dialled."""
+        self.dialing.connected()
+        self._heart.begin(_now())
+        self._ping()
+        self.payloads.connected()
+
+    def path_changed(self) -> None:
+        """What follows goes by a relay from now on, or, which is better, not any more."""
+        if self.dialing.is_direct:
+            self._control.move()
+        self.payloads.path_changed()
+        self._measure_anew()
+
+    def _measure_anew(self) -> None:
+        self.gauge.anew()
+        self._heart.settle()
+        self._ping()
+
+    def disconnected(self, why: str) -> None:
+        """The last connection with the peer is lost."""
+        self.dialing.is_up = False
+        self.gauge.anew()
+        reason = TransportError(f"the connection with {short(self.peer)} is lost: {why}")
+        self._control.clear(reason)
+        self.payloads.disconnected(reason)
+        self._calls.lose(reason)
+
+    def look(self, anew: bool = False) -> None:
+        """Ping, if it is time to, or wanted `anew`; give up a peer that does not answer."""
+        now = _now()
+        if self._heart.is_silent(now):
+            self._shared.spawn(self._give_up())
+        if anew or self._heart.is_due(now):
+            self._ping()
+
+    def _ping(self) -> None:
+        """Before all else that waits."""
+        self._put(Kind.PING, self._heart.ping(_now()), b"", self._unheard, urgent=True)
+
+    def _unheard(self, reason: TransportError) -> None:
+        """A peer that says that it does not speak our protocol is there: one that we are a relay for."""
+        if reason.code == NOT_SPOKEN:
+            self.forgive()
+
+    async def _give_up(self) -> None:
+        with suppress(TransportError):  # the host has stopped, and with it the connection
+            await self._transport.disconnect(self.peer, self._heart.complaint)
+
+    def forgive(self) -> None:
+        """Start the silence anew: it was we who did not listen."""
+        self._heart.forgive(_now())
+
+    async def _open_control(self, may_connect: bool) -> Stream:
+        return await self.dialing.open_stream(CONTROL, may_connect)
+
+    def _note_stranger(self, address: str) -> None:
+        self._shared.tell(self._shared.handlers.on_stranger, address)
+
+    # -- out ------------------------------------------------------------------------------------------------
+
+    def send(self, run: RunId, send: Send) -> None:
+        """Queue a message on the lane of its class."""
+        if send.message.bulk:
+            self.payloads.send(run, send)
+        else:
+            self._put_message(run, send.message)
+
+    async def call(self, message: Message, timeout: float) -> Message:
+        """The peer's answer to `message`."""
+        return await self._calls.ask(message, timeout)
+
+    def _serve(self, peer: PeerId, question: Message) -> Message | Awaitable[Message]:
+        if isinstance(question, MayIKnock | Knock):
+            return self.payloads.serve(question)
+        return self._shared.handlers.on_call(peer, question)
+
+    def _put_message(self, run: RunId, message: Message) -> None:
+        """One that is too long to be sent, perhaps because others filled it, is lost like any other."""
+        body, kind = encode(message), type(message).__name__
+        if len(body) <= MAX_CONTROL_FRAME:
+            self._put(Kind.MESSAGE, 0, body, run=run)
+            return
+        self._control.dropped += 1
+        if kind not in self._too_long:
+            self._too_long.add(kind)
+            log.warning("a %s of %d bytes is too long for %s, and not sent", kind, len(body), short(self.peer))
+
+    def _put(
+        self,
+        kind: Kind,
+        number: int,
+        body: bytes,
+        lost: Callable[[TransportError], None] | None = None,
+        run: RunId | None = None,
+        urgent: bool = False,
+    ) -> None:
+        if len(body) > MAX_CONTROL_FRAME:
+            raise LocalError(f"a message of {len(body)} bytes is over the limit of {MAX_CONTROL_FRAME}")
+        if not urgent:
+            self._heart.said()
+        data = frame_head(kind, number, run, len(body)) + body
+        frame = QueuedFrame(len(data), lambda: [data], lambda size: self._count_sent(run, size), lost, is_packed=True)
+        self._control.put(frame, urgent)
+
+    def _count_sent(self, run: RunId | None, size: int) -> None:
+        self.gauge.sent += size
+        self._shared.count(run, size, 0, None)
+
+    # -- in -------------------------------------------------------------------------------------------------
+
+    def accept(self, protocol: str, stream: Stream) -> None:
+        """Read a stream that the peer opened."""
+        self._arrivals.accept(protocol, stream)
+
+    def _read(self, protocol: str, stream: Stream) -> Incoming[Any]:
+        if protocol in FLOWS:
+            return self.payloads.read(protocol, stream)
+        take, complain = self._take, self._shared.complain
+        return Incoming(stream, MAX_CONTROL_FRAME + MAX_HEAD, self.peer, decode_frame, take, complain, self.gauge.came)
+
+    def _was_lost(self, protocol: str) -> None:
+        if protocol == CONTROL:
+            self._control.renew()
+
+    def close(self) -> None:
+        """Hear nothing more."""
+        self._arrivals.close()
+        self.payloads.close()
+
+    def _take(self, frame: Frame, size: int) -> float:
+        """Act on a frame, and say how long the sender's next one must wait for it."""
+        self.gauge.received += size
+        self._note_heard()
+        self._shared.count(frame.run, 0, size, None)
+        begin = time.thread_time()
+        self._receive(frame)
+        spent = min(time.thread_time() - begin, BUSY_MOST)
+        return self._busy.owe(_now(), spent)
+
+    def _note_heard(self) -> None:
+        self._heart.heard(_now())
+
+    def _receive(self, frame: Frame) -> None:
+        """Act on one frame; whatever is wrong with its contents ends here."""
+        try:
+            if frame.kind is Kind.MESSAGE and not self._shared.handlers.takes(frame.run):
+                return
+            if frame.kind is Kind.MESSAGE:
+                message = decode(frame.body, self.peer, tags=RUN_TAGS)
+                if message.bulk:
+                    raise RemoteError(f"{type(message).__name__} came on the wrong stream", self.peer)
+                self._shared.tell(self._shared.handlers.on_message, self.peer, frame.run, message)
+            elif frame.kind is Kind.PING:
+                self._put(Kind.PONG, frame.call, clock_for_pong(time.time()), urgent=True)
+            elif frame.kind is Kind.PONG:
+                self._receive_pong(frame)
+            else:
+                self._calls.receive(frame)
+        except RemoteError as error:
+            self._shared.complain(error)
+
+    def _receive_pong(self, frame: Frame) -> None:
+        trip = self._heart.answered(_now(), frame.call)
+        if trip is not None:
+            self.gauge.trip(trip)
+            self._ahead = clock_ahead(time.time(), trip, frame.body)
+
+
+class Peers:
+    """The peers that a network knows, by name: so many at most, and none is forgotten while it is connected."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._known: OrderedDict[PeerId, Peer] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(list(self._known.values()))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def known(self, name: PeerId) -> Peer | None:
+        """The peer of this name, if we know it."""
+        return self._known.get(name)
+
+    def of(self, name: PeerId) -> Peer:
+        """The peer of this name; from now on we know it."""
+        if name not in self._known:
+            self._known[name] = Peer(name, self._shared)
+            self._forget_strangers()
+        self._known.move_to_end(name)
+        return self._known[name]
+
+    def forget(self, name: PeerId) -> None:
+        """Know it no more."""
+        del self._known[name]
+
+    def _forget_strangers(self) -> None:
+        """Whoever was not heard of for longest, and is not connected, goes first."""
+        if len(self._known) > MAX_PEERS:
+            oldest = next((each.peer for each in self._known.values() if not each.is_up), None)
+            if oldest is not None:
+                del self._known[oldest]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,175 @@
+"""Who we are: one Ed25519 key, named as libp2p names it, and signatures that mean something in one run only.
+
+Rules:
+- A PeerID is the public key itself: base58 of the identity multihash of libp2p's protobuf PublicKey. So who
+  knows a PeerID can check its signatures, and no table of keys exists.
+- The key file holds libp2p's protobuf PrivateKey (Ed25519: seed and public key) and is its owner's alone. It is
+  created whole or not at all; a file that is there is never overwritten.
+- What is signed is a digest of (run, data); `None` stands for "no run" and is a context of its own.
+- `verify` answers False to garbage of any kind: it is fed by strangers.
+
+The protobuf is written by hand, because the CLI must be able to name a node without importing libp2p.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId, RunId, digest
+from shoal.protocol.base.signing import Signer
+from shoal.protocol.net.system.private_file import create_private
+
+KEY_SIZE = 32
+# field 1, varint, Ed25519 = 1; field 2, bytes, their length
+PUBLIC_PREFIX = bytes([0x08, 0x01, 0x12, KEY_SIZE])
+PRIVATE_PREFIX = bytes([0x08, 0x01, 0x12])
+MULTIHASH_PREFIX = bytes([0x00, len(PUBLIC_PREFIX) + KEY_SIZE])  # identity: the "hash" is the key
+MAX_PEER_ID = 64
+BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+
+
+class Identity:
+    """This node's key pair and the name that follows from it."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.peer = peer_id(key.public_key())
+
+    @classmethod
+    def generate(cls) -> Identity:
+        """A new random identity, kept nowhere."""
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def of_seed(cls, seed: bytes) -> Identity:
+        """The identity that follows from 32 bytes; whoever knows them has it too."""
+        return cls(Ed25519PrivateKey.from_private_bytes(seed))
+
+    @classmethod
+    def load_or_create(cls, path: Path) -> Identity:
+        """The identity kept in `path`, made there if the file does not exist; LocalError if it is unusable."""
+        try:
+            if not path.exists():
+                cls.generate().keep(path)
+            return _load(path)
+        except OSError as error:
+            raise LocalError(f"cannot use the key file {path}: {error.strerror}") from error
+
+    def keep(self, path: Path) -> None:
+        """Write the key file, unless there is one; OSError if that is impossible."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        create_private(path, _encoded(self))
+
+    @property
+    def seed(self) -> bytes:
+        """The 32 secret bytes from which the whole key pair follows."""
+        return self._key.private_bytes_raw()
+
+    def signer(self, run: RunId | None) -> Signer:
+        """Signs and verifies in the context of `run`, or outside of any run."""
+        return RunSigner(self, run)
+
+    def sign_digest(self, value: bytes) -> bytes:
+        """The signature of 32 bytes that already name their context."""
+        return self._key.sign(value)
+
+
+class RunSigner:
+    """The `Signer` of one identity in one run."""
+
+    def __init__(self, identity: Identity, run: RunId | None) -> None:
+        self._identity = identity
+        self._context: bytes = run or b""
+
+    @property
+    def peer(self) -> PeerId:
+        return self._identity.peer
+
+    def sign(self, data: bytes) -> bytes:
+        return self._identity.sign_digest(digest("signature", self._context, data))
+
+    def verify(self, author: PeerId, data: bytes, signature: bytes) -> bool:
+        try:
+            public_key(author).verify(signature, digest("signature", self._context, data))
+        except (InvalidSignature, ValueError, TypeError):
+            return False
+        return True
+
+
+# -- PeerIDs ------------------------------------------------------------------------------------------------
+
+
+def peer_id(key: Ed25519PublicKey) -> PeerId:
+    """libp2p's PeerID of a public key ("12D3Koo...")."""
+    return PeerId(_base58(MULTIHASH_PREFIX + PUBLIC_PREFIX + key.public_bytes_raw()))
+
+
+@lru_cache(maxsize=4096)
+def public_key(peer: PeerId) -> Ed25519PublicKey:
+    """The public key inside a PeerID; ValueError if it is not the PeerID of an Ed25519 key."""
+    head = MULTIHASH_PREFIX + PUBLIC_PREFIX
+    raw = _unbase58(peer)
+    if len(raw) != len(head) + KEY_SIZE or not raw.startswith(head):
+        raise ValueError("not the PeerID of an Ed25519 key")
+    return Ed25519PublicKey.from_public_bytes(raw[len(head) :])
+
+
+def _base58(raw: bytes) -> str:
+    number = int.from_bytes(raw, "big")
+    letters = []
+    while number:
+        number, remainder = divmod(number, 58)
+        letters.append(BASE58[remainder])
+    zeros = len(raw) - len(raw.lstrip(b"\0"))  # leading zero bytes are invisible to the number
+    return "1" * zeros + "".join(reversed(letters))
+
+
+def _unbase58(text: str) -> bytes:
+    if len(text) > MAX_PEER_ID:
+        raise ValueError("too long for a PeerID")
+    number = 0
+    for letter in text:
+        number = number * 58 + BASE58.index(letter)
+    zeros = len(text) - len(text.lstrip("1"))
+    return bytes(zeros) + number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+# -- the key file -------------------------------------------------------------------------------------------
+
+
+def _encoded(identity: Identity) -> bytes:
+    """What is in the file: libp2p's protobuf PrivateKey."""
+    secret = identity.seed + public_key(identity.peer).public_bytes_raw()
+    return PRIVATE_PREFIX + bytes([len(secret)]) + secret
+
+
+def _load(path: Path) -> Identity:
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise LocalError(
+            f"the key file {path} is open to other users (mode {mode:o}): run `chmod 600 {path}`, "
+            "or delete it and get a new identity if somebody may have read it. Where its file system knows no modes, "
+            "choose another folder"
+        )
+    seed = _seed(path.read_bytes())
+    if seed is None:
+        raise LocalError(f"{path} is not an Ed25519 key in libp2p's form; move it away and a new identity is made")
+    return Identity.of_seed(seed)
+
+
+def _seed(data: bytes) -> bytes | None:
+    """The seed in a protobuf PrivateKey: alone (py-libp2p), or with the public key behind it (go-libp2p)."""
+    body = data[len(PRIVATE_PREFIX) + 1 :]
+    if data[: len(PRIVATE_PREFIX) + 1] != PRIVATE_PREFIX + bytes([len(body) & 0xFF]):
+        return None
+    if len(body) not in (KEY_SIZE, 2 * KEY_SIZE, 3 * KEY_SIZE):
+        return None
+    seed = body[:KEY_SIZE]
+    public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    copies = body[KEY_SIZE:]
+    return seed if copies == public * (len(copies) // KEY_SIZE) else None

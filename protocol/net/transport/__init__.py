@@ -1,0 +1,1 @@
+"""Byte streams to peers as asyncio sees them, and frames on them."""

@@ -1,0 +1,1 @@
+"""One mean of one group: butterfly all-reduce (allreduce.py is the machine). Pure."""

@@ -1,0 +1,1 @@
+"""One decision of one group: Paxos's messages and votes, leaders and their successors. Pure."""

@@ -1,0 +1,1 @@
+"""How those who are ready for a round become a group (matchmaking.py is the machine). Pure."""

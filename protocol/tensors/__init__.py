@@ -1,0 +1,1 @@
+"""Arithmetic on vectors: codecs, weighted means, and the memory that both use."""

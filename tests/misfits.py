@@ -1,0 +1,35 @@
+"""Whether an answer of a node is what the table of operations says: with all keys, or those that a fake has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+
+
+def misfits(hint: Any, value: Any, where: str = "answer", *, needs_all: bool = False) -> Iterator[str]:
+    """What of a value is not as its type says; `needs_all`: a key that is lacking is told, too."""
+    if (is_typeddict(hint) and not isinstance(value, dict)) or (
+        get_origin(hint) is list and not isinstance(value, list)
+    ):
+        yield f"{where} is {value!r}, not {hint}"
+    elif is_typeddict(hint):
+        hints = get_type_hints(hint)
+        for key, each in value.items():
+            if key in hints:
+                yield from misfits(hints[key], each, f"{where}.{key}", needs_all=needs_all)
+            else:
+                yield f"{where}.{key} is unknown"
+        if needs_all:
+            yield from (f"{where}.{key} is lacking" for key in sorted(hint.__required_keys__ - value.keys()))
+    elif isinstance(hint, UnionType):
+        if all(list(misfits(each, value, needs_all=needs_all)) for each in get_args(hint)):
+            yield f"{where} is {value!r}, not {hint}"
+    elif get_origin(hint) in (list, Sequence):
+        for number, each in enumerate(value):
+            yield from misfits(get_args(hint)[0], each, f"{where}[{number}]", needs_all=needs_all)
+    else:
+        kind = get_origin(hint) or hint
+        is_fit = isinstance(value, (int, float) if kind is float else kind) or (kind is NoneType and value is None)
+        if not is_fit:
+            yield f"{where} is {value!r}, not {hint}"

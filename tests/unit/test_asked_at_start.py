@@ -1,0 +1,140 @@
+"""--create and --join say what should be: done once, tried again while it fails, nothing where it is so already."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from shoal.node.api.answers import Answer
+from shoal.node.base.options import NodeSettings
+from shoal.node.manifest.manifest import Manifest, parse_manifest
+from shoal.node.run import asked_at_start
+from shoal.node.run.asked_at_start import AskedAtStart
+from shoal.node.run.introduction import wanted
+from shoal.node.run.runs import Runs
+from shoal.protocol.base.errors import LocalError
+
+TEXT = 'name = "ours"\n'
+RUN = parse_manifest(TEXT).run_id.hex()
+LINK = f"shoal:{RUN}?p=/ip4/192.0.2.7/tcp/4101"
+
+
+class FakeRuns:
+    """Fails a number of times."""
+
+    def __init__(self, failures: int = 0, entered: tuple[str, ...] = ()) -> None:
+        self.failures = failures
+        self.entered = list(entered)
+        self.calls: list[tuple[str, bool]] = []
+        self.answer = asyncio.Event()
+        self.answer.set()
+
+    def has(self, prefix: str) -> bool:
+        return any(run.startswith(prefix) for run in self.entered)
+
+    def has_founded(self, wanted: Manifest) -> bool:
+        return self.has(wanted.run_id.hex())
+
+    async def create(self, manifest_toml: str, train: bool) -> Answer:
+        return await self.join(parse_manifest(manifest_toml).run_id.hex(), train)
+
+    async def join(self, run: str, train: bool) -> Answer:
+        self.calls.append((run, train))
+        if len(self.calls) <= self.failures:
+            raise LocalError("this node knows no other")
+        await self.answer.wait()
+        self.entered.append(wanted(run)[0])
+        return {}
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asked_at_start, "RETRY_FIRST", 0.001)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.mark.asyncio
+async def test_a_run_is_created_once(tmp_path: Path, manifest: Path) -> None:
+    settings, runs = NodeSettings(tmp_path, create=manifest, train=False), FakeRuns()
+    await asyncio.wait_for(AskedAtStart(settings, cast(Runs, runs)).run(), 10)
+    await asyncio.wait_for(AskedAtStart(settings, cast(Runs, runs)).run(), 10)  # the next start
+    assert runs.calls == [(RUN, False)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", ["manifest", "id", "link"])
+async def test_a_run_is_joined_as_soon_as_somebody_knows_it(tmp_path: Path, manifest: Path, way: str) -> None:
+    words = {"manifest": str(manifest), "id": RUN[:8].upper(), "link": LINK}[way]
+    runs = FakeRuns(failures=2)
+    runs.answer.clear()
+    work = AskedAtStart(NodeSettings(tmp_path, join=(words,)), cast(Runs, runs))
+    assert work.obstacle() is None
+    working = asyncio.create_task(work.run())
+    async with asyncio.timeout(10):
+        while not runs.calls:
+            await asyncio.sleep(0)
+        assert work.obstacle() == f"not yet in the run {RUN[:8]}: this node knows no other"
+        while len(runs.calls) < 3:
+            await asyncio.sleep(0)
+        assert work.obstacle() == f"not yet in the run {RUN[:8]}: entering it now", "what was is told for what is"
+        runs.answer.set()
+        await working
+    assert runs.calls == [({"manifest": RUN, "id": RUN[:8].upper(), "link": LINK}[way], True)] * 3
+    assert work.obstacle() is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("where", ["has_founded", "create"])
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "Too many open files"), MemoryError(), RuntimeError("can't start new thread")]
+)
+async def test_what_the_machine_lacks_for_a_while_ends_no_errand(
+    tmp_path: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+) -> None:
+    runs, real, lacking = FakeRuns(), getattr(FakeRuns, where), [error, error]
+
+    def fail_first(*args: object) -> object:
+        if lacking:
+            raise lacking.pop()
+        return real(runs, *args)
+
+    monkeypatch.setattr(runs, where, fail_first)
+    await asyncio.wait_for(AskedAtStart(NodeSettings(tmp_path, create=manifest), cast(Runs, runs)).run(), 10)
+    assert runs.entered == [RUN]
+
+
+@pytest.mark.asyncio
+async def test_a_manifest_that_cannot_be_read_again_is_waited_for(tmp_path: Path, manifest: Path) -> None:
+    runs = FakeRuns()
+    work = AskedAtStart(NodeSettings(tmp_path, create=manifest), cast(Runs, runs))
+    manifest.rename(tmp_path / "away")
+    working = asyncio.create_task(work.run())
+    async with asyncio.timeout(10):
+        while "No such file" not in (work.obstacle() or ""):
+            await asyncio.sleep(0)
+        (tmp_path / "away").rename(manifest)
+        await working
+    assert runs.entered == [RUN]
+
+
+@pytest.mark.asyncio
+async def test_a_run_by_its_link_that_we_are_in_is_not_joined_again(tmp_path: Path) -> None:
+    runs = FakeRuns(entered=(RUN,))
+    await asyncio.wait_for(AskedAtStart(NodeSettings(tmp_path, join=(LINK,)), cast(Runs, runs)).run(), 10)
+    assert runs.calls == []
+
+
+def test_a_bad_manifest_is_said_before_anything_is_done(tmp_path: Path, manifest: Path) -> None:
+    manifest.write_text("nam = 'ours'")
+    with pytest.raises(LocalError, match="nearest known key is 'name'"):
+        AskedAtStart(NodeSettings(tmp_path, create=manifest), cast(Runs, FakeRuns()))

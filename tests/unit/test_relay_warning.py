@@ -1,0 +1,55 @@
+"""A run whose payloads take relays says so, once, and that it is over."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+
+from shoal.node.run.relay_warning import CODE, RelayWarning, words
+from shoal.protocol.base.signing import signed
+from shoal.protocol.rounds.agreement.roster import make_plan, rank
+from tests.simulation.signing import FakeSigner
+from tests.unit.rounds_kit import BASE, PEERS, POLICY, join, plan, roster
+
+LEADER = rank(BASE, 1, PEERS)[0]
+ALONE = {peer: tuple(each for each in PEERS if each != peer) for peer in PEERS}
+ADDRESSES = ("/ip4/192.168.1.2/tcp/4201",)
+JOINS = tuple(join(each.peer, LEADER, apart=ALONE[each.peer]) for each in roster().joins)
+RELAYED = make_plan(signed(dataclasses.replace(roster(), joins=JOINS), FakeSigner(LEADER)), POLICY)
+
+
+def test_nothing_is_said_while_no_payload_takes_a_relay(caplog: pytest.LogCaptureFixture) -> None:
+    detours = RelayWarning("tiny")
+    detours.begun(plan(), ADDRESSES)
+    assert detours.warnings() == []
+    assert caplog.records == []
+
+
+def test_a_warning_stands_while_they_do_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    detours = RelayWarning("tiny")
+    for _ in range(2):
+        detours.begun(RELAYED, ADDRESSES)
+    assert detours.warnings() == [{"code": CODE, "words": words(RELAYED, 4201)}]
+    assert "payloads of 3 of 3 members take relays" in words(RELAYED, 4201)
+    assert "forward TCP 4201 and 4202 to this machine" in words(RELAYED, 4201)
+    assert [each.code for each in caplog.records] == [CODE]  # type: ignore[attr-defined]
+    for _ in range(2):
+        detours.begun(plan(), ADDRESSES)
+    assert detours.warnings() == []
+    assert "no payload takes a relay any more" in caplog.records[-1].message
+    assert len(caplog.records) == 2
+
+
+def test_an_exchange_by_a_relay_is_warned_of_until_one_takes_another_way(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    detours = RelayWarning("tiny")
+    for path in ("direct", "relayed", "relayed", "direct"):
+        detours.met(path, ADDRESSES)
+    warned, over = caplog.records
+    assert "the exchange of this round is slow" in warned.message
+    assert "forward TCP 4201 and 4202" in warned.message
+    assert "no payload takes a relay any more" in over.message
+    assert detours.warnings() == []
