@@ -511,9 +511,9 @@ class Up:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[UpOptions] = []
-        stub = ModuleType("shoal.node.client.up")
+        stub = ModuleType("shoal.node.client.up.orchestrate")
         stub.main = self  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "shoal.node.client.up", stub)
+        monkeypatch.setitem(sys.modules, "shoal.node.client.up.orchestrate", stub)
 
     def __call__(self, options: UpOptions) -> int:
         self.seen.append(options)

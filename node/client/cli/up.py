@@ -107,7 +107,7 @@ def up(
         devices=tuple(device or [AUTO]),
         weights=tuple(weights or ()),
     )
-    from shoal.node.client.up import main
+    from shoal.node.client.up.orchestrate import main
 
     raise typer.Exit(main(options))
 

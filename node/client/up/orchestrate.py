@@ -26,8 +26,8 @@ from shoal.node.base.pools import DISK
 from shoal.node.base.refusals import reason
 from shoal.node.base.signals import on_ending
 from shoal.node.client.report.page import make_report
-from shoal.node.client.up.baseline_run import train_references
 from shoal.node.client.up.display import LineDisplay, console_on, make_display
+from shoal.node.client.up.measuring import Replicas, measure, train_references
 from shoal.node.client.up.peers import LocalPeer
 from shoal.node.client.up.plan import (
     Plan,
@@ -39,11 +39,9 @@ from shoal.node.client.up.plan import (
     to_toml,
 )
 from shoal.node.client.up.processes import Children, Jobs
-from shoal.node.client.up.records import Metrics
-from shoal.node.client.up.replica_end import Replicas, measure
 from shoal.node.client.up.resume import Resumption, choose, survey
 from shoal.node.client.up.stage import play
-from shoal.node.client.up.swarm import Swarm, Unread
+from shoal.node.client.up.swarm import Metrics, Swarm, Unread
 from shoal.node.client.up.verdict import Finding, Outcome, PeerEnd, as_json, in_words, problems
 from shoal.protocol.base.errors import LocalError, ShoalError
 
@@ -243,27 +241,3 @@ async def _resume(folder: Path, jobs: Jobs, swarm: Swarm) -> Resumption:
     text = f"{len(resumed.checkpoints)} of {len(resumed.peers)} peers go on from round {resumed.round}"
     swarm.note("resumed", text, round=resumed.round, run=resumed.about.run)
     return resumed
-
-
-# -- the report --------------------------------------------------------------------------------------------
-
-
-POLL = 0.1
-WITHIN = 120.0  # seconds; the first time on a machine, the plotting library looks at all its fonts
-
-
-async def leave_report(out: Path, children: Children, say: Callable[[str], None]) -> None:
-    """Make the report, and say where it is; the play's verdict does not depend on it."""
-    log = out / "logs" / "report.log"
-    child = children.start([sys.executable, "-P", "-m", "shoal.node", "report", str(out)], log)
-    try:
-        async with asyncio.timeout(WITHIN):
-            while child.code() is None:
-                await asyncio.sleep(POLL)
-    except TimeoutError:
-        child.kill()
-    if child.code() == 0:
-        say(f"The report: {out / 'report.html'}")
-    else:
-        say(f"No report could be made; {log} says why.")
-    say(f"Logs, metrics and states: {out}")

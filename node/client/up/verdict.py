@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shoal.node.client.report.ledger import Ledger
-from shoal.node.client.up.baseline_run import References
+from shoal.node.client.up.measuring import References, Replicas
 from shoal.node.client.up.plan import Plan
-from shoal.node.client.up.replica_end import Replicas
 
 Outcome = Literal["finished", "killed", "joined"]
 
