@@ -1,8 +1,8 @@
-"""What the person sees while the swarm runs: a live table in a terminal, plain lines anywhere else.
+"""What is shown while the swarm runs: a live table in a terminal, plain lines anywhere else.
 
-The table has one row per peer; what happens (a round committed, a peer killed) scrolls by above it. Without a terminal
-only those lines are printed. With `--json` all of it goes to stderr, so that stdout holds the object alone.
-What is printed here waits for nobody who takes it (lines.py).
+The table has one row per peer; events (a round committed, a peer killed) scroll by above it. Without a terminal only
+those lines are printed. With `--json` all of it goes to stderr, so that stdout holds the object alone.
+Printing never blocks, even if nobody reads the output (lines.py).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from rich.text import Text
 from shoal.node.base.lines import LineStream
 from shoal.node.client.up.peers import LocalPeer
 
-REDRAWN = 0.25  # seconds between two pictures of the table, at least
+REDRAW_INTERVAL = 0.25  # seconds, at least
 COLUMNS = ("peer", "state", "round", "phase", "step", "loss", "tokens/s", "sent", "received", "digest")
 
 
 class Display(Protocol):
-    """Where progress goes."""
+    """Shows the progress of a play."""
 
     def say(self, text: str) -> None:
-        """Something happened."""
+        """Print an event."""
 
     def show(self, peers: Sequence[LocalPeer]) -> None:
-        """The peers as they are now."""
+        """Show the peers as they are now."""
 
     def __enter__(self) -> Display: ...
 
@@ -41,7 +41,7 @@ class Display(Protocol):
 
 
 def console_on(stream: LineStream) -> Console:
-    """What lays out the lines of a stream."""
+    """A rich console that writes to `stream`."""
     return Console(file=cast("TextIO", stream))
 
 
@@ -57,7 +57,7 @@ class LineDisplay:
         self._console = console
 
     def say(self, text: str) -> None:
-        """Print the line at once, whole, as it is."""
+        """Print the line unchanged, without wrapping or markup."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, peers: Sequence[LocalPeer]) -> None:
@@ -81,9 +81,9 @@ class TableDisplay(LineDisplay):
         self._drawn_at = 0.0
 
     def show(self, peers: Sequence[LocalPeer]) -> None:
-        """Redraw the table, unless that was just done or the terminal has not taken the last picture yet."""
+        """Redraw the table, unless it was just redrawn, or the terminal has not read the last output yet."""
         now = time.monotonic()
-        is_due = now - self._drawn_at >= REDRAWN and not getattr(self._console.file, "is_behind", False)
+        is_due = now - self._drawn_at >= REDRAW_INTERVAL and not getattr(self._console.file, "is_behind", False)
         self._drawn_at = now if is_due else self._drawn_at
         self._live.update(peer_table(peers), refresh=is_due)
 

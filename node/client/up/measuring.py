@@ -36,20 +36,20 @@ class References:
     joined: float
 
     def gap_recovered(self, swarm: float) -> float | None:
-        """How far from alone to joined the swarm has come; None where joined is no better than alone."""
+        """The swarm's share of the distance from `alone` to `joined`; None if `joined` is no better than `alone`."""
         from shoal.node.training.trainer.baseline import gap_recovered
 
         return gap_recovered(self.alone, swarm, self.joined) if self.joined < self.alone else None
 
 
 class Note(Protocol):
-    """Where it is noted how a training came out."""
+    """Notes an event in metrics.jsonl, and shows its text (`Swarm.note`)."""
 
     def __call__(self, event: str, text: str, **fields: Any) -> None: ...
 
 
 async def train_references(plan: Plan, jobs: Jobs, note: Note) -> References:
-    """Train every reference, noting how each came out as soon as it is known."""
+    """Train every reference; each one's result is noted as soon as it is known."""
     from shoal.node.training.trainer.baseline import best, references  # brings torch
 
     wanted = references(plan.manifest, len(plan.peers), plan.rounds, plan.data)
@@ -94,21 +94,21 @@ MERGED = "merged.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Validation losses."""
+    """Validation losses of the replicas."""
 
-    each: tuple[float, ...]  # of the replicas
-    merged: float  # of their mean
-    file: str = MERGED  # where that is
-    agreed: float | None = None  # of the state that all agree on, if they do
+    each: tuple[float, ...]
+    merged: float  # of the replicas' mean
+    file: str = MERGED  # with that mean
+    agreed: float | None = None  # of the agreed state, if there is one
 
     @property
     def mean(self) -> float:
-        """Of the replicas' losses."""
+        """The mean of the replicas' losses."""
         return sum(self.each) / len(self.each)
 
     @property
     def spread(self) -> float:
-        """From the best replica to the worst."""
+        """The difference between the worst replica's loss and the best one's."""
         return max(self.each) - min(self.each)
 
     def as_json(self) -> dict[str, Any]:
@@ -127,9 +127,10 @@ class Replicas:
 
 
 async def measure(plan: Plan, jobs: Jobs, device: str, files: Sequence[Path]) -> tuple[Answer, Replicas]:
-    """What the replicas in these files are worth, and their mean, which is written to the folder of the play.
+    """Write the mean of the replicas in these files to the play's folder, and measure it and each of them.
 
-    Each lies in the folder of its peer. The other answer is that of `validate` for the mean. LocalError for no files.
+    Each file lies in its peer's folder. Returns the answer of `validate` for the mean, and all losses. LocalError if
+    there are no files.
     """
     if not files:
         raise LocalError("no peer is left at the end, so there is no replica to measure; see the logs")
