@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from shoal.node.base.options import UpOptions
-from shoal.node.client.report.ledger import Ledger
+from shoal.node.client.report.story import Ledger
 from shoal.node.client.up.display import LineDisplay, cells, human_bytes, make_display, peer_table
 from shoal.node.client.up.measuring import References, Replicas
 from shoal.node.client.up.peers import LocalPeer

@@ -7,12 +7,12 @@ edge, and the figures tell when it was. Where a terminal knows no block characte
 from __future__ import annotations
 
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterable
 
 from shoal.node.api.answers import Answer, Timeline
 from shoal.node.api.present import clean, colour, is_terminal, size
+from shoal.node.client.cli.flags import can_print
 
 # -- in words ----------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ FIGURES = "{:>8} {:>8} {:>6} {:>10}  "
 def show_round(timeline: Timeline) -> None:
     """Print the round."""
     width = shutil.get_terminal_size((WIDE, 24)).columns if is_terminal() else WIDE
-    for number, line in enumerate(lines(timeline, width, blocks=_knows_blocks())):
+    for number, line in enumerate(lines(timeline, width, blocks=can_print("█"))):
         print(colour(line, "bold") if number == 0 else line)
 
 
@@ -249,10 +249,3 @@ def _happening(row: tuple[float, float, str]) -> str:
     until = f" - {last:.3f}" if last - first >= 0.001 else ""
     return f"{first:>8.3f}{until:<10} {clean(words)}"
 
-
-def _knows_blocks() -> bool:
-    try:
-        "█".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

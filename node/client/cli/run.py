@@ -6,6 +6,9 @@ started in the background, also for who creates a run; if nothing comes of it al
 
 from __future__ import annotations
 
+import io
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.node.base.text import printable
-from shoal.node.client.cli.flags import Json, NoTrain, this_node
+from shoal.node.client.cli.flags import Json, NoTrain, can_print, this_node
 from shoal.node.client.cli.node import node_at_hand
 from shoal.protocol.base.errors import LocalError
 
@@ -84,7 +87,7 @@ def link(run: Run, qr: Qr = None, as_json: Json = False) -> None:
         _show_link(answer, qr)
     else:
         print(answer["link"])
-        _draw(answer, qr)
+        show_qr(answer["link"], qr)
     if (untold := answer.get("untold")) and not as_json:
         words = "no room for these addresses of this node; whoever can reach no other one needs --bootstrap with one"
         print(f"the link has {words}: {', '.join(map(present.clean, untold))}", file=sys.stderr)
@@ -219,15 +222,9 @@ def _confirmed() -> bool:
 
 
 def _show_link(answer: RunLink, qr: bool | None) -> None:
-    """As it is typed on another machine: in quotes, because a shell would take & and ? for its own."""
+    """Print the command for another machine, with the link in quotes, as & and ? mean something to a shell."""
     print(f"shoal run join '{answer['link']}'")
-    _draw(answer, qr)
-
-
-def _draw(answer: RunLink, qr: bool | None) -> None:
-    from shoal.node.client.cli.qr import show
-
-    show(answer["link"], qr)
+    show_qr(answer["link"], qr)
 
 
 def _say(answer: Answer, sentence: str, as_json: bool) -> None:
@@ -248,3 +245,36 @@ def _read_manifest(path: Path) -> str:
     from shoal.node.manifest.toml import with_config
 
     return with_config(read_text(path, "the manifest", MAX_MANIFEST), path.parent)
+
+
+# -- a link as a QR code ------------------------------------------------------------------------------------
+
+
+QUIET = 2  # modules of light border: half of what the standard demands, and enough for a screen
+LIGHT_ON_DARK, PLAIN = "\x1b[97;40m", "\x1b[0m"  # scanners want dark modules on light ground, whatever the terminal's
+
+
+def show_qr(text: str, wanted: bool | None) -> None:
+    """Print `text` as a QR code if it is wanted; with None if stdout is a terminal that is wide enough for it.
+
+    Nothing is printed if stdout cannot encode block characters.
+    """
+    terminal = sys.stdout.isatty()
+    if wanted is False or (wanted is None and not terminal) or not can_print("█▀▄"):
+        return
+    lines = qr_code(text)
+    if wanted is None and len(lines[0]) > shutil.get_terminal_size().columns:
+        return
+    coloured = terminal and not os.environ.get("NO_COLOR")
+    print()
+    for line in lines:
+        print(f"{LIGHT_ON_DARK}{line}{PLAIN}" if coloured else line)
+
+
+def qr_code(text: str) -> list[str]:
+    """The lines of the code, two modules in one character; a full block is light."""
+    import segno
+
+    out = io.StringIO()
+    segno.make(text, error="l", micro=False).terminal(out, border=QUIET, compact=True)
+    return out.getvalue().splitlines()

@@ -186,9 +186,9 @@ def _is_of_pictures(source: str, context: typer.Context) -> bool:
     from shoal.node.inference.ensemble.table import is_of_pictures
 
     if is_of_pictures(Path(source)):
-        refuse(context, OF_TEXT, f"for text, and not for the folder {source}, whose experts paint")
+        refuse(context, OF_TEXT, f"is for text, and not for the folder {source}, whose experts paint")
         return True
-    refuse(context, OF_PICTURES, f"for experts on pictures, and {source} is no folder of such")
+    refuse(context, OF_PICTURES, f"is for experts on pictures, and {source} is no folder of such")
     return False
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from shoal.node.base.options import AUTO, UP_CHECKPOINT_EVERY
-from shoal.node.client.cli.flags import Json
+from shoal.node.client.cli.flags import Json, refuse
 
 KILL_AT = 4
 JOIN_AT = 6
@@ -90,7 +90,7 @@ def up(
     from shoal.node.base.options import UpOptions
 
     if resume is not None:
-        _refuse_what_is_settled(context)
+        refuse(context, SETTLED, "with --resume: the peers and the manifest are those of the earlier play")
     options = UpOptions(
         peers=peers,
         rounds=rounds,
@@ -110,16 +110,6 @@ def up(
     from shoal.node.client.up.orchestrate import main
 
     raise typer.Exit(main(options))
-
-
-def _refuse_what_is_settled(context: typer.Context) -> None:
-    from shoal.node.base.options import UsageError
-
-    for name in SETTLED:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} with --resume: the peers and the manifest are those of the earlier play")
 
 
 def _round(flag: str, given: str | None, usual: int, *, fits: bool) -> int | None:

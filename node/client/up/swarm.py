@@ -18,7 +18,7 @@ from typing import Any
 from shoal.node.api.answers import Answer
 from shoal.node.base.lines import LineWriter
 from shoal.node.base.pools import NOTES
-from shoal.node.client.report.ledger import Ledger, is_replica
+from shoal.node.client.report.story import Ledger, is_replica
 from shoal.node.client.up.display import Display
 from shoal.node.client.up.peers import LocalPeer
 from shoal.node.run.replica_words import why_lapsed

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shoal.node.client.report.ledger import Ledger
+from shoal.node.client.report.story import Ledger
 from shoal.node.client.up.measuring import References, Replicas
 from shoal.node.client.up.plan import Plan
 
