@@ -645,7 +645,7 @@ def test_ctrl_c_while_it_starts_leaves_no_node(shoal: Shoal, background: Home, m
     def interrupted(*_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(launch, "_introduce", interrupted)
+    monkeypatch.setattr(launch, "_description", interrupted)
     assert shoal("node", "start", "--admin-port", "0")[0] == Exit.INTERRUPTED
     assert background.holder() is None
 

@@ -1,4 +1,4 @@
-"""`shoal up`: a local swarm of real nodes, with one death and one newcomer, to see it all work; and its report."""
+"""`shoal up`, a local swarm of real nodes with one death and one newcomer, to see everything work, and its report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shoal.node.client.cli.flags import Json, refuse
 
 KILL_AT = 4
 JOIN_AT = 6
-SETTLED = ("peers", "kill_at", "join_at", "manifest", "seed")  # by the earlier play, when one is gone on with
+SETTLED = ("peers", "kill_at", "join_at", "manifest", "seed")  # not with --resume: the earlier play has decided them
 
 
 def up(
@@ -113,7 +113,7 @@ def up(
 
 
 def _round(flag: str, given: str | None, usual: int, *, fits: bool) -> int | None:
-    """The round of a fault: as given, or the usual one; if that does not fit this swarm, none, said aloud."""
+    """The round of a fault: as given, or `usual`; none, with a message, if that does not fit this swarm."""
     from shoal.node.base.options import UsageError
 
     if given is None:

@@ -24,7 +24,7 @@ from shoal.node.api.answers import Answer
 from shoal.node.api.client import Client
 from shoal.node.api.faults import find_run
 from shoal.node.base.home import find_home
-from shoal.node.client.cli.node import node_at_hand
+from shoal.node.client.cli.node import ensure_node
 from shoal.node.manifest.custom import CustomSpec
 from shoal.protocol.base.errors import LocalError
 
@@ -51,7 +51,7 @@ def join(link: str) -> Run:
     """
     if not isinstance(link, str):
         raise LocalError(f"`join` takes a run's link, id or name, and not {link!r}: `create` founds a run")
-    with node_at_hand() as client:
+    with ensure_node() as client:
         run = _run_here(client, link)
         if run is None:
             preview = client.preview_run(link)
@@ -207,7 +207,7 @@ class Run:
         """A session that has not started, in the run, which is founded or entered if need be."""
         from shoal.node.client.script.session import attach
 
-        with node_at_hand() as client:
+        with ensure_node() as client:
             self.id = self.id or self._found(client, own)
             self._enter(client, own)
             socket = _wait_until_open(client, self.id)
