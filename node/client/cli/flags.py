@@ -1,8 +1,9 @@
-"""What several commands share: flags, the client of the node, and what the terminal can show."""
+"""What several commands share: flags, the client of the node, its paths, and what stdout can show."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,6 +34,11 @@ def this_node() -> Client:
     from shoal.node.base.home import find_home
 
     return Client(find_home())
+
+
+def absolute(path: Path | str | None) -> str:
+    """The path for the node, whose current folder may be another one; empty for None."""
+    return str(Path(path).absolute()) if path is not None else ""
 
 
 def can_print(text: str) -> bool:

@@ -13,7 +13,7 @@ import typer
 from shoal.node.base import options
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.base.text import printable
-from shoal.node.client.cli.flags import NoTrain
+from shoal.node.client.cli.flags import NoTrain, absolute
 
 if TYPE_CHECKING:
     from shoal.node.api.client import Client
@@ -172,7 +172,7 @@ def node_settings(given: Mapping[str, Any]) -> options.NodeSettings:
     from shoal.node.base.home import find_home
     from shoal.node.base.quantities import parse_rate, parse_volume
 
-    weights = tuple(_absolute(path) for path in given["weights"])
+    weights = tuple(absolute(path) for path in given["weights"])
     return options.NodeSettings(
         home=find_home().root,
         port=given["port"],
@@ -185,7 +185,7 @@ def node_settings(given: Mapping[str, Any]) -> options.NodeSettings:
         threads=options.default_threads() if given["threads"] is None else given["threads"],
         device=given["device"],
         trainer=TrainerOptions(given["micro_batch"], given["recompute"], given["compiled"], weights),
-        data=tuple(Path(_absolute(path)) for path in given["data"]),
+        data=tuple(Path(absolute(path)) for path in given["data"]),
         data_limit=given["data_limit"],
         share_data=not given["no_share_data"],
         max_up=parse_rate("--max-up", given["max_up"]),
@@ -193,15 +193,10 @@ def node_settings(given: Mapping[str, Any]) -> options.NodeSettings:
         max_per_day=parse_volume("--max-per-day", given["max_per_day"]),
         checkpoint_every=given["checkpoint_every"],
         checkpoint_keep=given["checkpoint_keep"],
-        create=Path(_absolute(given["create"])) if given["create"] else None,
-        join=tuple(run if options.names_a_run(run) else _absolute(run) for run in given["join"]),
+        create=Path(absolute(given["create"])) if given["create"] else None,
+        join=tuple(run if options.names_a_run(run) else absolute(run) for run in given["join"]),
         train=not given["no_train"],
     )
-
-
-def _absolute(path: str) -> str:
-    """The path for the node, whose current folder may be another one."""
-    return str(Path(path).absolute())
 
 
 def settings_of_environment() -> options.NodeSettings:

@@ -1,7 +1,7 @@
 """Commands about runs: create, join, leave and show them.
 
-`join` shows what a run is and asks the user, so a program has to give --yes. `create`, `preview` and `join` start a node
-in the background if none runs; it is stopped again if they fail, and after a preview.
+`join` shows what a run is and asks the user, so a program has to give --yes. `create`, `preview` and `join` start a
+node in the background if none runs; it is stopped again if they fail, and after a preview.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.node.base.text import printable
-from shoal.node.client.cli.flags import Json, NoTrain, can_print, this_node
+from shoal.node.client.cli.flags import Json, NoTrain, absolute, can_print, this_node
 from shoal.node.client.cli.node import ensure_node
 from shoal.protocol.base.errors import LocalError
 
@@ -65,7 +65,7 @@ def create(
 
     text = _read_manifest(manifest)
     with ensure_node() as client:
-        answer = client.create_run(text, not no_train, [_absolute(each) for each in checkpoints or ()])
+        answer = client.create_run(text, not no_train, [absolute(each) for each in checkpoints or ()])
     if as_json:
         present.show_json(answer)
         return
@@ -116,7 +116,7 @@ def join(
     """Show what a run is, ask, and join it; without a node, one is started in the background."""
     link = _checked_link(run)
     _check_can_ask(yes, as_json)
-    answer = _join(link, not no_train, _absolute(checkpoint), yes, as_json)
+    answer = _join(link, not no_train, absolute(checkpoint), yes, as_json)
     _say(answer, f"joined run {answer['name']} ({answer['run'][:8]}); `shoal status` says how it goes", as_json)
 
 
@@ -233,11 +233,6 @@ def _say(answer: Answer, sentence: str, as_json: bool) -> None:
     from shoal.node.api import present
 
     present.show_json(answer) if as_json else print(sentence)
-
-
-def _absolute(path: Path | None) -> str:
-    """The path for the node, whose current folder may be another one; empty for None."""
-    return str(path.absolute()) if path is not None else ""
 
 
 def _read_manifest(path: Path) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Protocol, TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -24,34 +24,18 @@ REDRAW_INTERVAL = 0.25  # seconds, at least
 COLUMNS = ("peer", "state", "round", "phase", "step", "loss", "tokens/s", "sent", "received", "digest")
 
 
-class Display(Protocol):
-    """Shows the progress of a play."""
-
-    def say(self, text: str) -> None:
-        """Print an event."""
-
-    def show(self, peers: Sequence[LocalPeer]) -> None:
-        """Show the peers as they are now."""
-
-    def __enter__(self) -> Display: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
 def console_on(stream: LineStream) -> Console:
     """A rich console that writes to `stream`."""
     return Console(file=cast("TextIO", stream))
 
 
-def make_display(console: Console) -> Display:
-    """The display that suits where `console` writes."""
+def make_display(console: Console) -> LineDisplay:
+    """A table if `console` writes to a terminal, otherwise lines."""
     return TableDisplay(console) if console.is_terminal and not console.is_dumb_terminal else LineDisplay(console)
 
 
 class LineDisplay:
-    """One line per event."""
+    """Shows the progress of a play: one line per event."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -61,7 +45,7 @@ class LineDisplay:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, peers: Sequence[LocalPeer]) -> None:
-        """Nothing: the lines tell enough."""
+        """Show the peers as they are now; here nothing, as the lines tell enough."""
 
     def __enter__(self) -> LineDisplay:
         return self
@@ -73,7 +57,7 @@ class LineDisplay:
 
 
 class TableDisplay(LineDisplay):
-    """The table, kept up to date below the lines."""
+    """Also shows a table of all peers below the lines."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)

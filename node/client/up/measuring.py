@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.node.api.answers import Answer
 from shoal.node.client.up.plan import Plan
@@ -42,14 +42,8 @@ class References:
         return gap_recovered(self.alone, swarm, self.joined) if self.joined < self.alone else None
 
 
-class Note(Protocol):
-    """Notes an event in metrics.jsonl, and shows its text (`Swarm.note`)."""
-
-    def __call__(self, event: str, text: str, **fields: Any) -> None: ...
-
-
-async def train_references(plan: Plan, jobs: Jobs, note: Note) -> References:
-    """Train every reference; each one's result is noted as soon as it is known."""
+async def train_references(plan: Plan, jobs: Jobs, note: Callable[..., None]) -> References:
+    """Train every reference; `note` (`Swarm.note`) gets each one's result as soon as it is known."""
     from shoal.node.training.trainer.baseline import best, references  # brings torch
 
     wanted = references(plan.manifest, len(plan.peers), plan.rounds, plan.data)

@@ -53,9 +53,9 @@ async def save_states(plan: Plan, swarm: Swarm) -> tuple[PeerEnd, ...]:
 
     Where workers' weights differ from the agreed state, these are written, too.
     """
-    saved = await asyncio.gather(*(_save(peer, swarm.run) for peer in swarm.live))
+    saved = await asyncio.gather(*(_save(peer, swarm.run, peer.state_file) for peer in swarm.live))
     if plan.manifest.method.has_own_weights:
-        await asyncio.gather(*(_save_own(peer, swarm.run) for peer in swarm.live))
+        await asyncio.gather(*(_save(peer, swarm.run, peer.own_file, own=True) for peer in swarm.live))
     answers = dict(zip([peer.name for peer in swarm.live], saved, strict=True))
     return tuple(_end(peer, plan, swarm, answers.get(peer.name)) for peer in swarm.peers)
 
@@ -101,12 +101,8 @@ async def _measure(plan: Plan, jobs: Jobs, device: str, saved: list[LocalPeer]) 
     return agreed, replace(replicas, agreed=agreed["loss"])
 
 
-async def _save(peer: LocalPeer, run: str) -> Answer:
-    return await peer.ask(lambda client: client.save_state(run, str(peer.state_file)))
-
-
-async def _save_own(peer: LocalPeer, run: str) -> Answer:
-    return await peer.ask(lambda client: client.save_state(run, str(peer.own_file), own=True))
+async def _save(peer: LocalPeer, run: str, file: Path, own: bool = False) -> Answer:
+    return await peer.ask(lambda client: client.save_state(run, str(file), own=own))
 
 
 def _end(peer: LocalPeer, plan: Plan, swarm: Swarm, saved: Answer | None) -> PeerEnd:

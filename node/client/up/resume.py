@@ -53,7 +53,7 @@ class Resumption:
 
 
 def survey(folder: Path) -> dict[str, list[FoundCheckpoint]]:
-    """The peers of an earlier play, with their checkpoints, unread; UsageError if `folder` is not that of a play."""
+    """The peers of an earlier play with the checkpoints found there, unverified; UsageError for another folder."""
     names = (path.name for path in (folder / "peers").glob("peer-*"))
     peers = sorted((name for name in names if _home(folder, name).identity_key.is_file()), key=_number)
     if not peers:

@@ -19,7 +19,7 @@ from shoal.node.api.answers import Answer
 from shoal.node.base.lines import LineWriter
 from shoal.node.base.pools import NOTES
 from shoal.node.client.report.story import Ledger, is_replica
-from shoal.node.client.up.display import Display
+from shoal.node.client.up.display import LineDisplay
 from shoal.node.client.up.peers import LocalPeer
 from shoal.node.run.replica_words import why_lapsed
 from shoal.protocol.base.errors import LocalError, ShoalError
@@ -95,7 +95,7 @@ class Swarm:
     `is_unread` tells whether the reader of the output has closed it.
     """
 
-    def __init__(self, metrics: Metrics, display: Display, is_unread: Callable[[], bool]) -> None:
+    def __init__(self, metrics: Metrics, display: LineDisplay, is_unread: Callable[[], bool]) -> None:
         self.peers: list[LocalPeer] = []
         self.ledger = Ledger()
         self.run = ""
