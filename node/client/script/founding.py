@@ -12,8 +12,8 @@ from shoal.node.api.client import Client
 from shoal.node.base.explain import explain
 from shoal.node.base.home import Home
 from shoal.node.client.script.module import OwnModule
-from shoal.node.client.up.plan import to_toml
 from shoal.node.manifest.manifest import MAX_MANIFEST, Manifest
+from shoal.node.manifest.toml import dump
 from shoal.node.run.facts import first_base
 from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.lineage import going_on
@@ -58,7 +58,7 @@ def found(client: Client, home: Home, own: OwnModule, tables: Mapping[str, Any])
     folder = home.make_run_folder(manifest.run_id.hex()) / ORIGIN
     path = write_checkpoint(folder, about, state.current, None)
     try:
-        return str(client.create_run(to_toml(manifest), True, [str(path)])["run"])
+        return str(client.create_run(dump(manifest.model_dump(mode="json")), True, [str(path)])["run"])
     except LocalError:  # the node has refused; after a TransportError it may have founded the run, and needs the folder
         shutil.rmtree(folder.parent, ignore_errors=True)
         raise
