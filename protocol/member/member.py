@@ -27,8 +27,8 @@ from shoal.protocol.member.parting import Parted, Parting
 from shoal.protocol.member.presence import MEMBERSHIP_MESSAGES, Presence
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.messages import transfer as sync
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.rounds import ROUND_MESSAGES, Commit, VoteRecord
-from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.rounds.agreement.history import History
 from shoal.protocol.rounds.agreement.roster import Base, Offer, Policy
 from shoal.protocol.rounds.allreduce.reducer import Contribute, Reducer

@@ -33,8 +33,18 @@ from shoal.protocol.membership.probe import Prober
 from shoal.protocol.membership.suspicion import Suspicions
 from shoal.protocol.membership.vetting import MAX_ADDRESSES, Spoken, vet
 from shoal.protocol.membership.view import MembershipView
-from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, News, Ping, PingFor, Summary
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import (
+    Ack,
+    AckFor,
+    Claim,
+    Entry,
+    Gossip,
+    News,
+    Ping,
+    PingFor,
+    RunStatus,
+    Summary,
+)
 
 REVIVE_EVERY, REVIVE_MOST, REVIVE_COUNT = 5.0, 60.0, 3  # calls to the dead: pause, longest pause, at once
 LATE, LATE_GRACE = 0.25, 0.3  # a judgement that comes later than this waits for what we have not read yet

@@ -7,8 +7,7 @@ from typing import Protocol
 
 from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.membership.members import PRESENT, MemberTable, State
-from shoal.protocol.messages.membership import Entry
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import Entry, RunStatus
 
 
 def view_digest(peers: Iterable[PeerId]) -> Digest:

@@ -9,33 +9,27 @@ is about (node/ipc, node/handout, node/experts). A tag is never reused; one that
 from shoal.protocol.messages import (
     bulk,
     data,
-    decision,
     dht,
     directory,
     doctor,
     experts,
     membership,
     node,
-    payloads,
     replicas,
     rounds,
-    status,
     transfer,
 )
 
 __all__ = [
     "bulk",
     "data",
-    "decision",
     "dht",
     "directory",
     "doctor",
     "experts",
     "membership",
     "node",
-    "payloads",
     "replicas",
     "rounds",
-    "status",
     "transfer",
 ]

@@ -1,4 +1,4 @@
-"""What the members of a round say to each other: matchmaking, all-reduce, commit.
+"""What the members of a round say to each other: matchmaking, all-reduce, commit; and what is kept of its decision.
 
 Every message names its round and part; a `part` is one chain of rounds (a fragment of the model, or the whole).
 JOIN, ROSTER, PREPARED and LEAVE are signed, because third parties are shown them.
@@ -8,33 +8,108 @@ from __future__ import annotations
 
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import Message, Payload, message, value
-from shoal.protocol.messages.decision import (
-    Ballot as Ballot,
-)
-from shoal.protocol.messages.decision import (
-    Certificate as Certificate,
-)
-from shoal.protocol.messages.decision import (
-    ChunkRef as ChunkRef,
-)
-from shoal.protocol.messages.decision import (
-    Leave as Leave,
-)
-from shoal.protocol.messages.decision import (
-    PreparedValue as PreparedValue,
-)
-from shoal.protocol.messages.decision import (
-    Proposal as Proposal,
-)
-from shoal.protocol.messages.decision import (
-    Vote as Vote,
-)
-from shoal.protocol.messages.decision import (
-    VoteRecord as VoteRecord,
-)
-from shoal.protocol.messages.payloads import Busy as Busy
-from shoal.protocol.messages.payloads import Fetch as Fetch
-from shoal.protocol.messages.payloads import Fetched as Fetched
+
+# -- what a decision is made of: values that travel inside messages, and what is kept of votes ----------------
+
+
+@value
+class Ballot:
+    """A leader's claim to propose: totally ordered by (attempt, counter, leader), used for one proposal only."""
+
+    attempt: int
+    counter: int
+    leader: PeerId
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        return (self.attempt, self.counter, self.leader)
+
+
+@value
+class ChunkRef:
+    """One chunk of a result: the hash of its bytes, and who is in it (bit i: member i of the roster)."""
+
+    hash: Digest
+    mask: bytes
+
+
+@value
+class Proposal:
+    """What a round agrees on. Its digest is what PREPARED signs; `result` stands for the ordered ChunkRefs."""
+
+    round: int
+    part: int
+    attempt: int  # whose roster it was made with
+    base_history: Digest
+    base_root: Digest
+    result: Digest
+    members: tuple[PeerId, ...]  # that roster, in order
+    weights: tuple[int, ...]
+    voters: tuple[PeerId, ...]  # of `members`, the old voters first: who votes on the next round
+    samples: int  # tokens of the members that are counted in every chunk
+
+
+@value
+class PreparedValue:
+    """A proposal that a member has voted for, under which ballot, and the chunks it stands for."""
+
+    ballot: Ballot
+    proposal: Proposal
+    chunks: tuple[ChunkRef, ...]
+
+
+@message(38)
+class Leave(Message):
+    """The author votes no more; its last vote travels with it, like the answer to a poll."""
+
+    round: int
+    part: int
+    peer: PeerId
+    promised: Ballot
+    prepared: PreparedValue | None
+    signature: bytes
+
+
+@value
+class Vote:
+    """One PREPARED, as a certificate keeps it."""
+
+    peer: PeerId
+    signature: bytes
+
+
+@value
+class Certificate:
+    """Proof that a round committed: PREPARED from quorums of the previous voters and of the new ones."""
+
+    ballot: Ballot
+    proposal: Proposal
+    votes: tuple[Vote, ...]
+    leaves: tuple[Leave, ...]
+
+
+@message(91)
+class VoteRecord(Message):
+    """What a vote depends on, as it is on disk before the vote leaves. Never sent."""
+
+    round: int
+    part: int
+    attempt: int  # the last one joined
+    promised: Ballot
+    prepared: PreparedValue | None
+    left: int  # the last round that its author has signed off from; 0: none
+
+
+@message(92)
+class Resting(Message):
+    """What follows is of a run at rest, beside the state after `round` (see rest.py). Never sent."""
+
+    round: int
+    part: int
+    root: Digest
+
+
+# -- matchmaking, all-reduce, commit --------------------------------------------------------------------------
 
 
 @message(20)
@@ -243,6 +318,44 @@ class CatchUp(Message):
 
     round: int
     part: int
+
+
+# -- bytes of rounds, asked for by hash, and how far a member is with sending: runs of replicas use these, too --
+
+
+@message(30)
+class Fetch(Message):
+    """Send me the chunk of this hash."""
+
+    round: int
+    part: int
+    chunk: int
+    hash: Digest
+
+
+@message(31)
+class Fetched(Message):
+    """A chunk's bytes, asked for by hash."""
+
+    bulk = True
+    round: int
+    part: int
+    chunk: int
+    mask: bytes
+    payload: Payload
+
+
+@message(42)
+class Busy(Message):
+    """The answer to somebody who has waited: `I am at work`, and how far I have come."""
+
+    round: int
+    part: int
+    attempt: int  # 0: about a Fetch, which knows none
+    sent: int  # payloads, in its whole life so far
+    taken: int
+    is_waiting: bool  # nothing of what was asked for is here: it needs others first
+    is_queued: bool  # some of it is on its way already
 
 
 ROUND_MESSAGES = (

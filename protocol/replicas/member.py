@@ -22,7 +22,7 @@ from shoal.protocol.catchup.donor import Store
 from shoal.protocol.member.parting import Parted, Parting
 from shoal.protocol.member.presence import MEMBERSHIP_MESSAGES, Presence
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.replicas.context import Means, pack, standing
 from shoal.protocol.replicas.copying import COPY_MESSAGES, Copying

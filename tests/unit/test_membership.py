@@ -18,9 +18,20 @@ from shoal.protocol.membership.membership import EARLIER_LIVES, Membership
 from shoal.protocol.membership.probe import MAX_FOR_ONE, MAX_OPEN
 from shoal.protocol.membership.vetting import MAX_ADDRESS, MAX_ADDRESSES, MAX_AHEAD, MAX_COUNT, MAX_NEWS, MAX_WORD
 from shoal.protocol.membership.view import view_digest
-from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, News, Ping, PingFor, Row, Summary
+from shoal.protocol.messages.membership import (
+    Ack,
+    AckFor,
+    Claim,
+    Entry,
+    Gossip,
+    News,
+    Ping,
+    PingFor,
+    Row,
+    RunStatus,
+    Summary,
+)
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.messages.status import RunStatus
 from tests.simulation.signing import FakeSigner
 
 ME, A, B, C = PeerId("me"), PeerId("a"), PeerId("b"), PeerId("c")

@@ -14,8 +14,7 @@ from shoal.protocol.membership.members import (
     State,
     StatusChanged,
 )
-from shoal.protocol.messages.membership import Entry, Row
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import Entry, Row, RunStatus
 
 ME, A, B, C = PeerId("me"), PeerId("a"), PeerId("b"), PeerId("c")
 STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "unknown")

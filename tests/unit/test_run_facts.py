@@ -8,8 +8,7 @@ from shoal.node.run.facts import training_now
 from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.membership.members import MemberTable
 from shoal.protocol.membership.view import MembershipView
-from shoal.protocol.messages.membership import Entry
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import Entry, RunStatus
 
 TRAINS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "unknown")
 KEEPS = dataclasses.replace(TRAINS, trains=False)

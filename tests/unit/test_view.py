@@ -6,7 +6,7 @@ import dataclasses
 
 from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.membership.view import fastest, nearest
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import RunStatus
 from tests.unit.rounds_kit import A, B, C, D
 
 STATUS = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "nat")
