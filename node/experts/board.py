@@ -14,7 +14,7 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 
-from shoal.dht.directory import EVERY, LIFETIME, MANIFEST, MEMBER, read_entry
+from shoal.dht.directory import LIFETIME, MANIFEST, MEMBER, RENEW_EVERY, read_entry
 from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
 from shoal.dht.record import MAX_VALUE
 from shoal.node.experts.view import Listed
@@ -91,7 +91,7 @@ class Board:
         if self._family.public:
             notes.append((PUBLIC_RUNS, run.hex(), RunNotice(run, self._family.name, 0, members, addresses)))
         if all([await self._put(key, subkey, encode(entry)) for key, subkey, entry in notes]):
-            self._present_at = now + EVERY
+            self._present_at = now + RENEW_EVERY
 
     async def withdraw(self) -> None:
         """Nothing of what we wrote holds any more; if that is quick."""
