@@ -22,7 +22,7 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.errors import ShoalError
 from shoal.protocol.base.ids import NO_DIGEST, Digest
-from shoal.protocol.base.multiaddrs import few
+from shoal.protocol.base.multiaddrs import shortlist
 from shoal.protocol.base.wire import Message, encode
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, PartEntry, RunNotice
 from shoal.protocol.net.peers.network import Network
@@ -104,7 +104,7 @@ class Board:
         """Where we are: first where others were seen to reach us, then where relays connect them with us."""
         network = self._network
         known = [*self._discovery.verdict.addresses, *network.relayed_addresses, *network.own_addresses()]
-        return few(known, ADDRESSES)
+        return shortlist(known, ADDRESSES)
 
     async def _put(self, key: Digest, subkey: str, value: bytes, lifetime: float = LIFETIME) -> bool:
         if not self._discovery.contacts():

@@ -9,7 +9,7 @@ from contextlib import suppress
 from shoal.dht.reachability import DialBackLimits, Reachability, Realm, Verdict, realm_between, to_dial
 from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.multiaddrs import few
+from shoal.protocol.base.multiaddrs import shortlist
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Reached, TryMe
 from shoal.protocol.messages.node import Refused
@@ -114,7 +114,7 @@ class DialBack:
 
     def _named(self) -> tuple[str, ...]:
         """Where we may be."""
-        return few((*self._network.mapped_addresses, *self._network.own_addresses()), MAX_NAMED)
+        return shortlist((*self._network.mapped_addresses, *self._network.own_addresses()), MAX_NAMED)
 
     def _look_at_verdict(self) -> None:
         if (verdict := self._reachability.verdict()) != self.verdict:

@@ -24,7 +24,7 @@ from shoal.node.run.either_member import history_after
 from shoal.node.run.standing import is_much
 from shoal.protocol.base.errors import ShoalError
 from shoal.protocol.base.ids import Digest
-from shoal.protocol.base.multiaddrs import few
+from shoal.protocol.base.multiaddrs import shortlist
 from shoal.protocol.base.wire import encode
 from shoal.protocol.membership.members import NEVER, State
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
@@ -157,7 +157,7 @@ class Page:
         """Where others were seen to reach us comes first, then where relays connect them with us."""
         network = self._network
         known = [*self._discovery.verdict.addresses, *network.relayed_addresses, *network.own_addresses()]
-        return few(known, ADDRESSES)
+        return shortlist(known, ADDRESSES)
 
     # -- reading --------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What the members of a round say to each other: matchmaking, all-reduce, commit; and what is kept of its decision.
+"""Messages between the members of a round, for matchmaking, all-reduce and commit; and records of its decision.
 
 Every message names its round and part; a `part` is one chain of rounds (a fragment of the model, or the whole).
 JOIN, ROSTER, PREPARED and LEAVE are signed, because third parties are shown them.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import Message, Payload, message, value
 
-# -- what a decision is made of: values that travel inside messages, and what is kept of votes ----------------
+# -- decisions: values that travel inside messages, and records of votes --------------------------------------
 
 
 @value
@@ -27,7 +27,7 @@ class Ballot:
 
 @value
 class ChunkRef:
-    """One chunk of a result: the hash of its bytes, and who is in it (bit i: member i of the roster)."""
+    """One chunk of a result: the hash of its bytes, and its contributors (bit i: member i of the roster)."""
 
     hash: Digest
     mask: bytes
@@ -35,23 +35,23 @@ class ChunkRef:
 
 @value
 class Proposal:
-    """What a round agrees on. Its digest is what PREPARED signs; `result` stands for the ordered ChunkRefs."""
+    """The value that a round agrees on. PREPARED signs its digest; `result` is the digest of the ordered ChunkRefs."""
 
     round: int
     part: int
-    attempt: int  # whose roster it was made with
+    attempt: int  # that of the roster it was made with
     base_history: Digest
     base_root: Digest
     result: Digest
     members: tuple[PeerId, ...]  # that roster, in order
     weights: tuple[int, ...]
-    voters: tuple[PeerId, ...]  # of `members`, the old voters first: who votes on the next round
+    voters: tuple[PeerId, ...]  # of the next round: some of `members`, the old voters first
     samples: int  # tokens of the members that are counted in every chunk
 
 
 @value
 class PreparedValue:
-    """A proposal that a member has voted for, under which ballot, and the chunks it stands for."""
+    """A proposal that a member has voted for, with its ballot and its chunks."""
 
     ballot: Ballot
     proposal: Proposal
@@ -60,7 +60,7 @@ class PreparedValue:
 
 @message(38)
 class Leave(Message):
-    """The author votes no more; its last vote travels with it, like the answer to a poll."""
+    """The author no longer votes; its last vote is included, as in the answer to a poll."""
 
     round: int
     part: int
@@ -72,7 +72,7 @@ class Leave(Message):
 
 @value
 class Vote:
-    """One PREPARED, as a certificate keeps it."""
+    """The signature of one PREPARED, as part of a certificate."""
 
     peer: PeerId
     signature: bytes
@@ -90,19 +90,19 @@ class Certificate:
 
 @message(91)
 class VoteRecord(Message):
-    """What a vote depends on, as it is on disk before the vote leaves. Never sent."""
+    """The state that a vote depends on, written to disk before the vote is sent. Never sent itself."""
 
     round: int
     part: int
-    attempt: int  # the last one joined
+    attempt: int  # the last attempt joined
     promised: Ballot
     prepared: PreparedValue | None
-    left: int  # the last round that its author has signed off from; 0: none
+    left: int  # the last round from which the author has signed off; 0: none
 
 
 @message(92)
 class Resting(Message):
-    """What follows is of a run at rest, beside the state after `round` (see rest.py). Never sent."""
+    """Heads the file of a run at rest, beside the state after `round` (see rest.py). Never sent."""
 
     round: int
     part: int
@@ -114,9 +114,9 @@ class Resting(Message):
 
 @message(20)
 class Join(Message):
-    """`I am ready for this round, at this base, and follow this leader`; one per (round, attempt).
+    """`I am ready for this round, at this base, and follow this leader`; a member sends one per (round, attempt).
 
-    It promises to answer no ballot of an earlier attempt, and carries what its author has prepared.
+    It promises to answer no ballot of an earlier attempt, and carries the value that its author has prepared.
     """
 
     round: int
@@ -127,10 +127,10 @@ class Join(Message):
     base_history: Digest
     base_root: Digest
     weight: int  # tokens behind the contribution
-    up: int  # what its line carries, in bytes per second; 0 = not measured
+    up: int  # bytes per second that its line carries; 0 = not measured
     down: int
-    reachable: bool  # others can send to it without a relay, but for those whom it names:
-    apart: tuple[PeerId, ...]  # members that it reaches by relays alone
+    reachable: bool  # others can send to it without a relay, except those in `apart`
+    apart: tuple[PeerId, ...]  # members that it reaches only by relays
     votes: bool  # False: its author has signed off from this round, is back, and only contributes
     prepared: PreparedValue | None
     signature: bytes
@@ -147,7 +147,7 @@ class Noted(Message):
 
 @message(22)
 class Retry(Message):
-    """`I have moved on to this attempt`, to somebody who is still in an earlier one."""
+    """`I have moved on to this attempt`, to a member that is still in an earlier one."""
 
     round: int
     part: int
@@ -156,7 +156,7 @@ class Retry(Message):
 
 @message(23)
 class Call(Message):
-    """The leader to a live member whose JOIN it lacks: hand in what you have, and follow me, not another."""
+    """From the leader to a live member whose JOIN it lacks: hand in what you have, and follow me and no other."""
 
     round: int
     part: int
@@ -165,7 +165,7 @@ class Call(Message):
 
 @message(24)
 class Roster(Message):
-    """The group of an attempt, proven by its members' own JOINs, in order."""
+    """The group of an attempt, proven by the JOINs of its members, in order."""
 
     round: int
     part: int
@@ -191,7 +191,7 @@ class Contribution(Message):
 
 @message(26)
 class Final(Message):
-    """The owner's mean of a chunk, to everyone; provisional until PREPARE names its hash."""
+    """The owner's mean of a chunk, to all members; provisional until PREPARE names its hash."""
 
     bulk = True
     round: int
@@ -235,7 +235,7 @@ class Reassign(Message):
 
 @message(29)
 class Have(Message):
-    """To a chunk's new owner: do not compute it again, this is what the old owner gave me."""
+    """To a chunk's new owner: the old owner has already sent me the mean with this hash; do not compute it again."""
 
     round: int
     part: int
@@ -255,7 +255,7 @@ class Poll(Message):
 
 @message(33)
 class Promise(Message):
-    """`I answer no lower ballot`, and what its author has prepared."""
+    """`I answer no lower ballot`, with the value that its author has prepared."""
 
     round: int
     part: int
@@ -265,7 +265,7 @@ class Promise(Message):
 
 @message(34)
 class Prepare(Message):
-    """The leader proposes."""
+    """The leader's proposal."""
 
     round: int
     part: int
@@ -276,7 +276,7 @@ class Prepare(Message):
 
 @message(35)
 class Prepared(Message):
-    """`I hold these very bytes and answer no lower ballot`: a vote."""
+    """`I hold the bytes of this proposal and answer no lower ballot`: a vote."""
 
     round: int
     part: int
@@ -305,7 +305,7 @@ class Commit(Message):
 
 @message(39)
 class Ask(Message):
-    """`I hear nothing of this round any more: what have I missed?`"""
+    """`I no longer hear of this round: what have I missed?`"""
 
     round: int
     part: int
@@ -314,18 +314,18 @@ class Ask(Message):
 
 @message(41)
 class CatchUp(Message):
-    """`Get the state`: your round is over and its bytes are gone, or the group stands on another state than you."""
+    """`Get the state`: the receiver's round is over and its bytes are gone, or the group stands on another state."""
 
     round: int
     part: int
 
 
-# -- bytes of rounds, asked for by hash, and how far a member is with sending: runs of replicas use these, too --
+# -- payloads asked for by hash, and how far a member is with sending: used by runs of replicas, too ------------
 
 
 @message(30)
 class Fetch(Message):
-    """Send me the chunk of this hash."""
+    """Asks for the chunk with this hash."""
 
     round: int
     part: int
@@ -335,7 +335,7 @@ class Fetch(Message):
 
 @message(31)
 class Fetched(Message):
-    """A chunk's bytes, asked for by hash."""
+    """A chunk's bytes, the answer to Fetch."""
 
     bulk = True
     round: int
@@ -347,15 +347,15 @@ class Fetched(Message):
 
 @message(42)
 class Busy(Message):
-    """The answer to somebody who has waited: `I am at work`, and how far I have come."""
+    """`I am at work`, and how far the sender has come: the answer to a member that has waited."""
 
     round: int
     part: int
     attempt: int  # 0: about a Fetch, which knows none
-    sent: int  # payloads, in its whole life so far
+    sent: int  # payloads, since the process began
     taken: int
-    is_waiting: bool  # nothing of what was asked for is here: it needs others first
-    is_queued: bool  # some of it is on its way already
+    is_waiting: bool  # the sender has nothing of what was asked for: it needs others first
+    is_queued: bool  # some of what was asked for is on its way
 
 
 ROUND_MESSAGES = (
@@ -382,4 +382,4 @@ ROUND_MESSAGES = (
     | Busy
     | CatchUp
 )
-"""All that a member takes from others about rounds."""
+"""All messages about rounds that a member takes from others."""

@@ -367,12 +367,12 @@ def test_a_helper_runs_the_errand_and_says_so_if_it_was_in_vain() -> None:
     [(to, ping)] = sent(effects, Ping)
     assert to == B
     assert isinstance(ping, Ping)
-    [errand] = timers(effects, "errand")
+    [errand] = timers(effects, "request")
     [(asker, answer)] = sent(core.receive(1.1, B, Ack(entry(B), ping.number, NOTHING)), AckFor)
     assert (asker, answer) == (A, AckFor(answer.entry, 42, entry(B), answer.news))  # type: ignore[attr-defined]
     assert core.fire(1.0 + errand.after, errand.timer) == []
     effects = core.receive(3.0, A, PingFor(entry(A), 43, B, NOTHING))
-    [errand] = timers(effects, "errand")
+    [errand] = timers(effects, "request")
     [(asker, answer)] = sent(core.fire(3.0 + errand.after, errand.timer), AckFor)
     assert asker == A
     assert isinstance(answer, AckFor)

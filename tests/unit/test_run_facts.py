@@ -26,5 +26,5 @@ def test_who_keeps_state_only_and_who_is_gone_do_not_count() -> None:
     table.adopt(0.0, entry("c", TRAINS, left=True))
     table.adopt(0.0, entry("d", TRAINS))
     assert training_now(MembershipView(table)) == 3
-    table.bury(1.0, PeerId("d"))
+    table.declare_dead(1.0, PeerId("d"))
     assert training_now(MembershipView(table)) == 2

@@ -1,14 +1,14 @@
 """The interface of codecs, which turn fp32 values into bytes and back, chunk by chunk.
 
-- Sizes are known beforehand: `bytes_for(n)` is exact, so a payload of another size is refused unread. For codecs whose
-  size depends on the values it is the maximum, and longer payloads are refused unread. `fits` tells.
+- Sizes are known beforehand: `bytes_for(n)` is exact, or the maximum for codecs whose size depends on the values. A
+  payload of an impossible size is refused unread, by `fits`.
 - `peak` is total: for any bytes it either raises PayloadError, or `decode` and `add` accept them and give finite
   values. So a sum can be checked before it is changed; `decode` and `add` do not check again.
 - `decode` gives the same bits on every machine: single multiplications in a fixed order, and no denormal
   results of its own making, which some processors and libraries flush to zero. `encode` need not: a value near the
-  middle between two codes may become one on this machine and the other on that.
-- `encode` returns its own copy: the payload is kept under its hash while the vector it came from changes. It may be any
-  kind of buffer that nobody writes to.
+  middle between two codes may become one code on one machine and the other on another.
+- `encode` returns a copy: the payload is kept under its hash while the vector it came from changes. It may be any kind
+  of buffer that nobody writes to.
 - Codecs keep no state between calls; each may be used by several threads at once. Error feedback is the caller's: see
   methods/sparseloco.py.
 """
@@ -45,35 +45,35 @@ class Codec(Protocol):
         ...
 
     def fits(self, size: int, n: int) -> bool:
-        """Whether the payload of `n` values may be of `size` bytes."""
+        """Whether a payload of `n` values may have `size` bytes."""
         ...
 
     def encode(self, values: Tensor) -> Payload:
         """The payload of a contiguous vector of finite fp32 values; LocalError if one is NaN or infinite."""
         ...
 
-    def lend(self, values: Tensor) -> Payload:
-        """The same, but it may be the very memory of `values`, which must not change as long as the payload lives.
+    def encode_view(self, values: Tensor) -> Payload:
+        """As `encode`, but the payload may be the memory of `values`, which then must not change while it lives.
 
-        Then nobody looks whether they are finite: whoever lends them has done so.
+        The caller has checked that they are finite.
         """
         ...
 
     def peak(self, payload: Payload, n: int) -> float:
-        """A bound on the magnitudes in the payload of `n` values; PayloadError if it is not one."""
+        """A bound on the magnitudes in a payload of `n` values; raises PayloadError if the payload is invalid."""
         ...
 
     def decode(self, payload: Payload, n: int, out: Tensor | None = None) -> Tensor:
-        """The `n` values of a payload, as a new fp32 vector or in `out`; `peak` has found nothing wrong with it."""
+        """The `n` values of a payload that `peak` has checked, as a new fp32 vector or in `out`."""
         ...
 
     def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
-        """Add `weight` times its values to `total`, of the same length; `peak` has found nothing wrong with it."""
+        """Add `weight` times the values of a payload that `peak` has checked to `total`, of the same length."""
         ...
 
 
-class Copying(ABC):
-    """A codec that writes what it encodes to memory of its own."""
+class CopyingCodec(ABC):
+    """A codec whose payloads never share memory with the values."""
 
     @abstractmethod
     def bytes_for(self, n: int) -> int:
@@ -87,7 +87,7 @@ class Copying(ABC):
     def encode(self, values: Tensor) -> Payload:
         """See Codec."""
 
-    def lend(self, values: Tensor) -> Payload:
+    def encode_view(self, values: Tensor) -> Payload:
         """See Codec."""
         return self.encode(values)
 
@@ -100,13 +100,13 @@ def is_finite(values: Tensor) -> bool:
     return isfinite(low.item()) and isfinite(high.item())
 
 
-def diverged() -> LocalError:
+def divergence_error() -> LocalError:
     """The error for NaN or infinity among our own values, which must not be sent."""
-    return LocalError("the vector to send holds NaN or Inf; training has diverged on this machine")
+    return LocalError("the vector to send holds NaN or Inf; training has divergence_error on this machine")
 
 
-def sealed(payload: npt.NDArray[np.uint8]) -> Payload:
-    """An array that nobody writes to any more, as it lies there."""
+def read_only(payload: npt.NDArray[np.uint8]) -> Payload:
+    """The memory of an array that nobody writes to any more, as a payload."""
     return payload.data.toreadonly()
 
 
