@@ -23,8 +23,8 @@ MOST = 120.0  # seconds that a clock may be off
 class WallClock:
     """The wall clock, kept as the seconds by which it is `ahead` of `now`; the shell keeps that up to date."""
 
-    def __init__(self, ahead: float = 0.0) -> None:
-        self.ahead = ahead
+    def __init__(self) -> None:
+        self.ahead = 0.0
 
     def at(self, now: float) -> float:
         """The wall clock at `now`, in seconds since 1970."""

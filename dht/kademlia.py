@@ -26,7 +26,7 @@ from shoal.dht.handover import Handover
 from shoal.dht.put import PutTask
 from shoal.dht.record import CachingSigner
 from shoal.dht.server import Server
-from shoal.dht.store import LIMITS, Limits, RecordStore
+from shoal.dht.store import RecordStore
 from shoal.dht.table import Table
 from shoal.dht.upkeep import Upkeep
 from shoal.protocol.base.effects import Timer
@@ -47,13 +47,13 @@ Begin = Callable[[float], Task]
 class Kademlia:
     """The core of one node."""
 
-    def __init__(self, me: PeerId, signer: Signer, rng: random.Random, limits: Limits = LIMITS) -> None:
+    def __init__(self, me: PeerId, signer: Signer, rng: random.Random) -> None:
         self.me = me
         self.wall = WallClock()
         self._signer = CachingSigner(signer)
         self._table = Table(me)
         self._calls = Calls(self._table)
-        self._store = RecordStore(me, limits, self.wall)
+        self._store = RecordStore(me, wall=self.wall)
         self._server = Server(self._signer, self._store, self._table, serving=False, wall=self.wall)
         self._greeter = Greeter(me, self._table, self._calls, self._known, self.wall)
         self._upkeep = Upkeep(me, rng, self._table, self._calls, self._greeter)

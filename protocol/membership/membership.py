@@ -29,7 +29,7 @@ from shoal.protocol.base.timers import Timers
 from shoal.protocol.base.wire import Message
 from shoal.protocol.membership.dissemination import Dissemination
 from shoal.protocol.membership.exchange import Exchange, deaths
-from shoal.protocol.membership.members import MAX_MEMBERS, MAX_TOMBSTONES, NEVER, MemberTable, NamesakeSeen, State
+from shoal.protocol.membership.members import NEVER, MemberTable, NamesakeSeen, State
 from shoal.protocol.membership.probe import Prober
 from shoal.protocol.membership.suspicion import Suspicions
 from shoal.protocol.membership.vetting import MAX_ADDRESSES, vet
@@ -65,12 +65,9 @@ class Membership(MembershipView):
         status: RunStatus,
         signer: Signer,
         rng: random.Random,
-        *,
-        max_members: int = MAX_MEMBERS,
-        max_tombstones: int = MAX_TOMBSTONES,
     ) -> None:
         own = Entry(me, 0, 0, shortlist(addresses, MAX_ADDRESSES), status, False, b"")
-        super().__init__(MemberTable(signed(own, signer), max_members, max_tombstones))
+        super().__init__(MemberTable(signed(own, signer)))
         self.me = me
         self._signer = signer
         self._rng = rng

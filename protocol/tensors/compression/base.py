@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from math import isfinite
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,69 +26,45 @@ from shoal.protocol.base.errors import LocalError, PayloadError
 from shoal.protocol.base.wire import Payload as Payload
 
 
-class Codec(Protocol):
+class Codec(ABC):
     """One way to write a chunk."""
 
-    @property
-    def name(self) -> str:
-        """Its name in the manifest."""
-        ...
+    name: str
+    """Its name in the manifest."""
 
-    @property
-    def block(self) -> int:
-        """Values that are encoded together; chunks are cut at multiples of it."""
-        ...
+    block: int
+    """Values that are encoded together; chunks are cut at multiples of it."""
 
+    @abstractmethod
     def bytes_for(self, n: int) -> int:
         """The size of the payload of `n` values, or the most that it may be."""
-        ...
 
     def fits(self, size: int, n: int) -> bool:
         """Whether a payload of `n` values may have `size` bytes."""
-        ...
+        return size == self.bytes_for(n)
 
+    @abstractmethod
     def encode(self, values: Tensor) -> Payload:
-        """The payload of a contiguous vector of finite fp32 values; LocalError if one is NaN or infinite."""
-        ...
+        """The payload of a contiguous vector of finite fp32 values; raises LocalError if one is NaN or infinite."""
 
     def encode_view(self, values: Tensor) -> Payload:
         """As `encode`, but the payload may be the memory of `values`, which then must not change while it lives.
 
         The caller has checked that they are finite.
         """
-        ...
+        return self.encode(values)
 
+    @abstractmethod
     def peak(self, payload: Payload, n: int) -> float:
         """A bound on the magnitudes in a payload of `n` values; raises PayloadError if the payload is invalid."""
-        ...
 
+    @abstractmethod
     def decode(self, payload: Payload, n: int, out: Tensor | None = None) -> Tensor:
         """The `n` values of a payload that `peak` has checked, as a new fp32 vector or in `out`."""
-        ...
 
+    @abstractmethod
     def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
         """Add `weight` times the values of a payload that `peak` has checked to `total`, of the same length."""
-        ...
-
-
-class CopyingCodec(ABC):
-    """A codec whose payloads never share memory with the values."""
-
-    @abstractmethod
-    def bytes_for(self, n: int) -> int:
-        """See Codec."""
-
-    def fits(self, size: int, n: int) -> bool:
-        """See Codec."""
-        return size == self.bytes_for(n)
-
-    @abstractmethod
-    def encode(self, values: Tensor) -> Payload:
-        """See Codec."""
-
-    def encode_view(self, values: Tensor) -> Payload:
-        """See Codec."""
-        return self.encode(values)
 
 
 def is_finite(values: Tensor) -> bool:

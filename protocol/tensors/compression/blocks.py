@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.base.errors import PayloadError
-from shoal.protocol.tensors.compression.base import CopyingCodec, Payload, divergence_error
+from shoal.protocol.tensors.compression.base import Codec, Payload, divergence_error
 
 Floats = npt.NDArray[np.float32]
 
@@ -156,12 +156,8 @@ def largest_scale(codec: str, scales: Floats, least: int) -> float:
     return float(top.view(np.float32))
 
 
-class Dense(CopyingCodec):
+class Dense(Codec):
     """A codec that writes every value."""
-
-    @abstractmethod
-    def peak(self, payload: Payload, n: int) -> float:
-        """See Codec."""
 
     @abstractmethod
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shoal.protocol.tensors.compression.base import CopyingCodec, Payload, divergence_error, is_finite
+from shoal.protocol.tensors.compression.base import Codec, Payload, divergence_error, is_finite
 from shoal.protocol.tensors.compression.blocks import Floats, slabs_of
 
 Places = npt.NDArray[np.int64]
@@ -49,12 +49,8 @@ class Section(NamedTuple):
         return self.start + self.blocks * self.size
 
 
-class Sparse(CopyingCodec):
+class Sparse(Codec):
     """A codec that writes some of the values."""
-
-    @abstractmethod
-    def peak(self, payload: Payload, n: int) -> float:
-        """See Codec."""
 
     @abstractmethod
     def entries(self, payload: Payload, n: int) -> tuple[Places, Floats]:
