@@ -41,7 +41,7 @@ OPINIONS = 3  # wanted in each realm
 ASK_AGAIN = 1800.0  # seconds until an opinion is too old
 RETRY = 60.0  # seconds until a peer that did not answer is asked again
 MAX_ASKED = 256  # peers whose answers, or silence, we remember
-MIN_GUESSES = 2  # peers that must have found us at an address that we did not know of
+MIN_WITNESSES = 2  # peers that must have found us at an address that we did not know of
 
 PORTS, HOSTS = 2, 2  # dialled for one question
 PER_ASKER_RATE = (4, 1 / 30)  # questions in a burst, and per second
@@ -185,7 +185,7 @@ class Reachability:
         said = self._said(realm) if realm is not None else []
         found = sum(address in reached for reached in said)
         in_vain = sum(all(realm_of(each) != realm for each in reached) for reached in said)
-        return found > in_vain and (address in self._own or found >= MIN_GUESSES)
+        return found > in_vain and (address in self._own or found >= MIN_WITNESSES)
 
 
 class DialBackLimits:

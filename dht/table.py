@@ -115,7 +115,7 @@ class Table:
         self._buckets: dict[int, Bucket] = {}
         self._known: OrderedDict[PeerId, Known] = OrderedDict()  # the one heard least recently first
         self._silent: dict[PeerId, Known] = {}
-        self._unanswered: OrderedDict[PeerId, float] = OrderedDict()  # no answer or no server, and when
+        self._unanswered: OrderedDict[PeerId, float] = OrderedDict()  # when one did not answer, or did not serve
         self._heard = 0.0
 
     def __len__(self) -> int:
@@ -129,7 +129,7 @@ class Table:
         return list(self._known.values())
 
     def buckets(self) -> list[tuple[int, Bucket]]:
-        """Each bucket that has or may have somebody, under the number of its distances' bits, the farthest first."""
+        """Each bucket in use, with the number of bits of its distances, the farthest first."""
         return sorted(((bits, bucket) for bits, bucket in self._buckets.items() if bucket.is_in_use), reverse=True)
 
     # -- changes ------------------------------------------------------------------------------------------

@@ -42,9 +42,7 @@ LEVELS = 127
 STEP = np.float32(1 / LEVELS)  # such that 127 * STEP is 1
 SMALLEST = 2.0**-119  # > LEVELS * 2**-126, the smallest normal number
 LEAST = bits_of(SMALLEST)
-ROUNDING = torch.full(
-    (1, BLOCK), 1.5 * 2.0**23
-)  # added to small numbers, it leaves the nearest integers in the lowest bits
+ROUNDING = torch.full((1, BLOCK), 1.5 * 2.0**23)  # added, it leaves the nearest integer in the lowest bits
 
 
 class Int8(Dense):
