@@ -90,7 +90,7 @@ def kind_of(address: str) -> Kind:
 
 
 def shortlist(addresses: Iterable[str], most: int, kind: Callable[[str], Kind] = kind_of) -> tuple[str, ...]:
-    """At most `most` of ranked addresses, in their order: the best of each kind first, then the best of the rest.
+    """At most `most` of ranked addresses, in their order; the best of each kind are chosen before all others.
 
     All lists of addresses that may be too long to be sent, tried or shown are cut by it.
     """

@@ -1,4 +1,4 @@
-"""ClockCheck of two peers, compared by a ping and its answer."""
+"""Clocks of two peers, compared by a ping and its answer."""
 
 from __future__ import annotations
 
