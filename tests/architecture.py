@@ -46,7 +46,7 @@ PURE = (
     *("protocol/replicas/", "protocol/net/measure/", "protocol/net/libp2p/guests.py"),
     "dht/",  # its shell is node/peers/discovery.py
 )
-ROOM_FILE = "protocol/tensors/memory.py"  # what tensors and shells take memory from; it is locked, as any thread may
+MEMORY_FILE = "protocol/tensors/memory.py"  # what tensors and shells take memory from; it is locked, as any thread may
 
 IMPURE = {
     *("asyncio", "trio", "anyio", "aiohttp", "socket", "ssl", "select", "selectors", "subprocess"),
@@ -205,7 +205,7 @@ def layer_of(path: str) -> int:
 
 
 def is_pure(path: str) -> bool:
-    return path.startswith(PURE) and path != ROOM_FILE
+    return path.startswith(PURE) and path != MEMORY_FILE
 
 
 # -- the graph of all imports --------------------------------------------------------------------------------

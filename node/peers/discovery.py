@@ -27,7 +27,7 @@ from shoal.dht.effects import Blamed, Call, ClockOff, Effect, Got, Put
 from shoal.dht.kademlia import Kademlia
 from shoal.dht.reachability import Verdict
 from shoal.dht.record import RECORDS, make_record
-from shoal.dht.scope import Scope, heard, scope_between, worth_dialling
+from shoal.dht.scope import Scope, scope_between, within_scope, worth_dialling
 from shoal.node.api.answers import Dht
 from shoal.node.base.logs import warn
 from shoal.node.peers.dialback import DialBack
@@ -273,7 +273,7 @@ class Discovery:
             self.on_news()
 
     def _heard(self, peer: PeerId, message: Message) -> Message:
-        return heard(message, scope_between(self._network.remote_addresses(peer)))
+        return within_scope(message, scope_between(self._network.remote_addresses(peer)))
 
     def _hear(self, event: Event) -> None:
         match event:

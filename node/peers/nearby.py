@@ -34,7 +34,7 @@ from shoal.node.base.logs import warn
 from shoal.node.base.options import NodeSettings
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.multiaddrs import few, place_of
+from shoal.protocol.base.multiaddrs import place_of, shortlist
 from shoal.protocol.net.system.addresses import attached, is_loopback, way_out
 from shoal.protocol.net.system.identity import public_key
 from shoal.protocol.net.system.interfaces import Attached, Interface, Leads, interfaces, ranked
@@ -57,7 +57,8 @@ Words = Mapping[bytes, bytes | None]
 def words(peer: PeerId, addresses: Sequence[str]) -> dict[str, str]:
     """The text record of a node that listens at these multiaddrs."""
     plain = [place_of(address) for address in addresses]
-    return {"v": VERSION.decode(), "peer": peer, **{f"a{i}": each for i, each in enumerate(few(plain, MAX_ADDRESSES))}}
+    named = shortlist(plain, MAX_ADDRESSES)
+    return {"v": VERSION.decode(), "peer": peer, **{f"a{i}": each for i, each in enumerate(named)}}
 
 
 def believed(said: Words, attached: Sequence[Interface]) -> tuple[PeerId, tuple[str, ...]] | None:

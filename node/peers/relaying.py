@@ -27,7 +27,7 @@ from shoal.node.api.answers import Relayed
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.errors import ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, short
-from shoal.protocol.base.multiaddrs import any_is_public, few, is_relayed
+from shoal.protocol.base.multiaddrs import any_is_public, is_relayed, shortlist
 from shoal.protocol.net.circuit.holder import Holder, Promise
 from shoal.protocol.net.circuit.nat import NatMapping
 from shoal.protocol.net.peers.dialing import host_of
@@ -188,7 +188,7 @@ def _for_others(promise: Promise) -> Promise:
     public = [each for each in promise.addresses if scope_of(each) is Scope.INTERNET]
     if not public:
         raise TransportError(f"the relay {short(promise.relay)} does not say where it is")
-    return replace(promise, addresses=few(public, ADDRESSES, _family))
+    return replace(promise, addresses=shortlist(public, ADDRESSES, _family))
 
 
 def _family(address: str) -> str:

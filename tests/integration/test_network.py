@@ -24,9 +24,8 @@ from shoal.protocol.base.frames import LENGTH_SIZE, Kind, frame_head
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, Payload, encode, message
 from shoal.protocol.messages.bulk import Flow
-from shoal.protocol.messages.membership import Entry
+from shoal.protocol.messages.membership import Entry, RunStatus
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
-from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.net.bulk import framing
 from shoal.protocol.net.bulk.framing import PROTOCOLS, flow_of
 from shoal.protocol.net.libp2p import swarm

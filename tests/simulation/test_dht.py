@@ -11,7 +11,7 @@ import pytest
 from shoal.dht import get as get_module
 from shoal.dht import lookup as lookup_module
 from shoal.dht import put as put_module
-from shoal.dht.get import NEAREST, Get
+from shoal.dht.get import WANTED_PER_PATH, Get
 from shoal.dht.kademlia import Kademlia
 from shoal.dht.keys import node_id
 from shoal.dht.lookup import Lookup, State
@@ -210,7 +210,7 @@ def _misled() -> int:
         target = int.from_bytes(key, "big")
         nearest = sorted(honest, key=lambda node: node_id(node.peer) ^ target)[:5]
         reader = readers[number]
-        lookup = Lookup(reader.peer, reader.core._table, reader.core._calls, key, NEAREST, lambda now: None)
+        lookup = Lookup(reader.peer, reader.core._table, reader.core._calls, key, WANTED_PER_PATH, lambda now: None)
         lookup.begin(town.world.now)
         town.world.carry_out(reader, reader.core._calls.drain())
         town.world.run(20.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import ifaddr
 import pytest
 
-from shoal.protocol.base.multiaddrs import few, kind_of
+from shoal.protocol.base.multiaddrs import kind_of, shortlist
 from shoal.protocol.net.system import addresses
 from shoal.protocol.net.system import interfaces as module
 from shoal.protocol.net.system.addresses import FRESH, Whereabouts, own_addresses
@@ -37,10 +37,10 @@ def test_the_way_out_then_networks_then_tunnels_then_what_leads_to_nobody() -> N
 def test_of_each_kind_the_best_is_kept_and_the_order_too() -> None:
     lan = [f"/ip4/192.168.{i}.1/tcp/1" for i in range(9)]
     public, six, relayed = "/ip4/8.8.8.8/tcp/1", "/ip6/2a00::1/tcp/1", "/ip4/8.8.4.4/tcp/1/p2p/R/p2p-circuit"
-    assert few([*lan, public, six, relayed], 5) == (*lan[:2], public, six, relayed)
-    assert few([public, public, *lan], 2) == (public, lan[0])
-    assert few([*lan, public], 1) == (lan[0],)
-    assert few([], 3) == ()
+    assert shortlist([*lan, public, six, relayed], 5) == (*lan[:2], public, six, relayed)
+    assert shortlist([public, public, *lan], 2) == (public, lan[0])
+    assert shortlist([*lan, public], 1) == (lan[0],)
+    assert shortlist([], 3) == ()
     assert len({kind_of(each) for each in (lan[0], public, six, relayed, "/ip6/fd00::1/tcp/1", "/dns4/a/tcp/1")}) == 6
 
 

@@ -32,7 +32,7 @@ from multiaddr import Multiaddr
 from shoal.protocol.base.allowance import Allowances
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId, short
-from shoal.protocol.base.multiaddrs import CIRCUIT, few, host_and_port, is_relayed, place_of
+from shoal.protocol.base.multiaddrs import CIRCUIT, host_and_port, is_relayed, place_of, shortlist
 from shoal.protocol.net.circuit.book import Refused, Status
 from shoal.protocol.net.circuit.holder import Promise
 from shoal.protocol.net.circuit.punch import Puncher
@@ -74,7 +74,7 @@ class Client:
         lasts = min(float(answer.reservation.expire) - time.time(), LONGEST)
         if lasts < SHORTEST:
             raise TransportError(f"the relay {short(relay)} promises nothing that lasts, or our clocks are far apart")
-        plain = few(_places(answer.reservation.addrs[:MAX_READ]), MAX_ADDRESSES)
+        plain = shortlist(_places(answer.reservation.addrs[:MAX_READ]), MAX_ADDRESSES)
         self._relays.add(relay)
         return Promise(relay, time.monotonic() + lasts, tuple(f"{each}/p2p/{relay}{CIRCUIT}" for each in plain))
 

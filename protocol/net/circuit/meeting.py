@@ -17,7 +17,7 @@ from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
 from shoal.protocol.base.errors import TransportError
-from shoal.protocol.base.multiaddrs import Place, few, host_and_port, is_public, multiaddr
+from shoal.protocol.base.multiaddrs import Place, host_and_port, is_public, multiaddr, shortlist
 from shoal.protocol.net.circuit.book import Refused, Status
 from shoal.protocol.net.measure.link import NOT_YET, WHOSE_ROUTER
 
@@ -59,7 +59,7 @@ def heard(message: HolePunch) -> Side:
         with suppress(ValueError):
             named.append(str(Multiaddr(each)))
     public = (multiaddr(*place) for place in side_of(named, False).places)
-    return side_of(few(public, MAX_PLACES), not message.ObsAddrs)
+    return side_of(shortlist(public, MAX_PLACES), not message.ObsAddrs)
 
 
 def nowhere(own: Side, other: Side) -> NowhereToMeet | None:

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from shoal.protocol.base.allowance import Allowances
 from shoal.protocol.base.errors import NOT_SPOKEN, TransportError
 from shoal.protocol.base.ids import PeerId, short
-from shoal.protocol.base.multiaddrs import few, host_and_port, is_relayed
+from shoal.protocol.base.multiaddrs import host_and_port, is_relayed, shortlist
 from shoal.protocol.base.paths import RELAYED
 from shoal.protocol.net.measure.journal import OTHER, TOO_OFTEN
 from shoal.protocol.net.transport.transport import Connection, Stream, Transport
@@ -127,7 +127,7 @@ class Dialing:
     def _best(self, addresses: list[str], most: int) -> list[str]:
         """What of it is kept, in its order: where the peer has answered, before all that is said of it."""
         proven = [each for each in self._proven if each in addresses]
-        kept = few([*proven, *addresses], most)
+        kept = shortlist([*proven, *addresses], most)
         return [each for each in addresses if each in kept]
 
     @property

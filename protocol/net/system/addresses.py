@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 
-from shoal.protocol.base.multiaddrs import few, kind_of_host, multiaddr
+from shoal.protocol.base.multiaddrs import kind_of_host, multiaddr, shortlist
 from shoal.protocol.net.system.interfaces import Interface, interfaces, ranked
 from shoal.protocol.net.system.resolving import RESOLVER
 
@@ -67,7 +67,7 @@ def own_addresses() -> list[str]:
 
 
 def _told(hosts: Sequence[str]) -> list[str]:
-    return [*few(hosts, MAX_OWN, kind_of_host), "127.0.0.1"]
+    return [*shortlist(hosts, MAX_OWN, kind_of_host), "127.0.0.1"]
 
 
 def reachable_at(listening: Iterable[str]) -> tuple[str, ...]:

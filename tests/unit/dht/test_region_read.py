@@ -92,7 +92,9 @@ def test_one_place_that_is_not_crowded_is_enough() -> None:
 
 def test_a_silent_one_of_a_region_holds_nobody_up() -> None:
     attacked = Attacked()
-    while not any(isinstance(ask.message, FindRecords) and attacked.get._wide._asked for ask in attacked.wire.look()):
+    while not any(
+        isinstance(ask.message, FindRecords) and attacked.get._region_read._asked for ask in attacked.wire.look()
+    ):
         ask = attacked.wire.asks[0]
         attacked.wire.answer(NOW, ask, attacked.answer(ask) or attacked.others.nodes(ask))
     silent = attacked.wire.asks[0]
