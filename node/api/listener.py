@@ -1,7 +1,8 @@
 """A listening socket of HTTP that strangers cannot use up the files of this process by.
 
-Who connects and asks nothing makes room for the next, the oldest first, as with peers (net/libp2p/guests.py). Who
-has asked something is let in, and stays. asyncio calls `accept`, and closes what that gives.
+Who connects and asks nothing makes room for the next, the oldest first, as with peers
+(net/libp2p/inbound_limits.py). Who has asked something is let in, and stays. asyncio calls `accept`, and closes what
+that gives.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from shoal.protocol.net.libp2p.guests import Guests
+from shoal.protocol.net.libp2p.inbound_limits import InboundLimits
 from shoal.protocol.net.system.descriptors import is_reserved, share
 
 MAX_WAITING, OF_FILES_WAITING = 128, 1 / 8
@@ -27,7 +28,7 @@ class BoundedListener(socket.socket):
 
     def __init__(self, listener: socket.socket) -> None:
         super().__init__(listener.family, listener.type, listener.proto, fileno=listener.detach())
-        self._guests = Guests(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
+        self._guests = InboundLimits(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
         self._here: dict[int, tuple[int, socket.socket]] = {}  # their numbers, by descriptor
 
     def accept(self) -> tuple[socket.socket, Any]:

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from ipaddress import ip_network
 from typing import TypeVar
 
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import Digest
-from shoal.protocol.net.bulk.handshake import Door, Opened, Ticket, Tokens, admit, new_door
+from shoal.protocol.net.bulk.handshake import BulkSocket, ListenerCertificate, Ticket, Tokens, admit, new_certificate
+from shoal.protocol.net.libp2p.inbound_limits import counted_host
 from shoal.protocol.net.system.descriptors import is_reserved
 from shoal.protocol.net.system.descriptors import share as at_most
 
@@ -39,7 +39,7 @@ BREATH = 0.1  # seconds
 log = logging.getLogger(__name__)
 
 
-class Handshakes:
+class HandshakePool:
     """A bounded pool of threads for handshakes: those at work, and those that wait for a thread."""
 
     def __init__(self, at_once: int = AT_ONCE, waiting: int = WAITING, share: int = SHARE) -> None:
@@ -106,9 +106,9 @@ def _second(raw: socket.socket) -> socket.socket | None:
 class Acceptor:
     """Listens at the node's bulk sockets; `came(ticket, socket)` is called in a thread for who was let in."""
 
-    def __init__(self, tokens: Tokens, came: Callable[[Ticket, Opened], None]) -> None:
+    def __init__(self, tokens: Tokens, came: Callable[[Ticket, BulkSocket], None]) -> None:
         self._tokens, self._came = tokens, came
-        self._handshakes = Handshakes()
+        self._handshakes = HandshakePool()
         self._is_closed = False
         self._listeners: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -116,11 +116,11 @@ class Acceptor:
     @property
     def fingerprint(self) -> Digest:
         """That of the certificate which whoever comes is shown."""
-        return self._door.fingerprint
+        return self._certificate.fingerprint
 
     def open(self, listeners: Sequence[socket.socket]) -> None:
         """Take connections at these sockets, which listen."""
-        self._door: Door = new_door()
+        self._certificate: ListenerCertificate = new_certificate()
         for listener in listeners:
             waiting = threading.Thread(target=self._listen, args=(listener,), name="bulk-door", daemon=True)
             self._listeners.append(listener)
@@ -152,17 +152,12 @@ class Acceptor:
                 log.debug("nobody can be let in: %s", error)
                 time.sleep(BREATH)
                 continue
-            self._handshakes.begin(_network_of(where[0]), guest, partial(self._admit, guest))
+            self._handshakes.begin(counted_host(where[0]), guest, partial(self._admit, guest))
 
     def _admit(self, guest: socket.socket) -> None:
         try:
-            opened, ticket = admit(guest, self._door, lambda token: self._tokens.redeem(time.monotonic(), token))
+            opened, ticket = admit(guest, self._certificate, lambda token: self._tokens.redeem(time.monotonic(), token))
         except TransportError as error:
             log.debug("somebody is not let in: %s", error)
         else:
             self._came(ticket, opened)
-
-
-def _network_of(host: str) -> str:
-    """Of IPv6 the network of /64, as one machine has all of it."""
-    return str(ip_network((host.partition("%")[0], 64), strict=False)) if ":" in host else host

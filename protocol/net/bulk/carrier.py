@@ -4,8 +4,8 @@ Rules:
 - There is one backlog, from which whatever carries takes. So a carrier may come or go in the midst of a round: what it
   had in hand is the next one's.
 - A stream is given a payload only when no socket is there, and none is about to be (GRACE); and few at a time.
-- Where the path has room for more than the sockets that are there (filling.py), there is one more, up to MOST; then
-  all are judged anew. They stay until the connection ends.
+- Where the path has room for more than the sockets that are there (spare_capacity.py), there is one more, up to
+  MAX_SOCKETS; then all are judged anew. They stay until the connection ends.
 - Where no socket is to be had, it is tried again: when the path to the peer changes, and now and then. Sockets that
   were promised and do not come, or that break at once, are none: something on the way may let TLS pass and no more.
 """
@@ -22,32 +22,32 @@ from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.net.bulk.backlog import TRIES, UNWANTED, Backlog, QueuedPayload
 from shoal.protocol.net.bulk.endpoint import Endpoint
-from shoal.protocol.net.bulk.filling import Filling, Path
-from shoal.protocol.net.bulk.handshake import Opened
-from shoal.protocol.net.bulk.pacing import Turn
+from shoal.protocol.net.bulk.handshake import BulkSocket
+from shoal.protocol.net.bulk.pacing import SocketPacer
 from shoal.protocol.net.bulk.sender import Sender, Wrote
+from shoal.protocol.net.bulk.spare_capacity import PathRtt, SpareCapacity
 from shoal.protocol.net.transport.streams import Lane, QueuedFrame
 
 GRACE = 1.0  # seconds for which payloads wait for a socket before they take a stream
-AHEAD = 2  # payloads that a stream is given
-MOST = 3  # sockets to one peer
-FRUITLESS = 3  # attempts in a row that brought no socket that lasted
-LASTED = 10.0  # seconds
-AGAIN = (20.0, 600.0)  # seconds until a socket is tried for again, and at most after many failures
-SOON = (1.0, 20.0)  # the same, where the peer only has to learn yet that we are in a run with it
+STREAM_PAYLOADS = 2  # payloads that a stream is given
+MAX_SOCKETS = 3  # sockets to one peer
+MAX_FRUITLESS = 3  # attempts in a row that brought no socket that lasted
+STABLE_AFTER = 10.0  # seconds
+RETRY_DELAYS = (20.0, 600.0)  # seconds until a socket is tried for again, and at most after many failures
+REFUSED_DELAYS = (1.0, 20.0)  # the same, where the peer only has to learn yet that we are in a run with it
 REFUSED = "refused"  # the code of a TransportError: then it has to
 
 log = logging.getLogger(__name__)
 
 Connect = Callable[[bool], Awaitable[bool]]
-TurnOf = Callable[[socket.socket, Path], Turn]
+PacerOf = Callable[[socket.socket, PathRtt], SocketPacer]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class Carrier:
     """To one peer.
 
-    `connect(is_extra)` tries for a socket, which `opened` then hears of, and says whether there is a chance. `turn_of`
+    `connect(is_extra)` tries for a socket, which `opened` then hears of, and says whether there is a chance. `pacer_of`
     says how one is paced.
     """
 
@@ -59,16 +59,16 @@ class Carrier:
         spawn: Spawn,
         wrote: Wrote,
         is_up: Callable[[], bool],
-        turn_of: TurnOf,
+        pacer_of: PacerOf,
     ) -> None:
         self._backlog = Backlog(limit)
         self._lanes = lanes
         self._connect, self._spawn, self._wrote, self._is_up = connect, spawn, wrote, is_up
-        self._turn_of = turn_of
+        self._pacer_of = pacer_of
         self._senders: list[Sender] = []
         self._is_closed = False
         self._attempt: asyncio.Task[None] | None = None
-        self._path = Path()
+        self._path = PathRtt()
         self._widening: asyncio.Task[None] | None = None
         self._widen_delay, self._widen_at = 0.0, 0.0
         self._has_grace = False
@@ -89,21 +89,21 @@ class Carrier:
         elif not self._senders:
             self._go_on()
 
-    def opened(self, opened: Opened, endpoint: Endpoint) -> None:
+    def opened(self, opened: BulkSocket, endpoint: Endpoint) -> None:
         """A socket is there."""
         begin = asyncio.get_running_loop().time()
         sender = Sender(
             opened,
             self._backlog,
-            Filling(self._path),
-            self._turn_of(opened.socket, self._path),
+            SpareCapacity(self._path),
+            self._pacer_of(opened.socket, self._path),
             endpoint.throttle.up,
             endpoint.posts,
             self._written,
             lambda: self._ended(sender, begin),
         )
         for each in self._senders:
-            each.filling.judge_anew()
+            each.capacity.judge_anew()
         self._senders.append(sender)
         sender.start()
         endpoint.limit.take(sender.thread)
@@ -111,7 +111,7 @@ class Carrier:
     def try_anew(self) -> None:
         """The path to the peer is another now."""
         self._forget_failures()
-        self._path = Path()
+        self._path = PathRtt()
         if len(self._backlog):
             self._go_on()
 
@@ -138,7 +138,7 @@ class Carrier:
 
     def _ended(self, sender: Sender, begin: float) -> None:
         """By our own hand, or because it broke; then another one is tried for at once."""
-        if asyncio.get_running_loop().time() - begin >= LASTED:
+        if asyncio.get_running_loop().time() - begin >= STABLE_AFTER:
             self._forget_failures()
         if sender in self._senders:
             self._senders.remove(sender)
@@ -149,14 +149,18 @@ class Carrier:
 
     def _written(self, begin: float, end: float, size: int) -> None:
         self._wrote(begin, end, size)
-        if len(self._senders) < MOST and all(each.filling.has_room for each in self._senders) and len(self._backlog):
+        if (
+            len(self._senders) < MAX_SOCKETS
+            and all(each.capacity.has_room for each in self._senders)
+            and len(self._backlog)
+        ):
             self._widen()
 
     def _widen(self) -> None:
         """What one more cannot have is no loss to those that are there."""
         now = asyncio.get_running_loop().time()
         if self._widening is None and now >= self._widen_at and self._senders and not self._is_closed:
-            self._widen_delay = min(AGAIN[1], max(AGAIN[0], 2 * self._widen_delay))
+            self._widen_delay = min(RETRY_DELAYS[1], max(RETRY_DELAYS[0], 2 * self._widen_delay))
             self._widen_at = now + self._widen_delay
             self._widening = self._spawn(self._try_wider())
 
@@ -182,14 +186,14 @@ class Carrier:
     async def _try(self) -> None:
         loop = asyncio.get_running_loop()
         grace = loop.call_later(GRACE, self._end_grace)
-        has_chance, (first, longest) = False, AGAIN
+        has_chance, (first, longest) = False, RETRY_DELAYS
         self._fruitless += 1
         try:
-            has_chance = await self._connect(False) and self._fruitless < FRUITLESS
+            has_chance = await self._connect(False) and self._fruitless < MAX_FRUITLESS
         except (TransportError, RemoteError) as error:
             log.debug("no bulk socket: %s", error)
             if isinstance(error, TransportError) and error.code == REFUSED:
-                self._fruitless, (first, longest) = self._fruitless - 1, SOON
+                self._fruitless, (first, longest) = self._fruitless - 1, REFUSED_DELAYS
         finally:
             grace.cancel()
             self._attempt = None
@@ -208,7 +212,7 @@ class Carrier:
     def _feed(self) -> None:
         for flow, lane in self._lanes.items():
             while (
-                self._on_stream[flow] < AHEAD
+                self._on_stream[flow] < STREAM_PAYLOADS
                 and not self._senders
                 and (queued := self._backlog.take_now(flow)) is not None
             ):

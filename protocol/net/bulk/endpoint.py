@@ -28,10 +28,10 @@ from shoal.protocol.base.allowance import Allowances
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.bulk import Knock, Knocked
-from shoal.protocol.net.bulk.acceptor import Acceptor, Handshakes
-from shoal.protocol.net.bulk.handshake import LIMIT, Opened, Ticket, Tokens, knock
+from shoal.protocol.net.bulk.acceptor import Acceptor, HandshakePool
+from shoal.protocol.net.bulk.handshake import LIMIT, BulkSocket, Ticket, Tokens, knock
 from shoal.protocol.net.bulk.posts import Posts
-from shoal.protocol.net.bulk.sealing import bound
+from shoal.protocol.net.bulk.sealing import connection_key
 from shoal.protocol.net.measure.journal import TOO_OFTEN
 from shoal.protocol.net.system.descriptors import share
 from shoal.protocol.net.system.throttle import Throttle
@@ -49,7 +49,7 @@ PARTING = 1.0  # seconds that `gone` waits for what does not end at once
 
 log = logging.getLogger(__name__)
 
-OnOpened = Callable[[PeerId, bool, Opened], None]
+OnOpened = Callable[[PeerId, bool, BulkSocket], None]
 
 
 class ConnectionLimit:
@@ -96,7 +96,7 @@ class Endpoint:
         self._opened, self._failures = opened, failures
         self._tokens = Tokens()
         self._acceptor = Acceptor(self._tokens, lambda *guest: self.posts.post(self._admitted, *guest))
-        self._knocks = Handshakes(share=OF_PEER)
+        self._knocks = HandshakePool(share=OF_PEER)
         self._following: Counter[PeerId] = Counter()
         self._is_closed = False
         self._ports: tuple[int, ...] = ()
@@ -108,7 +108,7 @@ class Endpoint:
         self._ports = tuple(ports)
         self._acceptor.open(listeners)
 
-    def map_door(self, port: int | None) -> None:
+    def set_mapped_port(self, port: int | None) -> None:
         """A router lets others in at this port, too; None: it does not, or not any more."""
         self._outside = (port,) if port is not None else ()
 
@@ -165,12 +165,12 @@ class Endpoint:
             except TransportError as error:
                 log.debug("no bulk socket at %s: %s", place, error)
                 continue
-            key = bound(found.key, self._me, peer, listener_sends=not sends)
-            self._hand_on(peer, sends, Opened(found.socket, key))
+            key = connection_key(found.key, self._me, peer, listener_sends=not sends)
+            self._hand_on(peer, sends, BulkSocket(found.socket, key))
             return True
         return False
 
-    async def _knock(self, peer: PeerId, place: tuple[str, int], invited: Knock) -> Opened:
+    async def _knock(self, peer: PeerId, place: tuple[str, int], invited: Knock) -> BulkSocket:
         allowance = self._failures.of(place[0])
         if not allowance.take(asyncio.get_running_loop().time()):
             raise TransportError("dialled in vain too often, wait a little", TOO_OFTEN)
@@ -184,12 +184,12 @@ class Endpoint:
 
     # -- what comes of it -----------------------------------------------------------------------------------
 
-    def _admitted(self, ticket: Ticket, opened: Opened) -> None:
+    def _admitted(self, ticket: Ticket, opened: BulkSocket) -> None:
         """Somebody has come to our door with a token."""
-        key = bound(opened.key, ticket.peer, self._me, listener_sends=ticket.sends)
-        self._hand_on(ticket.peer, ticket.sends, Opened(opened.socket, key))
+        key = connection_key(opened.key, ticket.peer, self._me, listener_sends=ticket.sends)
+        self._hand_on(ticket.peer, ticket.sends, BulkSocket(opened.socket, key))
 
-    def _hand_on(self, peer: PeerId, sends: bool, opened: Opened) -> None:
+    def _hand_on(self, peer: PeerId, sends: bool, opened: BulkSocket) -> None:
         if self._is_closed or self.limit.is_reached:
             opened.socket.close()
         else:
@@ -215,7 +215,7 @@ async def _dialled(place: tuple[str, int]) -> socket.socket:
     return raw
 
 
-async def _outcome(knocking: Future[Opened]) -> Opened:
+async def _outcome(knocking: Future[BulkSocket]) -> BulkSocket:
     """Of a handshake; one that succeeds when nobody waits for it any more is for nobody."""
     try:
         return await asyncio.shield(asyncio.wrap_future(knocking))
@@ -224,6 +224,6 @@ async def _outcome(knocking: Future[Opened]) -> Opened:
         raise
 
 
-def _close(knocking: Future[Opened]) -> None:
+def _close(knocking: Future[BulkSocket]) -> None:
     if knocking.exception() is None:
         knocking.result().socket.close()

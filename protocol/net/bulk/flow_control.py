@@ -40,7 +40,7 @@ from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import payload_memory
 from shoal.protocol.net.bulk.backlog import QueuedPayload
-from shoal.protocol.net.bulk.sealing import TAG, Sealed, key_back
+from shoal.protocol.net.bulk.sealing import TAG, Sealed, report_key
 from shoal.protocol.tensors.memory import MEMORY
 
 SHARED = 32 << 20  # bytes; both ends know it
@@ -178,7 +178,7 @@ class ReportWriter(Sealed):
     """The receiver's end: makes reports."""
 
     def __init__(self, key: bytes) -> None:
-        super().__init__(key_back(key))
+        super().__init__(report_key(key))
 
     def record(self, report: Report) -> bytes:
         """A report, sealed, as it goes on the wire."""
@@ -189,7 +189,7 @@ class ReportReader(Sealed):
     """The sender's end: reads reports."""
 
     def __init__(self, key: bytes) -> None:
-        super().__init__(key_back(key))
+        super().__init__(report_key(key))
         self._unread, self._newest = b"", Report(0, 0)
 
     def heard(self, data: bytes) -> Report | None:

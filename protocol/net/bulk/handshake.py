@@ -39,10 +39,9 @@ from cryptography.x509.oid import NameOID
 
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import Digest, PeerId, content_hash
-from shoal.protocol.net.bulk import handshake
-from shoal.protocol.net.bulk.sealing import SHARE, key_of
+from shoal.protocol.net.bulk.sealing import SHARE, shared_key
 
-SIZE = 32  # bytes
+TOKEN_SIZE = 32  # bytes
 LIFETIME = 20.0  # seconds
 MOST = 32  # of one peer
 MOST_IN_ALL = 4096
@@ -75,7 +74,7 @@ class Tokens:
 
     def give(self, now: float, ticket: Ticket) -> bytes:
         """A new token."""
-        token = secrets.token_bytes(SIZE)
+        token = secrets.token_bytes(TOKEN_SIZE)
         with self._lock:
             self._forget(now, ticket.peer)
             self._good[token] = ticket, now + LIFETIME
@@ -98,7 +97,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ListenerCertificate:
     """What a listener shows: a certificate of its own making, kept in memory, and its fingerprint."""
 
     context: ssl.SSLContext
@@ -106,14 +105,14 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class BulkSocket:
     """A socket after its handshake, and the key of its payloads."""
 
     socket: socket.socket
     key: bytes
 
 
-def new_door() -> Door:
+def new_certificate() -> ListenerCertificate:
     """With a new certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shoal")])
@@ -124,10 +123,10 @@ def new_door() -> Door:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # nothing may follow the handshake that the other end would take for a frame
     _load(context, certificate.public_bytes(serialization.Encoding.PEM) + _private(key))
-    return Door(context, content_hash(certificate.public_bytes(serialization.Encoding.DER)))
+    return ListenerCertificate(context, content_hash(certificate.public_bytes(serialization.Encoding.DER)))
 
 
-def knock(raw: socket.socket, fingerprint: Digest, token: bytes) -> Opened:
+def knock(raw: socket.socket, fingerprint: Digest, token: bytes) -> BulkSocket:
     """The dialler's part, on a connected socket; TransportError if the other end is not the one that gave the token."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -139,20 +138,22 @@ def knock(raw: socket.socket, fingerprint: Digest, token: bytes) -> Opened:
         mine = secrets.token_bytes(SHARE)
         secured.sendall(token + mine)
         theirs = _read(secured, SHARE, due)
-        return Opened(_bare(secured), key_of(mine, theirs))
+        return BulkSocket(_bare(secured), shared_key(mine, theirs))
 
 
-def admit(raw: socket.socket, door: Door, redeem: Callable[[bytes], Ticket | None]) -> tuple[Opened, Ticket]:
+def admit(
+    raw: socket.socket, certificate: ListenerCertificate, redeem: Callable[[bytes], Ticket | None]
+) -> tuple[BulkSocket, Ticket]:
     """The listener's part, on an accepted socket; TransportError for whoever has no good token."""
     due = time.monotonic() + LIMIT
-    with _secured(raw, door.context, is_server=True) as secured:
-        shown = _read(secured, handshake.SIZE + SHARE, due)
-        ticket = redeem(shown[: handshake.SIZE])
+    with _secured(raw, certificate.context, is_server=True) as secured:
+        shown = _read(secured, TOKEN_SIZE + SHARE, due)
+        ticket = redeem(shown[:TOKEN_SIZE])
         if ticket is None:
             raise TransportError("a token that is unknown, used or too old", "bad-token")
         mine = secrets.token_bytes(SHARE)
         secured.sendall(mine)
-        return Opened(_bare(secured), key_of(shown[handshake.SIZE :], mine)), ticket
+        return BulkSocket(_bare(secured), shared_key(shown[TOKEN_SIZE:], mine)), ticket
 
 
 @contextmanager

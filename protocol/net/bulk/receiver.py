@@ -24,10 +24,10 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.net.bulk.flow_control import Credit, MemoryAccount, Received, Report, ReportWriter
 from shoal.protocol.net.bulk.framing import PREFIX, Sizes, run_of, sizes, unpacked
-from shoal.protocol.net.bulk.handshake import Opened
+from shoal.protocol.net.bulk.handshake import BulkSocket
 from shoal.protocol.net.bulk.posts import Posts
 from shoal.protocol.net.bulk.sealing import TAG, Opener
-from shoal.protocol.net.system.throttle import Pace, RateLimit
+from shoal.protocol.net.system.throttle import RateLimit, StreamPace
 from shoal.protocol.tensors.memory import MEMORY
 
 AHEAD = 4  # payloads
@@ -48,7 +48,7 @@ class Receiver:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: BulkSocket,
         sender: PeerId,
         memory: MemoryAccount,
         credit: Credit,
@@ -63,7 +63,7 @@ class Receiver:
         if UNHEARD is not None:
             self._socket.setsockopt(socket.IPPROTO_TCP, *UNHEARD)
         if down.rate is not None:  # else much more than that would be on its way before we read it
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, Pace(down).window)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, StreamPace(down).window)
         self._sender, self._memory, self._down, self.credit = sender, memory, down, credit
         self._posts, self._takes, self._complain = posts, takes, complain
         self._came, self._ended = came, ended

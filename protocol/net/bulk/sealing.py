@@ -26,17 +26,17 @@ KEY = 16  # bytes: AES-128, as strong as the curve that agrees on everything her
 SHARE = 32  # bytes that each end gives for it
 
 
-def key_of(dialler: bytes, listener: bytes) -> bytes:
+def shared_key(dialler: bytes, listener: bytes) -> bytes:
     """The key that both halves make."""
     return digest("bulk key", dialler, listener)[:KEY]
 
 
-def bound(key: bytes, dialler: PeerId, listener: PeerId, listener_sends: bool) -> bytes:
+def connection_key(key: bytes, dialler: PeerId, listener: PeerId, listener_sends: bool) -> bytes:
     """The key of this connection of these two: who hands on an invitation makes two that cannot read each other."""
     return digest("bulk socket", key, dialler.encode(), listener.encode(), bytes((listener_sends,)))[:KEY]
 
 
-def key_back(key: bytes) -> bytes:
+def report_key(key: bytes) -> bytes:
     """The key of what the receiver says on the same connection (flow_control.py)."""
     return digest("bulk reports", key)[:KEY]
 

@@ -23,12 +23,12 @@ from contextlib import suppress
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.net.bulk.backlog import TRIES, UNWANTED, Backlog, Packed, QueuedPayload
-from shoal.protocol.net.bulk.filling import Filling, look
 from shoal.protocol.net.bulk.flow_control import RECORD, Credit, ReportReader, Unacknowledged
-from shoal.protocol.net.bulk.handshake import Opened
-from shoal.protocol.net.bulk.pacing import Turn
+from shoal.protocol.net.bulk.handshake import BulkSocket
+from shoal.protocol.net.bulk.pacing import SocketPacer
 from shoal.protocol.net.bulk.posts import Posts
 from shoal.protocol.net.bulk.sealing import Sealer
+from shoal.protocol.net.bulk.spare_capacity import SpareCapacity, tcp_info
 from shoal.protocol.net.system.throttle import RateLimit
 
 HEARD = 64 * RECORD  # bytes of reports at a time
@@ -43,18 +43,18 @@ class Sender:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: BulkSocket,
         backlog: Backlog,
-        filling: Filling,
-        turn: Turn,
+        capacity: SpareCapacity,
+        pacer: SocketPacer,
         up: RateLimit,
         posts: Posts,
         wrote: Wrote,
         ended: Callable[[], None],
     ) -> None:
         self._socket, self._sealer, self._listener = opened.socket, Sealer(opened.key), ReportReader(opened.key)
-        self._credit, self.filling = Credit(), filling
-        self._backlog, self._turn, self._up, self._posts = backlog, turn, up, posts
+        self._credit, self.capacity = Credit(), capacity
+        self._backlog, self._pacer, self._up, self._posts = backlog, pacer, up, posts
         self._wrote, self._ended = wrote, ended
         self._unacknowledged = Unacknowledged()
         self._is_open, self._has_broken, self._is_watched = True, False, False
@@ -102,8 +102,8 @@ class Sender:
     def _run(self) -> None:
         queued: QueuedPayload | None = None
         try:
-            while (queued := self._backlog.take(self._flows, self._turn.rest)) is not None:
-                self._turn.take()
+            while (queued := self._backlog.take(self._flows, self._pacer.rest)) is not None:
+                self._pacer.take()
                 self._send(queued)
         except OSError:
             self._has_broken = True
@@ -111,7 +111,7 @@ class Sender:
             log.exception("a payload could not be sent")
             self._has_broken = True
         finally:
-            self._turn.rest()
+            self._pacer.rest()
             if self._has_broken:
                 self._give_back(queued)
             if not self._is_watched:  # else the loop has to let go of it first
@@ -147,8 +147,8 @@ class Sender:
         begin, sealed = time.monotonic(), self._sealer.seal(*packed)
         self._unacknowledged.add(queued, len(packed[2]))
         self._push(sealed)
-        if (seen := look(self._socket)) is not None:
-            self.filling.see(seen)
+        if (seen := tcp_info(self._socket)) is not None:
+            self.capacity.see(seen)
         size = len(sealed)
         self._posts.post(self._wrote, begin, time.monotonic(), size)
         if not queued.was_sent:

@@ -33,14 +33,13 @@ from shoal.protocol.base.allowance import Allowances
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.base.multiaddrs import CIRCUIT, few, host_and_port, is_relayed, place_of
-from shoal.protocol.net.circuit.book import Refused, Status
-from shoal.protocol.net.circuit.holder import Promise
+from shoal.protocol.net.circuit.accounts import Refused, Status
+from shoal.protocol.net.circuit.messages import HOP, drop, read_message, status_of, stop_answer, write_message
 from shoal.protocol.net.circuit.punch import Puncher
 from shoal.protocol.net.circuit.relay import ASK_LIMIT, OpenStream
-from shoal.protocol.net.circuit.speech import HOP, drop, hear, say, status_of, stop_answer
-from shoal.protocol.net.libp2p.muxed import MuxedStream
-from shoal.protocol.net.libp2p.muxer import Muxer
-from shoal.protocol.net.libp2p.swarm import Raw, close_connections
+from shoal.protocol.net.circuit.reservations import Reservation
+from shoal.protocol.net.libp2p.muxer import MuxedStream, Muxer
+from shoal.protocol.net.libp2p.swarm import BoundedRawConnection, close_connections
 from shoal.protocol.net.measure.journal import Way
 
 MAX_ADDRESSES = 8  # of a relay's own
@@ -63,7 +62,7 @@ class Client:
         self._relays: set[PeerId] = set()
         self._calls = Allowances[PeerId](*CALLS, MAX_RELAYS)
 
-    async def reserve(self, connection: INetConn) -> Promise:
+    async def reserve(self, connection: INetConn) -> Reservation:
         """A reservation with the relay at the other end; TransportError if it gives none."""
         relay = PeerId(str(connection.muxed_conn.peer_id))
         stream = await self._open_stream(connection, HOP)
@@ -76,7 +75,7 @@ class Client:
             raise TransportError(f"the relay {short(relay)} promises nothing that lasts, or our clocks are far apart")
         plain = few(_places(answer.reservation.addrs[:MAX_READ]), MAX_ADDRESSES)
         self._relays.add(relay)
-        return Promise(relay, time.monotonic() + lasts, tuple(f"{each}/p2p/{relay}{CIRCUIT}" for each in plain))
+        return Reservation(relay, time.monotonic() + lasts, tuple(f"{each}/p2p/{relay}{CIRCUIT}" for each in plain))
 
     def forget(self, relay: PeerId) -> None:
         """Its reservation is not wanted any more."""
@@ -98,11 +97,11 @@ class Client:
         relay = PeerId(str(stream.muxed_conn.peer_id))
         try:
             with trio.fail_after(ASK_LIMIT):
-                question = await hear(stream, StopMessage)
+                question = await read_message(stream, StopMessage)
                 is_asked = relay in self._relays and question.type == StopMessage.CONNECT
                 is_known = is_asked and self._calls.of(relay).take(trio.current_time())
                 status = Status.OK if is_known else Status.PERMISSION_DENIED
-                await say(stream, stop_answer(status))
+                await write_message(stream, stop_answer(status))
             if is_known:
                 where = [str(each) for each in stream.muxed_conn.get_transport_addresses()]
                 address = f"{where[0]}/p2p/{relay}{CIRCUIT}"
@@ -183,15 +182,15 @@ async def _idle(connection: Muxer) -> None:
         await trio.sleep(LINGER)
 
 
-def _raw(stream: INetStream, is_initiator: bool, address: str) -> Raw:
-    return Raw(_Carried(stream), is_initiator, ConnectionType.RELAYED, [Multiaddr(address)])
+def _raw(stream: INetStream, is_initiator: bool, address: str) -> BoundedRawConnection:
+    return BoundedRawConnection(_Carried(stream), is_initiator, ConnectionType.RELAYED, [Multiaddr(address)])
 
 
 async def _ask(stream: INetStream, question: HopMessage, relay: PeerId) -> HopMessage:
     with trio.move_on_after(ASK_LIMIT):
         try:
-            await say(stream, question)
-            answer = await hear(stream, HopMessage)
+            await write_message(stream, question)
+            answer = await read_message(stream, HopMessage)
             if (status := status_of(answer)) is Status.OK:
                 return answer
             raise Refused(status)

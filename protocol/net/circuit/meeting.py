@@ -18,7 +18,7 @@ from multiaddr import Multiaddr
 
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.multiaddrs import Place, few, host_and_port, is_public, multiaddr
-from shoal.protocol.net.circuit.book import Refused, Status
+from shoal.protocol.net.circuit.accounts import Refused, Status
 from shoal.protocol.net.measure.link import NOT_YET, WHOSE_ROUTER
 
 MAX_PLACES = 2
@@ -44,13 +44,13 @@ def side_of(addresses: Sequence[str], is_symmetric: bool) -> Side:
     return Side(tuple((str(host), port) for host, port in found), is_symmetric and not found)
 
 
-def hello(own: Side) -> HolePunch:
+def connect_message(own: Side) -> HolePunch:
     """What we say of ourselves."""
     named = [multiaddr(*place) for place in own.places] or ([] if own.is_symmetric else [UNKNOWN])
     return HolePunch(type=HolePunch.CONNECT, ObsAddrs=[Multiaddr(each).to_bytes() for each in named])
 
 
-def heard(message: HolePunch) -> Side:
+def side_from(message: HolePunch) -> Side:
     """What the other one says of itself; Refused if it says something else."""
     if message.type != HolePunch.CONNECT:
         raise Refused(Status.UNEXPECTED_MESSAGE)

@@ -33,7 +33,7 @@ from shoal.protocol.base.paths import DIRECT, PUNCHED, RELAYED
 ENOUGH = 2  # that agree
 MOST = 8  # words that are remembered
 NONE, UNKNOWN = "none", "unknown"
-MET = ("keeping", "public")  # kinds of mapping (nat.py) at which others can meet us
+PUNCHABLE = ("keeping", "public")  # kinds of mapping (nat.py) at which others can meet us
 
 
 class NatMapping:
@@ -111,7 +111,7 @@ class Situation:
         return cls(said["dialable"], said["mapping"], said["has_relay"])
 
 
-OTHERS = {
+PEER_KINDS = {
     "public": Situation(True, "public", False),
     "firewalled": Situation(False, "public", True),
     "keeping": Situation(False, "keeping", True),
@@ -129,11 +129,11 @@ def forecast(one: Situation, other: Situation) -> str:
     if not (one.has_relay or other.has_relay):
         return NONE
     kinds = (one.mapping, other.mapping)
-    if all(kind in MET for kind in kinds):
+    if all(kind in PUNCHABLE for kind in kinds):
         return PUNCHED
     return RELAYED if "symmetric" in kinds else UNKNOWN
 
 
 def forecasts(one: Situation) -> dict[str, str]:
     """The path with each kind of others."""
-    return {kind: forecast(one, other) for kind, other in OTHERS.items()}
+    return {kind: forecast(one, other) for kind, other in PEER_KINDS.items()}

@@ -26,11 +26,11 @@ from multiaddr import Multiaddr
 
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.multiaddrs import host_and_port, is_relayed
+from shoal.protocol.net.circuit.messages import drop
 from shoal.protocol.net.circuit.relay import OpenStream
 from shoal.protocol.net.circuit.sockets import dial_from, family_of, listening_ports
-from shoal.protocol.net.circuit.speech import drop
 from shoal.protocol.net.libp2p.session import LINE
-from shoal.protocol.net.libp2p.swarm import Keeper, Raw
+from shoal.protocol.net.libp2p.swarm import BoundedRawConnection, BoundedSwarm
 
 IDENTIFY = "/ipfs/id/1.0.0"
 SEEN_LIMIT = 5.0  # seconds
@@ -55,7 +55,7 @@ async def seen_by(swarm: Swarm, open_stream: OpenStream, peer: ID, address: str)
             line = await dial_from(source, family_of(goal[0]), goal)
         except OSError as error:
             raise TransportError(str(error)) from error
-        fresh = await swarm.upgrade_outbound_raw_conn(Raw(line, True), peer)
+        fresh = await swarm.upgrade_outbound_raw_conn(BoundedRawConnection(line, True), peer)
         try:
             return await _ask_identify(open_stream, fresh), source[1]
         finally:
@@ -78,7 +78,7 @@ async def _ask_identify(open_stream: OpenStream, connection: INetConn) -> str:
         await drop(stream)
 
 
-async def large_ones_pass(swarm: Keeper, open_stream: OpenStream, connection: INetConn) -> bool:
+async def large_packets_pass(swarm: BoundedSwarm, open_stream: OpenStream, connection: INetConn) -> bool:
     """Whether they come to the other end of a connection that we dialled; TransportError if not even small ones do."""
     [address, *_] = connection.muxed_conn.get_transport_addresses()
     if is_relayed(str(address)):

@@ -33,13 +33,14 @@ from multiaddr import Multiaddr
 from shoal.protocol.base.allowance import Allowance, Allowances
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.multiaddrs import Place, is_relayed, multiaddr, relay_of
-from shoal.protocol.net.circuit.book import Refused, Status
-from shoal.protocol.net.circuit.meeting import NowhereToMeet, Side, goals, heard, hello, nowhere
+from shoal.protocol.base.multiaddrs import Place, multiaddr, relay_of
+from shoal.protocol.net.circuit.accounts import Refused, Status
+from shoal.protocol.net.circuit.meeting import NowhereToMeet, Side, connect_message, goals, nowhere, side_from
+from shoal.protocol.net.circuit.messages import drop, read_message, write_message
 from shoal.protocol.net.circuit.relay import OpenStream
 from shoal.protocol.net.circuit.sockets import family_of, first_of, listening_ports
-from shoal.protocol.net.circuit.speech import drop, hear, say
-from shoal.protocol.net.libp2p.swarm import Keeper, Raw, Tcp, why
+from shoal.protocol.net.libp2p.muxer import goes_by_a_relay
+from shoal.protocol.net.libp2p.swarm import BoundedRawConnection, BoundedSwarm, BoundedTcp, transport_error
 from shoal.protocol.net.measure.journal import OK, Step, Way
 
 DCUTR = "/libp2p/dcutr"
@@ -66,7 +67,7 @@ class _Attempt:
 class Puncher:
     """Begins, and answers those who do. `on_step` hears what was tried."""
 
-    def __init__(self, swarm: Keeper, open_stream: OpenStream, on_step: OnStep) -> None:
+    def __init__(self, swarm: BoundedSwarm, open_stream: OpenStream, on_step: OnStep) -> None:
         self._own, self.moved = Side(), trio.Event()
         self._on_step = on_step
         self._swarm, self._open_stream = swarm, open_stream
@@ -107,7 +108,7 @@ class Puncher:
             except Exception as error:  # whatever libp2p raises: two that have met by half make sense of nothing
                 if (direct := direct_connection(self._swarm, peer)) is not None:
                     return direct
-                failure = why(error)
+                failure = transport_error(error)
         raise failure
 
     async def serve(self, stream: INetStream) -> None:
@@ -122,9 +123,9 @@ class Puncher:
                     ours.scope.cancel()
                     await ours.over.wait()
                 with trio.move_on_after(ASK_LIMIT) as limit:
-                    other = heard(await hear(stream, HolePunch))
-                    await say(stream, hello(self.own))
-                    await hear(stream, HolePunch)
+                    other = side_from(await read_message(stream, HolePunch))
+                    await write_message(stream, connect_message(self.own))
+                    await read_message(stream, HolePunch)
                 if other is None or limit.cancelled_caught:
                     raise TransportError(f"no answer in {ASK_LIMIT:g} s", "silent")
                 places = goals(self.own, other)
@@ -168,7 +169,7 @@ class Puncher:
         pause: float = 0.0,
     ) -> None:
         """Have the journal say what came of a try that began then; the next one follows after a pause."""
-        now, failure = time.time(), why(error) if error is not None else None
+        now, failure = time.time(), transport_error(error) if error is not None else None
         where = at or relay_of(str(relayed.get_transport_addresses()[0]))[1]
         code, words = (failure.code, str(failure)) if failure is not None else (OK, "")
         step = Step(now, way, where, code, words, now - begin, now + pause if pause else 0.0)
@@ -185,8 +186,8 @@ class Puncher:
         try:
             with trio.move_on_after(ASK_LIMIT):
                 asked = trio.current_time()
-                await say(stream, hello(self.own))
-                other = heard(await hear(stream, HolePunch))
+                await write_message(stream, connect_message(self.own))
+                other = side_from(await read_message(stream, HolePunch))
                 trip = trio.current_time() - asked
                 if not other.places and (failure := nowhere(self.own, other)) is not None:
                     raise failure
@@ -196,7 +197,7 @@ class Puncher:
                     if (direct := await self._dial_plainly(relayed, place, trip)) is not None:
                         return direct
                 places, begin = goals(self.own, other), time.time()
-                await say(stream, HolePunch(type=HolePunch.SYNC))
+                await write_message(stream, HolePunch(type=HolePunch.SYNC))
                 await trio.sleep(trip / 2)
                 met = await self._dial(peer, places, as_client=False)
                 self.note(relayed.muxed_conn, Way.MEET, begin)
@@ -212,7 +213,7 @@ class Puncher:
         try:
             line = None
             with trio.move_on_after(limit):
-                line = await Tcp().dial(Multiaddr(address))
+                line = await BoundedTcp().dial(Multiaddr(address))
             if line is not None:
                 with trio.move_on_after(DIAL_LIMIT):
                     direct = await self._upgrade(line, relayed.muxed_conn.peer_id, as_client=True)
@@ -231,7 +232,7 @@ class Puncher:
         try:
             with trio.move_on_after(DIAL_LIMIT):
                 line = await first_of(source, places, PAUSE)
-                return await self._upgrade(Raw(line, as_client), peer, as_client)
+                return await self._upgrade(BoundedRawConnection(line, as_client), peer, as_client)
             raise TransportError(f"neither has reached the other in {DIAL_LIMIT:g} s", "silent")
         finally:
             del self._swarm.punching[peer]
@@ -255,12 +256,7 @@ class Puncher:
         raise TransportError("somebody else answers there")
 
 
-def direct_connection(swarm: Keeper, peer: ID) -> INetConn | None:
+def direct_connection(swarm: BoundedSwarm, peer: ID) -> INetConn | None:
     """One that does not go by a relay."""
     there = (each for each in swarm.get_connections(peer) if not each.is_closed)
     return next((each for each in there if not goes_by_a_relay(each)), None)
-
-
-def goes_by_a_relay(connection: INetConn) -> bool:
-    """Whether a connection goes by a relay."""
-    return any(is_relayed(str(each)) for each in connection.muxed_conn.get_transport_addresses())

@@ -5,7 +5,7 @@ Rules:
 - Calls to a holder of a reservation use an existing connection; none is made for them.
 - Each circuit has two tasks, one for each direction, and ends only its own two streams. It holds the windows of two
   streams in memory, which do not grow here: at 100 ms they allow the rate that a peer may have.
-- book.py decides what a circuit may carry, how fast and how long, and which one yields to another; our owner's rate
+- accounts.py decides what a circuit may carry, how fast and how long, and which one yields to another; our owner's rate
   limits hold for all circuits, too.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from ipaddress import ip_network
 from typing import cast
 
 import trio
@@ -26,11 +25,11 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerInfo
 from multiaddr import Multiaddr
 
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.multiaddrs import is_relayed
-from shoal.protocol.net.circuit.book import Book, Circuit, Refused, Status
-from shoal.protocol.net.circuit.speech import STOP, drop, hear, hop_answer, say, status_of
-from shoal.protocol.net.libp2p.muxed import FIRST_WINDOW, FRAME, MuxedStream
-from shoal.protocol.net.system.throttle import Pace, Throttle
+from shoal.protocol.net.circuit.accounts import Circuit, Refused, RelayAccounts, Status
+from shoal.protocol.net.circuit.messages import STOP, drop, hop_answer, read_message, status_of, write_message
+from shoal.protocol.net.libp2p.inbound_limits import counted_host
+from shoal.protocol.net.libp2p.muxer import FIRST_WINDOW, FRAME, MuxedStream, goes_by_a_relay
+from shoal.protocol.net.system.throttle import StreamPace, Throttle
 
 LONGEST_ID = 64  # bytes of a PeerID
 LINE_LIMIT = 2.0  # seconds for one connection with the one who is to be connected, while there are others
@@ -44,20 +43,20 @@ class Relay:
 
     def __init__(
         self,
-        book: Book,
+        accounts: RelayAccounts,
         connections: Callable[[ID], Sequence[INetConn]],
         open_stream: OpenStream,
         throttle: Throttle,
     ) -> None:
         self.addresses: tuple[str, ...] = ()
-        self._book, self._connections, self._open_stream = book, connections, open_stream
+        self._accounts, self._connections, self._open_stream = accounts, connections, open_stream
         self._throttle = throttle
 
     async def serve(self, stream: INetStream) -> None:
         """One stream that a peer has opened, to its end."""
         try:
             with trio.fail_after(ASK_LIMIT):
-                question = await hear(stream, HopMessage)
+                question = await read_message(stream, HopMessage)
             if question.type == HopMessage.RESERVE:
                 await self._reserve(stream)
             elif question.type == HopMessage.CONNECT and len(question.peer.id) <= LONGEST_ID:
@@ -66,26 +65,26 @@ class Relay:
                 raise Refused(Status.UNEXPECTED_MESSAGE)
         except Refused as refusal:
             with suppress(Exception):  # it is gone already
-                await say(stream, hop_answer(refusal.status))
+                await write_message(stream, hop_answer(refusal.status))
                 await stream.close()
 
     async def _reserve(self, stream: INetStream) -> None:
         self._check(stream)
-        for peer in self._book.holders:
+        for peer in self._accounts.holders:
             if not self._lines_to(ID.from_string(peer)):
-                self._book.release(peer)
+                self._accounts.release(peer)
         now = trio.current_time()
-        until = self._book.reserve(now, _peer_of(stream), _host_of(stream))
+        until = self._accounts.reserve(now, _peer_of(stream), _host_of(stream))
         promise = Reservation(
             expire=int(time.time() + until - now),
             addrs=[Multiaddr(each).to_bytes() for each in self.addresses],
         )
-        await say(stream, hop_answer(Status.OK, self._limit(), promise))
+        await write_message(stream, hop_answer(Status.OK, self._limit(), promise))
         await stream.close()
 
     async def _connect(self, stream: INetStream, target: ID) -> None:
         self._check(stream)
-        circuit = self._book.open(trio.current_time(), _peer_of(stream), _host_of(stream), PeerId(str(target)))
+        circuit = self._accounts.open(trio.current_time(), _peer_of(stream), _host_of(stream), PeerId(str(target)))
         try:
             with trio.CancelScope(deadline=circuit.ends_at) as scope:
                 circuit.cut = scope.cancel
@@ -98,14 +97,14 @@ class Relay:
     async def _connect_on(self, circuit: Circuit, stream: INetStream, target: ID, scope: trio.CancelScope) -> None:
         other = await self._call(target, stream.muxed_conn.peer_id)
         try:
-            await say(stream, hop_answer(Status.OK, self._limit()))
+            await write_message(stream, hop_answer(Status.OK, self._limit()))
             await _join(circuit, stream, other, scope, self._throttle)
         finally:
             await drop(other)
             await drop(stream)
 
     def _check(self, stream: INetStream) -> None:
-        if not self.addresses or self._throttle.is_shut or _is_relayed(stream):
+        if not self.addresses or self._throttle.is_shut or goes_by_a_relay(stream):
             raise Refused(Status.PERMISSION_DENIED)
 
     async def _call(self, target: ID, source: ID) -> INetStream:
@@ -128,8 +127,8 @@ class Relay:
             return None
         try:
             peer = PeerInfo(id=source.to_bytes())
-            await say(stream, StopMessage(type=StopMessage.CONNECT, peer=peer, limit=self._limit()))
-            if status_of(await hear(stream, StopMessage)) is Status.OK:
+            await write_message(stream, StopMessage(type=StopMessage.CONNECT, peer=peer, limit=self._limit()))
+            if status_of(await read_message(stream, StopMessage)) is Status.OK:
                 return stream
             raise Refused(Status.CONNECTION_FAILED)
         except BaseException as error:  # who never answers leaves no stream behind, and what cancels us goes on
@@ -143,7 +142,7 @@ class Relay:
         return [each for each in self._connections(peer) if not each.is_closed]
 
     def _limit(self) -> Limit:
-        limits = self._book.limits
+        limits = self._accounts.limits
         return Limit(duration=int(limits.circuit_lasts), data=limits.circuit_carries)
 
 
@@ -160,7 +159,7 @@ async def _pass_on(
     circuit: Circuit, source: MuxedStream, target: MuxedStream, both: trio.CancelScope, throttle: Throttle
 ) -> None:
     source.most_window = FIRST_WINDOW
-    paces = Pace(throttle.down), Pace(throttle.up)
+    paces = StreamPace(throttle.down), StreamPace(throttle.up)
     try:
         while data := await source.take_or_end(FRAME):
             if throttle.is_shut:
@@ -182,14 +181,10 @@ def _peer_of(stream: INetStream) -> PeerId:
 
 
 def _host_of(stream: INetStream) -> str:
-    """Of IPv6 the network of /64, as one machine has all of it."""
-    host, _ = stream.get_remote_address() or ("", 0)
-    return str(ip_network((host, 64), strict=False)) if ":" in host else host
+    """The host at the other end, as it is counted; empty if it is gone."""
+    place = stream.get_remote_address()
+    return counted_host(place[0]) if place is not None else ""
 
 
 def _muxed(stream: INetStream) -> MuxedStream:
     return cast(MuxedStream, cast(NetStream, stream).muxed_stream)
-
-
-def _is_relayed(stream: INetStream) -> bool:
-    return any(is_relayed(str(each)) for each in stream.muxed_conn.get_transport_addresses())

@@ -48,7 +48,7 @@ def family_of(host: str) -> int:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-async def dial_again_and_again(source: Place, goal: Place, pause: float) -> TrioTCPStream:
+async def dial_until_connected(source: Place, goal: Place, pause: float) -> TrioTCPStream:
     """Until there is a connection: who is refused may just have been too early. Each pause is longer than the last."""
     while True:
         try:
@@ -63,7 +63,7 @@ async def first_of(source: Place, goals: Sequence[Place], pause: float) -> TrioT
     found: list[TrioTCPStream] = []
 
     async def dial(goal: Place, scope: trio.CancelScope) -> None:
-        found.append(await dial_again_and_again(source, goal, pause))
+        found.append(await dial_until_connected(source, goal, pause))
         scope.cancel()
 
     async with trio.open_nursery() as nursery:

@@ -18,18 +18,24 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import IntEnum
 from struct import Struct
+from types import TracebackType
 
 import trio
-from libp2p.abc import IMuxedConn
+from libp2p.abc import IMuxedConn, IMuxedStream, INetConn, INetStream
 from libp2p.connection_types import ConnectionType
 from libp2p.io.exceptions import ConnectionClosedError, IOException
 from libp2p.peer.id import ID
-from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
+from libp2p.stream_muxer.exceptions import MuxedConnUnavailable, MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
 from multiaddr import Multiaddr
 
-from shoal.protocol.net.libp2p.muxed import FIRST_WINDOW, FRAME, MOST_WINDOW, MuxedStream
-from shoal.protocol.net.libp2p.session import Session
+from shoal.protocol.base.multiaddrs import is_relayed
+from shoal.protocol.net.libp2p.session import LINE, Session
 
+FIRST_WINDOW = 256 << 10  # bytes that each side may send on a new stream
+MOST_WINDOW = 8 << 20
+FRAME = 65_535 - 16 - 12  # bytes: with tag and header, one frame is one message of Noise
+BURST = 4 * FRAME  # that a writer hands over at once
+USED_UP = 4  # times, and the next window is twice as large
 HEADER = Struct("!BBHII")  # version, kind, flags, stream, length
 MAX_STREAMS = 64  # of one connection, both directions
 MAX_GROWN = 32 << 20  # bytes, of all windows of a connection beyond their first
@@ -56,7 +62,7 @@ class Flag(IntEnum):
     RST = 8
 
 
-class Misbehaved(Exception):
+class ProtocolViolation(Exception):
     """The peer does not speak yamux, or not as it was allowed to."""
 
 
@@ -107,7 +113,7 @@ class Muxer(IMuxedConn):
         if self.is_closed:
             raise MuxedConnUnavailable("the connection has ended")
         number, self._next_number = self._next_number, self._next_number + 2
-        stream = self._streams[number] = MuxedStream(number, self, self)
+        stream = self._streams[number] = MuxedStream(number, self)
         self._say(Kind.WINDOW, Flag.SYN, number, 0)
         return stream
 
@@ -193,7 +199,7 @@ class Muxer(IMuxedConn):
     async def _until_it_ends(self, task: Callable[[], Awaitable[None]], both: trio.CancelScope) -> None:
         try:
             await task()
-        except (IOException, OSError, Misbehaved) as error:
+        except (IOException, OSError, ProtocolViolation) as error:
             self.ends_because(_words(error))
         both.cancel()
 
@@ -211,7 +217,7 @@ class Muxer(IMuxedConn):
     async def _next_frame(self) -> None:
         version, kind, flags, number, length = HEADER.unpack(await self.secured_conn.read(HEADER.size))
         if version != 0 or (kind == Kind.DATA and length > self._most(number, flags)):
-            raise Misbehaved(f"a frame of version {version}, kind {kind} and {length} bytes")
+            raise ProtocolViolation(f"a frame of version {version}, kind {kind} and {length} bytes")
         if kind in (Kind.DATA, Kind.WINDOW):
             data = await self.secured_conn.read(length) if kind == Kind.DATA else b""
             self._act(number, flags, data, length if kind == Kind.WINDOW else 0)
@@ -221,7 +227,7 @@ class Muxer(IMuxedConn):
         elif kind == Kind.GO_AWAY:
             raise ConnectionClosedError(f"the peer said good-bye{f' (reason {length})' if length else ''}")
         else:
-            raise Misbehaved(f"a frame of kind {kind}")
+            raise ProtocolViolation(f"a frame of kind {kind}")
 
     def _most(self, number: int, flags: int) -> int:
         """How long a frame of data may be on a stream; before it is read, as it is held until it is whole."""
@@ -238,7 +244,7 @@ class Muxer(IMuxedConn):
         if stream is None:
             return
         if data and not stream.arrived(data):
-            raise Misbehaved("it sends more than it was granted")
+            raise ProtocolViolation("it sends more than it was granted")
         if grant:
             stream.granted(grant)
         if flags & Flag.RST:
@@ -248,8 +254,8 @@ class Muxer(IMuxedConn):
 
     def _accept(self, number: int) -> None:
         if number % 2 == self._next_number % 2 or number in self._streams or number == 0:
-            raise Misbehaved(f"it opens stream {number}, which is not its to open")
-        stream = MuxedStream(number, self, self)
+            raise ProtocolViolation(f"it opens stream {number}, which is not its to open")
+        stream = MuxedStream(number, self)
         try:
             if len(self._streams) >= MAX_STREAMS:
                 raise trio.WouldBlock
@@ -265,7 +271,7 @@ class Muxer(IMuxedConn):
 
     def _answer(self, kind: Kind, flags: int, number: int, length: int) -> None:
         if self._say(kind, flags, number, length) > MAX_ANSWERS:
-            raise Misbehaved("it does not read our answers")
+            raise ProtocolViolation("it does not read our answers")
 
     async def _end(self) -> None:
         if self.is_closed:
@@ -279,6 +285,196 @@ class Muxer(IMuxedConn):
             await self.secured_conn.close()
         if self.on_close is not None:
             await self.on_close()
+
+
+class MuxedStream(IMuxedStream):
+    """For one reader and one writer."""
+
+    def __init__(self, number: int, connection: Muxer) -> None:
+        self.muxed_conn: IMuxedConn = connection
+        self._number, self._connection = number, connection
+        self._came = bytearray()
+        self.hand_on: Callable[[bytes], bool] = lambda data: False  # to the reader at once, if it takes `data`
+        self.window = self._grant = FIRST_WINDOW
+        self.most_window = MOST_WINDOW
+        self.most_taken = MOST_WINDOW  # bytes before the next grant: fewer come more evenly
+        self._granted, self._sent = FIRST_WINDOW, 0  # bytes in all; each changed by one thread only
+        self._taken = 0  # read since the last grant
+        self._used = 0  # read since the window was as large as it is
+        self._has_ended = self._was_reset = self._sends_no_more = False
+        self._change = trio.Event()  # set, and replaced, when a reader or writer may go on
+
+    @property
+    def unread(self) -> int:
+        """Bytes that came and wait for the reader."""
+        return len(self._came)
+
+    @property
+    def grant(self) -> int:
+        """Bytes that the peer may still send."""
+        return self._grant
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a write has a chance."""
+        return not (self._sends_no_more or self._was_reset)
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    async def read(self, n: int | None = None) -> bytes:
+        """For libp2p, which asks for as much as the peer announces: like `take`, but no more than a LINE."""
+        if n is not None and n > LINE:
+            raise MuxedStreamError(f"the peer announces {n} bytes at once")
+        return await self.take(n if n is not None and n >= 0 else LINE)
+
+    async def take(self, most: int) -> bytes:
+        """At least a byte, `most` at most; MuxedStreamEOF at the end, MuxedStreamReset if it was cut off."""
+        while not self._came:
+            self._check_readable()
+            await self._change.wait()
+        taken = bytes(memoryview(self._came)[:most])
+        del self._came[: len(taken)]
+        self._credit(len(taken))
+        self._forget_if_over()
+        return taken
+
+    async def take_or_end(self, most: int) -> bytes:
+        """The same; nothing at the end."""
+        try:
+            return await self.take(most)
+        except MuxedStreamEOF:
+            return b""
+
+    def _check_readable(self) -> None:
+        if self._was_reset:
+            raise MuxedStreamReset("the stream was reset")
+        if self._has_ended:
+            raise MuxedStreamEOF("the stream has ended")
+
+    def _credit(self, taken: int) -> None:
+        self._taken += taken
+        self._used += taken
+        if self._taken < min(self.window // 2, self.most_taken) or self._has_ended or self._was_reset:
+            return
+        more, self._taken = self._taken, 0
+        is_small = self._used >= USED_UP * self.window and self.window < self.most_window
+        if is_small and self._connection.may_grow(self.window):
+            more, self.window, self._used = more + self.window, 2 * self.window, 0
+        self._grant += more
+        self._connection.send_grant(self._number, more)
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """Return when the socket has taken all of `data`, at the pace of the peer's grants."""
+        view = memoryview(data)
+        while view:
+            while self._may_send <= 0 and self.is_open:
+                await self._change.wait()
+            if not self.is_open:
+                raise MuxedStreamReset("the stream has ended")
+            size = min(len(view), self._may_send, BURST)
+            self._sent += size
+            await self._connection.send_data(self._number, view[:size])
+            view = view[size:]
+
+    def write_now(self, data: bytes) -> bool:
+        """Whether `data` was taken, all of it and without waiting; not while a `write` is under way."""
+        if len(data) > min(FRAME, self._may_send) or not self.is_open:
+            return False
+        was_taken = self._connection.send_now(self._number, data)
+        self._sent += len(data) * was_taken
+        return was_taken
+
+    @property
+    def _may_send(self) -> int:
+        return self._granted - self._sent
+
+    async def close(self) -> None:
+        """Nothing follows; the peer may go on."""
+        if not self.is_open:
+            return
+        self._sends_no_more = True
+        self._wake()
+        self._connection.send_end(self._number, at_once=False)
+        self._forget_if_over()
+
+    async def wait_over(self) -> None:
+        """Return when both sides have ended the stream, or one has dropped it."""
+        while not self._is_over:
+            await self._change.wait()
+
+    async def reset(self) -> None:
+        """Drop the stream in both directions, now, and what was not read."""
+        if not self._is_over:
+            self._connection.send_end(self._number, at_once=True)
+        self._came.clear()
+        self.cut_off()
+
+    # -- what the connection says ---------------------------------------------------------------------------
+
+    def arrived(self, data: bytes) -> bool:
+        """Bytes for the reader; whether that was granted."""
+        self._grant -= len(data)
+        if self._grant < 0 or self._has_ended:
+            return False
+        if not self._came and self.hand_on(data):
+            self._credit(len(data))
+        else:
+            self._came += data
+            self._wake()
+        return True
+
+    def granted(self, more: int) -> None:
+        """The peer takes `more` bytes."""
+        self._granted += more
+        self._wake()
+
+    def ended(self) -> None:
+        """The peer sends no more."""
+        self._has_ended = True
+        self._wake()
+        self._forget_if_over()
+
+    def cut_off(self) -> None:
+        """The peer, we or the end of the connection dropped the stream; what came before may still be read."""
+        self._was_reset = True
+        self._wake()
+        self._forget_if_over()
+
+    def _forget_if_over(self) -> None:
+        if not self._came and self._is_over:
+            self._connection.forget(self._number)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._was_reset or (self._sends_no_more and self._has_ended)
+
+    def _wake(self) -> None:
+        change, self._change = self._change, trio.Event()
+        change.set()
+
+    # -- what libp2p wants besides ----------------------------------------------------------------------------
+
+    def set_deadline(self, ttl: int) -> None:
+        """We have none."""
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """Where the connection leads."""
+        return self._connection.get_remote_address()
+
+    async def __aenter__(self) -> MuxedStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def goes_by_a_relay(wire: INetConn | INetStream) -> bool:
+    """Whether a connection, or the one that a stream lies on, goes by a relay."""
+    return any(is_relayed(str(each)) for each in wire.muxed_conn.get_transport_addresses())
 
 
 def _words(error: Exception) -> str:

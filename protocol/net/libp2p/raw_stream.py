@@ -17,11 +17,9 @@ import trio
 from libp2p.abc import INetStream
 from libp2p.network.stream.net_stream import NetStream
 
-from shoal.protocol.base.multiaddrs import is_relayed
-from shoal.protocol.net.libp2p.muxed import MuxedStream
-from shoal.protocol.net.libp2p.muxer import Muxer
+from shoal.protocol.net.libp2p.muxer import MuxedStream, Muxer, goes_by_a_relay
 from shoal.protocol.net.libp2p.swarm import close_connections
-from shoal.protocol.net.system.throttle import Pace, Throttle
+from shoal.protocol.net.system.throttle import StreamPace, Throttle
 
 READ_SIZE = 1 << 16
 SHORTEST = 16  # bytes that are worth a way to the other thread of their own: who sends single ones is read in pieces
@@ -37,9 +35,9 @@ class RawStream:
         self._raw = cast(NetStream, raw)
         self._own_connection = own_connection
         self._muxed = cast(MuxedStream, self._raw.muxed_stream)
-        self.is_relayed = any(is_relayed(str(each)) for each in raw.muxed_conn.get_transport_addresses())
+        self.is_relayed = goes_by_a_relay(raw)
         throttle = throttle or Throttle()
-        self._out, self._in = Pace(throttle.up), Pace(throttle.down)
+        self._out, self._in = StreamPace(throttle.up), StreamPace(throttle.down)
         self._released = trio.Event()
         self._allowed, self._has_room = 0, trio.Event()
 
@@ -118,7 +116,7 @@ class RawStream:
                 nursery.start_soon(_cancel_after, nursery.cancel_scope, event)
 
 
-async def _rest(pace: Pace) -> None:
+async def _rest(pace: StreamPace) -> None:
     if seconds := pace.rest:
         await trio.sleep(seconds)
 

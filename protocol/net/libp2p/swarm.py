@@ -2,9 +2,9 @@
 
 Rules:
 - One host on the internet (of IPv6, one network of /64) may have MAX_FROM_HOST connections here, and make new ones at a
-  bounded rate, so that it can neither take all places nor keep us busy with handshakes. Handshakes that are not
+  bounded rate, so that it can neither take all places nor keep us busy with handshakes. HandshakePool that are not
   finished in time are closed by libp2p; if there is no room for another, the oldest unfinished one is closed
-  (guests.py).
+  (inbound_limits.py).
 - All bounds shrink with the limit of open files, the last of which are reserved for us (descriptors.py).
 - One peer may have MAX_FROM_PEER connections: two that dialled each other, one for bulk each way, and some that
   died unnoticed. Beyond that the oldest goes, because a peer that lost all of its own needs a new one.
@@ -19,7 +19,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import ip_address
 from typing import Any, cast
 
 import trio
@@ -48,7 +48,7 @@ from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.multiaddrs import Place, is_relayed, multiaddr
 from shoal.protocol.base.paths import DIRECT, PUNCHED, RELAYED, Route
-from shoal.protocol.net.libp2p.guests import Guests
+from shoal.protocol.net.libp2p.inbound_limits import InboundLimits, counted_host
 from shoal.protocol.net.libp2p.muxer import MAX_STREAMS, Muxer
 from shoal.protocol.net.libp2p.session import Noise, Session
 from shoal.protocol.net.system.descriptors import is_reserved, limit, share
@@ -79,7 +79,7 @@ OnConnection = Callable[[PeerId, object, Route, bool], None]
 """on_connection(peer, connection, how it goes, whether it is up)."""
 
 
-def make_swarm(identity: Identity, on_connection: OnConnection, throttle: Throttle | None = None) -> Keeper:
+def make_swarm(identity: Identity, on_connection: OnConnection, throttle: Throttle | None = None) -> BoundedSwarm:
     """TCP, Noise alone, yamux alone, and nothing that acts on its own."""
     keys = ed25519.create_new_key_pair(identity.seed)
     name = ID.from_pubkey(keys.public_key)
@@ -95,12 +95,12 @@ def make_swarm(identity: Identity, on_connection: OnConnection, throttle: Thrott
     config = ConnectionConfig(
         max_connections=most, high_watermark=most, low_watermark=most, min_connections=0, max_connections_per_peer=most
     )
-    return Keeper(on_connection, name, peers, upgrader, [Tcp()], RetryConfig(max_retries=0), config)
+    return BoundedSwarm(on_connection, name, peers, upgrader, [BoundedTcp()], RetryConfig(max_retries=0), config)
 
 
 async def ask_name(swarm: Swarm, address: Multiaddr) -> PeerId:
     """The peer that answers at `address`, as its Noise handshake proves. The connection is used for nothing else."""
-    raw = await Tcp().dial(address)
+    raw = await BoundedTcp().dial(address)
     try:
         security = await swarm.upgrader.security_multistream.select_transport(raw, True)
         pattern = cast(noise.Transport, security).get_pattern()
@@ -122,7 +122,7 @@ async def close_connections(connections: Sequence[INetConn], why: str) -> None:
             nursery.start_soon(close, connection)
 
 
-def why(error: BaseException) -> TransportError:
+def transport_error(error: BaseException) -> TransportError:
     """What kept us from a connection: the deepest cause that people know, not libp2p's account of it."""
     words, code, cause = str(error) or type(error).__name__, getattr(error, "code", "failed"), error
     while True:
@@ -136,17 +136,22 @@ def why(error: BaseException) -> TransportError:
         cause = inner
 
 
-class Keeper(Swarm):
+class BoundedSwarm(Swarm):
     """Without a resource manager: the default one refuses connections when the process uses much memory."""
 
     def __init__(self, on_connection: OnConnection, *args: Any) -> None:
         super().__init__(*args)
         self._on_connection = on_connection
         self.punching: dict[ID, Sequence[Place]] = {}  # with whom we dial each other just now, and where they are
-        self._guests = Guests(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
+        self._guests = InboundLimits(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
         self._inbound_limiter.total_tokens += self._guests.waiting  # who is at the door takes no place of those inside
         self._new_from_host = Allowances[str](*NEW_FROM_HOST, MAX_HOSTS)
         self.auto_connector = _NoAutoConnector(self)
+
+    @property
+    def inbound(self) -> int:
+        """Incoming connections that count against a limit, ours or libp2p's, those in their handshake included."""
+        return max(len(self._guests), self._inbound_limiter.borrowed_tokens)
 
     async def notify_connected(self, conn: INetConn) -> None:
         nursery = cast(trio.Nursery, self.background_nursery)
@@ -205,7 +210,7 @@ class Keeper(Swarm):
 
     async def _do_handle_inbound_connection(self, stream: Any, maddr: Multiaddr, failure: Any) -> None:
         """The original waits for the swarm's end: closed connections count against its limit for ever."""
-        raw, host, handshake = Raw(stream, False), _host_at(stream), trio.CancelScope()
+        raw, host, handshake = BoundedRawConnection(stream, False), _host_at(stream), trio.CancelScope()
         guest = None
         if not is_reserved(_number_of(stream)) and self._new_from_host.of(host).take(trio.current_time()):
             guest = self._guests.come(host, handshake.cancel)
@@ -216,7 +221,9 @@ class Keeper(Swarm):
                 self._guests.gone(guest)
         await raw.close()
 
-    async def _receive(self, raw: Raw, maddr: Multiaddr, handshake: trio.CancelScope, guest: int) -> None:
+    async def _receive(
+        self, raw: BoundedRawConnection, maddr: Multiaddr, handshake: trio.CancelScope, guest: int
+    ) -> None:
         """Return when the connection has ended, or none comes to be."""
         connection = None
         with handshake, suppress(Exception):
@@ -234,21 +241,21 @@ def _number_of(stream: Any) -> int:
 def _came_to(connection: Muxer) -> str:
     """Where of ours the other end has dialled us; empty if we dialled."""
     place = None if connection.is_initiator else connection.secured_conn.own_end
-    if place is None:
-        return ""
-    host = ip_address(place[0])
-    return multiaddr(str(getattr(host, "ipv4_mapped", None) or host), place[1])
+    return multiaddr(_plain(place[0]), place[1]) if place is not None else ""
 
 
 def _host_at(stream: Any) -> str:
-    """The other end's host; of IPv6 the network of /64, as one machine has all of it. libp2p's look-up is for IPv4."""
+    """The host of the other end, as connections are counted; empty if it is gone. libp2p's look-up is for IPv4 only."""
     try:
-        host = ip_address(str(stream.stream.socket.getpeername()[0]).partition("%")[0])
-    except (OSError, ValueError):  # it is gone already
+        return counted_host(str(stream.stream.socket.getpeername()[0]))
+    except (OSError, ValueError):
         return ""
-    if isinstance(host, IPv6Address) and host.ipv4_mapped is None:
-        return str(ip_network((host, 64), strict=False))
-    return str(getattr(host, "ipv4_mapped", None) or host)
+
+
+def _plain(host: str) -> str:
+    """An IP address without its zone; one of IPv4 that a socket of both versions shows as IPv6, as IPv4."""
+    address = ip_address(host.partition("%")[0])
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 async def _reset(stream: INetStream) -> None:
@@ -256,7 +263,7 @@ async def _reset(stream: INetStream) -> None:
         await stream.reset()
 
 
-class Raw(RawConnection):
+class BoundedRawConnection(RawConnection):
     """libp2p gathers as many bytes as whoever is there announces, before it knows who that is."""
 
     async def read(self, n: int | None = None) -> bytes:
@@ -269,20 +276,19 @@ class Raw(RawConnection):
         if isinstance(self.stream, TrioTCPStream):
             with suppress(OSError):  # it is gone already
                 name, port, *_ = self.stream.stream.socket.getpeername()
-                host = ip_address(name.partition("%")[0])
-                return str(getattr(host, "ipv4_mapped", None) or host), port
+                return _plain(name), port
         return super().get_remote_address()
 
 
-class Tcp(TCP):
-    """libp2p's, but for `Raw`."""
+class BoundedTcp(TCP):
+    """libp2p's, but for `BoundedRawConnection`."""
 
     async def dial(self, maddr: Multiaddr) -> RawConnection:
         made = cast(RawConnection, await super().dial(maddr))
         if isinstance(made.stream, TrioTCPStream) and is_reserved(_number_of(made.stream)):
             await made.close()
             raise TransportError(f"no more connections fit into {limit()} open files (`ulimit -n`)", "full")
-        return Raw(made.stream, True)
+        return BoundedRawConnection(made.stream, True)
 
 
 class _Muxers(MuxerMultistream):

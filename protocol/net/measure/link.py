@@ -47,7 +47,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ConnectionInfo:
     """One connection: where it leads, and whether we made it."""
 
     leads_to: tuple[str, ...]
@@ -68,7 +68,7 @@ class LinkReport:
 
     peer: PeerId
     path: str | None  # None: not connected
-    lines: tuple[Line, ...]
+    connections: tuple[ConnectionInfo, ...]
     steps: tuple[Step, ...]
     gauge: Gauge
     known: tuple[str, ...] = ()  # its addresses, as far as we know them
@@ -76,7 +76,7 @@ class LinkReport:
     @property
     def relay(self) -> PeerId | None:
         """The relay by which alone it is reached."""
-        relayed = [each for line in self.lines for each in line.leads_to if is_relayed(each)]
+        relayed = [each for line in self.connections for each in line.leads_to if is_relayed(each)]
         return PeerId(relay_of(relayed[0])[1]) if self.path == "relayed" and relayed else None
 
     def reason(self, now: float) -> Reason:
@@ -103,7 +103,7 @@ class LinkReport:
 
     def _why_direct(self) -> Reason:
         """Of the path that there is: who has met may be dialled later, and who was met may not know yet that it was."""
-        direct = [line for line in self.lines if not any(map(is_relayed, line.leads_to))]
+        direct = [line for line in self.connections if not any(map(is_relayed, line.leads_to))]
         made = [step for step in self._since() if step.way in MAKING and step.code == OK]
         if self.path == PUNCHED:
             by = [f", with the help of the relay {short(step.where)}" for step in made if step.way is Way.MEET]

@@ -198,10 +198,6 @@ class Dialing:
             self._no_own_until = clock() + OWN_PAUSE  # or an address is learnt: OWN_LIMIT is not to be spent each time
             return None
 
-    async def try_at(self, address: str, limit: float) -> Connection:
-        """A connection by one address and no other."""
-        return await self._dial_one(address, limit)
-
     def _check(self) -> None:
         wait = self._retry_at - asyncio.get_running_loop().time()
         if wait > 0:
@@ -225,11 +221,12 @@ class Dialing:
 
     async def _dial_any(self, addresses: Callable[[], tuple[str, ...]], limit: float) -> Connection:
         try:
-            return await first_answer(addresses, lambda address: self._dial_one(address, limit))
+            return await first_answer(addresses, lambda address: self.try_at(address, limit))
         except TransportError as error:
             raise TransportError(f"cannot reach {short(self._peer)}: {error}", error.code) from error
 
-    async def _dial_one(self, address: str, limit: float) -> Connection:
+    async def try_at(self, address: str, limit: float) -> Connection:
+        """A new connection by this address and no other, made within `limit` seconds; TransportError if none is."""
         allowance = self._failures.of(host_of(address))
         if not allowance.take(asyncio.get_running_loop().time()):
             raise TransportError("dialled in vain too often, wait a little", TOO_OFTEN)
@@ -251,7 +248,7 @@ class Dialing:
         self._retry_at = asyncio.get_running_loop().time() + self._delay * jitter
 
 
-def no_failures() -> Allowances[str]:
+def failure_allowances() -> Allowances[str]:
     """What `Dialing` counts failures in; one for all peers."""
     return Allowances(*FAILURES, MAX_HOSTS)
 

@@ -22,14 +22,14 @@ from shoal.protocol.base.ids import PeerId, RunId, short
 from shoal.protocol.base.multiaddrs import host_and_port, place_of, split
 from shoal.protocol.base.wire import Message
 from shoal.protocol.net.bulk.endpoint import Endpoint
-from shoal.protocol.net.bulk.handshake import Opened
-from shoal.protocol.net.circuit.holder import Promise
+from shoal.protocol.net.bulk.handshake import BulkSocket
+from shoal.protocol.net.circuit.reservations import Reservation
 from shoal.protocol.net.measure.journal import ITSELF
 from shoal.protocol.net.measure.link import Link, LinkReport
-from shoal.protocol.net.peers.dialing import LIMIT, by_turns, first_answer, no_failures
+from shoal.protocol.net.peers.dialing import LIMIT, by_turns, failure_allowances, first_answer
 from shoal.protocol.net.peers.peer import SPOKEN, Peer, Peers
 from shoal.protocol.net.peers.shared import Handlers, Shared
-from shoal.protocol.net.system.addresses import Whereabouts, is_loopback, listening, resolve
+from shoal.protocol.net.system.addresses import OwnAddresses, is_loopback, listening, resolve
 from shoal.protocol.net.system.identity import Identity, public_key
 from shoal.protocol.net.system.ports import also_by_ipv6, claim_pair
 from shoal.protocol.net.transport.transport import Stream, Transport
@@ -55,15 +55,15 @@ class Network(Handlers):
         self.reachability = "unknown"  # whether others can dial us: "public" | "nat" | "unknown"
         self.mapped_addresses: tuple[str, ...] = ()  # where our router lets others in
         self._listen_host, self._port = host, port
-        self._whereabouts = Whereabouts()
+        self._own_addresses = OwnAddresses()
         self._transport = Transport(identity, SPOKEN, self._accept, self._change, on_path=self._path_changed)
         self.throttle = self._transport.throttle  # its rates are set before `start`
-        self.book = self._transport.book  # what others have of us as a relay; to be read only
-        self.large_ones_pass = self._transport.large_ones_pass  # to a peer: see there
+        self.relay_accounts = self._transport.relay_accounts  # what others have of us as a relay; to be read only
+        self.large_packets_pass = self._transport.large_packets_pass  # to a peer: see there
         self.forget_relay = self._transport.forget_relay  # have it not any more
-        failures = no_failures()
+        failures = failure_allowances()
         self._endpoint = Endpoint(identity.peer, self._opened, self.throttle, failures)
-        self.map_door = self._endpoint.map_door  # where our router lets bulk sockets in
+        self.set_mapped_port = self._endpoint.set_mapped_port  # where our router lets bulk sockets in
         self._shared = Shared(self, self._transport, self._endpoint, failures, bulk_queue)
         self.bandwidth = self._shared.bandwidth  # our own
         self.traffic = self._shared.traffic  # of a run: see there
@@ -109,17 +109,17 @@ class Network(Handlers):
 
     def own_addresses(self) -> tuple[str, ...]:
         """Where we listen, without our name; what relays do for us is not in it."""
-        return self._whereabouts.of(self._transport.addresses())
+        return self._own_addresses.of(self._transport.addresses())
 
     def every_address(self) -> tuple[str, ...]:
         """Where we listen, with those of our addresses that are too many to tell all others."""
-        return self._whereabouts.everywhere(self._transport.addresses())
+        return self._own_addresses.everywhere(self._transport.addresses())
 
     @property
     def untold_addresses(self) -> tuple[str, ...]:
         """Of our own addresses, those that are too many to tell others."""
         self.own_addresses()
-        return self._whereabouts.untold
+        return self._own_addresses.untold
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
         """Where `peer` may be reached; the latest words come first. Names are left out: `connect` looks them up."""
@@ -233,7 +233,7 @@ class Network(Handlers):
         """Connect with `peer` at one address, and no other."""
         await self._peers.of(peer).dialing.try_at(address, limit)
 
-    async def reserve(self, relay: PeerId) -> Promise:
+    async def reserve(self, relay: PeerId) -> Reservation:
         """Have a relay connect others with us; TransportError if it does not."""
         await self._peers.of(relay).dialing.reach()
         return await self._transport.reserve(relay)
@@ -253,7 +253,7 @@ class Network(Handlers):
         """Connect others with each other, who dial us at these, within limits; without any, do so no more."""
         self._transport.be_relay(addresses)
 
-    async def part(self, peer: PeerId, why: str) -> None:
+    async def disconnect(self, peer: PeerId, why: str) -> None:
         """Close all connections with `peer`; it may come back. `why` is for people who miss them."""
         with suppress(TransportError):  # the host has stopped, and with it the connection
             await self._transport.disconnect(peer, why)
@@ -269,7 +269,7 @@ class Network(Handlers):
 
     # -- what happens ---------------------------------------------------------------------------------------
 
-    def meet_namesake(self) -> None:
+    def report_same_key(self) -> None:
         """Another node has our key: say so, once."""
         if not self._has_met_same_key:
             self._has_met_same_key = True
@@ -284,7 +284,7 @@ class Network(Handlers):
         else:
             self._peers.of(peer).accept(protocol, stream)
 
-    def _opened(self, peer: PeerId, sends: bool, opened: Opened) -> None:
+    def _opened(self, peer: PeerId, sends: bool, opened: BulkSocket) -> None:
         """A socket for payloads; whoever has gone meanwhile has no use for it."""
         if (known := self._peers.known(peer)) is None:
             opened.socket.close()
@@ -295,8 +295,8 @@ class Network(Handlers):
         if self._closing:
             return
         if peer == self.peer:
-            self.meet_namesake()
-            self._shared.spawn(self.part(peer, self._same_key))
+            self.report_same_key()
+            self._shared.spawn(self.disconnect(peer, self._same_key))
             return
         known = self._peers.of(peer)
         if up:

@@ -21,20 +21,20 @@ from shoal.protocol.messages.bulk import Flow, Knock, Knocked, MayIKnock
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.net.bulk import framing
 from shoal.protocol.net.bulk.backlog import Packed, QueuedPayload
-from shoal.protocol.net.bulk.carrier import MOST, REFUSED, Carrier
+from shoal.protocol.net.bulk.carrier import MAX_SOCKETS, REFUSED, Carrier
 from shoal.protocol.net.bulk.endpoint import PATIENCE
 from shoal.protocol.net.bulk.flow_control import SHARED, Credit, CreditPool, MemoryAccount
 from shoal.protocol.net.bulk.framing import PROTOCOLS, flow_of
-from shoal.protocol.net.bulk.handshake import Opened
+from shoal.protocol.net.bulk.handshake import BulkSocket
 from shoal.protocol.net.bulk.receiver import REST, Receiver
 from shoal.protocol.net.measure.rates import Gauge
 from shoal.protocol.net.peers.dialing import Dialing
 from shoal.protocol.net.peers.shared import Shared
-from shoal.protocol.net.transport.streams import Incoming, Lane
+from shoal.protocol.net.transport.streams import FrameReader, Lane
 from shoal.protocol.net.transport.transport import Stream
 from shoal.protocol.tensors.memory import MEMORY
 
-MOST_SOCKETS = 2 * MOST  # that a peer may have us read: those that died unheard, and their successors
+MOST_SOCKETS = 2 * MAX_SOCKETS  # that a peer may have us read: those that died unheard, and their successors
 FLOWS = {protocol: flow for flow, protocol in PROTOCOLS.items()}
 
 Call = Callable[[Message, float], Awaitable[Message]]
@@ -63,7 +63,7 @@ class Payloads:
             shared.spawn,
             gauge.wrote,
             lambda: dialing.is_up,
-            partial(shared.turn_of, peer),
+            partial(shared.pacer_of, peer),
         )
         self._contributions = MemoryAccount(self._returned)
         self._pool = CreditPool()
@@ -104,7 +104,7 @@ class Payloads:
         held = 0 if send.fill is not None else len(made.payload)  # type: ignore[attr-defined]
         self._carrier.put(QueuedPayload(flow, held, pack, sent, lost, send.is_wanted))
 
-    def opened(self, sends: bool, opened: Opened) -> None:
+    def opened(self, sends: bool, opened: BulkSocket) -> None:
         """A socket with the peer."""
         if self._is_closed or not self._dialing.is_up or (not sends and len(self._receivers) >= MOST_SOCKETS):
             opened.socket.close()
@@ -139,7 +139,7 @@ class Payloads:
 
     async def serve(self, question: MayIKnock | Knock) -> Message:
         """The answer to the peer, who wants to send: nothing is done for whoever has nothing to send to us."""
-        if not self._handlers.is_fellow(self._peer):
+        if not self._handlers.shares_run(self._peer):
             return Refused("we know of no run that we are in together")
         if isinstance(question, MayIKnock):
             return self._endpoint.invitation(self._peer, sends=False)
@@ -167,10 +167,10 @@ class Payloads:
 
     # -- in -------------------------------------------------------------------------------------------------
 
-    def read(self, protocol: str, stream: Stream) -> Incoming[framing.Frame]:
+    def read(self, protocol: str, stream: Stream) -> FrameReader[framing.Frame]:
         """Take what comes by a stream."""
         flow, peer = FLOWS[protocol], self._peer
-        return Incoming(
+        return FrameReader(
             stream,
             MAX_BULK_FRAME + framing.MAX_HEAD,
             peer,
@@ -197,7 +197,7 @@ class Payloads:
         self._shared.tell(self._handlers.on_message, self._peer, frame.run, message)
         return 0.0
 
-    def _receive(self, opened: Opened) -> None:
+    def _receive(self, opened: BulkSocket) -> None:
         """By a socket."""
 
         def came(run: RunId, message: Message | None, begin: float, end: float, size: int) -> None:

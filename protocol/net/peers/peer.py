@@ -39,7 +39,7 @@ from shoal.protocol.net.peers.calls import Calls
 from shoal.protocol.net.peers.dialing import Dialing
 from shoal.protocol.net.peers.payloads import FLOWS, Payloads
 from shoal.protocol.net.peers.shared import MAX_PEERS, Shared
-from shoal.protocol.net.transport.streams import Arrivals, Incoming, Lane, QueuedFrame
+from shoal.protocol.net.transport.streams import FrameReader, IncomingStreams, Lane, QueuedFrame
 from shoal.protocol.net.transport.transport import Stream
 
 CONTROL = "/shoal/control/1"
@@ -63,7 +63,7 @@ class Peer:
         self._control = Lane(CONTROL_QUEUE, self._open_control, shared.spawn, has_moved=self._measure_anew)
         self._calls = Calls(peer, self._put, shared.spawn, self._serve)
         self.payloads = Payloads(peer, shared, self.dialing, self.gauge, self.call, self._note_heard)
-        self._arrivals = Arrivals(self._read, self._was_lost)
+        self._arrivals = IncomingStreams(self._read, self._was_lost)
         self._too_long: set[str] = set()  # kinds of messages that were dropped for it: we say so once
         self._busy = Allowance(*BUSY)
         self._ahead: float | None = None
@@ -218,11 +218,13 @@ class Peer:
         """Read a stream that the peer opened."""
         self._arrivals.accept(protocol, stream)
 
-    def _read(self, protocol: str, stream: Stream) -> Incoming[Any]:
+    def _read(self, protocol: str, stream: Stream) -> FrameReader[Any]:
         if protocol in FLOWS:
             return self.payloads.read(protocol, stream)
         take, complain = self._take, self._shared.complain
-        return Incoming(stream, MAX_CONTROL_FRAME + MAX_HEAD, self.peer, decode_frame, take, complain, self.gauge.came)
+        return FrameReader(
+            stream, MAX_CONTROL_FRAME + MAX_HEAD, self.peer, decode_frame, take, complain, self.gauge.came
+        )
 
     def _was_lost(self, protocol: str) -> None:
         if protocol == CONTROL:

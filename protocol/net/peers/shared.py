@@ -22,8 +22,8 @@ from shoal.protocol.base.multiaddrs import any_is_public
 from shoal.protocol.base.paths import RELAYED
 from shoal.protocol.base.wire import Message
 from shoal.protocol.net.bulk.endpoint import Endpoint
-from shoal.protocol.net.bulk.filling import Path
-from shoal.protocol.net.bulk.pacing import Pacing, Turn, Unpaced
+from shoal.protocol.net.bulk.pacing import Pacing, SocketPacer, Unpaced
+from shoal.protocol.net.bulk.spare_capacity import PathRtt
 from shoal.protocol.net.measure.rates import Bandwidth, Meters, Traffic
 from shoal.protocol.net.peers.calls import Serve
 from shoal.protocol.net.system.tasks import Tasks
@@ -41,7 +41,7 @@ class Handlers:
 
     def __init__(self) -> None:
         self.takes: Callable[[RunId | None], bool] = lambda run: True  # of which runs messages are read at all
-        self.is_fellow: Callable[[PeerId], bool] = lambda peer: True  # whether a peer is in a run with us
+        self.shares_run: Callable[[PeerId], bool] = lambda peer: True  # whether a peer is in a run with us
         self.on_message: Callable[[PeerId, RunId | None, Message], None] = lambda peer, run, message: None
         self.on_call: Serve = _refuse  # at once, or later
         self.on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
@@ -115,9 +115,9 @@ class Shared:
             return None
         return self.bandwidth.far if self._is_far(peer) else self.bandwidth.near
 
-    def turn_of(self, peer: PeerId, connection: socket.socket, path: Path) -> Turn:
+    def pacer_of(self, peer: PeerId, connection: socket.socket, path: PathRtt) -> SocketPacer:
         """How a socket to a peer is paced."""
-        return self._pacing.turn(peer, connection, path) if self._is_far(peer) else Unpaced()
+        return self._pacing.pacer(peer, connection, path) if self._is_far(peer) else Unpaced()
 
     def _is_far(self, peer: PeerId) -> bool:
         return any_is_public(self.transport.remote_addresses(peer))

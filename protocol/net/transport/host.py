@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, cast
 from weakref import WeakValueDictionary
@@ -31,17 +32,17 @@ from multiaddr import Multiaddr
 from shoal.protocol.base.errors import NOT_SPOKEN, LocalError, TransportError
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.base.multiaddrs import is_relayed, place_of, relay_of
-from shoal.protocol.net.circuit.book import Book
+from shoal.protocol.net.circuit.accounts import RelayAccounts
 from shoal.protocol.net.circuit.client import Client
-from shoal.protocol.net.circuit.holder import Promise
 from shoal.protocol.net.circuit.meeting import side_of
-from shoal.protocol.net.circuit.probes import large_ones_pass, seen_by
-from shoal.protocol.net.circuit.punch import DCUTR, OnStep, Puncher, direct_connection, goes_by_a_relay
+from shoal.protocol.net.circuit.messages import HOP, STOP
+from shoal.protocol.net.circuit.probes import large_packets_pass, seen_by
+from shoal.protocol.net.circuit.punch import DCUTR, OnStep, Puncher, direct_connection
 from shoal.protocol.net.circuit.relay import Relay
-from shoal.protocol.net.circuit.speech import HOP, STOP
-from shoal.protocol.net.libp2p.muxer import Muxer
+from shoal.protocol.net.circuit.reservations import Reservation
+from shoal.protocol.net.libp2p.muxer import Muxer, goes_by_a_relay
 from shoal.protocol.net.libp2p.raw_stream import RawStream
-from shoal.protocol.net.libp2p.swarm import OnConnection, ask_name, close_connections, make_swarm, why
+from shoal.protocol.net.libp2p.swarm import OnConnection, ask_name, close_connections, make_swarm, transport_error
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.system.throttle import Throttle
 from shoal.protocol.net.system.version import agent
@@ -51,6 +52,15 @@ NEGOTIATE_LIMIT = 10  # seconds until a new stream must be agreed on
 CLOSE_LIMIT = 1.0  # seconds for all good-byes, and for what libp2p does after them
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the host keeps now; all of it is bounded, and ends with the connections that it is for."""
+
+    connections: int
+    inbound: int  # connections that others have made, those in their handshake included
+    known_peers: int  # others whose keys or addresses libp2p holds
 
 
 class TrioHost:
@@ -66,14 +76,14 @@ class TrioHost:
         on_stream: Callable[[PeerId, str, RawStream], None],
         on_connection: OnConnection,
         on_step: OnStep,
-        book: Book,
+        accounts: RelayAccounts,
         throttle: Throttle,
     ) -> None:
         self._identity, self._protocols = identity, protocols
         self._on_stream, self._on_connection = on_stream, on_connection
         self._in_use = WeakValueDictionary[PeerId, INetConn]()  # the connection on which a peer last spoke to us
         self._on_step = on_step  # hears what was tried over here, see journal.py
-        self.book = book  # of what we do as a relay
+        self.relay_accounts = accounts  # of what we do as a relay
         self.throttle = throttle  # what all of it together may send and receive
         self.addresses: tuple[str, ...] = ()  # as bound, and as several peers say that they see us
 
@@ -101,7 +111,7 @@ class TrioHost:
         connection = direct_connection(self._swarm, relay) or await self._swarm.dial_addr(Multiaddr(plain), relay)
         return await self._client.dial(connection, place_of(address), target)
 
-    async def reserve(self, relay: PeerId) -> Promise:
+    async def reserve(self, relay: PeerId) -> Reservation:
         """Have a relay that we are connected with directly connect others with us."""
         return await self._client.reserve(self._direct(relay))
 
@@ -114,9 +124,9 @@ class TrioHost:
         at = at or str(self._direct(peer).muxed_conn.get_transport_addresses()[0])
         return await seen_by(self._swarm, self._negotiate, ID.from_string(peer), at)
 
-    async def large_ones_pass(self, peer: PeerId) -> bool:
+    async def large_packets_pass(self, peer: PeerId) -> bool:
         """Whether large packets come to a peer that we have dialled; TransportError if that cannot be told."""
-        return await large_ones_pass(self._swarm, self._negotiate, self._direct(peer))
+        return await large_packets_pass(self._swarm, self._negotiate, self._direct(peer))
 
     def _direct(self, peer: PeerId) -> INetConn:
         connection = direct_connection(self._swarm, ID.from_string(peer))
@@ -160,6 +170,12 @@ class TrioHost:
         """A stream that has a connection for itself, and takes it along when it ends."""
         return RawStream(await self._negotiate(connection, protocol), own_connection=True, throttle=self.throttle)
 
+    @property
+    def usage(self) -> Usage:
+        """How much is kept for peers; from any thread."""
+        known = len(self._swarm.peerstore.peer_ids()) - 1  # without ourselves
+        return Usage(len(self._swarm.get_connections()), self._swarm.inbound, known)
+
     def is_ours(self, connection: object) -> bool:
         """Whether we made a connection; from any thread."""
         return cast(Muxer, cast(INetConn, connection).muxed_conn).is_initiator
@@ -180,7 +196,7 @@ class TrioHost:
             self._host.set_stream_handler(TProtocol(protocol), partial(self._serve, protocol))
         self._puncher = Puncher(self._swarm, self._negotiate, self._on_step)
         self._client = Client(self._swarm, self._negotiate, self._puncher)
-        self._relay = Relay(self.book, self._swarm.get_connections, self._negotiate, self.throttle)
+        self._relay = Relay(self.relay_accounts, self._swarm.get_connections, self._negotiate, self.throttle)
         handlers = {HOP: self._relay.serve, STOP: self._client.accept, DCUTR: self._puncher.serve}
         for protocol, handler in handlers.items():
             self._host.set_stream_handler(TProtocol(protocol), handler)
@@ -246,7 +262,7 @@ async def _within(limit: float, connect: Callable[[], Awaitable[T]]) -> T:
         try:
             return await connect()
         except Exception as error:  # whatever libp2p raises: nobody could be reached
-            raise why(error) from error
+            raise transport_error(error) from error
     raise TransportError(f"no answer in {limit:g} s", "silent")
 
 

@@ -1,4 +1,5 @@
-"""Frames on streams: `Lane` writes them to one peer, `Incoming` reads a stream that it opened, `Arrivals` all of these.
+"""Frames on streams: `Lane` writes them to one peer, `FrameReader` reads a stream that it opened, `IncomingStreams`
+all of these.
 
 Rules of writing:
 - `put` never blocks. What is queued is bounded in bytes; a frame that finds the lane full is dropped and counted.
@@ -59,7 +60,7 @@ BATCH = 256 << 10  # small frames are joined up to this many bytes
 JUST_NOW = 0.0002  # seconds: less than an answer takes, so that who asks one thing after the other never waits
 
 
-class Incoming(Generic[F]):
+class FrameReader(Generic[F]):
     """The frames of `stream`, of at most `limit` bytes each, until it ends or is closed."""
 
     def __init__(
@@ -93,7 +94,7 @@ class Incoming(Generic[F]):
         """Whether it comes by a relay."""
         return self._stream.is_relayed
 
-    def follow(self, last: Incoming[Any]) -> None:
+    def follow(self, last: FrameReader[Any]) -> None:
         """Take nothing before the end of `last`, on which the peer spoke before, unless that end does not come."""
         begin = time.monotonic()
         hold: asyncio.Handle | None = None
@@ -212,16 +213,16 @@ class Incoming(Generic[F]):
         self.close()
 
 
-class Arrivals:
+class IncomingStreams:
     """The streams that one peer opened: one of each protocol, and, while the peer moves, the one that it leaves.
 
     `read(protocol, stream)` begins to read one; `was_lost(protocol)` hears of those that the peer has lost.
     """
 
-    def __init__(self, read: Callable[[str, Stream], Incoming[Any]], was_lost: Callable[[str], None]) -> None:
+    def __init__(self, read: Callable[[str, Stream], FrameReader[Any]], was_lost: Callable[[str], None]) -> None:
         self._read, self._was_lost = read, was_lost
-        self._streams: dict[str, Incoming[Any]] = {}
-        self._replaced: dict[str, Incoming[Any]] = {}
+        self._streams: dict[str, FrameReader[Any]] = {}
+        self._replaced: dict[str, FrameReader[Any]] = {}
 
     def accept(self, protocol: str, stream: Stream) -> None:
         """Read a stream that the peer has opened."""
@@ -241,7 +242,7 @@ class Arrivals:
         for each in [*self._streams.values(), *self._replaced.values()]:
             each.close()
 
-    def _replace(self, protocol: str, last: Incoming[Any]) -> None:
+    def _replace(self, protocol: str, last: FrameReader[Any]) -> None:
         """Hear the old stream to its end. Where the peer moves again before that, the one before is given up."""
         if protocol in self._replaced and not self._replaced[protocol].is_over:
             self._replaced[protocol].close()

@@ -21,16 +21,16 @@ from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.base.multiaddrs import is_relayed
 from shoal.protocol.base.paths import RELAYED, Route, best_path
-from shoal.protocol.net.circuit.book import LIMITS, Book, Limits
-from shoal.protocol.net.circuit.holder import Promise
+from shoal.protocol.net.circuit.accounts import LIMITS, Limits, RelayAccounts
+from shoal.protocol.net.circuit.reservations import Reservation
 from shoal.protocol.net.libp2p.raw_stream import Buffer, RawStream
 from shoal.protocol.net.measure.journal import OK, Journal, Step, Way
-from shoal.protocol.net.measure.link import Line, LinkReport
+from shoal.protocol.net.measure.link import ConnectionInfo, LinkReport
 from shoal.protocol.net.measure.rates import Gauge
 from shoal.protocol.net.system.bridge import Bridge
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.system.throttle import Throttle
-from shoal.protocol.net.transport.host import TrioHost
+from shoal.protocol.net.transport.host import TrioHost, Usage
 
 STEP = 1 << 17  # bytes: the least that a reader is allowed at a time
 
@@ -120,7 +120,7 @@ class Transport:
             lambda *stream: self._bridge.tell(self._accept, *stream),
             lambda *change: self._bridge.tell(self._change, *change),
             lambda *step: self._bridge.tell(self.journal.note, *step),
-            Book(limits),
+            RelayAccounts(limits),
             self.throttle,
         )
         self._on_stream, self._on_peer, self._on_path = on_stream, on_peer, on_path
@@ -153,7 +153,7 @@ class Transport:
         """A new stream that has `connection` for itself, and takes it along when it is reset."""
         return Stream(self._bridge, await self._bridge.call(self._host.open_stream_on, connection, protocol))
 
-    async def reserve(self, relay: PeerId) -> Promise:
+    async def reserve(self, relay: PeerId) -> Reservation:
         """Have a relay that we are connected with connect others with us; TransportError if it does not."""
         return await self._bridge.call(self._host.reserve, relay)
 
@@ -168,9 +168,9 @@ class Transport:
         """
         return await self._bridge.call(self._host.seen_by, peer, at)
 
-    async def large_ones_pass(self, peer: PeerId) -> bool:
+    async def large_packets_pass(self, peer: PeerId) -> bool:
         """Whether large packets come to a peer that we have dialled; TransportError if that cannot be told."""
-        return await self._bridge.call(self._host.large_ones_pass, peer)
+        return await self._bridge.call(self._host.large_packets_pass, peer)
 
     def meet_at(self, addresses: tuple[str, ...], is_symmetric: bool = False) -> None:
         """Others who dial us when we dial them can meet us there; without any: nowhere, or not known yet where."""
@@ -181,9 +181,14 @@ class Transport:
         self._bridge.post(self._host.be_relay, addresses)
 
     @property
-    def book(self) -> Book:
+    def relay_accounts(self) -> RelayAccounts:
         """What we have done as a relay; to be looked at only."""
-        return self._host.book
+        return self._host.relay_accounts
+
+    @property
+    def usage(self) -> Usage:
+        """How many connections there are now, and of how many peers anything is kept."""
+        return self._host.usage
 
     async def disconnect(self, peer: PeerId, why: str) -> None:
         """Close all connections with `peer`, even if it answers no more; `why` is for people who miss them."""
@@ -210,7 +215,7 @@ class Transport:
     def link_report(self, peer: PeerId, gauge: Gauge, known: tuple[str, ...]) -> LinkReport:
         """How `peer` is reached, and what was tried; `known` are its addresses."""
         found = self._connections.get(peer, {}).items()
-        lines = tuple(Line(route.addresses, self._host.is_ours(connection)) for connection, route in found)
+        lines = tuple(ConnectionInfo(route.addresses, self._host.is_ours(connection)) for connection, route in found)
         return LinkReport(peer, self.path(peer) if lines else None, lines, self.journal.of(peer), gauge, known)
 
     def path(self, peer: PeerId) -> str:

@@ -9,11 +9,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address, ip_network
 
 Leave = Callable[[], None]
 
 
-class Guests:
+def counted_host(host: str) -> str:
+    """The name under which connections of an IP address are counted; ValueError for anything else.
+
+    Of IPv6 that is the network of /64, as one machine has all of it. IPv4 within IPv6 counts as IPv4.
+    """
+    address = ip_address(host.partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return str(ip_network((address, 64), strict=False))
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+class InboundLimits:
     """`waiting` may be at the door at a time, and `of_host` of one host be there at all, at the door or inside."""
 
     def __init__(self, waiting: int, of_host: int) -> None:
@@ -22,6 +34,10 @@ class Guests:
         self._waiting: dict[int, Leave] = {}  # the oldest first
         self._of: Counter[str] = Counter()
         self._last = 0
+
+    def __len__(self) -> int:
+        """How many connections there are, in their handshake or after it."""
+        return len(self._here)
 
     def come(self, host: str, leave: Leave) -> int | None:
         """A connection has come, which `leave` ends: its number, or None if there is no room for it."""

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from libp2p.abc import INetStream
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Limit, Reservation, StopMessage
 
-from shoal.protocol.net.circuit.book import Refused, Status
+from shoal.protocol.net.circuit.accounts import Refused, Status
 
 HOP = "/libp2p/circuit/relay/0.2.0/hop"
 STOP = "/libp2p/circuit/relay/0.2.0/stop"
@@ -19,7 +19,7 @@ LONGEST = 4096  # bytes of a message
 M = TypeVar("M", bound=Message)
 
 
-class Bytes(Protocol):
+class ByteStream(Protocol):
     """What is needed of a stream."""
 
     async def read(self, n: int | None = None) -> bytes:
@@ -31,7 +31,7 @@ class Bytes(Protocol):
         ...
 
 
-async def hear(stream: Bytes, kind: type[M]) -> M:
+async def read_message(stream: ByteStream, kind: type[M]) -> M:
     """The next message; Refused if it makes no sense. Not a byte of what follows it is taken."""
     size, shift = 0, 0
     while True:
@@ -55,7 +55,7 @@ async def hear(stream: Bytes, kind: type[M]) -> M:
     return message
 
 
-async def say(stream: Bytes, message: Message) -> None:
+async def write_message(stream: ByteStream, message: Message) -> None:
     """Send a message."""
     data = message.SerializeToString()
     size, head = len(data), bytearray()

@@ -93,8 +93,8 @@ class End:
 class Circuit:
     """One circuit's account. `cut` is called when it must yield to another, and is closed already."""
 
-    def __init__(self, book: Book, now: float, source: End, target: End) -> None:
-        limits = book.limits
+    def __init__(self, accounts: RelayAccounts, now: float, source: End, target: End) -> None:
+        limits = accounts.limits
         self.source, self.target = source, target
         self.accounts = tuple(dict.fromkeys(source.accounts + target.accounts))  # those that both share pay once
         self.places = (
@@ -104,7 +104,7 @@ class Circuit:
         )
         self.used_at = now
         self.cut: Callable[[], None] = lambda: None
-        self._book, self._left = book, limits.circuit_carries
+        self._accounts, self._left = accounts, limits.circuit_carries
         self._idles, self._until = limits.circuit_idles, now + limits.circuit_lasts
 
     @property
@@ -118,18 +118,18 @@ class Circuit:
         if self._left < 0 or now >= self._until:
             raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
         self.used_at = now
-        return self._book.spend(now, self, size)
+        return self._accounts.spend(now, self, size)
 
     def close(self) -> None:
         """It is over; may be called again."""
-        self._book.close(self)
+        self._accounts.close(self)
 
 
-class Book:
+class RelayAccounts:
     """A relay's accounts."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
-        self._limits = limits
+        self.limits = limits
         self._reserved: dict[PeerId, tuple[float, str]] = {}  # until when, and from which host
         self._circuits: dict[Circuit, None] = {}  # the oldest first
         self._most = {
@@ -148,11 +148,6 @@ class Book:
         }
         self._rate = Allowance(*limits.rate_in_all)
         self.carried = 0  # bytes in all
-
-    @property
-    def limits(self) -> Limits:
-        """What is given."""
-        return self._limits
 
     def reservations(self, now: float) -> int:
         """How many there are."""
@@ -179,7 +174,7 @@ class Book:
         """Promise `peer`, connected from `host`, to connect others with it; until when. Refused if there is no room."""
         self._ask(now, End(peer, host))
         self._expire(now)
-        others, limits = [where for holder, (_, where) in self._reserved.items() if holder != peer], self._limits
+        others, limits = [where for holder, (_, where) in self._reserved.items() if holder != peer], self.limits
         near = sum(_network_of(each) == _network_of(host) for each in others)
         is_much = others.count(host) >= limits.reservations_of_host or near >= limits.reservations_of_network
         if len(others) >= limits.reservations or is_much:
@@ -206,7 +201,7 @@ class Book:
             raise Refused(Status.NO_RESERVATION)
         circuit = Circuit(self, now, asks, End(target, self._reserved[target][1]))
         alike = sum(each.source.peer == source and each.target.peer == target for each in self._circuits)
-        if source == target or alike >= self._limits.circuits_of_pair:
+        if source == target or alike >= self.limits.circuits_of_pair:
             raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
         self._make_room(circuit)
         self._circuits[circuit] = None

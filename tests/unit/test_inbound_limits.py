@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from shoal.protocol.net.libp2p.guests import Guests
+from shoal.protocol.net.libp2p.inbound_limits import InboundLimits
 
 
 class Door:
     def __init__(self, waiting: int, of_host: int) -> None:
-        self.guests = Guests(waiting, of_host)
+        self.guests = InboundLimits(waiting, of_host)
         self.left: list[str] = []
 
     def come(self, host: str, name: str) -> int | None:

@@ -22,7 +22,7 @@ MOST_IN_VAIN = 256  # relays that are left alone
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Reservation:
     """A reservation: `relay` connects others with us until then, who dial it at one of the addresses."""
 
     relay: PeerId
@@ -34,7 +34,7 @@ class Promise:
 class Held:
     """A reservation that we hold."""
 
-    promise: Promise
+    promise: Reservation
     renew_at: float
 
 
@@ -46,7 +46,7 @@ class Pause:
     until: float
 
 
-class Holder:
+class Reservations:
     """What we hold, and whom to ask."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Holder:
         self._asked.update(due, fresh)
         return due + fresh
 
-    def granted(self, now: float, promise: Promise) -> None:
+    def granted(self, now: float, promise: Reservation) -> None:
         """A relay that was asked gives us a reservation."""
         self._asked.discard(promise.relay)
         self._in_vain.pop(promise.relay, None)

@@ -35,11 +35,11 @@ LOST_WITHIN = 10.0  # seconds with something to send
 NEVER = 1 << 63  # bytes a second: what pacing rates are that nobody has set
 LOSS_BASED = (b"cubic", b"reno")  # of congestion controls, those that most systems have; BBR goes by what arrives
 
-_INFO = struct.Struct("=68x I 4x 2I 16x I 3Q 16x 2I 16x 3Q")  # of struct tcp_info, linux/tcp.h: those that Look has
+_INFO = struct.Struct("=68x I 4x 2I 16x I 3Q 16x 2I 16x 3Q")  # of struct tcp_info, linux/tcp.h: those that TcpInfo has
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TcpInfo:
     """What the system says of a connection; times in seconds."""
 
     at: float
@@ -54,7 +54,7 @@ class Look:
     is_paced: bool = False  # by us, more slowly than it would go (pacing.py)
 
 
-def look(connection: socket.socket) -> Look | None:
+def tcp_info(connection: socket.socket) -> TcpInfo | None:
     """A look at it now; None where the system does not say."""
     if sys.platform != "linux":
         return None
@@ -68,7 +68,7 @@ def look(connection: socket.socket) -> Look | None:
     rtt, threshold, window, lost, pace, most, arrived, unsent, least_rtt, *limited = _INFO.unpack(data)
     busy, receiver_limited, buffer_limited = (each / 1e6 for each in limited)
     is_held_back = control in LOSS_BASED and window >= threshold and unsent > 0
-    return Look(
+    return TcpInfo(
         time.monotonic(),
         busy,
         receiver_limited,
@@ -82,26 +82,26 @@ def look(connection: socket.socket) -> Look | None:
     )
 
 
-class Path:
+class PathRtt:
     """What all connections to one peer have seen of the way there."""
 
     def __init__(self) -> None:
         self.least_rtt = math.inf
 
-    def has_no_queue(self, now: Look) -> bool:
+    def has_no_queue(self, now: TcpInfo) -> bool:
         """Whether a round trip is hardly longer than the least."""
         self.least_rtt = min(self.least_rtt, now.least_rtt)
         return now.rtt - self.least_rtt < min(QUEUE[0] * self.least_rtt, QUEUE[1])
 
 
-class Filling:
+class SpareCapacity:
     """Of one connection, by looks at it while it is written to."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: PathRtt) -> None:
         self.has_room = False
         """For more than this connection, by the last whole window."""
         self._path = path
-        self._last: Look | None = None
+        self._last: TcpInfo | None = None
         self._lost_at = -math.inf  # by `busy`
         self._begin()
 
@@ -109,7 +109,7 @@ class Filling:
         """There is another connection now."""
         self.has_room, self._last = False, None
 
-    def see(self, now: Look) -> None:
+    def see(self, now: TcpInfo) -> None:
         """One more."""
         last = self._last
         if last is not None and now.at - last.at < APART:
@@ -127,7 +127,7 @@ class Filling:
         self._looks, self._whole = 0, 0.0
         self._lossy = self._small = 0.0  # seconds: held back by losses, and by a small buffer
 
-    def _note(self, last: Look, now: Look) -> None:
+    def _note(self, last: TcpInfo, now: TcpInfo) -> None:
         busy = now.busy - last.busy
         self._looks, self._whole = self._looks + 1, self._whole + busy
         if now.lost > last.lost:
