@@ -28,7 +28,7 @@ class BoundedListener(socket.socket):
 
     def __init__(self, listener: socket.socket) -> None:
         super().__init__(listener.family, listener.type, listener.proto, fileno=listener.detach())
-        self._guests = InboundLimits(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
+        self._limits = InboundLimits(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
         self._here: dict[int, tuple[int, socket.socket]] = {}  # their numbers, by descriptor
 
     def accept(self) -> tuple[socket.socket, Any]:
@@ -38,7 +38,7 @@ class BoundedListener(socket.socket):
         descriptor, host = guest.fileno(), str(where[0])
         number = None
         if _is_local(host) or not is_reserved(descriptor):
-            number = self._guests.come(host, partial(_hang_up, guest))
+            number = self._limits.add(host, partial(_hang_up, guest))
         if number is None:
             guest.close()
             raise BlockingIOError
@@ -50,13 +50,13 @@ class BoundedListener(socket.socket):
         """Whoever asks something is let in."""
         known = request.transport.get_extra_info("socket") if request.transport is not None else None
         if known is not None and (found := self._here.get(known.fileno())) is not None:
-            self._guests.let_in(found[0])
+            self._limits.finish_handshake(found[0])
         return await handler(request)
 
     def _forget_gone(self) -> None:
         for descriptor, (number, guest) in list(self._here.items()):
             if guest.fileno() < 0:
-                self._guests.gone(number)
+                self._limits.remove(number)
                 del self._here[descriptor]
 
 

@@ -36,7 +36,7 @@ from shoal.protocol.net.peers import network as network_module
 from shoal.protocol.net.peers import peer as peer_module
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.peers.payloads import Payloads
-from shoal.protocol.net.peers.peer import CONTROL, SPOKEN, Peer
+from shoal.protocol.net.peers.peer import CONTROL, STREAM_PROTOCOLS, Peer
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.system.ports import claim_pair
 from shoal.protocol.net.transport import streams
@@ -526,7 +526,7 @@ class Rogue:
         self.identity = identity or Identity.generate()
         self.heard: list[Stream] = []  # what the other side opened
         self.transport = Transport(
-            self.identity, SPOKEN, lambda peer, protocol, stream: self.heard.append(stream), lambda *_: None
+            self.identity, STREAM_PROTOCOLS, lambda peer, protocol, stream: self.heard.append(stream), lambda *_: None
         )
 
     async def __aenter__(self) -> Rogue:

@@ -1,11 +1,11 @@
-"""Accepts bulk connections and lets in who shows a good token; handshakes run in a bounded pool of threads.
+"""Accepts bulk connections from peers that show a valid token; handshakes run in a bounded pool of threads.
 
 Rules:
-- One thread waits at each listening socket, and never for a guest: handshakes have threads of their own, so many at a
-  time, and so many wait for one.
-- One host (of IPv6, one network of /64) has its share of these. Who has begun too many, or comes when too many wait, or
-  would take one of the last files that may be open, which are for us, is hung up on at once.
-- Whoever closes this need not wait for a silent peer: handshakes under way break off.
+- One thread waits at each listening socket, and never for a connected peer: handshakes have a pool of threads and a
+  bounded queue (`HandshakePool`).
+- One host (IPv4 address, or IPv6 /64 network) gets only a share of the pool. A connection is closed at once if its host
+  has used up that share, if the pool is full, or if its descriptor is one of those that are reserved for our own files.
+- `close` does not wait for silent peers: it breaks off the handshakes that are under way.
 """
 
 from __future__ import annotations
@@ -30,49 +30,49 @@ from shoal.protocol.net.system.descriptors import share as at_most
 
 T = TypeVar("T")
 
-AT_ONCE = 16
-WAITING = 48  # beyond those
-SHARE = 8  # of one other end: half of those at work
-OF_FILES = 1 / 16  # of the files that may be open, for all of them; each has two
-BREATH = 0.1  # seconds
+AT_ONCE = 16  # handshakes at work
+WAITING = 48  # handshakes that wait for a thread
+SHARE = 8  # handshakes of one other end: half of those at work
+OF_FILES = 1 / 16  # of the files that may be open: as many handshakes there may be, each of which opens two
+RETRY_ACCEPT = 0.1  # seconds
 
 log = logging.getLogger(__name__)
 
 
 class HandshakePool:
-    """A bounded pool of threads for handshakes: those at work, and those that wait for a thread."""
+    """A bounded pool of threads for handshakes, with a bounded share for each other end. Thread-safe."""
 
     def __init__(self, at_once: int = AT_ONCE, waiting: int = WAITING, share: int = SHARE) -> None:
         self._most = at_most(OF_FILES, at_once + waiting)
         self._share = max(1, min(share, self._most // 2))
         self._pool = ThreadPoolExecutor(at_once, "bulk-handshake")
         self._lock = threading.Lock()
-        self._of: Counter[str] = Counter()  # by other end
-        self._handles: set[socket.socket] = set()  # second ones: TLS takes the first, and we could end nothing by it
+        self._of: Counter[str] = Counter()  # handshakes of each other end
+        self._handles: set[socket.socket] = set()  # duplicates, to shut down by: TLS detaches the originals
         self._is_closed = False
 
     def begin(self, other: str, raw: socket.socket, work: Callable[[], T]) -> Future[T] | None:
-        """Have `work` done, which ends or hands on `raw`; None if there is no room for it, and then `raw` is closed."""
+        """Run `work` in the pool, which closes or hands on `raw`; if there is no room, close `raw` and return None."""
         with self._lock:
             has_room = self._of.total() < self._most and self._of[other] < self._share and not self._is_closed
             has_room = has_room and not is_reserved(raw.fileno())
-            handle = _second(raw) if has_room else None
+            handle = _duplicate(raw) if has_room else None
             if handle is not None:
                 self._of[other] += 1
                 self._handles.add(handle)
                 try:
                     return self._pool.submit(self._do, other, handle, work)
-                except RuntimeError:  # no thread is to be had
+                except RuntimeError:  # no thread can be started
                     self._forget(other, handle)
         raw.close()
         return None
 
     def close(self) -> None:
-        """Take no more, and break off what is at work."""
+        """Take no more handshakes, and break off those at work."""
         with self._lock:
             self._is_closed = True
             for handle in self._handles:
-                with suppress(OSError):  # the other end has gone
+                with suppress(OSError):  # the connection has ended
                     handle.shutdown(socket.SHUT_RDWR)
         self._pool.shutdown(wait=False)
 
@@ -83,7 +83,7 @@ class HandshakePool:
     def _do(self, other: str, handle: socket.socket, work: Callable[[], T]) -> T:
         with self._lock:
             if handle not in self._handles:
-                raise CancelledError  # it was turned away, as no thread could be had, and is still in the pool's queue
+                raise CancelledError  # `submit` failed for want of a thread, and left the job in the pool's queue
         try:
             return work()
         finally:
@@ -93,10 +93,10 @@ class HandshakePool:
     def _forget(self, other: str, handle: socket.socket) -> None:
         self._handles.discard(handle)
         handle.close()
-        self._of -= Counter([other])  # which forgets those who have none left
+        self._of -= Counter([other])  # this drops zero counts
 
 
-def _second(raw: socket.socket) -> socket.socket | None:
+def _duplicate(raw: socket.socket) -> socket.socket | None:
     try:
         return raw.dup()
     except OSError:  # no more descriptors
@@ -104,7 +104,7 @@ def _second(raw: socket.socket) -> socket.socket | None:
 
 
 class Acceptor:
-    """Listens at the node's bulk sockets; `came(ticket, socket)` is called in a thread for who was let in."""
+    """Accepts on the node's bulk sockets; calls `came(ticket, socket)` in a pool thread for each admitted peer."""
 
     def __init__(self, tokens: Tokens, came: Callable[[Ticket, BulkSocket], None]) -> None:
         self._tokens, self._came = tokens, came
@@ -115,11 +115,11 @@ class Acceptor:
 
     @property
     def fingerprint(self) -> Digest:
-        """That of the certificate which whoever comes is shown."""
+        """The hash of the certificate that connecting peers are shown."""
         return self._certificate.fingerprint
 
     def open(self, listeners: Sequence[socket.socket]) -> None:
-        """Take connections at these sockets, which listen."""
+        """Accept connections on these listening sockets."""
         self._certificate: ListenerCertificate = new_certificate()
         for listener in listeners:
             waiting = threading.Thread(target=self._listen, args=(listener,), name="bulk-door", daemon=True)
@@ -128,16 +128,16 @@ class Acceptor:
             waiting.start()
 
     def close(self) -> None:
-        """Let in nobody any more."""
+        """Accept nothing more."""
         self._is_closed = True
         for listener in self._listeners:
             with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # which wakes whoever waits there
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in `accept`
             listener.close()
         self._handshakes.close()
 
     def join(self, limit: float) -> None:
-        """Wait until all threads have ended; each for so many seconds."""
+        """Wait until all threads have ended; at most `limit` seconds for each listening one."""
         for each in self._threads:
             each.join(limit)
         self._handshakes.join()
@@ -146,11 +146,11 @@ class Acceptor:
         while True:
             try:
                 guest, where = listener.accept()
-            except OSError as error:  # who hung up meanwhile, or no more descriptors: both pass
+            except OSError as error:  # the peer has hung up, or no descriptor is left: neither lasts
                 if self._is_closed:
                     return
                 log.debug("nobody can be let in: %s", error)
-                time.sleep(BREATH)
+                time.sleep(RETRY_ACCEPT)
                 continue
             self._handshakes.begin(counted_host(where[0]), guest, partial(self._admit, guest))
 

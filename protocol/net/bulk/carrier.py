@@ -1,13 +1,13 @@
-"""How payloads get to one peer: by sockets of their own as soon as there is one, by a stream for each flow till then.
+"""Carries payloads to one peer: on bulk sockets as soon as there are any, until then on one stream for each flow.
 
 Rules:
-- There is one backlog, from which whatever carries takes. So a carrier may come or go in the midst of a round: what it
-  had in hand is the next one's.
-- A stream is given a payload only when no socket is there, and none is about to be (GRACE); and few at a time.
-- Where the path has room for more than the sockets that are there (spare_capacity.py), there is one more, up to
-  MAX_SOCKETS; then all are judged anew. They stay until the connection ends.
-- Where no socket is to be had, it is tried again: when the path to the peer changes, and now and then. Sockets that
-  were promised and do not come, or that break at once, are none: something on the way may let TLS pass and no more.
+- Sockets and streams take from one backlog. So any of them may come or go in the middle of a round: what it had in hand
+  goes to the next one.
+- A stream gets payloads only if there is no socket and none is expected soon (GRACE), and only a few at a time.
+- If the sockets do not fill the path (spare_capacity.py), one more is opened, up to MAX_SOCKETS, and all are judged
+  anew. Sockets stay until the connection with the peer ends.
+- If no socket can be opened, it is tried again when the path to the peer changes, and now and then. A socket that was
+  promised and does not come, or that breaks at once, counts as a failure: a middlebox may let TLS pass and no more.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from shoal.protocol.net.bulk.sender import Sender, Wrote
 from shoal.protocol.net.bulk.spare_capacity import PathRtt, SpareCapacity
 from shoal.protocol.net.transport.streams import Lane, QueuedFrame
 
-GRACE = 1.0  # seconds for which payloads wait for a socket before they take a stream
-STREAM_PAYLOADS = 2  # payloads that a stream is given
+GRACE = 1.0  # seconds that payloads wait for a socket before they take a stream
+STREAM_PAYLOADS = 2  # payloads that a stream has in hand at most
 MAX_SOCKETS = 3  # sockets to one peer
-MAX_FRUITLESS = 3  # attempts in a row that brought no socket that lasted
-STABLE_AFTER = 10.0  # seconds
-RETRY_DELAYS = (20.0, 600.0)  # seconds until a socket is tried for again, and at most after many failures
-REFUSED_DELAYS = (1.0, 20.0)  # the same, where the peer only has to learn yet that we are in a run with it
-REFUSED = "refused"  # the code of a TransportError: then it has to
+MAX_FRUITLESS = 3  # attempts in a row without a lasting socket, after which delays apply
+STABLE_AFTER = 10.0  # seconds after which a socket counts as lasting
+RETRY_DELAYS = (20.0, 600.0)  # seconds until the next attempt, at first and at most; doubled with each failure
+REFUSED_DELAYS = (1.0, 20.0)  # the same for a peer that does not know yet that we are in a run with it
+REFUSED = "refused"  # the code of a TransportError that means that
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +45,10 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class Carrier:
-    """To one peer.
+    """The way of payloads to one peer.
 
-    `connect(is_extra)` tries for a socket, which `opened` then hears of, and says whether there is a chance. `pacer_of`
-    says how one is paced.
+    `connect(is_extra)` tries to open a socket, which is passed to `opened`, and returns whether one may come.
+    `pacer_of(socket, path)` gives a socket its pacer.
     """
 
     def __init__(
@@ -79,18 +79,18 @@ class Carrier:
 
     @property
     def sockets(self) -> int:
-        """How many there are; with none, payloads go by streams."""
+        """How many bulk sockets there are; with none, payloads go by streams."""
         return len(self._senders)
 
     def put(self, queued: QueuedPayload) -> None:
-        """Send it, or drop it if too much waits already."""
+        """Queue a payload, or drop it if too much waits already."""
         if not self._backlog.put(queued):
             self._lose(queued, TransportError("too much waits for this peer already"))
         elif not self._senders:
             self._go_on()
 
     def opened(self, opened: BulkSocket, endpoint: Endpoint) -> None:
-        """A socket is there."""
+        """A socket to the peer was opened: send on it."""
         begin = asyncio.get_running_loop().time()
         sender = Sender(
             opened,
@@ -109,14 +109,14 @@ class Carrier:
         endpoint.limit.take(sender.thread)
 
     def try_anew(self) -> None:
-        """The path to the peer is another now."""
+        """The path to the peer has changed: try for a socket without delay."""
         self._forget_failures()
         self._path = PathRtt()
         if len(self._backlog):
             self._go_on()
 
     def clear(self, reason: TransportError) -> None:
-        """The peer is out of reach: drop all that is queued, and whatever carries."""
+        """The peer is out of reach: drop all queued payloads, and close all sockets and streams."""
         self._forget_failures()
         for sender in self._senders:
             sender.close()
@@ -126,7 +126,7 @@ class Carrier:
         self._drop(reason)
 
     def close(self, reason: TransportError) -> None:
-        """The same, for good: nothing is begun any more, whatever still breaks."""
+        """Like `clear`, for good: nothing is begun any more."""
         self._is_closed = True
         self.clear(reason)
 
@@ -137,7 +137,7 @@ class Carrier:
         self._widen_delay, self._widen_at = 0.0, 0.0
 
     def _ended(self, sender: Sender, begin: float) -> None:
-        """By our own hand, or because it broke; then another one is tried for at once."""
+        """A sender has ended, as it was closed or broke; in the latter case another socket is tried for at once."""
         if asyncio.get_running_loop().time() - begin >= STABLE_AFTER:
             self._forget_failures()
         if sender in self._senders:
@@ -157,7 +157,7 @@ class Carrier:
             self._widen()
 
     def _widen(self) -> None:
-        """What one more cannot have is no loss to those that are there."""
+        """Try for one more socket; the present ones go on whatever comes of it."""
         now = asyncio.get_running_loop().time()
         if self._widening is None and now >= self._widen_at and self._senders and not self._is_closed:
             self._widen_delay = min(RETRY_DELAYS[1], max(RETRY_DELAYS[0], 2 * self._widen_delay))
@@ -199,7 +199,7 @@ class Carrier:
             self._attempt = None
             self._delay = 0.0 if has_chance else min(longest, max(first, 2 * self._delay))
             self._try_at = loop.time() + (self._delay or GRACE)
-            if has_chance:  # where the peer is the one to dial, it may have been quicker with that than with its answer
+            if has_chance:  # a peer that dials us may have done so before it answered
                 loop.call_later(GRACE, self._end_grace)
             else:
                 loop.call_at(self._try_at, self._go_on)
@@ -248,7 +248,7 @@ class Carrier:
         return QueuedFrame(queued.size, pack, sent, lost)
 
     def _drop(self, reason: TransportError) -> None:
-        """All that waits."""
+        """Drop all waiting payloads."""
         for queued in self._backlog.clear():
             self._lose(queued, reason)
 

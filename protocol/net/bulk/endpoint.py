@@ -1,14 +1,14 @@
-"""The endpoint of bulk sockets, of one node: it accepts those that peers open, and opens those that peers invite us to.
+"""The node's endpoint for bulk sockets: accepts those that peers open, and opens those that peers invite us to.
 
 Rules:
-- Whoever wants to send asks for a token and dials; if it cannot, it gives a token, and has itself dialled. So one of
-  two that can be dialled is enough, whoever sends.
-- A peer is dialled only at hosts where it was met; it says no more than the port. Dials that fail count, for each host,
-  as all others do, and one peer has us at work on OF_PEER of its invitations at a time, for FOLLOWING seconds each.
-- Handshakes block, in a few threads of their own.
-- There are so many sockets at most, with a thread each. Beyond that no more come to be, and payloads take streams.
-- What comes of it is told in the loop: `opened(peer, whether we send on it, the socket)`. Of an endpoint that is closed
-  nothing comes any more.
+- A peer that wants to send asks for a token and dials; if that fails, it gives a token and asks to be dialled. So it is
+  enough that one of the two can be dialled, whoever sends.
+- A peer is dialled only at hosts where it was met; an invitation names only ports. Failed dials count for each host
+  like all others (peers/dialing.py), and we follow at most OF_PEER invitations of a peer at a time, FOLLOWING seconds
+  each.
+- Handshakes block; they run in a small pool of threads.
+- The number of sockets is bounded, as each has a thread (`ConnectionLimit`). Beyond that payloads take streams.
+- `opened(peer, whether we send on it, socket)` is called in the loop for each new socket; not after `close`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from shoal.protocol.net.measure.journal import TOO_OFTEN
 from shoal.protocol.net.system.descriptors import share
 from shoal.protocol.net.system.throttle import Throttle
 
-MOST = 256  # of all peers together: one both ways with 128 of them
+MOST = 256  # sockets of all peers together: one in each direction with 128 of them
 OF_FILES = 1 / 4  # the same, as a share of the files that may be open
-DIAL = 2.0  # seconds to reach one host
-FOLLOWING = 12.0  # seconds for all that is tried because of one invitation
-PATIENCE = FOLLOWING + LIMIT  # seconds for a peer to follow ours, and to say so
-OF_PEER = 4  # invitations of one peer at a time, both ways
-MAX_TRIED = 6  # places of one peer
-PORTS = range(1024, 65536)  # that a peer may have us dial: no system's services
-LOOK = 0.002  # seconds
-PARTING = 1.0  # seconds that `gone` waits for what does not end at once
+DIAL = 2.0  # seconds for one dial
+FOLLOWING = 12.0  # seconds for all attempts that follow one invitation
+PATIENCE = FOLLOWING + LIMIT  # seconds for a peer to follow our invitation and to answer
+OF_PEER = 4  # invitations of one peer that we follow at a time, for both directions
+MAX_TRIED = 6  # pairs of host and port that are dialled for one invitation
+PORTS = range(1024, 65536)  # that a peer may make us dial: not those of system services
+LOOK = 0.002  # seconds between two looks whether all threads have ended
+PARTING = 1.0  # seconds that `wait_closed` waits for threads
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ OnOpened = Callable[[PeerId, bool, BulkSocket], None]
 
 
 class ConnectionLimit:
-    """How many bulk sockets there may be, of all peers together.
+    """The limit of bulk sockets, over all peers.
 
-    One counts for as long as its thread runs, so nobody has to give it back. Belongs to the loop.
+    A socket counts as long as its thread runs, so nothing has to be given back. Belongs to the loop.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -64,12 +64,12 @@ class ConnectionLimit:
 
     @property
     def is_reached(self) -> bool:
-        """Whether there may be no more."""
+        """Whether no more sockets may be opened."""
         return self._taken() >= self._most
 
     @property
     def is_half_reached(self) -> bool:
-        """Whether a peer that has one already should be content with it."""
+        """Whether half of the sockets are in use: then no peer should open a second one."""
         return 2 * self._taken() >= self._most
 
     def _taken(self) -> int:
@@ -81,13 +81,16 @@ class ConnectionLimit:
         self._threads.append(thread)
 
     def join(self, limit: float) -> None:
-        """Wait until all threads have ended; each for so many seconds."""
+        """Wait until the threads have ended, at most `limit` seconds for each."""
         for each in self._threads:
             each.join(limit)
 
 
 class Endpoint:
-    """Belongs to the loop that calls `open`. `failures` counts dials of each host that fail (peers/dialing.py)."""
+    """Accepts and dials bulk sockets. Belongs to the loop that calls `open`.
+
+    `failures` bounds the failed dials of each host (peers/dialing.py).
+    """
 
     def __init__(self, me: PeerId, opened: OnOpened, throttle: Throttle, failures: Allowances[str]) -> None:
         self._me = me
@@ -100,27 +103,27 @@ class Endpoint:
         self._following: Counter[PeerId] = Counter()
         self._is_closed = False
         self._ports: tuple[int, ...] = ()
-        self._outside: tuple[int, ...] = ()  # the same, beyond our router
+        self._outside: tuple[int, ...] = ()  # the port that our router forwards to ours
 
     def open(self, listeners: Sequence[socket.socket], ports: Sequence[int]) -> None:
-        """Take connections at these sockets, which listen; others reach them at `ports`."""
+        """Accept connections on these listening sockets, which others reach at `ports`."""
         self.posts = Posts()
         self._ports = tuple(ports)
         self._acceptor.open(listeners)
 
     def set_mapped_port(self, port: int | None) -> None:
-        """A router lets others in at this port, too; None: it does not, or not any more."""
+        """Set the port that a router forwards to our bulk port; None if there is none."""
         self._outside = (port,) if port is not None else ()
 
     def close(self) -> None:
-        """Take no more, and knock nowhere."""
+        """Accept and dial nothing more."""
         self._is_closed = True
         self._acceptor.close()
         self._knocks.close()
 
-    async def gone(self) -> None:
-        """Return when all threads have ended: those of the door, and of sockets, which others have closed."""
-        last = threading.Thread(target=self._join, name="bulk-end", daemon=True)  # the loop's pool would keep one
+    async def wait_closed(self) -> None:
+        """Return when all threads have ended, those of the sockets included, which must be closed already."""
+        last = threading.Thread(target=self._join, name="bulk-end", daemon=True)  # the loop's pool would keep one alive
         last.start()
         with suppress(TimeoutError):
             async with asyncio.timeout(PARTING):
@@ -132,10 +135,10 @@ class Endpoint:
         self._knocks.join()
         self.limit.join(PARTING)
 
-    # -- what peers ask, and what we ask them ---------------------------------------------------------------
+    # -- invitations, theirs and ours -----------------------------------------------------------------------
 
     def invitation(self, peer: PeerId, sends: bool) -> Knock:
-        """How `peer` is to knock here; `sends`: it is we who send then."""
+        """An invitation for `peer` to dial us; `sends`: we send on that socket. TransportError at the limit."""
         if self.limit.is_reached:
             raise TransportError("no more bulk sockets are to be had here", "full")
         token = self._tokens.give(time.monotonic(), Ticket(peer, sends))
@@ -143,7 +146,7 @@ class Endpoint:
         return Knock(ports, self._acceptor.fingerprint, token)
 
     async def follow(self, peer: PeerId, hosts: Sequence[str], invited: Knock, sends: bool) -> Knocked:
-        """Knock as `invited`, at these hosts; whether it came to a connection."""
+        """Follow the invitation of a peer at these hosts; the answer says whether a socket was opened."""
         if self.limit.is_reached or self._following[peer] >= OF_PEER:
             return Knocked(False)
         places = [(host, port) for host in hosts for port in invited.ports if port in PORTS][:MAX_TRIED]
@@ -154,7 +157,7 @@ class Endpoint:
         except TimeoutError:
             return Knocked(False)
         finally:
-            self._following -= Counter([peer])  # which forgets those who have none left
+            self._following -= Counter([peer])  # this drops zero counts
 
     async def _knock_somewhere(
         self, peer: PeerId, places: Sequence[tuple[str, int]], invited: Knock, sends: bool
@@ -182,10 +185,10 @@ class Endpoint:
         allowance.give_back()
         return found
 
-    # -- what comes of it -----------------------------------------------------------------------------------
+    # -- new sockets ----------------------------------------------------------------------------------------
 
     def _admitted(self, ticket: Ticket, opened: BulkSocket) -> None:
-        """Somebody has come to our door with a token."""
+        """A peer has dialled us and shown a valid token."""
         key = connection_key(opened.key, ticket.peer, self._me, listener_sends=ticket.sends)
         self._hand_on(ticket.peer, ticket.sends, BulkSocket(opened.socket, key))
 
@@ -197,7 +200,7 @@ class Endpoint:
 
 
 async def _dialled(place: tuple[str, int]) -> socket.socket:
-    """In the loop: who does not answer costs no thread."""
+    """A connected socket, dialled in the loop, so that a silent host occupies no thread; TransportError if it fails."""
     try:
         raw = socket.socket(socket.AF_INET6 if ":" in place[0] else socket.AF_INET)
     except OSError as error:
@@ -206,7 +209,7 @@ async def _dialled(place: tuple[str, int]) -> socket.socket:
     try:
         async with asyncio.timeout(DIAL):
             await asyncio.get_running_loop().sock_connect(raw, place)
-    except OSError as error:  # in time or not
+    except OSError as error:  # TimeoutError included
         raw.close()
         raise TransportError(f"cannot be dialled: {error}") from error
     except BaseException:  # cancelled
@@ -216,7 +219,7 @@ async def _dialled(place: tuple[str, int]) -> socket.socket:
 
 
 async def _outcome(knocking: Future[BulkSocket]) -> BulkSocket:
-    """Of a handshake; one that succeeds when nobody waits for it any more is for nobody."""
+    """The result of a handshake; if the caller is cancelled, a socket that still comes of it is closed."""
     try:
         return await asyncio.shield(asyncio.wrap_future(knocking))
     except asyncio.CancelledError:

@@ -18,9 +18,9 @@ then full, and what arrives is what it carries. A queue on some paths only is fu
 - The line is full if there are queues on nearly all paths and less arrives than the rate allows. The rate then falls
   to a little less than what arrives (DRAIN), so that the queue gets shorter, but not faster than FALL. The best time
   of the last MEMORY seconds counts, as lines stall for a moment.
-- If all that the rate allows arrives, the queue is not in our line, or delays the acknowledgements only. It may stay for
-  ever, so we must not yield to it: the rate rises whenever most peers are being sent to and one of them gets all of its
-  part. It rises slowly, as it was right not long ago, and ever faster after CALM seconds. While most paths have a
+- If all that the rate allows arrives, the queue is not in our line, or delays only the acknowledgements. It may stay
+  for ever, so we must not yield to it: the rate rises whenever most peers are being sent to and one of them gets all of
+  its part. It rises slowly, as it was right not long ago, and ever faster after CALM seconds. While most paths have a
   queue, it rises only after these seconds.
 """
 

@@ -1,4 +1,4 @@
-"""Messages of circuit relay v2 on a stream: protobuf, each after its length. Belongs to the trio thread."""
+"""Messages of circuit relay v2 and DCUtR on a stream: protobuf with a length prefix. Belongs to the trio thread."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ M = TypeVar("M", bound=Message)
 
 
 class ByteStream(Protocol):
-    """What is needed of a stream."""
+    """The part of a stream that is needed here."""
 
     async def read(self, n: int | None = None) -> bytes:
-        """At least one byte, `n` at most."""
+        """Read between 1 and `n` bytes."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """All of `data`."""
+        """Write all of `data`."""
         ...
 
 
 async def read_message(stream: ByteStream, kind: type[M]) -> M:
-    """The next message; Refused if it makes no sense. Not a byte of what follows it is taken."""
+    """Read the next message and nothing beyond it; Refused if it is malformed or too long."""
     size, shift = 0, 0
     while True:
         [byte] = await stream.read(1)
@@ -56,7 +56,7 @@ async def read_message(stream: ByteStream, kind: type[M]) -> M:
 
 
 async def write_message(stream: ByteStream, message: Message) -> None:
-    """Send a message."""
+    """Write a message."""
     data = message.SerializeToString()
     size, head = len(data), bytearray()
     while size > 0x7F:
@@ -66,17 +66,17 @@ async def write_message(stream: ByteStream, message: Message) -> None:
 
 
 def hop_answer(status: Status, limit: Limit | None = None, reservation: Reservation | None = None) -> HopMessage:
-    """What a relay answers."""
+    """A relay's answer."""
     return HopMessage(type=HopMessage.STATUS, status=cast(Any, int(status)), limit=limit, reservation=reservation)
 
 
 def stop_answer(status: Status) -> StopMessage:
-    """What the one answers with whom somebody is to be connected."""
+    """The answer of the target of a circuit."""
     return StopMessage(type=StopMessage.STATUS, status=cast(Any, int(status)))
 
 
 def status_of(message: HopMessage | StopMessage) -> Status:
-    """What an answer says."""
+    """The status in an answer; Refused if the message is none."""
     if message.type != type(message).STATUS:
         raise Refused(Status.UNEXPECTED_MESSAGE)
     try:
@@ -86,6 +86,6 @@ def status_of(message: HopMessage | StopMessage) -> Status:
 
 
 async def drop(stream: INetStream) -> None:
-    """End a stream in both directions, whatever became of it, and even if we are cancelled."""
-    with suppress(Exception), trio.CancelScope(shield=True):  # it is gone already
+    """Reset a stream, in whatever state it is, and even if we are cancelled."""
+    with suppress(Exception), trio.CancelScope(shield=True):  # it has ended already
         await stream.reset()

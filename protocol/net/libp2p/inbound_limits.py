@@ -1,7 +1,7 @@
-"""Bounds on incoming connections: those whose handshake is not finished, and those of one host.
+"""Limits for incoming connections: for those whose handshake is not finished, and for those of one host.
 
-A handshake takes an honest peer some milliseconds, so connections that have waited longest are least likely to be
-honest. When there is no room, the oldest waiting one of the host with most waiting ones is closed. So silent strangers
+A handshake takes an honest peer some milliseconds, so the connections that have waited longest are the least likely to
+be honest. If there is no room, the host with the most unfinished handshakes loses its oldest one. So silent strangers
 make room for each other, and for peers that finish their handshake.
 """
 
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address, ip_network
 
-Leave = Callable[[], None]
+CloseConnection = Callable[[], None]
 
 
 def counted_host(host: str) -> str:
@@ -26,12 +26,12 @@ def counted_host(host: str) -> str:
 
 
 class InboundLimits:
-    """`waiting` may be at the door at a time, and `of_host` of one host be there at all, at the door or inside."""
+    """At most `waiting` connections in their handshake, and `of_host` of one host, in their handshake or after it."""
 
     def __init__(self, waiting: int, of_host: int) -> None:
         self.waiting, self.of_host = waiting, of_host
-        self._here: dict[int, str] = {}  # host by number: all who have not gone
-        self._waiting: dict[int, Leave] = {}  # the oldest first
+        self._here: dict[int, str] = {}  # the host of each connection that has not ended, by number
+        self._waiting: dict[int, CloseConnection] = {}  # those in their handshake, the oldest first
         self._of: Counter[str] = Counter()
         self._last = 0
 
@@ -39,35 +39,35 @@ class InboundLimits:
         """How many connections there are, in their handshake or after it."""
         return len(self._here)
 
-    def come(self, host: str, leave: Leave) -> int | None:
-        """A connection has come, which `leave` ends: its number, or None if there is no room for it."""
-        if self._of[host] >= self.of_host and not self._turn_out(host):
+    def add(self, host: str, close: CloseConnection) -> int | None:
+        """Count a new connection, which `close` ends; returns its number, or None if there is no room for it."""
+        if self._of[host] >= self.of_host and not self._close_oldest(host):
             return None
         if len(self._waiting) >= self.waiting:
-            self._turn_out(self._most_waiting())
+            self._close_oldest(self._most_waiting())
         self._last += 1
-        self._here[self._last], self._waiting[self._last] = host, leave
+        self._here[self._last], self._waiting[self._last] = host, close
         self._of[host] += 1
         return self._last
 
-    def let_in(self, number: int) -> None:
-        """Its handshake is finished."""
+    def finish_handshake(self, number: int) -> None:
+        """The handshake of a connection is finished: it is not closed any more to make room."""
         self._waiting.pop(number, None)
 
-    def gone(self, number: int) -> None:
-        """It has left, from wherever it was; to say so twice does no harm."""
+    def remove(self, number: int) -> None:
+        """A connection has ended, in its handshake or after it; may be called again."""
         self._waiting.pop(number, None)
         if (host := self._here.pop(number, None)) is not None:
-            self._of -= Counter([host])  # which forgets those of whom nobody is left
+            self._of -= Counter([host])  # this drops zero counts
 
-    def _turn_out(self, host: str) -> bool:
-        """Have the one go that has waited longest of a host; whether there is one."""
+    def _close_oldest(self, host: str) -> bool:
+        """Close the connection of a host whose handshake began first; False if there is none."""
         number = next((each for each in self._waiting if self._here[each] == host), None)
         if number is None:
             return False
-        leave = self._waiting[number]
-        self.gone(number)
-        leave()
+        close = self._waiting[number]
+        self.remove(number)
+        close()
         return True
 
     def _most_waiting(self) -> str:

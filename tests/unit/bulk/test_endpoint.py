@@ -172,7 +172,7 @@ async def test_who_closes_leaves_no_thread_whatever_is_at_work() -> None:
             begin = asyncio.get_running_loop().time()
             for endpoint in (anna, bert):
                 endpoint.close()
-                await endpoint.gone()
+                await endpoint.wait_closed()
             assert asyncio.get_running_loop().time() - begin < LIMIT
         assert await following == Knocked(False)
         left = {*threading.enumerate()} - before
