@@ -6,9 +6,13 @@ Rules:
 - A peer is dialled only at hosts where it was met; an invitation names only ports. Failed dials count for each host
   like all others (peers/dialing.py), and we follow at most OF_PEER invitations of a peer at a time, FOLLOWING seconds
   each.
-- Handshakes block; they run in a small pool of threads.
+- One thread waits at each listening socket, and never for a connected peer: handshakes block, so they run in a pool of
+  threads with a bounded queue (`HandshakePool`). One host (IPv4 address, or IPv6 /64 network) gets only a share of it.
+  A connection is closed at once if its host has used up that share, if the pool is full, or if its descriptor is one of
+  those that are reserved for our own files.
 - The number of sockets is bounded, as each has a thread (`ConnectionLimit`). Beyond that payloads take streams.
-- `opened(peer, whether we send on it, socket)` is called in the loop for each new socket; not after `close`.
+- `opened(peer, whether we send on it, socket)` is called in the loop for each new socket; not after `close`, which
+  does not wait for silent peers.
 """
 
 from __future__ import annotations
@@ -20,20 +24,30 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from shoal.protocol.base.allowance import Allowances
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.bulk import Knock, Knocked
-from shoal.protocol.net.bulk.acceptor import Acceptor, HandshakePool
-from shoal.protocol.net.bulk.handshake import LIMIT, BulkSocket, Ticket, Tokens, knock
+from shoal.protocol.net.bulk.handshake import (
+    LIMIT,
+    BulkSocket,
+    ListenerCertificate,
+    Ticket,
+    Tokens,
+    admit,
+    knock,
+    new_certificate,
+)
 from shoal.protocol.net.bulk.posts import Posts
 from shoal.protocol.net.bulk.sealing import connection_key
+from shoal.protocol.net.libp2p.inbound_limits import counted_host
 from shoal.protocol.net.measure.journal import TOO_OFTEN
-from shoal.protocol.net.system.descriptors import share
+from shoal.protocol.net.system.descriptors import is_reserved, share
 from shoal.protocol.net.system.throttle import Throttle
 
 MOST = 256  # sockets of all peers together: one in each direction with 128 of them
@@ -46,6 +60,14 @@ MAX_TRIED = 6  # pairs of host and port that are dialled for one invitation
 PORTS = range(1024, 65536)  # that a peer may make us dial: not those of system services
 LOOK = 0.002  # seconds between two looks whether all threads have ended
 PARTING = 1.0  # seconds that `wait_closed` waits for threads
+
+AT_ONCE = 16  # handshakes at work
+WAITING = 48  # handshakes that wait for a thread
+OF_HOST = 8  # handshakes of one host: half of those at work
+OF_FILES_HANDSHAKES = 1 / 16  # the same, as a share of the files that may be open; each handshake opens two
+RETRY_ACCEPT = 0.1  # seconds
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +108,70 @@ class ConnectionLimit:
             each.join(limit)
 
 
+class HandshakePool:
+    """A bounded pool of threads for handshakes, with a bounded share for each other end. Thread-safe."""
+
+    def __init__(self, at_once: int = AT_ONCE, waiting: int = WAITING, of_one: int = OF_HOST) -> None:
+        self._most = share(OF_FILES_HANDSHAKES, at_once + waiting)
+        self._of_one = max(1, min(of_one, self._most // 2))
+        self._pool = ThreadPoolExecutor(at_once, "bulk-handshake")
+        self._lock = threading.Lock()
+        self._of: Counter[str] = Counter()  # handshakes of each other end
+        self._handles: set[socket.socket] = set()  # duplicates, to shut down by: TLS detaches the originals
+        self._is_closed = False
+
+    def begin(self, other: str, raw: socket.socket, work: Callable[[], T]) -> Future[T] | None:
+        """Run `work` in the pool, which closes or hands on `raw`; if there is no room, close `raw` and return None."""
+        with self._lock:
+            has_room = self._of.total() < self._most and self._of[other] < self._of_one and not self._is_closed
+            has_room = has_room and not is_reserved(raw.fileno())
+            handle = _duplicate(raw) if has_room else None
+            if handle is not None:
+                self._of[other] += 1
+                self._handles.add(handle)
+                try:
+                    return self._pool.submit(self._do, other, handle, work)
+                except RuntimeError:  # no thread can be started
+                    self._forget(other, handle)
+        raw.close()
+        return None
+
+    def close(self) -> None:
+        """Take no more handshakes, and break off those at work."""
+        with self._lock:
+            self._is_closed = True
+            for handle in self._handles:
+                with suppress(OSError):  # the connection has ended
+                    handle.shutdown(socket.SHUT_RDWR)
+        self._pool.shutdown(wait=False)
+
+    def join(self) -> None:
+        """Wait until all threads have ended."""
+        self._pool.shutdown()
+
+    def _do(self, other: str, handle: socket.socket, work: Callable[[], T]) -> T:
+        with self._lock:
+            if handle not in self._handles:
+                raise CancelledError  # `submit` failed for want of a thread, and left the job in the pool's queue
+        try:
+            return work()
+        finally:
+            with self._lock:
+                self._forget(other, handle)
+
+    def _forget(self, other: str, handle: socket.socket) -> None:
+        self._handles.discard(handle)
+        handle.close()
+        self._of -= Counter([other])  # this drops zero counts
+
+
+def _duplicate(raw: socket.socket) -> socket.socket | None:
+    try:
+        return raw.dup()
+    except OSError:  # no more descriptors
+        return None
+
+
 class Endpoint:
     """Accepts and dials bulk sockets. Belongs to the loop that calls `open`.
 
@@ -98,8 +184,9 @@ class Endpoint:
         self.throttle = throttle
         self._opened, self._failures = opened, failures
         self._tokens = Tokens()
-        self._acceptor = Acceptor(self._tokens, lambda *guest: self.posts.post(self._admitted, *guest))
-        self._knocks = HandshakePool(share=OF_PEER)
+        self._incoming, self._outgoing = HandshakePool(), HandshakePool(of_one=OF_PEER)
+        self._listeners: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
         self._following: Counter[PeerId] = Counter()
         self._is_closed = False
         self._ports: tuple[int, ...] = ()
@@ -109,17 +196,26 @@ class Endpoint:
         """Accept connections on these listening sockets, which others reach at `ports`."""
         self.posts = Posts()
         self._ports = tuple(ports)
-        self._acceptor.open(listeners)
+        self._certificate: ListenerCertificate = new_certificate()
+        for listener in listeners:
+            waiting = threading.Thread(target=self._listen, args=(listener,), name="bulk-door", daemon=True)
+            self._listeners.append(listener)
+            self._threads.append(waiting)
+            waiting.start()
 
     def set_mapped_port(self, port: int | None) -> None:
         """Set the port that a router forwards to our bulk port; None if there is none."""
         self._outside = (port,) if port is not None else ()
 
     def close(self) -> None:
-        """Accept and dial nothing more."""
+        """Accept and dial nothing more, and break off all handshakes."""
         self._is_closed = True
-        self._acceptor.close()
-        self._knocks.close()
+        for listener in self._listeners:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in `accept`
+            listener.close()
+        self._incoming.close()
+        self._outgoing.close()
 
     async def wait_closed(self) -> None:
         """Return when all threads have ended, those of the sockets included, which must be closed already."""
@@ -131,8 +227,10 @@ class Endpoint:
                     await asyncio.sleep(LOOK)
 
     def _join(self) -> None:
-        self._acceptor.join(PARTING)
-        self._knocks.join()
+        for each in self._threads:
+            each.join(PARTING)
+        self._incoming.join()
+        self._outgoing.join()
         self.limit.join(PARTING)
 
     # -- invitations, theirs and ours -----------------------------------------------------------------------
@@ -143,7 +241,7 @@ class Endpoint:
             raise TransportError("no more bulk sockets are to be had here", "full")
         token = self._tokens.give(time.monotonic(), Ticket(peer, sends))
         ports = tuple(dict.fromkeys((*self._ports, *self._outside)))
-        return Knock(ports, self._acceptor.fingerprint, token)
+        return Knock(ports, self._certificate.fingerprint, token)
 
     async def follow(self, peer: PeerId, hosts: Sequence[str], invited: Knock, sends: bool) -> Knocked:
         """Follow the invitation of a peer at these hosts; the answer says whether a socket was opened."""
@@ -178,7 +276,7 @@ class Endpoint:
         if not allowance.take(asyncio.get_running_loop().time()):
             raise TransportError("dialled in vain too often, wait a little", TOO_OFTEN)
         raw = await _dialled(place)
-        knocking = self._knocks.begin(peer, raw, partial(knock, raw, invited.fingerprint, invited.token))
+        knocking = self._outgoing.begin(peer, raw, partial(knock, raw, invited.fingerprint, invited.token))
         if knocking is None:
             raise TransportError("too many handshakes at a time")
         found = await _outcome(knocking)
@@ -186,6 +284,26 @@ class Endpoint:
         return found
 
     # -- new sockets ----------------------------------------------------------------------------------------
+
+    def _listen(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                guest, where = listener.accept()
+            except OSError as error:  # the peer has hung up, or no descriptor is left: neither lasts
+                if self._is_closed:
+                    return
+                log.debug("nobody can be let in: %s", error)
+                time.sleep(RETRY_ACCEPT)
+                continue
+            self._incoming.begin(counted_host(where[0]), guest, partial(self._admit, guest))
+
+    def _admit(self, guest: socket.socket) -> None:
+        try:
+            opened, ticket = admit(guest, self._certificate, lambda token: self._tokens.redeem(time.monotonic(), token))
+        except TransportError as error:
+            log.debug("somebody is not let in: %s", error)
+        else:
+            self.posts.post(self._admitted, ticket, opened)
 
     def _admitted(self, ticket: Ticket, opened: BulkSocket) -> None:
         """A peer has dialled us and shown a valid token."""

@@ -11,7 +11,7 @@ sees it. (Python's ssl cannot request a self-signed certificate from a client.)
     from here on: frames one way, sealed (sealing.py), and reports the other way (flow_control.py)
 
 A token is valid for one connection, of one peer, in one direction, for LIFETIME seconds. A peer has at most MOST; a new
-one replaces the oldest. The loop gives tokens, the acceptor's threads redeem them.
+one replaces the oldest. The loop gives tokens, the threads of handshakes redeem them.
 
 A handshake blocks for LIMIT seconds at most.
 """
@@ -143,7 +143,7 @@ def knock(raw: socket.socket, fingerprint: Digest, token: bytes) -> BulkSocket:
 def admit(
     raw: socket.socket, certificate: ListenerCertificate, redeem: Callable[[bytes], Ticket | None]
 ) -> tuple[BulkSocket, Ticket]:
-    """The listener's part, on an accepted socket; TransportError for whoever has no good token."""
+    """The listener's part, on an accepted socket; TransportError if the peer shows no valid token."""
     due = time.monotonic() + LIMIT
     with _secured(raw, certificate.context, is_server=True) as secured:
         shown = _read(secured, TOKEN_SIZE + SHARE, due)

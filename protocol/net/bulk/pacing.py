@@ -1,4 +1,4 @@
-"""Paces bulk sockets, so that peers to whom we send at the same time get even parts of our line (our internet uplink).
+"""Paces bulk sockets, so that all peers that we send to get even parts of our line (the internet uplink).
 
 TCP connections that share a line take uneven parts of it, and a round ends with the slowest. So each is held to its
 part (SO_MAX_PACING_RATE) of the line's rate, which is estimated from our own payloads (`LineRate`).
@@ -199,7 +199,7 @@ class Pacing:
             self._look_soon(loop)
 
     def _passed(self) -> list[Delivered]:
-        """What has arrived at each peer, without those at whom nothing has."""
+        """What has arrived at each peer, without peers at which nothing has."""
         sizes, queues = Counter[PeerId](), set[PeerId]()
         for pacer in self._sockets:
             if (news := pacer.passed()).size:

@@ -1,8 +1,8 @@
 """The two ends of a connection through a relay. Belongs to the trio thread.
 
 Rules:
-- A connection through a relay is like any other: Noise from end to end, and yamux in it. The relay sees who talks to
-  whom and how much, but no content.
+- A connection through a relay is like any other: Noise from end to end, and yamux in it. The relay sees which peers
+  are connected and how much they send, but no content.
 - Only a relay with which we hold a reservation may connect others with us.
 """
 

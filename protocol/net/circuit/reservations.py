@@ -23,7 +23,7 @@ MOST_IN_VAIN = 256  # relays that are remembered as left alone
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A reservation: until it expires, `relay` connects others with us who dial one of the addresses."""
+    """A reservation: until it expires, `relay` connects us with peers that dial one of the addresses."""
 
     relay: PeerId
     expires: float  # on our monotonic clock, as the wall clock may be set

@@ -65,7 +65,7 @@ class Heartbeat:
         self.round_trip, self._is_settled = None, False
 
     def forgive(self, now: float) -> None:
-        """Forget the peer's silence, as it was us who did not listen."""
+        """Forget the peer's silence, as it was we who did not listen."""
         self._heard_at = now
         self._unanswered_since = None
 

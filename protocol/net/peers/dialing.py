@@ -142,7 +142,7 @@ class Dialing:
         return tuple(dict.fromkeys(str(place[0]) for place in places if place is not None))
 
     def connected(self) -> None:
-        """A connection has come to exist, whoever made it."""
+        """A connection exists now, made by either side."""
         self.is_up = True
         self.forget_failures()
         if self._attempt is not None and not self._attempt.done():

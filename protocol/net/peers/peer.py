@@ -103,7 +103,7 @@ class Peer:
     # -- the connection -------------------------------------------------------------------------------------
 
     def connected(self) -> None:
-        """The first connection with the peer is made, whoever dialled."""
+        """The first connection with the peer is made, by either side."""
         self.dialing.connected()
         self._heart.begin(_now())
         self._ping()
@@ -152,7 +152,7 @@ class Peer:
             await self._transport.disconnect(self.peer, self._heart.complaint)
 
     def forgive(self) -> None:
-        """Forget the peer's silence, as it was us who did not listen."""
+        """Forget the peer's silence, as it was we who did not listen."""
         self._heart.forgive(_now())
 
     async def _open_control(self, may_connect: bool) -> Stream:

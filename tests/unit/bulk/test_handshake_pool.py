@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from shoal.protocol.net.bulk.acceptor import HandshakePool
+from shoal.protocol.net.bulk.endpoint import HandshakePool
 
 
 def test_who_is_turned_away_as_no_thread_can_be_had_is_not_served_later(monkeypatch: pytest.MonkeyPatch) -> None:
