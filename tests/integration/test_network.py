@@ -776,7 +776,7 @@ async def test_a_handlers_mistake_ends_nothing(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.asyncio
 async def test_a_silent_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.protocol.net.peers.network.LOOK", 0.05)
+    monkeypatch.setattr("shoal.protocol.net.peers.network.CHECK_INTERVAL", 0.05)
     for name, seconds in {
         "SILENCE": 1.0,
         "SILENCE_AT_REST": 1.0,
@@ -801,7 +801,7 @@ async def test_a_silent_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.asyncio
 async def test_who_says_that_it_does_not_speak_with_us_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other implementations of libp2p, which may have us as a relay, know nothing of our pings."""
-    monkeypatch.setattr("shoal.protocol.net.peers.network.LOOK", 0.02)
+    monkeypatch.setattr("shoal.protocol.net.peers.network.CHECK_INTERVAL", 0.02)
     for name, seconds in {
         "SILENCE": 0.3,
         "SILENCE_AT_REST": 0.3,
@@ -925,7 +925,7 @@ async def test_closed_connections_are_forgotten() -> None:
                 await eventually(lambda: a.links())
             await eventually(lambda: not a.links())
         await eventually(lambda: a._transport.usage == Usage(connections=0, inbound=0, known_peers=0))
-        assert not a._peers
+        assert not list(a._peers)
 
 
 @pytest.mark.asyncio

@@ -288,18 +288,18 @@ class Endpoint:
     def _listen(self, listener: socket.socket) -> None:
         while True:
             try:
-                guest, where = listener.accept()
+                raw, where = listener.accept()
             except OSError as error:  # the peer has hung up, or no descriptor is left: neither lasts
                 if self._is_closed:
                     return
                 log.debug("nobody can be let in: %s", error)
                 time.sleep(RETRY_ACCEPT)
                 continue
-            self._incoming.begin(counted_host(where[0]), guest, partial(self._admit, guest))
+            self._incoming.begin(counted_host(where[0]), raw, partial(self._admit, raw))
 
-    def _admit(self, guest: socket.socket) -> None:
+    def _admit(self, raw: socket.socket) -> None:
         try:
-            opened, ticket = admit(guest, self._certificate, lambda token: self._tokens.redeem(time.monotonic(), token))
+            opened, ticket = admit(raw, self._certificate, lambda token: self._tokens.redeem(time.monotonic(), token))
         except TransportError as error:
             log.debug("somebody is not let in: %s", error)
         else:

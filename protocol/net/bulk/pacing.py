@@ -47,7 +47,6 @@ LINGER = 2.0  # seconds for which a socket that has stopped sending keeps its pa
 CLOSE = 0.02  # of a socket's rate: a smaller change is not worth a system call
 SO_MAX_PACING_RATE = 47  # of Linux, asm-generic/socket.h; bytes a second
 UNLIMITED = 0xFFFFFFFF
-
 FULL = 0.75  # of the paths: the line may be full if so many have a queue
 STALLED = 0.6  # seconds between two looks: then this machine was too busy to send, and the interval tells nothing
 ENOUGH = 0.9  # seconds of a full line that tell its rate

@@ -213,24 +213,24 @@ class BoundedSwarm(Swarm):
     async def _do_handle_inbound_connection(self, stream: Any, maddr: Multiaddr, failure: Any) -> None:
         """Receive a connection until it ends. libp2p's waits until the swarm ends: closed ones would count for ever."""
         raw, host, handshake = BoundedRawConnection(stream, False), _host_at(stream), trio.CancelScope()
-        guest = None
+        number = None
         if not is_reserved(_number_of(stream)) and self._new_from_host.of(host).take(trio.current_time()):
-            guest = self._inbound.add(host, handshake.cancel)
-        if guest is not None:
+            number = self._inbound.add(host, handshake.cancel)
+        if number is not None:
             try:
-                await self._receive(raw, maddr, handshake, guest)
+                await self._receive(raw, maddr, handshake, number)
             finally:
-                self._inbound.remove(guest)
+                self._inbound.remove(number)
         await raw.close()
 
     async def _receive(
-        self, raw: BoundedRawConnection, maddr: Multiaddr, handshake: trio.CancelScope, guest: int
+        self, raw: BoundedRawConnection, maddr: Multiaddr, handshake: trio.CancelScope, number: int
     ) -> None:
         """Return when the connection has ended, or its handshake has failed."""
         connection = None
         with handshake, suppress(Exception):
             connection = cast(Muxer, await self.upgrade_inbound_raw_conn(raw, maddr))
-            self._inbound.finish_handshake(guest)
+            self._inbound.finish_handshake(number)
         if connection is not None:
             await connection.event_closed.wait()
 

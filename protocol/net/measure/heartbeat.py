@@ -43,7 +43,6 @@ class Heartbeat:
     """The heartbeat of one link."""
 
     def __init__(self) -> None:
-        self.round_trip: float | None = None  # the last, in seconds
         self._number = self._messages = 0
         self._pinged_at = self._heard_at = -math.inf
         self._unanswered_since: float | None = None
@@ -57,12 +56,12 @@ class Heartbeat:
 
     def begin(self, now: float) -> None:
         """A connection was made."""
-        self.round_trip, self._pinged_at, self._messages, self._is_settled = None, -math.inf, 0, True
+        self._pinged_at, self._messages, self._is_settled = -math.inf, 0, True
         self.forgive(now)
 
     def settle(self) -> None:
         """The path has changed."""
-        self.round_trip, self._is_settled = None, False
+        self._is_settled = False
 
     def forgive(self, now: float) -> None:
         """Forget the peer's silence, as it was we who did not listen."""
@@ -108,5 +107,4 @@ class Heartbeat:
         if not self._is_settled:
             self._is_settled, self._pinged_at = True, -math.inf
             return None
-        self.round_trip = now - self._pinged_at
-        return self.round_trip
+        return now - self._pinged_at

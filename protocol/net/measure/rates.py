@@ -201,7 +201,7 @@ class Gauge:
         if size >= LEAST_PIECE and (line := self.line()) is not None:
             line.down.moved(begin, end, size)
 
-    def anew(self) -> None:
+    def reset(self) -> None:
         """Forget the measurements, as the path has changed."""
         self.rtt, self.going, self.coming = None, Burst(), Rate()
 

@@ -30,8 +30,6 @@ from shoal.protocol.net.measure.journal import OTHER, TOO_OFTEN
 from shoal.protocol.net.transport.transport import Connection, Stream, Transport
 
 STAGGER = 0.25  # seconds between the starts of two addresses
-
-T = TypeVar("T")
 LIMIT = 10.0  # seconds for one address
 OWN_LIMIT, OWN_PAUSE = 2.0, 60.0  # seconds for a separate connection for payloads, and until the next try
 BACK_OFF = (0.2, 15.0)  # seconds until the next attempt: after the first failure, and at most
@@ -41,6 +39,7 @@ FAILURES = (64, 2.0)  # failed dials of one host, in a burst and per second
 MAX_HOSTS = 4096  # hosts whose failures are counted
 OPEN_TRIES = 2  # as a connection may end while we open a stream on it, and another one exist
 
+T = TypeVar("T")
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 

@@ -36,9 +36,9 @@ from shoal.protocol.net.transport.transport import Stream, Transport
 
 DEFAULT_PORT = 4101
 BULK_QUEUE = 1 << 30  # bytes of payloads that may wait for one peer
-LOOK = 5.0  # seconds between two checks of all links
+CHECK_INTERVAL = 5.0  # seconds between two checks of all links
 FLUSH_LIMIT = 0.3  # seconds that `close` waits for the last messages to be written
-LOOK_UNSENT = 0.01  # seconds between two checks whether they are
+FLUSH_CHECK = 0.01  # seconds between two checks whether they are
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +59,10 @@ class Network(Handlers):
         self._transport = Transport(identity, STREAM_PROTOCOLS, self._accept, self._change, on_path=self._path_changed)
         self.throttle = self._transport.throttle  # its rates are set before `start`
         self.relay_accounts = self._transport.relay_accounts  # what others have of us as a relay; read only
-        self.large_packets_pass = self._transport.large_packets_pass
-        self.forget_relay = self._transport.forget_relay
+        self.remote_addresses, self.came_to = self._transport.remote_addresses, self._transport.came_to
+        self.seen_by, self.large_packets_pass = self._transport.seen_by, self._transport.large_packets_pass
+        self.be_relay, self.forget_relay = self._transport.be_relay, self._transport.forget_relay
+        self.meet_at, self.why_lost = self._transport.meet_at, self._transport.why_lost
         failures = failure_allowances()
         self._endpoint = Endpoint(identity.peer, self._opened, self.throttle, failures)
         self.set_mapped_port = self._endpoint.set_mapped_port  # of bulk sockets
@@ -83,7 +85,7 @@ class Network(Handlers):
             claim.close()
             raise
         self._endpoint.open([claim, *also_by_ipv6(self._listen_host, self._port + 1)], [self._port + 1])
-        self._shared.spawn(self._look_after_links())
+        self._shared.spawn(self._check_links_for_ever())
 
     async def close(self) -> None:
         """Send the queued control messages, if that is quick, and end all connections, tasks and threads."""
@@ -92,7 +94,7 @@ class Network(Handlers):
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_LIMIT):
                 while any(each.has_unsent for each in self._peers):
-                    await asyncio.sleep(LOOK_UNSENT)
+                    await asyncio.sleep(FLUSH_CHECK)
         for each in self._peers:
             each.close()
         await self._shared.close()
@@ -215,15 +217,7 @@ class Network(Handlers):
     def measure(self) -> None:
         """Ping all connected peers, to measure their round trips and clocks anew."""
         for each in [each for each in self._peers if each.is_up]:
-            each.look(anew=True)
-
-    def remote_addresses(self, peer: PeerId) -> tuple[str, ...]:
-        """The other ends of our connections with `peer`; empty without one."""
-        return self._transport.remote_addresses(peer)
-
-    def came_to(self, peer: PeerId) -> tuple[str, ...]:
-        """Our addresses that `peer` has dialled, without hole punching."""
-        return self._transport.came_to(peer)
+            each.check(ping_now=True)
 
     def link_report(self, peer: PeerId) -> LinkReport:
         """How `peer` is reached or why not, what was tried, and what was measured."""
@@ -238,29 +232,10 @@ class Network(Handlers):
         await self._peers.of(relay).dialing.reach()
         return await self._transport.reserve(relay)
 
-    async def seen_by(self, peer: PeerId, at: str = "") -> tuple[str, int]:
-        """(where a peer sees our listening port, that port); TransportError if it does not say.
-
-        The peer is dialled `at` that address, or by default where we have dialled it before.
-        """
-        return await self._transport.seen_by(peer, at)
-
-    def meet_at(self, addresses: tuple[str, ...], is_symmetric: bool = False) -> None:
-        """Set the addresses at which others can meet us in hole punching; none if there are none, or not known yet."""
-        self._transport.meet_at(addresses, is_symmetric)
-
-    def be_relay(self, addresses: tuple[str, ...]) -> None:
-        """Be a relay, within limits, that others dial at these addresses; without any, stop being one."""
-        self._transport.be_relay(addresses)
-
     async def disconnect(self, peer: PeerId, why: str) -> None:
         """Close all connections with `peer`; it may come back. `why` is shown to people."""
         with suppress(TransportError):  # the host has stopped, and with it the connection
             await self._transport.disconnect(peer, why)
-
-    def why_lost(self, peer: PeerId) -> str:
-        """Why the last connection with `peer` has ended, for people to read."""
-        return self._transport.why_lost(peer)
 
     @property
     def dropped(self) -> int:
@@ -315,20 +290,20 @@ class Network(Handlers):
                 self._peers.forget(peer)  # nothing is kept of a peer that has no address and has disconnected
         self._shared.tell(self.on_link, peer, up)
 
-    async def _look_after_links(self) -> None:
+    async def _check_links_for_ever(self) -> None:
         """Check all links regularly; if we were stopped or asleep meanwhile, no peer is blamed for silence."""
         clock = asyncio.get_running_loop().time
         while True:
-            due = clock() + LOOK
-            await asyncio.sleep(LOOK)
-            self._look(late=clock() - due > LOOK)
+            due = clock() + CHECK_INTERVAL
+            await asyncio.sleep(CHECK_INTERVAL)
+            self._check_links(late=clock() - due > CHECK_INTERVAL)
 
-    def _look(self, late: bool) -> None:
+    def _check_links(self, late: bool) -> None:
         """Check all links; a function of its own, as a sleeping loop would keep the last peer alive."""
         for each in [each for each in self._peers if each.is_up]:
             if late:
                 each.forgive()
-            each.look()
+            each.check()
 
 
 def _check_name(name: str, multiaddr: str) -> None:

@@ -117,25 +117,25 @@ class Peer:
         self._measure_anew()
 
     def _measure_anew(self) -> None:
-        self.gauge.anew()
+        self.gauge.reset()
         self._heart.settle()
         self._ping()
 
     def disconnected(self, why: str) -> None:
         """The last connection with the peer is lost."""
         self.dialing.is_up = False
-        self.gauge.anew()
+        self.gauge.reset()
         reason = TransportError(f"the connection with {short(self.peer)} is lost: {why}")
         self._control.clear(reason)
         self.payloads.disconnected(reason)
         self._calls.lose(reason)
 
-    def look(self, anew: bool = False) -> None:
-        """Ping if it is time to, or if `anew`; disconnect a peer that does not answer."""
+    def check(self, ping_now: bool = False) -> None:
+        """Ping if it is time to, or if `ping_now`; disconnect a peer that does not answer."""
         now = _now()
         if self._heart.is_silent(now):
             self._shared.spawn(self._give_up())
-        if anew or self._heart.is_due(now):
+        if ping_now or self._heart.is_due(now):
             self._ping()
 
     def _ping(self) -> None:
@@ -282,9 +282,6 @@ class Peers:
 
     def __iter__(self) -> Iterator[Peer]:
         return iter(list(self._known.values()))
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     def known(self, name: PeerId) -> Peer | None:
         """The peer with this PeerID, if we know it."""

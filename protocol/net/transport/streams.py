@@ -51,6 +51,8 @@ TURN = 0.005  # seconds of the loop at a time
 FRAME_LIMIT = 120.0  # seconds for one frame, so that no peer makes us keep half of one for ever
 FOLLOW_LIMIT = 2.0  # seconds without a byte on an old stream, after which its end is not waited for
 FOLLOW_MOST = 15.0  # seconds to wait for its end at most
+BATCH = 256 << 10  # bytes up to which small frames are written together
+JUST_NOW = 0.0002  # seconds: less than an answer takes, so that successive questions are not delayed
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +60,6 @@ F = TypeVar("F")
 
 Take = Callable[[F, int], float]
 """take(frame, its size): the seconds for which no more frames are to be taken."""
-BATCH = 256 << 10  # bytes up to which small frames are written together
-JUST_NOW = 0.0002  # seconds: less than an answer takes, so that successive questions are not delayed
 
 
 class FrameReader(Generic[F]):
