@@ -52,7 +52,7 @@ class Answering:
 
     def _seen(self, peer: PeerId) -> Seen:
         account, standing, now = self._network.link_report(peer), self._standing(), time.time()
-        addresses = tuple(each for line in account.lines for each in line.leads_to)
+        addresses = tuple(each for line in account.connections for each in line.leads_to)
         scope = scope_between(addresses)
         return Seen(
             shortlist(addresses, MOST_ADDRESSES),
