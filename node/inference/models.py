@@ -14,9 +14,8 @@ from shoal.node.inference.library import library_scorer, renewed_library_scorer
 from shoal.node.inference.local import LlamaScorer
 from shoal.node.inference.scorer import Expert, Scorer
 from shoal.node.inference.served import Choices
-from shoal.node.manifest.flow import PictureSpec
 from shoal.node.manifest.manifest import Manifest
-from shoal.node.manifest.model import AnyModel, HfSpec, ModelSpec
+from shoal.node.manifest.model import AnyModel, HfSpec, ModelSpec, PictureSpec
 from shoal.node.training.data.text import Bytes, Tokenized, Vocabulary, read_tokenizer
 from shoal.node.training.models.decoder import Llama, skeleton
 from shoal.node.training.models.kind import TrainedModel

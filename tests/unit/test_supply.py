@@ -45,7 +45,7 @@ async def test_a_founder_names_its_text(tmp_path: Path, texts: Path, dataset: Da
     founder = supply(tmp_path, texts)
     manifest = await founder.named(FILES)
     assert manifest.data == named(dataset)
-    assert manifest.is_named(FILES)
+    assert manifest.completes(FILES)
     assert await founder.named(manifest) == manifest
     assert await founder.named(Manifest(name="other")) == Manifest(name="other")
 

@@ -18,8 +18,8 @@ from shoal.node.client.script.module import OwnModule
 from shoal.node.client.script.session import Session
 from shoal.node.client.script.told import Line
 from shoal.node.ipc.link import WorkerLink
-from shoal.node.manifest.custom import CustomSpec
 from shoal.node.manifest.manifest import decode_manifest
+from shoal.node.manifest.model import CustomSpec
 from shoal.node.training.methods.registry import method_of
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import RunId

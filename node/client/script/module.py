@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from shoal.node.client.script.showing import shown
 from shoal.node.client.script.state_weights import StateWeights
-from shoal.node.manifest.custom import CustomSpec
+from shoal.node.manifest.model import CustomSpec
 from shoal.node.manifest.tensors import expand, first_difference, fold, problem_of
 from shoal.node.training.models.layout import Layout, trained
 from shoal.node.training.trainer import inner_state

@@ -15,7 +15,7 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 from shoal.node.base.explain import explain
-from shoal.node.manifest.base import MODEL_FILE, Count, FileFacts, Named, Spec
+from shoal.node.manifest.base import MODEL_FILE, Count, FileFacts, RequiredDigest, Spec
 from shoal.node.manifest.manifest import Manifest, decode_manifest
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import PeerId, RunId
@@ -37,11 +37,11 @@ class About(Spec):
     """The contents of checkpoint.json; digests are hex."""
 
     format: Literal[1] = 1
-    run: Named
+    run: RequiredDigest
     name: str
     round: Count
-    history: Named
-    root: Named  # of the state
+    history: RequiredDigest
+    root: RequiredDigest  # of the state
     samples: Count  # tokens behind the state
     members: tuple[str, ...]  # of this round, in the order that gives them their lanes in the next
     peer: str  # who wrote this, and whose moments these are

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from shoal.node.manifest.data import DataSpec
-from shoal.node.manifest.partition import ClustersSpec
+from shoal.node.manifest.data import ClustersSpec, DataSpec
 from shoal.node.training.data.texts import Text, encode_name
 from shoal.protocol.base.errors import LocalError
 

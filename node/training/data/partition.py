@@ -34,7 +34,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from shoal.node.manifest.partition import ClustersSpec
+from shoal.node.manifest.data import ClustersSpec
 from shoal.node.training.data.clusters import Labels, Points, cluster, distances, level
 from shoal.protocol.base.errors import LocalError
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from torch import Tensor
 
-from shoal.node.manifest.custom import CustomSpec
+from shoal.node.manifest.model import CustomSpec
 from shoal.node.manifest.tensors import Shapes, expand
 from shoal.protocol.base.errors import LocalError
 

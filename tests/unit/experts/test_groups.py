@@ -11,8 +11,7 @@ from blake3 import blake3
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch
 
-from shoal.node.manifest.data import DataSpec
-from shoal.node.manifest.partition import ClusterSpec, ClustersSpec
+from shoal.node.manifest.data import ClusterSpec, ClustersSpec, DataSpec
 from shoal.node.training.data.chosen import groups_of
 from shoal.node.training.data.clusters import level
 from shoal.node.training.data.corpus import load_corpus, texts_of_data
