@@ -22,11 +22,11 @@ from shoal.node.base.home import find_home
 from shoal.node.manifest.data import DataSpec
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.training.checkpoint.about import read_about
-from shoal.node.training.data.corpus import among
+from shoal.node.training.data.corpus import tokenizer_file
 from shoal.node.training.data.store import PACKED
-from shoal.node.training.data.text import read_tokenizer
 from shoal.node.training.data.texts import read_pack
 from shoal.node.training.data.tokens import TOKENIZER_FILE, Tokenizer, from_hub
+from shoal.node.training.data.vocabulary import read_tokenizer
 from shoal.node.training.models.llama import END_OF_TEXT
 from shoal.protocol.base.errors import LocalError
 
@@ -37,7 +37,7 @@ def find_tokenizer(data: DataSpec, homes: Iterable[Path]) -> bytes:
         return from_hub(data)
     for home in homes if data.digest else ():
         if (packed := home / "data" / data.digest / PACKED).is_file():
-            return among(data, read_pack(packed))
+            return tokenizer_file(data, read_pack(packed))
     raise LocalError(
         f"the run's tokenizer {data.tokenizer} is among its data, and this machine has no packed copy of these: name "
         f"the file with --tokenizer"

@@ -13,7 +13,7 @@ from shoal.node.experts.parts import OWN, PARTITION, SEED, common, last_round, o
 from shoal.node.manifest.data import ClustersSpec
 from shoal.node.manifest.experts import MAX_PARTS, MAX_SEEDS
 from shoal.node.manifest.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
-from shoal.node.training.data.chosen import groups_of
+from shoal.node.training.data.selection import groups_of
 from shoal.node.training.data.texts import Text
 from shoal.protocol.base.errors import LocalError
 from tests.unit.experts.family_kit import FAMILY, TEXT
@@ -148,7 +148,7 @@ def test_the_example_of_groups_is_cut_by_what_its_founder_finds(
         calls.append(len(texts))
         return groups_of(texts, groups, file)
 
-    monkeypatch.setattr("shoal.node.training.data.chosen.groups_of", counted)
+    monkeypatch.setattr("shoal.node.training.data.selection.groups_of", counted)
     check_parts(example.model_copy(update={"experts": example.experts.with_file(named)}), [], tmp_path / "partition")
     assert len(calls) == 1, "all texts are read once, however many parts there are"
 

@@ -72,7 +72,7 @@ def test_texts_become_tokens_with_an_end_after_each(folder: Path) -> None:
 def test_texts_are_encoded_a_few_at_a_time_to_the_same_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All at once, their encodings took some forty times the memory of the texts."""
     whole = load_corpus(SPEC, [folder], vocab=64)
-    monkeypatch.setattr(tokens, "AT_ONCE", 200)
+    monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 200)
     sizes = [len(each) for each in tokens._batches(SENTENCES)]
     assert sum(sizes) == len(SENTENCES)
     assert max(sizes) < 5
