@@ -37,13 +37,14 @@ from shoal.node.training.models.hf import (
     check_can_be_trained,
     check_is_causal,
     check_sizes,
+    digest_of,
     network_of,
+    untrained,
 )
-from shoal.node.training.models.hf_kind import HfKind, fresh, without_numbers
+from shoal.node.training.models.hf_kind import HfKind, fresh, without_weights
 from shoal.node.training.models.layout import Layout
 from shoal.node.training.models.lora import LoraModel
 from shoal.node.training.models.registry import kind_of
-from shoal.node.training.models.untrained import digest_of, untrained
 from shoal.node.training.state.committed import CommittedState
 from shoal.node.training.state.shape import shape_of
 from shoal.protocol.base.errors import LocalError
@@ -68,7 +69,7 @@ def found(
     LocalError if the model cannot be built here, and nothing is left of it.
     """
     assert isinstance(manifest.model, HfSpec)
-    nothing = without_numbers(manifest.model)
+    nothing = without_weights(manifest.model)
     check_room(with_model(manifest, complete(manifest.model, nothing)))
     check_memory(bytes_beside(nothing), "what the config's model holds beside its weights")
     del nothing
