@@ -38,7 +38,7 @@ from shoal.node.inference.served import BYTE_TOKENS, Choices, Served
 from shoal.node.manifest.model import ModelSpec, with_floats
 from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.tokenizer import CONFIG, ENDS, GENERATION, TOKENIZER_CONFIG, tokenizer_of_bytes
-from shoal.node.training.data.tokens import TOKENIZER_FILE
+from shoal.node.training.data.hub import TOKENIZER_FILE
 from shoal.node.training.data.vocabulary import (
     BYTES,
     MAX_FILE,

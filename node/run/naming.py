@@ -24,7 +24,7 @@ from shoal.node.manifest.requirements import activations
 from shoal.node.manifest.tensors import fold
 from shoal.node.run.facts import first_base
 from shoal.node.training.checkpoint.about import About
-from shoal.node.training.checkpoint.lineage import going_on
+from shoal.node.training.checkpoint.lineage import with_origin
 from shoal.node.training.checkpoint.read import Checkpoint, load
 from shoal.node.training.checkpoint.write import write_checkpoint
 from shoal.node.training.methods.registry import method_of
@@ -89,7 +89,7 @@ def found(
     base = first_base(whole, me, state.current.root)
     about = About.of(whole, base, (), samples=0, peer=me, inner_steps=0)
     made = Checkpoint(home.runs, about, whole, state.current.shape, agreed, None)
-    manifest = going_on(whole, made)
+    manifest = with_origin(whole, made)
     if len(manifest.canonical()) > MAX_MANIFEST:
         raise LocalError(f"the manifest with all of the model's tensors is larger than {MAX_MANIFEST >> 10} KiB")
     folder = home.make_run_folder(manifest.run_id.hex()) / ORIGIN

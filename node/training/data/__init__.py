@@ -5,7 +5,7 @@ pieces, store           the stream's tree of hashes, and the datasets on this no
 fetch, supply           downloading a dataset from other members, and serving it to them
 corpus, selection       the split into training and validation data; which of the texts a run is about
 tokens, vocabulary      tokenizing a run's texts for training; encoding and decoding text for generation
-stream, hub             datasets of Hugging Face's hub that are read while they are trained on
+hub, stream             downloads from Hugging Face's hub; its datasets that are read while they are trained on
 partition, clusters     groups of like samples
 lanes                   which tokens a member reads in a step
 """

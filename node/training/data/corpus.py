@@ -36,10 +36,11 @@ from shoal.node.base.extensions import extension
 from shoal.node.base.room import check_memory
 from shoal.node.manifest.data import NO_COLUMNS, Columns, DataSpec
 from shoal.node.training.data.files import DataFile, LeftOut, find
+from shoal.node.training.data.hub import from_hub, open_stream
 from shoal.node.training.data.selection import Selector, all_texts, selected, selector
-from shoal.node.training.data.stream import Stream, open_stream
+from shoal.node.training.data.stream import Stream
 from shoal.node.training.data.texts import END_OF_TEXT, Text, check_any, encode_name, is_pack, read_pack, read_texts
-from shoal.node.training.data.tokens import Tokenizer, from_hub
+from shoal.node.training.data.tokens import Tokenizer
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, digest
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -20,15 +20,11 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from shoal.node.base import extra
-from shoal.node.manifest.data import StreamSpec
-from shoal.node.training.data.hub import hub_error
 from shoal.node.training.data.tables import text_of
 from shoal.protocol.base.errors import LocalError
 
 LANES = 16  # that the rows of a single file are divided among
 HELD_OUT = 0.05  # share of the rows that validate
-HUB_DATASETS = "hf://datasets/"  # prefix that makes the library take the hub's dataset and no local folder of its name
 VALIDATION_ROWS = 1000  # first rows, among which those that are held out become the validation text
 Encode = Callable[[str], Tensor]
 
@@ -90,30 +86,3 @@ class Stream:
 def is_held_out(text: str) -> bool:
     """Whether a row is for validation."""
     return int.from_bytes(blake3(text.encode("utf-8", "replace")).digest()[:6], "little") / 2**48 < HELD_OUT
-
-
-def _check_files(spec: StreamSpec, files: Mapping[str, Sequence[str]] | None) -> None:
-    """LocalError unless all files belong to the dataset: its card could name any path, even on this machine."""
-    begin = f"{HUB_DATASETS}{spec.dataset}@"
-    named = [str(each) for several in (files or {}).values() for each in several]
-    foreign = [each for each in named if not each.startswith(begin) or "::" in each]
-    if foreign or not named:
-        what = f"names the file {foreign[0]}, which is not its own" if foreign else "names no files"
-        raise LocalError(f"cannot stream {spec.dataset}: its card {what}")
-
-
-def open_stream(spec: StreamSpec) -> Any:
-    """Opens the dataset for streaming at the manifest's commit; LocalError or TransportError if that is impossible.
-
-    The manifest may come from another peer, so only public data are read: no local folder, and without a login.
-    """
-    try:
-        builder = extra.datasets().load_dataset_builder(
-            HUB_DATASETS + spec.dataset, spec.subset or None, revision=spec.revision, token=False
-        )
-        _check_files(spec, builder.config.data_files)
-        return builder.as_streaming_dataset(split=spec.split)
-    except LocalError:
-        raise
-    except Exception as error:  # from the network, the hub or its files
-        raise hub_error(f"cannot stream {spec.dataset}", error) from error

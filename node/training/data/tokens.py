@@ -13,14 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.node.base import extra
-from shoal.node.manifest.data import HUB, DataSpec
-from shoal.node.training.data.hub import hub_error
+from shoal.node.manifest.data import DataSpec
 from shoal.node.training.data.vocabulary import load_tokenizer
 from shoal.protocol.base.errors import LocalError
 
 BATCH_CHARACTERS = 1 << 18  # of texts that are encoded together: the library holds about 130 bytes for each token
-TOKENIZER_FILE = "tokenizer.json"
 
 
 class Tokenizer:
@@ -65,20 +62,3 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
             several, size = [], 0
     if several:
         yield several
-
-
-def from_hub(spec: DataSpec) -> bytes:
-    """The tokenizer.json of the repository on the hub, at the commit that the manifest names.
-
-    Raises LocalError if it cannot be downloaded, and TransportError if trying again later may help.
-    """
-    extra.tokenizers()
-    from huggingface_hub import hf_hub_download
-
-    repository, _, revision = spec.tokenizer.removeprefix(HUB).partition("@")
-    try:
-        path = hf_hub_download(repository, TOKENIZER_FILE, revision=revision, token=False)  # public files only
-        with open(path, "rb") as file:
-            return file.read()
-    except Exception as error:  # from the network, the hub or the disk
-        raise hub_error(f"cannot get the tokenizer {spec.tokenizer}", error) from error
