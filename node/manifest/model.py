@@ -52,7 +52,20 @@ PICTURES = ("flow", "router")  # kinds of models that learn from pictures
 Context = Annotated[int, Field(ge=8, le=131_072)]
 
 
-class ModelSpec(Spec):
+class ModelTable(Spec):
+    """What the tables of all kinds of models have in common; here for kinds in which the founder fills in nothing."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left for the founder's node to fill in."""
+        return True
+
+    def completes(self, draft: object) -> bool:
+        """Whether this is `draft`, except for what the founder's node has filled in."""
+        return self == draft
+
+
+class ModelSpec(ModelTable):
     """A Llama-shaped decoder over `vocab` tokens."""
 
     name: Literal["llama"] = "llama"
@@ -72,15 +85,6 @@ class ModelSpec(Spec):
             raise ValueError("dim must be a multiple of 2 * heads, and heads a multiple of kv_heads")
         return self
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing is left for the founder's node to fill in."""
-        return True
-
-    def completes(self, draft: object) -> bool:
-        """Whether this is `draft`, except for what the founder's node has filled in."""
-        return self == draft
-
 
 class LoraSpec(Spec):
     """Low-rank adapters (Hu et al., arXiv 2106.09685) on the `targets`: only these are trained and averaged."""
@@ -93,7 +97,7 @@ class LoraSpec(Spec):
     ]
 
 
-class HfSpec(Spec):
+class HfSpec(ModelTable):
     """A causal language model of transformers; the founder's node fills in the fields below the line."""
 
     name: Literal["hf"]
@@ -118,11 +122,11 @@ class HfSpec(Spec):
 
     @property
     def is_complete(self) -> bool:
-        """See ModelSpec."""
+        """See ModelTable."""
         return bool(self.tensors)
 
     def completes(self, draft: object) -> bool:
-        """See ModelSpec."""
+        """See ModelTable."""
         empty = {name: HfSpec.model_fields[name].default for name in FILLED_IN}
         return self.model_copy(update=empty) == draft
 
@@ -150,7 +154,7 @@ class HfSpec(Spec):
         return table
 
 
-class CustomSpec(Spec):
+class CustomSpec(ModelTable):
     """A module of the members' scripts: names and shapes of its trained tensors, in the order of the flat vector."""
 
     name: Literal["custom"]
@@ -163,15 +167,6 @@ class CustomSpec(Spec):
         if not self.parameters:
             raise ValueError("a model has parameters")
         return self
-
-    @property
-    def is_complete(self) -> bool:
-        """See ModelSpec."""
-        return True
-
-    def completes(self, draft: object) -> bool:
-        """See ModelSpec."""
-        return self == draft
 
     @property
     def layers(self) -> int:
@@ -194,7 +189,7 @@ class CustomSpec(Spec):
         return 0
 
 
-class PictureSpec(Spec):
+class PictureSpec(ModelTable):
     """Common to both: square grey pictures of `classes`, and a trunk of residual layers."""
 
     side: Annotated[int, Field(ge=2, le=64)] = 8  # in pixels
@@ -212,15 +207,6 @@ class PictureSpec(Spec):
     def vocab(self) -> int:
         """Size of the vocabulary: 0, as pictures have no tokens."""
         return 0
-
-    @property
-    def is_complete(self) -> bool:
-        """See ModelSpec."""
-        return True
-
-    def completes(self, draft: object) -> bool:
-        """See ModelSpec."""
-        return self == draft
 
     @property
     def trunk(self) -> int:
