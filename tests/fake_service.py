@@ -14,8 +14,7 @@ from shoal.node.base.home import DaemonInfo, Home
 from shoal.node.base.options import NodeSettings
 from shoal.node.daemon.diagnostics.node_checks import Facts, report
 from shoal.node.daemon.web.server import serve_api
-from shoal.node.manifest.introduced import Introduction
-from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.manifest import Introduction, Manifest
 from shoal.node.run.introduction import describe
 from shoal.node.run.meters import Meters
 from shoal.node.training.data.supply import DataStanding

@@ -100,10 +100,8 @@ class Handout:
 
 def _copied(run: Run) -> tuple[HasWeights, SharedVector]:
     """In a thread."""
-    from shoal.node.training.state.outer import numbers  # torch is here with the first run, not before
-
     with run.outer.committed.lease() as snapshot:
-        parameters = numbers(snapshot)
+        parameters = snapshot.array()
         vector = SharedVector.create(parameters.size)
         vector.array[:] = parameters
         manifest = run.manifest.canonical()

@@ -30,7 +30,7 @@ from shoal.node.experts.memory import Memory, known_files
 from shoal.node.experts.parts import SEED, common, experts_of, last_round, named, words
 from shoal.node.experts.pursuit import Made, Pursuit
 from shoal.node.experts.view import View
-from shoal.node.manifest.introduced import Introduction
+from shoal.node.manifest.manifest import Introduction
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.shortages import in_words, is_temporary

@@ -21,7 +21,7 @@ Rules:
   ignored; so is a HandIn for an order that was already handed in.
 
 Any program may be the worker: the built-in trainer knows nothing that is not said here. A run of somebody's own model
-(manifest/custom.py) has a script of the user's as its worker (script/), which comes and goes as it likes: it is neither
+(manifest/model.py) has a script of the user's as its worker (script/), which comes and goes as it likes: it is neither
 started nor ended by the daemon, and the end of the socket is not its end.
 """
 

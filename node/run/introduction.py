@@ -24,8 +24,7 @@ from shoal.node.api.faults import MIN_PREFIX, UnknownRun
 from shoal.node.base.logs import warn
 from shoal.node.base.options import is_run_id
 from shoal.node.base.quantities import size
-from shoal.node.manifest.introduced import Introduction
-from shoal.node.manifest.manifest import MAX_MANIFEST, DataSpec, check_manifest
+from shoal.node.manifest.manifest import MAX_MANIFEST, DataSpec, Introduction, check_manifest
 from shoal.node.manifest.requirements import parameters, requirements
 from shoal.node.training.data.supply import DataStanding
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError

@@ -32,8 +32,7 @@ from shoal.node.base.pools import DISK, LONG, NOTES, RECORDS
 from shoal.node.base.room import NoRoom, check_disk, or_no_room, room_here
 from shoal.node.experts.families import Families
 from shoal.node.manifest.fitting import Load, check_fits, checkpoint_bytes
-from shoal.node.manifest.introduced import Introduction
-from shoal.node.manifest.manifest import Manifest, parse_manifest, sign_manifest
+from shoal.node.manifest.manifest import Introduction, Manifest, parse_manifest, sign_manifest
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.listings import providers
 from shoal.node.peers.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs

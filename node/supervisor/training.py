@@ -32,7 +32,7 @@ from shoal.node.supervisor.process import WorkerSettings
 from shoal.node.supervisor.workers import Worker
 from shoal.node.training.methods.method import has_own_weights
 from shoal.node.training.state.committed import Snapshot
-from shoal.node.training.state.outer import Outcome, OuterState, numbers
+from shoal.node.training.state.outer import Outcome, OuterState
 from shoal.protocol.base.errors import LocalError
 
 SHOWN_WITHIN = 60.0  # seconds: a worker that is started anew loads for long
@@ -235,7 +235,7 @@ class Training:
             await self._worker.finish(Finished(snapshot.round, self._samples), self._agreed(snapshot))
 
     def _agreed(self, snapshot: Snapshot) -> list[FloatArray]:
-        return [numbers(snapshot, name) for name in self._outer.method.reads]
+        return [snapshot.array(name) for name in self._outer.method.reads]
 
     def _landing(self, round: int, version: int) -> Landing:
         outcome = self._outcomes.get(round)

@@ -12,7 +12,7 @@ from torch import Tensor
 from shoal.node.base.room import Memory, NoRoom, Room
 from shoal.node.manifest.manifest import DataSpec
 from shoal.node.training.data.corpus import (
-    STDLIB_LEAST,
+    STDLIB_MIN,
     Corpus,
     fraction,
     is_source,
@@ -77,8 +77,8 @@ def test_a_python_without_sources_is_a_clear_error(tmp_path: Path) -> None:
 def test_at_least_the_least_is_held_out() -> None:
     texts = [Text(f"{i}.py", bytes(100_000)) for i in range(200)]
     for share in (0.0, 0.01, 0.1):
-        train, held = split_by_hash(texts, share, STDLIB_LEAST)
-        assert STDLIB_LEAST <= sum(map(len, held)) <= max(STDLIB_LEAST, share * 20_000_000) * 1.5
+        train, held = split_by_hash(texts, share, STDLIB_MIN)
+        assert STDLIB_MIN <= sum(map(len, held)) <= max(STDLIB_MIN, share * 20_000_000) * 1.5
         assert len(train) + len(held) == 200
 
 

@@ -14,8 +14,7 @@ import pytest
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.room import Memory, NoRoom, Room
-from shoal.node.manifest.introduced import Introduction
-from shoal.node.manifest.manifest import DataSpec, parse_manifest
+from shoal.node.manifest.manifest import DataSpec, Introduction, parse_manifest
 from shoal.node.peers.listings import providers
 from shoal.node.peers.remembered import Joined, PeerCache, remember_run, remembered_runs
 from shoal.node.run import reloading

@@ -25,7 +25,7 @@ from shoal.node.api.client import Client
 from shoal.node.api.faults import find_run
 from shoal.node.base.home import find_home
 from shoal.node.client.cli.node import ensure_node
-from shoal.node.manifest.custom import CustomSpec
+from shoal.node.manifest.model import CustomSpec
 from shoal.protocol.base.errors import LocalError
 
 if TYPE_CHECKING:

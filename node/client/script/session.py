@@ -33,8 +33,8 @@ from shoal.node.ipc.link import WorkerLink
 from shoal.node.ipc.messages import Finished, Ready, Train
 from shoal.node.ipc.messages import Progress as Report
 from shoal.node.ipc.vectors import mark_of
-from shoal.node.manifest.custom import CustomSpec
 from shoal.node.manifest.manifest import decode_manifest
+from shoal.node.manifest.model import CustomSpec
 from shoal.node.training.methods.method import Method
 from shoal.node.training.methods.registry import method_of
 from shoal.node.training.methods.timetable import Timetable

@@ -14,7 +14,7 @@ from shoal.node.base import room
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.room import Memory, NoRoom, Room
-from shoal.node.manifest.introduced import Introduction
+from shoal.node.manifest.manifest import Introduction
 from shoal.node.peers.remembered import PeerCache
 from shoal.node.run import naming
 from shoal.node.run.runs import Runs
