@@ -39,7 +39,7 @@ class Traffic(TypedDict):
     received: int
 
 
-class UnderLimits(TypedDict):
+class LimitsStatus(TypedDict):
     """Where the node is with its owner's limits."""
 
     paused: Annotated[str | None, "why the node is in no run for the rest of the day, if so"]
@@ -48,7 +48,7 @@ class UnderLimits(TypedDict):
     traffic: Annotated[Traffic, "all bytes on the wire since the node started"]
 
 
-class Relayed(TypedDict):
+class RelayStatus(TypedDict):
     """What relays do for the node, and it for others."""
 
     relays: Annotated[Sequence[str], "peers that connect others with us"]
@@ -66,7 +66,7 @@ class PortMapping(TypedDict):
     pending: Annotated[bool, "whether it is about to be known"]
 
 
-class Line(TypedDict):
+class LineSpeed(TypedDict):
     """How fast our own line is, in bytes a second; 0: not measured yet."""
 
     up: int
@@ -130,7 +130,7 @@ class RunRow(WorkerRow):
     experts: Annotated[dict[str, Any] | None, "of a family: {parts, finished, trains}"]
 
 
-class Status(UnderLimits, Relayed):
+class Status(LimitsStatus, RelayStatus):
     """The node as it is now."""
 
     version: str
@@ -142,7 +142,7 @@ class Status(UnderLimits, Relayed):
     waits: Annotated[bool, "that this is no fault, as it is the first of all to be back"]
     reachability: Annotated[str, '"public", "nat" or "unknown"']
     port_mapping: Annotated[PortMapping | None, "None where no router is asked"]
-    line: Line
+    line: LineSpeed
     dht: Dht
     addresses: list[str]
     untold_addresses: Annotated[list[str], "too many to tell others"]
@@ -151,7 +151,7 @@ class Status(UnderLimits, Relayed):
     runs: list[RunRow]
 
 
-class Reached(TypedDict):
+class PeerConnection(TypedDict):
     """How a peer is reached."""
 
     path: Annotated[str | None, '"direct", "punched" or "relayed"; None without a connection']
@@ -163,7 +163,7 @@ class Reached(TypedDict):
     receive_rate: float | None
 
 
-class PeerRow(Reached):
+class PeerRow(PeerConnection):
     """A peer, in a run."""
 
     peer: Annotated[str, "its PeerID"]
@@ -173,7 +173,7 @@ class PeerRow(Reached):
     loss: NotRequired[float | None]
 
 
-class Netcheck(TypedDict):
+class NetcheckReport(TypedDict):
     """How the node stands in the network; docs/nat.md has it all."""
 
     settled: Annotated[bool, "whether nothing is pending"]
@@ -192,7 +192,7 @@ class Netcheck(TypedDict):
     port_mapping: dict[str, Any] | None
 
 
-class Examined(TypedDict, total=False):
+class DoctorEvent(TypedDict, total=False):
     """A line about a peer: of the event "peer", "step" (several) or "report", which is the last and has all."""
 
     event: str
@@ -339,7 +339,7 @@ class SavedState(TypedDict):
     root: str
 
 
-class Counted(TypedDict):
+class RunCounters(TypedDict):
     """What was counted of a run since this node joined it."""
 
     samples: int
@@ -350,7 +350,7 @@ class Counted(TypedDict):
     sync: Traffic
 
 
-class Meters(Counted):
+class RunMetrics(RunCounters):
     """A run in `/metrics`; no answer of the API."""
 
     run: str

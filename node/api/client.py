@@ -1,6 +1,6 @@
 """A caller of a node's admin API, with the standard library only: read commands must start fast.
 
-What it can call is the table of node/api/operations.py. Failures keep their meaning across HTTP (node/api/faults.py).
+What it can call is the table of node/api/operations.py. Failures keep their meaning across HTTP (node/api/errors.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, TypeVar, cast, get_origin
 
-from shoal.node.api.faults import error_of
+from shoal.node.api.errors import error_blaming
 from shoal.node.api.operations import Operation, Operations
 from shoal.node.base.home import DaemonInfo, Home
-from shoal.node.base.life import network
+from shoal.node.base.process_identity import network_namespace
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.net.system.version import shoal_version
 
@@ -57,7 +57,7 @@ class Client(Operations):
 
     def ask(self, operation: Operation[Any, A], request: Any) -> A:
         """The node's answer; an error is the one that the node had, or a TransportError if it gave no proper answer."""
-        path, body = spelled(operation, request)
+        path, body = path_and_body(operation, request)
         if operation.in_lines:
             return cast(A, self._lines(operation, path, body))
         with self._asking(operation, path, body) as response:
@@ -88,7 +88,7 @@ class Client(Operations):
         if response.status >= 300:
             told = answer if isinstance(answer, dict) else {}
             words = told.get("error") or f"the node answered {response.status} to {operation.method} {path}"
-            raise error_of(str(words), told.get("blame"))
+            raise error_blaming(str(words), told.get("blame"))
 
     @contextmanager
     def _asking(
@@ -109,7 +109,7 @@ class Client(Operations):
 
 
 def _why_absent(home: Home) -> str:
-    pid = home.holder()
+    pid = home.daemon_pid()
     if pid is None:
         return f"no node runs in {home.root}: start one with `shoal node start`"
     return f"the node in {home.root} (pid {pid}) is starting or ending: try again, or see {home.daemon_log}"
@@ -117,7 +117,7 @@ def _why_absent(home: Home) -> str:
 
 def _check_that_it_is_near(home: Home, info: DaemonInfo) -> None:
     """LocalError if its port, on our loopback, would be somebody else's, who must not be shown the token."""
-    elsewhere = "" not in (info.network, network()) and info.network != network()
+    elsewhere = "" not in (info.network, network_namespace()) and info.network != network_namespace()
     if elsewhere and _is_loopback(_reachable(info.admin_host)):
         raise LocalError(
             f"the node in {home.root} (pid {info.pid} where it runs) listens on the loopback of another container "
@@ -139,7 +139,7 @@ def _reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def spelled(operation: Operation[Any, Any], request: Any) -> tuple[str, str | None]:
+def path_and_body(operation: Operation[Any, Any], request: Any) -> tuple[str, str | None]:
     """The path of a request, with its query, and its body."""
     from urllib.parse import quote, urlencode
 

@@ -6,8 +6,8 @@ from dataclasses import MISSING, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
-from shoal.node.api.faults import FAULTS
-from shoal.node.api.operations import TABLE, Operation
+from shoal.node.api.errors import STATUS_AND_BLAME
+from shoal.node.api.operations import OPERATIONS, Operation
 
 HEAD = """# The admin API
 
@@ -45,9 +45,9 @@ This page is printed from the table in [node/api/operations.py](../node/api/oper
 def document() -> str:
     """The page."""
     answers: dict[str, Any] = {}
-    for each in TABLE:
+    for each in OPERATIONS:
         _collect(each.answer, answers)
-    parts = [HEAD, "## Operations\n", *map(_operation, TABLE), "## Answers\n"]
+    parts = [HEAD, "## Operations\n", *map(_operation, OPERATIONS), "## Answers\n"]
     return "\n".join([*parts, *(_answer(name, kind) for name, kind in sorted(answers.items()))])
 
 
@@ -63,7 +63,7 @@ def _operation(each: Operation[Any, Any]) -> str:
     lines += [""] if fields(request) else []
     status = "" if each.status == 200 else f" (status {each.status})"
     answer = f"- Answer{status}: {_kind(each.answer)}{', one JSON object a line' if each.in_lines else ''}."
-    faults = sorted({FAULTS[error][0] for error in each.errors})
+    faults = sorted({STATUS_AND_BLAME[error][0] for error in each.errors})
     wrong = [f"- Errors: {', '.join(map(str, faults))}."] if faults else []
     return "\n".join([*lines, answer, *wrong, ""])
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from shoal.node.api.faults import fault_of
+from shoal.node.api.errors import status_and_blame
 from shoal.node.base.refusals import refusal
 from shoal.node.base.room import NoRoom
 from shoal.protocol.base.errors import ShoalError
@@ -60,7 +60,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except web.HTTPException as error:
         return failure(error.status, error.reason)
     except ShoalError as error:
-        status, blame = fault_of(error)
+        status, blame = status_and_blame(error)
         return failure(status, str(error), blame)
     except Exception as error:  # our own mistake: one answer is lost, the node is not
         if (said := refusal(error)) is not None:

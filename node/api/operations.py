@@ -7,7 +7,7 @@ Rules:
 - A request is a frozen dataclass. Fields that the path names are in the path, the others in the query of a GET and in
   the JSON body of a POST. A field with a default may be left out; null is as good as left out.
 - `run` is a run's id in hex, a prefix of it of at least `MIN_PREFIX` characters, or its name; `family` the same.
-- Answers are JSON, see answers.py; errors say whose fault they are, see faults.py. `errors` lists those beyond the
+- Answers are JSON, see answers.py; errors say whose fault they are, see errors.py. `errors` lists those beyond the
   ones that any operation may have.
 """
 
@@ -19,12 +19,12 @@ from typing import Annotated, Any, Generic, ParamSpec, Protocol, TypeVar, cast, 
 
 from shoal.node.api.answers import (
     CreatedRun,
-    Examined,
+    DoctorEvent,
     ExpertRow,
     ExpertSources,
     FetchedExperts,
     LoginCode,
-    Netcheck,
+    NetcheckReport,
     PeerRow,
     Preview,
     PublicRun,
@@ -38,7 +38,7 @@ from shoal.node.api.answers import (
     Stopping,
     Timeline,
 )
-from shoal.node.api.faults import UnknownRound, UnknownRun
+from shoal.node.api.errors import UnknownRound, UnknownRun
 from shoal.node.base.room import NoRoom
 from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
 
@@ -54,26 +54,26 @@ A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class EmptyRequest:
     """A request that needs no words."""
 
 
 @dataclass(frozen=True, slots=True)
-class OfPeer:
+class PeerRequest:
     """About a peer."""
 
     peer: Annotated[str, "a PeerID, some characters of one that is known here, or a multiaddr"]
 
 
 @dataclass(frozen=True, slots=True)
-class OfRun:
+class RunRequest:
     """About a run of this node."""
 
     run: str
 
 
 @dataclass(frozen=True, slots=True)
-class RoundsOf:
+class RoundsRequest:
     """About the rounds of a run."""
 
     run: str
@@ -81,7 +81,7 @@ class RoundsOf:
 
 
 @dataclass(frozen=True, slots=True)
-class OfRound:
+class RoundRequest:
     """About a round."""
 
     run: str
@@ -89,7 +89,7 @@ class OfRound:
 
 
 @dataclass(frozen=True, slots=True)
-class NewRun:
+class CreateRunRequest:
     """A run to found."""
 
     manifest: Annotated[str, "TOML"]
@@ -100,14 +100,14 @@ class NewRun:
 
 
 @dataclass(frozen=True, slots=True)
-class OfLink:
+class PreviewRunRequest:
     """About a run that we need not be in."""
 
     link: Annotated[str, "a run's link, its id or a prefix of that"]
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinRunRequest:
     """A run to join."""
 
     link: Annotated[str, "a run's link, its id or a prefix of that"]
@@ -116,7 +116,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinById:
+class JoinRunByIdRequest:
     """A run to join, by its id or a prefix of that."""
 
     run: str
@@ -125,7 +125,7 @@ class JoinById:
 
 
 @dataclass(frozen=True, slots=True)
-class Save:
+class SaveStateRequest:
     """Where to write a state."""
 
     run: str
@@ -134,14 +134,14 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class OfFamily:
+class FamilyRequest:
     """About a family of experts that this node is in."""
 
     family: str
 
 
 @dataclass(frozen=True, slots=True)
-class FetchExperts:
+class FetchExpertsRequest:
     """Where to write experts."""
 
     family: str
@@ -151,7 +151,7 @@ class FetchExperts:
 # -- operations ---------------------------------------------------------------------------------------------
 
 
-class Asker(Protocol):
+class OperationCaller(Protocol):
     """Who can carry an operation out: the client."""
 
     def ask(self, operation: Operation[Any, A], request: Any) -> A:
@@ -199,17 +199,17 @@ class Operation(Generic[P, A]):
         self.name = name
 
     @overload
-    def __get__(self, asker: None, owner: type) -> Operation[P, A]: ...
+    def __get__(self, caller: None, owner: type) -> Operation[P, A]: ...
     @overload
-    def __get__(self, asker: Asker, owner: type) -> Callable[P, A]: ...
-    def __get__(self, asker: Asker | None, owner: type) -> Operation[P, A] | Callable[P, A]:
-        if asker is None:
+    def __get__(self, caller: OperationCaller, owner: type) -> Callable[P, A]: ...
+    def __get__(self, caller: OperationCaller | None, owner: type) -> Operation[P, A] | Callable[P, A]:
+        if caller is None:
             return self
-        return lambda *args, **kwargs: self(asker, *args, **kwargs)
+        return lambda *args, **kwargs: self(caller, *args, **kwargs)
 
-    def __call__(self, asker: Asker, *args: P.args, **kwargs: P.kwargs) -> A:
+    def __call__(self, caller: OperationCaller, *args: P.args, **kwargs: P.kwargs) -> A:
         """Have it carried out."""
-        return asker.ask(self, self.request(*args, **kwargs))
+        return caller.ask(self, self.request(*args, **kwargs))
 
     def by(self, answer: Callable[P, A | Awaitable[A] | AsyncIterator[Any]]) -> Handler:
         """Let `answer` do it."""
@@ -230,41 +230,41 @@ class Operations:
     status = Operation(
         "GET",
         "/v1/status",
-        Nothing,
+        EmptyRequest,
         Status,
         "The node as it is now: whether it is alone, in which runs, how far, and what holds it up.",
     )
     peers = Operation(
         "GET",
         "/v1/peers",
-        Nothing,
+        EmptyRequest,
         list[PeerRow],
         "The members of the node's runs, and whoever else is connected: how each is reached, why so, and how fast.",
     )
     netcheck = Operation(
         "GET",
         "/v1/netcheck",
-        Nothing,
-        Netcheck,
+        EmptyRequest,
+        NetcheckReport,
         "How the node stands in the network. The first question begins to look.",
     )
     examine = in_lines(
         "/v1/doctor",
-        OfPeer,
-        Examined,
+        PeerRequest,
+        DoctorEvent,
         "Why a peer is reached as it is, or not, as it is found out. If nobody is meant, that is said before any line.",
     )
-    runs = Operation("GET", "/v1/runs", Nothing, list[RunRow], "The runs of `status` alone.")
+    runs = Operation("GET", "/v1/runs", EmptyRequest, list[RunRow], "The runs of `status` alone.")
     run_details = Operation(
-        "GET", "/v1/runs/{run}", OfRun, RunDetails, "A run's manifest, members and last rounds.", UnknownRun
+        "GET", "/v1/runs/{run}", RunRequest, RunDetails, "A run's manifest, members and last rounds.", UnknownRun
     )
     rounds = Operation(
-        "GET", "/v1/runs/{run}/rounds", RoundsOf, list[Round], "Committed rounds, oldest first.", UnknownRun
+        "GET", "/v1/runs/{run}/rounds", RoundsRequest, list[Round], "Committed rounds, oldest first.", UnknownRun
     )
     timeline = Operation(
         "GET",
         "/v1/runs/{run}/rounds/{round}",
-        OfRound,
+        RoundRequest,
         Timeline,
         "What happened in a round, and when. The last rounds are kept, over a restart too, and the one that goes on is "
         "shown as far as it is.",
@@ -272,12 +272,12 @@ class Operations:
         UnknownRound,
     )
     run_link = Operation(
-        "GET", "/v1/runs/{run}/link", OfRun, RunLink, "The link by which others join the run.", UnknownRun
+        "GET", "/v1/runs/{run}/link", RunRequest, RunLink, "The link by which others join the run.", UnknownRun
     )
     public_runs = Operation(
         "GET",
         "/v1/discover",
-        Nothing,
+        EmptyRequest,
         list[PublicRun],
         "Runs that were announced in the DHT; all of it is hearsay.",
         patience=PATIENT,
@@ -285,7 +285,7 @@ class Operations:
     preview_run = Operation(
         "POST",
         "/v1/preview",
-        OfLink,
+        PreviewRunRequest,
         Preview,
         "What joining a run would mean; nothing is joined.",
         UnknownRun,
@@ -296,7 +296,7 @@ class Operations:
     create_run = Operation(
         "POST",
         "/v1/runs",
-        NewRun,
+        CreateRunRequest,
         CreatedRun,
         "Sign the manifest, found its run and join it.",
         NoRoom,
@@ -305,7 +305,7 @@ class Operations:
     join_run = Operation(
         "POST",
         "/v1/join",
-        Join,
+        JoinRunRequest,
         RunLink,
         "Fetch a run's manifest and join it, after its data were downloaded.",
         UnknownRun,
@@ -317,7 +317,7 @@ class Operations:
     join_run_by_id = Operation(
         "POST",
         "/v1/runs/{run}/join",
-        JoinById,
+        JoinRunByIdRequest,
         RunLink,
         "The same, with the run in the path.",
         UnknownRun,
@@ -329,7 +329,7 @@ class Operations:
     leave_run = Operation(
         "POST",
         "/v1/runs/{run}/leave",
-        OfRun,
+        RunRequest,
         RunName,
         "Say goodbye to the run's members, stop its worker and forget the run.",
         UnknownRun,
@@ -338,7 +338,7 @@ class Operations:
     save_state = Operation(
         "POST",
         "/v1/runs/{run}/save",
-        Save,
+        SaveStateRequest,
         SavedState,
         "Write state.safetensors, as this peer holds it.",
         UnknownRun,
@@ -348,7 +348,7 @@ class Operations:
     experts = Operation(
         "GET",
         "/v1/experts/{family}",
-        OfFamily,
+        FamilyRequest,
         list[ExpertRow],
         "The parts of a family of experts.",
         UnknownRun,
@@ -356,7 +356,7 @@ class Operations:
     expert_sources = Operation(
         "GET",
         "/v1/experts/{family}/sources",
-        OfFamily,
+        FamilyRequest,
         ExpertSources,
         "Where the experts of a family can be had: as files here, and at peers that can be asked.",
         UnknownRun,
@@ -364,7 +364,7 @@ class Operations:
     fetch_experts = Operation(
         "POST",
         "/v1/experts/{family}/fetch",
-        FetchExperts,
+        FetchExpertsRequest,
         FetchedExperts,
         "Download all published experts, each checked by its hash and its author's signature, with an ensemble.json.",
         UnknownRun,
@@ -374,7 +374,7 @@ class Operations:
     login_code = Operation(
         "POST",
         "/v1/login/code",
-        Nothing,
+        EmptyRequest,
         LoginCode,
         "A code for a link that opens the page logged in.",
         patience=PATIENT,
@@ -382,7 +382,7 @@ class Operations:
     stop = Operation(
         "POST",
         "/v1/stop",
-        Nothing,
+        EmptyRequest,
         Stopping,
         "Begin to leave and end; the answer comes at once.",
         status=202,
@@ -390,6 +390,6 @@ class Operations:
     )
 
 
-TABLE: tuple[Operation[Any, Any], ...] = tuple(
+OPERATIONS: tuple[Operation[Any, Any], ...] = tuple(
     each for each in vars(Operations).values() if isinstance(each, Operation)
 )

@@ -17,7 +17,7 @@ from typing import Any
 from shoal.node.api.answers import Answer, PeerRow, PublicRun, Round, RunDetails, RunRow, Status
 from shoal.node.api.status import advice, headline, is_first_back, is_over, label
 from shoal.node.base import quantities
-from shoal.node.base.text import printable
+from shoal.node.base.lines import printable
 
 COLOURS = {"SOLO": "yellow", "SPLIT": "bold red", "CONNECTED": "green", "IN-ROUND": "bold green"}
 CHECKPOINT_COLUMNS = ("run", "name", "round", "samples", "state", "peer", "MB", "saved", "path")

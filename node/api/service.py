@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from shoal.node.api.answers import ExpertRow, Meters, PeerRow, Round, Status
+from shoal.node.api.answers import ExpertRow, PeerRow, Round, RunMetrics, Status
 from shoal.node.api.operations import Handler
 
 
@@ -32,6 +32,6 @@ class NodeService(Protocol):
         """The parts of a family; UnknownRun if this node is not in it."""
         ...
 
-    def meters(self) -> list[Meters]:
+    def meters(self) -> list[RunMetrics]:
         """What was counted of each run."""
         ...

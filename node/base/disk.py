@@ -27,7 +27,7 @@ class Disk:
     def load(self) -> dict[str, Message]:
         """All records by name; LocalError if one is damaged: without its votes a member must not vote again."""
         records = {}
-        for path in listed(self.folder):
+        for path in list_folder(self.folder):
             if path.suffix != SUFFIX:
                 continue
             try:
@@ -63,7 +63,7 @@ class Disk:
             raise LocalError(f"cannot remove the record {name} in {self.folder}: {in_words(error)}") from error
 
 
-def listed(folder: Path) -> list[Path]:
+def list_folder(folder: Path) -> list[Path]:
     """What is in a folder, by name; nothing if there is none. LocalError if unseen, where `glob` says none."""
     try:
         return [folder / name for name in sorted(os.listdir(folder))]
@@ -73,7 +73,7 @@ def listed(folder: Path) -> list[Path]:
         raise LocalError(f"cannot read {folder}: {in_words(error)}") from error
 
 
-async def lasting(
+async def write_with_retries(
     write: Callable[[], None], complain: Callable[[Exception], None], gives_up: Callable[[], bool] = lambda: False
 ) -> None:
     """Write something in a thread, however long that takes.

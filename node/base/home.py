@@ -2,10 +2,10 @@
 
     identity.key   the node's private key, 0600
     token          what callers of the admin API must show, 0600
-    lock           held (flock) by the daemon for as long as it lives; says which process that is, see life.py
+    lock           held (flock) by the daemon for as long as it lives; names its process (process_identity.py)
     daemon.json    where the running daemon's admin API listens, and whether it logs into logs/
     peers.json     where the peers were that were last seen
-    weights.sock   where the daemon hands out the parameters of runs, see node/handout/
+    weights.sock   where the daemon hands out the parameters of runs, see node/handout.py
     volume.json    how much has gone over the wire today, if that is limited
     logs/          daemon.log and the workers' logs
     runs/<id>/     one folder per run
@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shoal.node.base.life import Life
+from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import reason
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.net.system.private_file import create_private
@@ -49,7 +49,7 @@ class DaemonInfo:
     peer: str
     addresses: tuple[str, ...] = ()
     logs_here: bool = False  # into the home's daemon.log; a node in the foreground logs where it was started
-    network: str = ""  # in which its loopback address means itself, see life.py; empty: unknown
+    network: str = ""  # in which its loopback address means itself, see process_identity.py; empty: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Home:
 
     def read_daemon(self) -> DaemonInfo | None:
         """Where the running daemon listens; None if none runs or it is not ready yet."""
-        holder = self.holder()
+        holder = self.daemon_pid()
         if holder is None:
             return None
         try:
@@ -180,12 +180,12 @@ class Home:
             return None
         return info if info.pid == holder else None  # else: a file that a crash left behind
 
-    def holder(self) -> int | None:
+    def daemon_pid(self) -> int | None:
         """The pid of the daemon that holds the lock, as it counts pids: for words, not for signals. See `holding`."""
-        life = self.holding()
+        life = self.daemon_process()
         return life.pid if life is not None else None
 
-    def holding(self) -> Life | None:
+    def daemon_process(self) -> ProcessIdentity | None:
         """The daemon that holds the lock; None if nobody does, LocalError if that cannot be found out."""
         try:
             handle = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -196,7 +196,7 @@ class Home:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return Life.parse(os.read(handle, MAX_LIFE).decode("ascii", "replace"))
+            return ProcessIdentity.parse(os.read(handle, MAX_LIFE).decode("ascii", "replace"))
         except OSError as error:
             raise _cannot_lock(self.lock, error) from error
         finally:
@@ -231,14 +231,14 @@ class Home:
         try:
             if not _lock_soon(handle):
                 raise LocalError(
-                    f"a node (pid {self.holder() or 'unknown'}) already runs in {self.root}: stop it with "
+                    f"a node (pid {self.daemon_pid() or 'unknown'}) already runs in {self.root}: stop it with "
                     "`shoal node stop`, or choose another folder with SHOAL_HOME"
                 )
         except OSError as error:
             raise _cannot_lock(self.lock, error) from error
         self.forget_daemon()  # what a crash left behind says where somebody else may listen by now
         try:
-            _write(handle, str(Life.own()))
+            _write(handle, str(ProcessIdentity.own()))
         except OSError as error:
             raise LocalError(f"cannot write {self.lock}: {reason(error)}") from error
 

@@ -155,6 +155,11 @@ class LineStream(io.TextIOBase):
             self._writer.flush(limit)
 
 
+def printable(text: str) -> str:
+    """`text` on one line, with a ? for every control character: it may quote what a peer sent."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.splitlines()))
+
+
 def _is_writable(descriptor: int, limit: float) -> bool:
     waiting = select.poll()
     waiting.register(descriptor, select.POLLOUT)

@@ -20,8 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from shoal.node.base.lines import LineWriter, descriptor_of
-from shoal.node.base.text import printable
+from shoal.node.base.lines import LineWriter, descriptor_of, printable
 from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.base.shortages import is_temporary
 
@@ -47,9 +46,9 @@ def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> No
     """Make this process log by the rules above. Call it after libp2p is imported, which sets its own."""
     target = stream if stream is not None else sys.stderr
     descriptor = descriptor_of(target)
-    handler = logging.StreamHandler(target) if descriptor is None else Background(descriptor)
-    handler.setFormatter(HumanLine() if target.isatty() else JsonLine())
-    handler.addFilter(Quieter(time.monotonic))
+    handler = logging.StreamHandler(target) if descriptor is None else BackgroundHandler(descriptor)
+    handler.setFormatter(HumanFormatter() if target.isatty() else JsonFormatter())
+    handler.addFilter(RepeatFilter(time.monotonic))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
@@ -67,7 +66,7 @@ def is_network_fault(error: BaseException | None) -> bool:
     return isinstance(error, NETWORK_FAULTS)
 
 
-class Quieter(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Lets a line pass, then holds identical ones back for a while; the next one says how many there were."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -95,7 +94,7 @@ class Quieter(logging.Filter):
         return True
 
 
-class Background(logging.Handler):
+class BackgroundHandler(logging.Handler):
     """Hands lines to a thread that writes them to a descriptor."""
 
     def __init__(self, descriptor: int) -> None:
@@ -120,7 +119,7 @@ class Background(logging.Handler):
         return self.format(record)
 
 
-class HumanLine(logging.Formatter):
+class HumanFormatter(logging.Formatter):
     """`12:34:56 warning message [code]`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -133,7 +132,7 @@ class HumanLine(logging.Formatter):
         return f"{line}\n{stack}" if stack else line
 
 
-class JsonLine(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, code, and the fields given."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -171,7 +170,7 @@ def _passes(error: BaseException | None) -> bool:
     return is_network_fault(error) or is_temporary(error)
 
 
-def end_of(log: Path) -> int:
+def log_size(log: Path) -> int:
     """From where on the next lines will be, in bytes."""
     return log.stat().st_size if log.exists() else 0
 
@@ -189,7 +188,7 @@ def last_line(log: Path, start: int, prefix: str = "") -> str:
     return printable(found)[:MAX_LINE]
 
 
-def make_way(log: Path) -> None:
+def rotate_if_large(log: Path) -> None:
     """Keep a log file bounded: a large one is put aside, in the place of the one before, when its writer starts."""
     with suppress(FileNotFoundError):
         if log.stat().st_size > MAX_LOG:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 PARTING = 10.0  # seconds, for all pools together
-MANY = 64  # pieces of work that are not done, beyond which no more are offered
+MAX_OPEN = 64  # pieces of work that are not done, beyond which no more are offered
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +55,8 @@ class Pool:
         return future
 
     def offer(self, function: Callable[[], object]) -> None:
-        """The same for what may be left undone: it is, and the log says so, while MANY pieces are not done."""
-        has_refused, self._has_refused = self._has_refused, self._open >= MANY
+        """The same for what may be left undone: it is, and the log says so, while MAX_OPEN pieces are not done."""
+        has_refused, self._has_refused = self._has_refused, self._open >= MAX_OPEN
         if not self._has_refused:
             self.begin(function)
         elif not has_refused:

@@ -54,7 +54,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class AvailableMemory:
     """For a node and its workers together, and for each process alone, where that is limited."""
 
     together: Memory
@@ -69,14 +69,14 @@ class Room:
         return f"{self.together}; {self.process}" if self.process else str(self.together)
 
 
-def room_here() -> Room:
+def available_memory() -> AvailableMemory:
     """That of this machine, now."""
-    return Room(min([_machine(), *_control_groups()], key=lambda each: each.free), _process())
+    return AvailableMemory(min([_machine(), *_control_groups()], key=lambda each: each.free), _process())
 
 
 def check_memory(needed: int, what: str) -> None:
     """NoRoom if this process cannot have `needed` bytes more, for `what`."""
-    room = room_here()
+    room = available_memory()
     if needed > room.free:
         raise NoRoom(f"{what} takes {size(needed)} of memory, and {room}")
 
@@ -87,6 +87,17 @@ def check_disk(folder: Path, needed: int, what: str) -> None:
     with suppress(OSError):  # a file system that does not say
         if needed > (free := shutil.disk_usage(there).free):
             raise NoRoom(f"{what} takes {size(needed)} on the disk of {there}, which has {size(free)} free")
+
+
+def scratch_folders() -> list[str]:
+    """Folders for temporary files, best first. A system may lack any of them, or a sandbox refuse it: try each."""
+    import tempfile  # not at the top: each command imports this file
+
+    found = []
+    with suppress(OSError):  # there is none where Python looks
+        found.append(tempfile.gettempdir())
+    found += [os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp", "/dev/shm"]
+    return list(dict.fromkeys(each for each in found if each))
 
 
 def no_room(error: BaseException | None) -> NoRoom | None:
@@ -124,7 +135,7 @@ def or_no_room(what: str) -> Iterator[None]:
 
 def _there_is() -> str:
     try:
-        return f": {room_here()}"
+        return f": {available_memory()}"
     except (MemoryError, OSError, ImportError):  # so little that we cannot look
         return ""
 

@@ -38,7 +38,7 @@ def on_ending(told: Callable[[signal.Signals], object], *, but: tuple[signal.Sig
     loop, task, asked = asyncio.get_running_loop(), asyncio.current_task(), list[signal.Signals]()
 
     def tell(number: signal.Signals) -> None:
-        let_go_of_dead_terminals()
+        replace_dead_terminals()
         told(number)
 
     def listen(number: signal.Signals) -> None:
@@ -59,14 +59,14 @@ def on_ending(told: Callable[[signal.Signals], object], *, but: tuple[signal.Sig
             listen(number)
 
 
-def leave_ending_to_the_parent() -> None:
+def ignore_all_but_sigterm() -> None:
     """What a terminal sends to all its processes at once is for the one that started us: it ends us in its order."""
     for number in ending_signals():
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
 
 
-def let_go_of_dead_terminals() -> None:
+def replace_dead_terminals() -> None:
     """Write to nowhere instead of a terminal that is gone, so that no last word fails and takes the end with it."""
     for descriptor in STANDARD:
         if _is_dead_terminal(descriptor):

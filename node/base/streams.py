@@ -17,7 +17,7 @@ from shoal.node.base.refusals import reason
 STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))  # by their numbers
 
 
-def make_whole() -> None:
+def repair_standard_streams() -> None:
     """Open what was closed, to nowhere; write letters that a stream does not know as their numbers.
 
     Bytes that are no text are read as Python has them in arguments: whoever takes a text looks for them.
@@ -33,22 +33,24 @@ def make_whole() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr = _Forgiving(sys.stderr.detach(), sys.stderr.encoding, "backslashreplace", line_buffering=True)
+        sys.stderr = _BestEffortStream(
+            sys.stderr.detach(), sys.stderr.encoding, "backslashreplace", line_buffering=True
+        )
 
 
-def flushed() -> str:
+def flush_error() -> str:
     """Why what was printed cannot be written; empty if it was. Who stopped reading has read enough."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _lead_nowhere(sys.stdout)
+        _redirect_to_null(sys.stdout)
     except OSError as error:
-        _lead_nowhere(sys.stdout)
+        _redirect_to_null(sys.stdout)
         return f"what was to be printed cannot be written: {reason(error)}"
     return ""
 
 
-class _Forgiving(io.TextIOWrapper):
+class _BestEffortStream(io.TextIOWrapper):
     """A stream for what is said beside: if nobody can hear it, that is all."""
 
     def write(self, text: str, /) -> int:
@@ -56,7 +58,7 @@ class _Forgiving(io.TextIOWrapper):
         try:
             return super().write(text)
         except OSError:
-            _lead_nowhere(self)
+            _redirect_to_null(self)
             return len(text)
 
     def flush(self) -> None:
@@ -64,10 +66,10 @@ class _Forgiving(io.TextIOWrapper):
         try:
             super().flush()
         except OSError:
-            _lead_nowhere(self)
+            _redirect_to_null(self)
 
 
-def _lead_nowhere(stream: TextIO) -> None:
+def _redirect_to_null(stream: TextIO) -> None:
     """So that what is left in its buffer fails no more, when the interpreter ends."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

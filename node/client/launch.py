@@ -3,7 +3,7 @@
 The node is `python -m shoal.node node start --foreground`, whoever starts it: a service manager, `shoal up`,
 or `start_in_background`, which only adds a session of its own and a log file. What ends a node is a request
 by its API; a signal is the fallback, and only ever goes to the process that holds the home's lock just then,
-if it is proven to be here (life.py).
+if it is proven to be here (process_identity.py).
 A node that says that it is ending is waited for however long it takes: it may be saving a large run.
 """
 
@@ -24,9 +24,9 @@ from shoal.node.api.status import label
 from shoal.node.base.devices import check_is_here
 from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home
-from shoal.node.base.life import Life
-from shoal.node.base.logs import end_of, last_line, make_way
+from shoal.node.base.logs import last_line, log_size, rotate_if_large
 from shoal.node.base.options import NodeSettings
+from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import reason
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.net.system.descriptors import raise_limit
@@ -61,9 +61,9 @@ def start_in_background(settings: NodeSettings) -> str:
     """Start a node that outlives us; one sentence about it once it answers, LocalError if it died."""
     check_is_here([settings.device])
     home = Home(settings.home).create()
-    if (pid := home.holder()) is not None:
+    if (pid := home.daemon_pid()) is not None:
         raise LocalError(f"a node (pid {pid}) already runs in {home.root}: see `shoal status`")
-    make_way(home.daemon_log)
+    rotate_if_large(home.daemon_log)
     with home.daemon_log.open("ab") as log:
         start_of_log = log.tell()
         child = _spawn(settings, home, log)
@@ -148,7 +148,7 @@ def stop(home: Home, say: Callable[[str], object]) -> str:
 
     `say` is told what is waited for, if that takes long.
     """
-    life, end_of_log = home.holding(), end_of(home.daemon_log)
+    life, end_of_log = home.daemon_process(), log_size(home.daemon_log)
     if life is None:
         raise NoDaemon(f"no node runs in {home.root}")
     names, is_gone = dict[str, str](), False
@@ -159,7 +159,7 @@ def stop(home: Home, say: Callable[[str], object]) -> str:
         is_gone = _gone(home, life, say)
     if is_gone:
         return _stopped(home, life, names, end_of_log)
-    if not life.signal(signal.SIGTERM) and home.holding() == life:
+    if not life.signal(signal.SIGTERM) and home.daemon_process() == life:
         raise LocalError(
             f"the node in {home.root} (pid {life.pid} where it runs) cannot be asked to end by its API, and is no "
             "process that may be signalled from here: it is another user's, in another container or on another "
@@ -173,7 +173,7 @@ def stop(home: Home, say: Callable[[str], object]) -> str:
     )
 
 
-def _stopped(home: Home, life: Life, names: Mapping[str, str], begin: int) -> str:
+def _stopped(home: Home, life: ProcessIdentity, names: Mapping[str, str], begin: int) -> str:
     """The sentence; LocalError if one in the background says, from `begin` on in its log, that it did not end well."""
     deadline = time.monotonic() + LAST_WORDS
     while life.is_here() and time.monotonic() < deadline:
@@ -186,10 +186,10 @@ def _stopped(home: Home, life: Life, names: Mapping[str, str], begin: int) -> st
     return f"stopped the node (pid {life.pid})" + (f"; it keeps {kept} until it is started again" if kept else "")
 
 
-def _gone(home: Home, life: Life, say: Callable[[str], object]) -> bool:
+def _gone(home: Home, life: ProcessIdentity, say: Callable[[str], object]) -> bool:
     """Wait until `life` does not hold the lock any more: the last thing that a node gives up."""
     deadline, said = time.monotonic() + STOP_PATIENCE, False
-    while home.holding() == life:
+    while home.daemon_process() == life:
         if time.monotonic() > deadline:
             if not is_ending(home):
                 return False

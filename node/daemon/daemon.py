@@ -15,21 +15,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.node.api.answers import ExpertRow, Meters, PeerRow, Round, SavedState, Status, Stopping
+from shoal.node.api.answers import ExpertRow, PeerRow, Round, RunMetrics, SavedState, Status, Stopping
 from shoal.node.api.operations import Handler, Operations
 from shoal.node.api.status import summary
-from shoal.node.base.faults import armed
+from shoal.node.base.fault_injection import armed_trigger
 from shoal.node.base.home import DaemonInfo, Home
-from shoal.node.base.life import Life, network
 from shoal.node.base.logs import warn
 from shoal.node.base.malloc import resident_bytes
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.pools import NOTES
+from shoal.node.base.process_identity import ProcessIdentity, network_namespace
 from shoal.node.base.signals import on_ending
 from shoal.node.daemon.diagnostics.doctor import Doctor
 from shoal.node.daemon.diagnostics.netcheck import NetCheck
 from shoal.node.daemon.handout import Handout
-from shoal.node.daemon.pausing import under_limits
+from shoal.node.daemon.pausing import apply_limits
 from shoal.node.daemon.service_manager import ServiceManager
 from shoal.node.daemon.transitions import Transitions
 from shoal.node.daemon.web.server import serve_api
@@ -110,8 +110,8 @@ class Daemon:
         """All parts, from the bottom up. Nothing comes from the network before it has started."""
         self._settings, self._home, self._identity = settings, home, identity
         self._stopping = asyncio.Event()
-        self._life = Life.own()
-        self._fault, self._manager = armed(os.environ), ServiceManager(os.environ)
+        self._life = ProcessIdentity.own()
+        self._fault, self._manager = armed_trigger(os.environ), ServiceManager(os.environ)
         self._open: dict[str, Run] = {}  # the runs that are open
         is_fellow = partial(is_in_a_run, self._open)
         self._network = Network(identity, host=settings.listen_host, port=settings.port)
@@ -134,7 +134,7 @@ class Daemon:
         self._expert_proxy = self._runs.families.proxy
         self._asked_at_start = AskedAtStart(settings, self._runs)
         self._obstacle = Obstacle(self._network, self._runs, self._reaching, self._asked_at_start)
-        self._pausing = under_limits(settings, home.volume, self._network, self._runs, self._cache.load)
+        self._pausing = apply_limits(settings, home.volume, self._network, self._runs, self._cache.load)
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
         self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
         self._directory = Directory(self._discovery, self._network, lambda: self._open)
@@ -159,7 +159,7 @@ class Daemon:
             async with serve_api(self, self._home.token(), *where) as (host, port):
                 addresses = self._network.addresses()
                 here = self._home.is_log(STDERR)
-                about = DaemonInfo(os.getpid(), host, port, self._identity.peer, addresses, here, network())
+                about = DaemonInfo(os.getpid(), host, port, self._identity.peer, addresses, here, network_namespace())
                 self._home.write_daemon(about)
                 log.info("node %s listens on %s", self._identity.peer, ", ".join(addresses))
                 await self._live()
@@ -188,7 +188,7 @@ class Daemon:
                 async with asyncio.timeout(LAST_NOTE):
                     await NOTES.run(self._cache.update, self._visible_peers.to_note())
             await asyncio.gather(self._netcheck.close(), self._directory.close())
-            await self._manager.bears_with(self._runs.close())
+            await self._manager.extend_timeout_during(self._runs.close())
 
     async def _enter_runs(self) -> None:
         """The runs of our last life come first, then what the command line wants."""
@@ -207,7 +207,7 @@ class Daemon:
     def _is_ours(self) -> bool:
         """Whether the home is there, with us in it. That we cannot look, for want of a file handle, proves nothing."""
         try:
-            return self._home.holding() == self._life
+            return self._home.daemon_process() == self._life
         except LocalError as error:
             warn(log, "home-not-seen", f"{error}; looking again")
             return True
@@ -297,7 +297,7 @@ class Daemon:
         """See NodeService."""
         return self._runs.find(run).commits.as_json(last)
 
-    def meters(self) -> list[Meters]:
+    def meters(self) -> list[RunMetrics]:
         """See NodeService."""
         return [run_view.meters(run, self._network.traffic(run.id)) for run in self._open.values()]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from shoal.node.base.home import Home
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import LONG
-from shoal.node.handout.messages import HANDOUT_PROTOCOL, AskWeights, HasWeights, NoWeights
+from shoal.node.handout import HANDOUT_PROTOCOL, AskWeights, HasWeights, NoWeights
 from shoal.node.ipc.link import frame
 from shoal.node.ipc.private_socket import PrivateSocket
 from shoal.node.ipc.shm import SharedVector

@@ -25,7 +25,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
-from shoal.node.api.answers import NodeWarning, UnderLimits
+from shoal.node.api.answers import LimitsStatus, NodeWarning
 from shoal.node.base.disk import replace_file
 from shoal.node.base.logs import warn
 from shoal.node.base.options import NodeSettings
@@ -47,7 +47,7 @@ NEARLY = 0.95  # of the volume: then people are warned
 KEPT = 8  # dates
 
 
-class Volume:
+class DailyVolume:
     """`limit` is what may pass a day, None for no limit, `total` what has passed since the process began."""
 
     def __init__(
@@ -138,7 +138,9 @@ log = logging.getLogger("shoal.daemon")
 class Pausing:
     """`seeds` are those by whom the runs are found again."""
 
-    def __init__(self, volume: Volume, throttle: Throttle, runs: Runs, seeds: Callable[[], Iterable[PeerId]]) -> None:
+    def __init__(
+        self, volume: DailyVolume, throttle: Throttle, runs: Runs, seeds: Callable[[], Iterable[PeerId]]
+    ) -> None:
         self._volume, self._throttle, self._runs, self._seeds = volume, throttle, runs, seeds
         self._is_warned = False
         self._tasks = Tasks(lambda error: log.error("the runs cannot be entered again", exc_info=error))
@@ -182,7 +184,7 @@ class Pausing:
 
     # -- in words -------------------------------------------------------------------------------------------
 
-    def as_json(self) -> UnderLimits:
+    def as_json(self) -> LimitsStatus:
         """For `status`: the owner's limits, and where the node is with them."""
         throttle, volume = self._throttle, self._volume
         return {
@@ -215,11 +217,11 @@ class Pausing:
         return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._volume.goes_on_at))
 
 
-def under_limits(
+def apply_limits(
     settings: NodeSettings, path: Path, network: Network, runs: Runs, seeds: Callable[[], Iterable[PeerId]]
 ) -> Pausing:
     """Put a network, before it starts, under the limits of its owner, whose daily volume is counted at `path`."""
     throttle = network.throttle
     throttle.up.cap(settings.max_up)
     throttle.down.cap(settings.max_down)
-    return Pausing(Volume(path, settings.max_per_day, lambda: throttle.total), throttle, runs, seeds)
+    return Pausing(DailyVolume(path, settings.max_per_day, lambda: throttle.total), throttle, runs, seeds)

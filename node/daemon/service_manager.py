@@ -43,7 +43,7 @@ class ServiceManager:
         """We are ending, as we were asked to."""
         self._say("STOPPING=1")
 
-    async def bears_with(self, work: Awaitable[None]) -> None:
+    async def extend_timeout_during(self, work: Awaitable[None]) -> None:
         """Do `work`, our last; it may take longer than a service manager waits unasked, so we ask for more time."""
         asking = asyncio.create_task(self._ask_for_time())
         try:

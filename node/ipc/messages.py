@@ -144,7 +144,7 @@ class Failed(Message):
     order: int
     round: int
     reason: str
-    is_final: bool = False  # another worker could do no better (ended.py)
+    is_final: bool = False  # another worker could do no better (worker_end.py)
     is_mistake: bool = False  # of a program: from the same start another worker would make it as well
 
 

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from shoal.node.base.pools import SOCKETS
-from shoal.node.base.scratch import scratch_folders
+from shoal.node.base.room import scratch_folders
 from shoal.protocol.base.shortages import is_temporary
 
 MAX_PATH = 100  # the kernel takes 104 bytes on macOS and 108 on Linux, the closing zero included

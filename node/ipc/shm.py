@@ -18,7 +18,7 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from shoal.node.base.scratch import scratch_folders
+from shoal.node.base.room import scratch_folders
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.shortages import is_temporary
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from shoal.node.base.quantities import size
-from shoal.node.base.room import NoRoom, Room
+from shoal.node.base.room import AvailableMemory, NoRoom
 from shoal.node.manifest.codec import CODECS
 from shoal.node.manifest.custom import CustomSpec
 from shoal.node.manifest.manifest import Manifest
@@ -63,7 +63,7 @@ class Sum:
         """Of all nodes here."""
         return self.load.nodes * (self.node + self.worker)
 
-    def fits(self, room: Room) -> bool:
+    def fits(self, room: AvailableMemory) -> bool:
         """Whether there is as much, together and for each process."""
         alone = room.process
         least = self.weights + self.moments + self.least_step
@@ -103,7 +103,7 @@ def sum_of(manifest: Manifest, load: Load = Load(), count: int | None = None) ->
     )
 
 
-def problem(manifest: Manifest, room: Room, load: Load = Load()) -> str:
+def problem(manifest: Manifest, room: AvailableMemory, load: Load = Load()) -> str:
     """Why the run does not fit, with what it needs, what there is, and what would fit; empty if it fits."""
     needed = sum_of(manifest, load)
     if needed.fits(room):
@@ -114,7 +114,7 @@ def problem(manifest: Manifest, room: Room, load: Load = Load()) -> str:
     )
 
 
-def check_fits(manifest: Manifest, room: Room, load: Load = Load()) -> None:
+def check_fits(manifest: Manifest, room: AvailableMemory, load: Load = Load()) -> None:
     """NoRoom, in those words."""
     if words := problem(manifest, room, load):
         raise NoRoom(words)
@@ -126,20 +126,20 @@ def checkpoint_bytes(manifest: Manifest) -> int:
     return (vectors.agreed + vectors.inner + vectors.keeps) * FLOAT * parameters(manifest.model)
 
 
-def _what_fits(manifest: Manifest, room: Room, load: Load) -> str:
+def _what_fits(manifest: Manifest, room: AvailableMemory, load: Load) -> str:
     """What to choose in its place."""
     ways = _fewer_peers(manifest, room, load) if load.fewest else _less_of_a_node(manifest, room, load)
     ways += [_smaller(manifest, room, load), _less_text(manifest, room, load)]
     return f"What would fit: {', or '.join(way for way in ways if way) or 'nothing with as long texts and batches'}"
 
 
-def _fewer_peers(manifest: Manifest, room: Room, load: Load) -> list[str]:
+def _fewer_peers(manifest: Manifest, room: AvailableMemory, load: Load) -> list[str]:
     """The most that a play can have here."""
     peers = _largest(load.nodes, lambda nodes: sum_of(manifest, replace(load, nodes=nodes)).fits(room))
     return [f"the same with --peers {peers}"] if peers >= load.fewest else []
 
 
-def _less_of_a_node(manifest: Manifest, room: Room, load: Load) -> list[str]:
+def _less_of_a_node(manifest: Manifest, room: AvailableMemory, load: Load) -> list[str]:
     """Smaller steps, with which a node is started, or none."""
     ways = []
     steps = {
@@ -156,7 +156,7 @@ def _less_of_a_node(manifest: Manifest, room: Room, load: Load) -> list[str]:
     return ways
 
 
-def _smaller(manifest: Manifest, room: Room, load: Load) -> str:
+def _smaller(manifest: Manifest, room: AvailableMemory, load: Load) -> str:
     """The largest model of this shape, in words: fewer layers, or if that is not enough narrower ones, or just one."""
     spec = manifest.model
     if not isinstance(spec, ModelSpec):
@@ -185,7 +185,7 @@ def _smaller(manifest: Manifest, room: Room, load: Load) -> str:
     return ""
 
 
-def _less_text(manifest: Manifest, room: Room, load: Load) -> str:
+def _less_text(manifest: Manifest, room: AvailableMemory, load: Load) -> str:
     """How much of it, where it is text that was chosen."""
 
     def fits(size: int) -> bool:

@@ -50,7 +50,7 @@ class WorkerListener:
                 undo.enter_context(connection)
                 async with asyncio.timeout(HELLO_WITHIN):
                     if admitted := await _admit(connection, pid, welcome, descriptors):
-                        process = _number_here(connection, admitted)
+                        process = _peer_pid(connection, admitted)
                         undo.pop_all()
                         return *await asyncio.open_unix_connection(sock=connection), process
 
@@ -88,7 +88,7 @@ async def _admit(connection: socket.socket, pid: int | None, welcome: Welcome, d
     return hello if isinstance(hello, Hello) and not refusal else None
 
 
-def _number_here(connection: socket.socket, hello: Hello) -> int:
+def _peer_pid(connection: socket.socket, hello: Hello) -> int:
     """That of the process at the other end: a container counts its own anew, and what is outside of ours has none.
 
     Where the system does not tell, it is as the process says itself: there are no such containers.
@@ -108,10 +108,10 @@ def _objection(hello: Message, pid: int | None) -> str:
 
 
 def _taken(pid: int) -> str:
-    return f"this run already has a worker, {in_words(pid)}"
+    return f"this run already has a worker, {process_in_words(pid)}"
 
 
-def in_words(pid: int) -> str:
+def process_in_words(pid: int) -> str:
     """A worker's process, for people."""
     return f"process {pid}" if pid else "a process of another container"
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from shoal.node.base.logs import make_way
+from shoal.node.base.logs import rotate_if_large
 from shoal.node.base.pools import DISK
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.ipc.vectors import Sizes
@@ -63,7 +63,7 @@ async def worker_process(settings: WorkerSettings, socket: Path) -> AsyncIterato
         await _end(process, settings.grace)
 
 
-def ending(process: Process) -> str:
+def exit_reason(process: Process) -> str:
     """How `process` ended, for people."""
     code = process.returncode
     if code is None or code >= 0:
@@ -72,7 +72,7 @@ def ending(process: Process) -> str:
     return f"was ended by {signal.Signals(-code).name}{hint}"
 
 
-async def death(process: Process) -> str:
+async def wait_for_exit(process: Process) -> str:
     """Returns once `process` is dead, and what it had still sent can have been read."""
     await process.wait()
     await asyncio.sleep(LAST_WORDS)
@@ -112,7 +112,7 @@ async def _start(settings: WorkerSettings, socket: Path) -> tuple[Process, int]:
 
 def _opened(log: Path) -> tuple[BinaryIO, int]:
     """A worker's log, and how many bytes are in it."""
-    make_way(log)
+    rotate_if_large(log)
     file = log.open("ab")
     return file, file.tell()
 

@@ -23,13 +23,13 @@ import numpy as np
 
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import ROUNDS
-from shoal.node.ipc.ended import Ended
 from shoal.node.ipc.messages import Contribution, Finished, Landing, Progress, Train
 from shoal.node.ipc.shm import FloatArray
+from shoal.node.ipc.worker_end import WorkerEnd
 from shoal.node.supervisor.agenda import MOST_LANDINGS, Agenda, Stint
 from shoal.node.supervisor.liveness import LOOK, Attendance
 from shoal.node.supervisor.process import WorkerSettings
-from shoal.node.supervisor.workers import Worker
+from shoal.node.supervisor.supervisor import WorkerSupervisor
 from shoal.node.training.methods.method import has_own_weights
 from shoal.node.training.state.committed import Snapshot
 from shoal.node.training.state.outer import Outcome, OuterState, numbers
@@ -82,7 +82,7 @@ class Training:
         self._open = 0  # the round that is open
         self._awaited = 0  # the round for which the others wait for us, until we are ready
         self._is_script, self._last = not settings.program, last
-        self._worker = Worker(
+        self._worker = WorkerSupervisor(
             settings,
             on_progress=self._on_progress,
             on_contribution=self._on_contribution,
@@ -249,7 +249,7 @@ class Training:
             self._retire(keeps_contribution=True)
         self._start(self._agenda.done())
 
-    def _on_lost(self, ended: Ended) -> None:
+    def _on_lost(self, ended: WorkerEnd) -> None:
         self._attendance.lost(for_good=self._is_script or ended.is_final)
         if self._is_script:
             self.trouble = f"{ended}: run it again, and it goes on"

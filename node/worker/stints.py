@@ -84,7 +84,7 @@ class Utilisation:
         return sum(end - start for start, end in stints) / (now - stints[0][0])
 
 
-class Stored(Model, Protocol):
+class StorableModel(Model, Protocol):
     """A model whose optimizer's state can be kept for a successor."""
 
     def store(self, out: Tensor) -> None: ...
@@ -95,7 +95,7 @@ class Stints:
 
     def __init__(
         self,
-        trainer: Stored,
+        trainer: StorableModel,
         weights: WorkerWeights,
         orders: Orders,
         contribution: FloatArray,

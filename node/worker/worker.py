@@ -30,18 +30,18 @@ from torch import Tensor
 
 from shoal.node.base.logs import setup_logging
 from shoal.node.base.refusals import refusal
-from shoal.node.base.signals import leave_ending_to_the_parent
-from shoal.node.ipc.ended import reason_of
+from shoal.node.base.signals import ignore_all_but_sigterm
 from shoal.node.ipc.link import WorkerLink
 from shoal.node.ipc.messages import Failed, Progress, Ready, Stop, Train, Welcome
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.ipc.vectors import mark_of
+from shoal.node.ipc.worker_end import failure_reason
 from shoal.node.manifest.manifest import decode_manifest
 from shoal.node.training.data.corpus import load_corpus
 from shoal.node.training.methods.registry import method_of
 from shoal.node.training.trainer.device import choose_device, device_bytes, device_name, peak_flops
 from shoal.node.training.trainer.inner import InnerRound, InnerStep, InnerTrainer
-from shoal.node.worker.stints import Orders, Stints, Stored, Utilisation
+from shoal.node.worker.stints import Orders, Stints, StorableModel, Utilisation
 from shoal.node.worker.weights import WorkerWeights
 from shoal.protocol.base.errors import ShoalError, TransportError
 from shoal.protocol.base.ids import RunId
@@ -51,7 +51,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 OOM_SCORE = 500  # as if we held half of the memory more than we do: proc(5)
 
 
-class Trainer(Stored, Protocol):
+class Trainer(StorableModel, Protocol):
     """What the loop needs of InnerTrainer."""
 
     def train(
@@ -94,8 +94,8 @@ class TrainingLoop(Stints):
             except TransportError:
                 return
             except Exception as error:
-                print_why(error)
-                self._send(Failed(order.order, order.round, *reason_of(error)))
+                print_error(error)
+                self._send(Failed(order.order, order.round, *failure_reason(error)))
                 return
             done = order.order
 
@@ -171,7 +171,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def go_first() -> None:
+def prefer_oom_kill() -> None:
     """Where memory runs out, Linux ends us before the daemon, which starts another worker."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(f"{OOM_SCORE}", encoding="ascii")
@@ -180,24 +180,24 @@ def go_first() -> None:
 def main() -> None:
     """Connect, build, train."""
     die_with_parent()
-    go_first()
+    prefer_oom_kill()
     setup_logging()
-    leave_ending_to_the_parent()
+    ignore_all_but_sigterm()
     parser = argparse.ArgumentParser(prog="shoal.node.worker.worker", description="The built-in worker of a daemon.")
     parser.add_argument("--socket", type=Path, required=True, help="the Unix socket of the run")
     link = WorkerLink.connect(parser.parse_args().socket)
     orders = Orders()
     threading.Thread(target=listen, args=(link, orders), name="listen", daemon=True).start()
     try:
-        loop = made_ready(link, orders)
+        loop = build_loop(link, orders)
     except Exception as error:
-        print_why(error)
-        link.send(Failed(0, 0, *reason_of(error)))
+        print_error(error)
+        link.send(Failed(0, 0, *failure_reason(error)))
         sys.exit(1)
     loop.run()
 
 
-def made_ready(link: WorkerLink, orders: Orders) -> TrainingLoop:
+def build_loop(link: WorkerLink, orders: Orders) -> TrainingLoop:
     """Build what the run trains; the daemon knows then."""
     torch.set_num_threads(link.welcome.threads)
     trainer = build_trainer(link.welcome)
@@ -221,7 +221,7 @@ def made_ready(link: WorkerLink, orders: Orders) -> TrainingLoop:
     )
 
 
-def print_why(error: Exception) -> None:
+def print_error(error: Exception) -> None:
     """To the log: an error with words of its own, or a refusal, in a line; any other with its stack."""
     said = error if isinstance(error, ShoalError) else refusal(error)
     if said is not None:

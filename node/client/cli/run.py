@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.node.base.text import printable
+from shoal.node.base.lines import printable
 from shoal.node.client.cli.flags import Json, NoTrain, this_node
 from shoal.node.client.cli.node import node_at_hand
 from shoal.protocol.base.errors import LocalError

@@ -1,7 +1,7 @@
 """The play itself: gather the founders, let them train, let one die and one come, and see the last round committed.
 
 Read `play` from top to bottom. The death is not done here: the victim carries its fault from the start (see
-faults.py), and here it is only noticed.
+fault_injection.py), and here it is only noticed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 
 from shoal.node.api.present import is_terminal
-from shoal.node.base.faults import Fault
+from shoal.node.base.fault_injection import Fault
 from shoal.node.client.up.peers import LocalPeer
 from shoal.node.client.up.plan import Plan, to_toml
 from shoal.node.client.up.processes import Children

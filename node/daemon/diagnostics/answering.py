@@ -33,7 +33,7 @@ LEAST = 4 << 10
 AGAIN = 60_000  # milliseconds
 
 
-class Answering:
+class DoctorResponder:
     """`standing` says what we are behind, see `Doctor`."""
 
     def __init__(self, network: Network, standing: Callable[[], Answer]) -> None:

@@ -15,9 +15,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from shoal.node.api.answers import Answer
-from shoal.node.daemon.diagnostics.answering import Answering
+from shoal.node.daemon.diagnostics.answering import DoctorResponder
 from shoal.node.daemon.diagnostics.peer_checks import Verdict, of_connection, of_failure
-from shoal.node.daemon.diagnostics.whereabouts import Places, Sources, Wanted, merge, whom
+from shoal.node.daemon.diagnostics.peer_lookup import AddressSources, KnownAddresses, PeerQuery, merge, parse_query
 from shoal.node.peers.bandwidth_probe import probe_from, probe_to, round_trip
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.gateway.router import port_in, ports_to_forward
@@ -60,8 +60,8 @@ class Doctor:
         runs: Callable[[], Mapping[str, Run]],
     ) -> None:
         self._network, self._discovery, self._relaying = network, discovery, relaying
-        self._sources = Sources(network, discovery, reaching, runs)
-        self._answering = Answering(network, self.standing)
+        self._sources = AddressSources(network, discovery, reaching, runs)
+        self._answering = DoctorResponder(network, self.standing)
         self._under_way = 0
 
     def calls(self) -> dict[type[Message], Callable[[PeerId, Any], Message]]:
@@ -70,7 +70,7 @@ class Doctor:
 
     async def examine(self, peer: str) -> AsyncGenerator[Answer, None]:
         """What is found out about a peer, as it is found out."""
-        wanted = whom(peer, self._sources.peers())
+        wanted = parse_query(peer, self._sources.peers())
         if wanted.peer == self._network.peer:
             raise LocalError("that is this node itself; `shoal status` says how it is")
         if self._under_way >= AT_ONCE:
@@ -96,10 +96,12 @@ class Doctor:
 class Examination:
     """One examination, of the peer or address that is `wanted`; `standing` says what we are behind, see `Doctor`."""
 
-    def __init__(self, network: Network, sources: Sources, standing: Callable[[], Answer], wanted: Wanted) -> None:
+    def __init__(
+        self, network: Network, sources: AddressSources, standing: Callable[[], Answer], wanted: PeerQuery
+    ) -> None:
         self._network, self._sources, self._standing = network, sources, standing
         self._peer, self._address = wanted.peer, wanted.address
-        self._places: Places = {}
+        self._places: KnownAddresses = {}
         self._own: list[Step] = []  # steps that the journal does not have
         self._told = set[tuple[str, str, str, float]]()
         self._begin = time.time()
@@ -309,7 +311,7 @@ def _silent() -> TransportError:
 # -- as plain JSON ----------------------------------------------------------------------------------------------
 
 
-def _places(found: Places) -> list[Answer]:
+def _places(found: KnownAddresses) -> list[Answer]:
     """[{address, from}]: where the peer may be, and who says so."""
     return [{"address": address, "from": sources} for address, sources in found.items()]
 

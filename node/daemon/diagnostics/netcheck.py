@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from shoal.dht.scope import Scope, scope_between, scope_of
-from shoal.node.api.answers import Netcheck, PortMapping
+from shoal.node.api.answers import NetcheckReport, PortMapping
 from shoal.node.base.quantities import limits_in_words
 from shoal.node.daemon.diagnostics.node_checks import RELAYS, Facts, Portmap, report
 from shoal.node.peers.discovery import Discovery
@@ -55,7 +55,7 @@ class NetCheck:
         """Try nothing more."""
         await self._tasks.close()
 
-    def answer(self) -> Netcheck:
+    def answer(self) -> NetcheckReport:
         """What is known by now; the first question begins to look."""
         now = asyncio.get_running_loop().time()
         if self._network.links() and (self._looked_at is None or now - self._looked_at > FRESH) and not self._busy:

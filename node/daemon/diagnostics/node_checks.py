@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 from statistics import median
 
-from shoal.node.api.answers import Netcheck
+from shoal.node.api.answers import NetcheckReport
 from shoal.node.base.exits import Exit
 from shoal.node.peers.gateway.judging import is_carriers
 from shoal.node.peers.gateway.router import ports_to_forward
@@ -132,7 +132,7 @@ class Finding:
     action: str = ""
 
 
-def report(facts: Facts) -> Netcheck:
+def report(facts: Facts) -> NetcheckReport:
     """The answer of a node: what it is, what is wrong with it, and what will come of it."""
     found = list(findings(facts))
     sentence, action = verdict(facts)

@@ -19,7 +19,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from shoal.node.api.answers import Answer, Dht, Meters, RunRow
+from shoal.node.api.answers import Answer, Dht, RunMetrics, RunRow
 from shoal.node.api.service import NodeService
 from shoal.node.api.status import label
 from shoal.node.run.standing import STATES
@@ -124,7 +124,7 @@ def _runs(rows: Sequence[RunRow]) -> Iterator[Metric]:
         yield _per_run(GaugeMetricFamily(f"shoal_run_{name}", help, labels=["run"]), rows, key)
 
 
-def _rounds(meters: Sequence[Meters]) -> Iterator[Metric]:
+def _rounds(meters: Sequence[RunMetrics]) -> Iterator[Metric]:
     samples = "Tokens behind the rounds that were committed here, of all members."
     yield _per_run(CounterMetricFamily("shoal_run_samples", samples, labels=["run"]), meters, "samples")
     counted = "Members whose contribution is in every chunk of the last round."
@@ -149,7 +149,7 @@ def _rounds(meters: Sequence[Meters]) -> Iterator[Metric]:
     yield exchanges
 
 
-def _durations(meters: Sequence[Meters]) -> Metric:
+def _durations(meters: Sequence[RunMetrics]) -> Metric:
     help = "Committed rounds that this node took part in, from its own readiness to the applied result."
     family = HistogramMetricFamily("shoal_round_duration_seconds", help, labels=["run"])
     for each in meters:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from shoal.node.api.answers import Answer, ExpertRow, Round
-from shoal.node.api.faults import UnknownRun
+from shoal.node.api.errors import UnknownRun
 from shoal.node.api.service import NodeService
 from shoal.node.api.status import advice, headline
 
@@ -67,11 +67,11 @@ class Recorder:
 
     def past(self) -> Answer:
         """All points of all curves, for somebody who has just come."""
-        return {run: _as_json(News(True, curve.points)) for run, curve in self._curves.items()}
+        return {run: _as_json(CurveUpdate(True, curve.points)) for run, curve in self._curves.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class CurveUpdate:
     """Points that a reader lacks; `anew` says that they replace all that it has."""
 
     anew: bool
@@ -91,18 +91,18 @@ class Curve:
         self._width = 1  # how many added points one kept point stands for
         self._open: list[Point] = []  # fewer than that, not yet a point
 
-    def add(self, point: Point) -> News:
+    def add(self, point: Point) -> CurveUpdate:
         """Keep `point`; what is new by it, which may be nothing."""
         self._open.append(point)
         if len(self._open) < self._width:
-            return News(False, [])
+            return CurveUpdate(False, [])
         self.points.append(_merged(self._open))
         self._open = []
         if len(self.points) < self._most:
-            return News(False, self.points[-1:])
+            return CurveUpdate(False, self.points[-1:])
         self.points = [_merged(pair) for pair in zip(self.points[::2], self.points[1::2], strict=True)]
         self._width *= 2
-        return News(True, self.points)
+        return CurveUpdate(True, self.points)
 
 
 def _merged(points: Sequence[Point]) -> Point:
@@ -138,7 +138,7 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def _as_json(news: News) -> Answer:
+def _as_json(news: CurveUpdate) -> Answer:
     return {"anew": news.anew, "points": _plain(news.points)}
 
 

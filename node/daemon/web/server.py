@@ -27,7 +27,7 @@ from shoal.node.base.logs import warn
 from shoal.node.daemon.web.events import Events
 from shoal.node.daemon.web.metrics import Metrics
 from shoal.node.daemon.web.routes import routes
-from shoal.node.daemon.web.session import Doorkeeper
+from shoal.node.daemon.web.session import AccessControl
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.net.system.resolving import RESOLVER
 
@@ -60,11 +60,11 @@ async def serve_api(service: NodeService, token: str, host: str, port: int) -> A
 
 def make_app(service: NodeService, token: str, host: str) -> web.Application:
     """Everything that is served, over `service`."""
-    doorkeeper = Doorkeeper(token, str(service.status()["peer"]), host)
+    access = AccessControl(token, str(service.status()["peer"]), host)
     events = Events(service)
-    app = web.Application(middlewares=[errors_as_json, doorkeeper.guard], client_max_size=MAX_BODY)
-    app.add_routes(routes([*service.handlers(), *doorkeeper.handlers()]))
-    app.add_routes([*Metrics(service).table(), *doorkeeper.table(), *events.table()])
+    app = web.Application(middlewares=[errors_as_json, access.guard], client_max_size=MAX_BODY)
+    app.add_routes(routes([*service.handlers(), *access.handlers()]))
+    app.add_routes([*Metrics(service).table(), *access.table(), *events.table()])
     app.add_routes([web.get("/", _index), web.get("/page/{file:[A-Za-z0-9./-]+}", _file)])
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.append(events.running)

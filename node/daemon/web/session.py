@@ -61,7 +61,7 @@ class LoginCodes:
         return found is not None and self._expiry.pop(found) > now
 
 
-class Doorkeeper:
+class AccessControl:
     """Lets in who knows `token`; `node` is our PeerID, `host` the name that we listen on."""
 
     def __init__(self, token: str, node: str, host: str) -> None:

@@ -29,19 +29,19 @@ HOW = "it is a PeerID, the last characters of one in `shoal peers`, or an addres
 LOOK_UP_LIMIT = 4.0  # seconds
 MOST_RUNS = 4  # whose directories are read
 
-Places = dict[str, list[str]]
+KnownAddresses = dict[str, list[str]]
 """Addresses, and for each who says that a peer is there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PeerQuery:
     """A peer, an address at which it should be, or both."""
 
     peer: PeerId | None
     address: str = ""
 
 
-def whom(asked: str, known: Iterable[PeerId]) -> Wanted:
+def parse_query(asked: str, known: Iterable[PeerId]) -> PeerQuery:
     """Who is meant, among those that are `known`; LocalError in one sentence if nobody is, or several are."""
     asked = asked.strip()
     if looks_like_link(asked):
@@ -51,15 +51,15 @@ def whom(asked: str, known: Iterable[PeerId]) -> Wanted:
     if asked.startswith("/"):
         return _at(asked)
     if _is_name(asked):
-        return Wanted(PeerId(asked))
-    return Wanted(_known_as(asked, sorted(set(known))))
+        return PeerQuery(PeerId(asked))
+    return PeerQuery(_known_as(asked, sorted(set(known))))
 
 
-def _at(asked: str) -> Wanted:
+def _at(asked: str) -> PeerQuery:
     place, name = split(asked)
     if not is_address(place) or (name and not _is_name(name)):
         raise LocalError(f"'{asked[:SHOWN]}' is no address: one looks like /ip4/203.0.113.7/tcp/4101/p2p/PEERID")
-    return Wanted(PeerId(name) if name else None, place)
+    return PeerQuery(PeerId(name) if name else None, place)
 
 
 def _known_as(asked: str, known: list[PeerId]) -> PeerId:
@@ -80,7 +80,7 @@ def _is_name(text: str) -> bool:
     return True
 
 
-class Sources:
+class AddressSources:
     """Who says where peers are: membership, the DHT, the local network, the cache on disk, and other peers."""
 
     def __init__(
@@ -94,9 +94,9 @@ class Sources:
         linked = (link.peer for link in self._network.links())
         return [*linked, *members, *(each.peer for each in self._discovery.contacts()), *self._reaching.peers()]
 
-    def places(self, peer: PeerId) -> Places:
+    def places(self, peer: PeerId) -> KnownAddresses:
         """Where `peer` may be, as far as we know without asking anybody."""
-        found: Places = {}
+        found: KnownAddresses = {}
         for run in self._runs().values():
             if (entry := run.member.membership.entry(peer)) is not None:
                 _add(found, entry.addresses, "membership")
@@ -108,9 +108,9 @@ class Sources:
             found.setdefault(address, ["heard"])
         return found
 
-    async def look_up(self, peer: PeerId) -> Places:
+    async def look_up(self, peer: PeerId) -> KnownAddresses:
         """What the directories of our runs say."""
-        found: Places = {}
+        found: KnownAddresses = {}
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_UP_LIMIT):
                 for run in sorted(self._runs().values(), key=partial(_is_stranger, peer))[:MOST_RUNS]:
@@ -132,14 +132,14 @@ def _is_stranger(peer: PeerId, run: Run) -> bool:
     return run.member.membership.entry(peer) is None
 
 
-def merge(places: Places, more: Places) -> None:
+def merge(places: KnownAddresses, more: KnownAddresses) -> None:
     """Add what somebody else says."""
     for address, sources in more.items():
         for source in sources:
             _add(places, (address,), source)
 
 
-def _add(places: Places, addresses: Iterable[str], source: str) -> None:
+def _add(places: KnownAddresses, addresses: Iterable[str], source: str) -> None:
     for address in addresses:
         sources = places.setdefault(place_of(address), [])
         if source not in sources:

@@ -1,7 +1,7 @@
 """The daemon's side of a worker: one subprocess that trains, and is started again when it dies.
 
 The supervisor holds one order at a time, and the order outlives the worker: a worker that dies is replaced,
-after a back-off that doubles, unless its end is final (ended.py), and the new one gets the same order, with the
+after a back-off that doubles, unless its end is final (worker_end.py), and the new one gets the same order, with the
 committed parameters and the last moments that are still in shared memory. Answers to older orders are dropped here. A
 worker that hangs is killed, and replaced like one that died. No worker can take the daemon down.
 
@@ -21,7 +21,6 @@ import numpy as np
 
 from shoal.node.base.logs import last_line
 from shoal.node.base.pools import DISK, ROUNDS
-from shoal.node.ipc.ended import Ended, Lives
 from shoal.node.ipc.link import frame
 from shoal.node.ipc.messages import (
     Contribution,
@@ -37,16 +36,17 @@ from shoal.node.ipc.messages import (
 )
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.ipc.vectors import SharedVectors, copy_whole, mark_of
+from shoal.node.ipc.worker_end import WorkerEnd, WorkerHistory
 from shoal.node.supervisor import liveness
-from shoal.node.supervisor.listener import WorkerListener, in_words, receive
+from shoal.node.supervisor.listener import WorkerListener, process_in_words, receive
 from shoal.node.supervisor.liveness import Watchdog
 from shoal.node.supervisor.process import (
     DISK_WITHIN,
     StartError,
     WorkerSettings,
-    death,
-    ending,
+    exit_reason,
     first_of,
+    wait_for_exit,
     worker_process,
 )
 from shoal.protocol.base.errors import LocalError, RemoteError
@@ -56,7 +56,7 @@ START_WITHIN = 300.0  # seconds from a process's start to its Hello: importing t
 MAX_BACKOFF = 60.0
 
 
-class Worker:
+class WorkerSupervisor:
     """Keeps a worker alive while `run` runs; passes it orders and hands over its answers.
 
     `on_lost(ended)` is for showing and logging: the order is repeated without the daemon's help, if at all.
@@ -69,7 +69,7 @@ class Worker:
         on_progress: Callable[[Progress], None],
         on_contribution: Callable[[Contribution], None],
         on_trained: Callable[[], None],
-        on_lost: Callable[[Ended], None],
+        on_lost: Callable[[WorkerEnd], None],
     ) -> None:
         self.settings = settings
         self.pid: int | None = None
@@ -91,7 +91,7 @@ class Worker:
         self._failed: Failed | None = None  # what a worker has said of its own end
         self._backoff = settings.first_backoff
         self._watchdog = Watchdog()
-        self._lives = Lives()
+        self._lives = WorkerHistory()
         self._stop = asyncio.Event()
         self._idle = asyncio.Event()  # nothing is left to do, or we are stopped: no worker is wanted
         self._rests = asyncio.Event()  # no worker lives, and none will
@@ -140,7 +140,7 @@ class Worker:
         try:
             while listener is not None and not self._idle.is_set():
                 ended = await (self._live(listener) if self.settings.program else self._host(listener))
-                ended = self._lives.judged(ended)
+                ended = self._lives.judge(ended)
                 if not self._idle.is_set():
                     self._on_lost(ended)
                     await (self._idle.wait() if ended.is_final else self._pause())
@@ -232,26 +232,33 @@ class Worker:
 
     # -- one life of a worker -------------------------------------------------------------------------------
 
-    async def _live(self, listener: WorkerListener) -> Ended:
+    async def _live(self, listener: WorkerListener) -> WorkerEnd:
         """Start a worker and talk to it until it is over; why it was."""
         self._failed, log = None, self.settings.log
         try:
             async with worker_process(self.settings, listener.path) as (process, begin):
                 self.pid = process.pid
                 self._watchdog.begin(asyncio.get_running_loop().time())
-                ends = (self._converse(process.pid, listener), self._hang(), death(process), self._stop_is_wanted())
+                ends = (
+                    self._converse(process.pid, listener),
+                    self._hang(),
+                    wait_for_exit(process),
+                    self._stop_is_wanted(),
+                )
                 try:
                     words = await first_of(*ends)
                 finally:
                     self._hang_up()
         except StartError as error:
-            return Ended(f"the worker cannot be started: {error}")
+            return WorkerEnd(f"the worker cannot be started: {error}")
         if self._failed is not None:  # it has said so itself, and ends
             where = f" in round {self._failed.round}" if self._failed.round else ""
             mistake = self._failed.reason if self._failed.is_mistake else ""
-            return Ended(f"the worker has failed{where}: {self._failed.reason}", self._failed.is_final, mistake)
+            return WorkerEnd(f"the worker has failed{where}: {self._failed.reason}", self._failed.is_final, mistake)
         said = "" if words else await self._last_line(begin)
-        return Ended(f"the worker {words or ending(process)}{f': {said}' if said else ''}; its output is in {log}")
+        return WorkerEnd(
+            f"the worker {words or exit_reason(process)}{f': {said}' if said else ''}; its output is in {log}"
+        )
 
     async def _last_line(self, begin: int) -> str:
         """What the worker has written last; empty if the disk does not answer."""
@@ -260,12 +267,12 @@ class Worker:
                 return await DISK.run(last_line, self.settings.log, begin)
         return ""
 
-    async def _host(self, listener: WorkerListener) -> Ended:
+    async def _host(self, listener: WorkerListener) -> WorkerEnd:
         """Wait for a script and talk to it until it is over; why it was."""
         self._watchdog.begin(asyncio.get_running_loop().time())
         ends = (self._converse_with_a_script(listener), self._stop_is_wanted(), self._watch())
         try:
-            return Ended(await first_of(*ends))
+            return WorkerEnd(await first_of(*ends))
         finally:
             self._hang_up()
 
@@ -273,7 +280,7 @@ class Worker:
         reader, self._writer, pid = await listener.accept(None, self._welcome(), self._vectors.descriptors)
         self.pid = pid
         words = await first_of(self._talk(reader), listener.turn_away(pid))
-        return f"the script ({in_words(pid)}) {words or 'has gone'}"
+        return f"the script ({process_in_words(pid)}) {words or 'has gone'}"
 
     async def _converse(self, pid: int, listener: WorkerListener) -> str:
         try:

@@ -21,7 +21,7 @@ class UnknownRound(LocalError):
     """The caller named a round of which this node keeps nothing."""
 
 
-FAULTS: Mapping[type[ShoalError], tuple[int, str]] = {  # the first that fits: status, and whose fault it is
+STATUS_AND_BLAME: Mapping[type[ShoalError], tuple[int, str]] = {  # the first that fits: status, and whose fault it is
     UnknownRun: (404, "caller"),
     UnknownRound: (404, "caller"),
     RemoteError: (502, "peer"),
@@ -31,12 +31,12 @@ FAULTS: Mapping[type[ShoalError], tuple[int, str]] = {  # the first that fits: s
 }
 
 
-def fault_of(error: ShoalError) -> tuple[int, str]:
+def status_and_blame(error: ShoalError) -> tuple[int, str]:
     """The status of an error's answer, and whom it blames."""
-    return next(fault for kind, fault in FAULTS.items() if isinstance(error, kind))
+    return next(fault for kind, fault in STATUS_AND_BLAME.items() if isinstance(error, kind))
 
 
-def error_of(message: str, blame: object) -> ShoalError:
+def error_blaming(message: str, blame: object) -> ShoalError:
     """The same on the caller's side: what was its own fault is a LocalError."""
     kinds: dict[object, type[ShoalError]] = {"peer": RemoteError, "network": TransportError}
     return kinds.get(blame, LocalError)(message)

@@ -18,7 +18,9 @@ from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.shortages import is_temporary
 
 MAX_REASON = 500  # characters
-ALIKE = 5  # lives that end by one mistake, which take a quarter of a minute at least (the back-off of workers.py)
+ALIKE = (
+    5  # workers in a row that end by the same mistake: with the back-off between them, at least a quarter of a minute
+)
 DEVICES = ("cuda", "cudnn", "cublas", "nccl", "hip ", "mps")  # in errors that come of what a device is doing just now
 
 
@@ -31,7 +33,7 @@ class Reason(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class WorkerEnd:
     """The end of a worker's life, for people."""
 
     words: str
@@ -42,7 +44,7 @@ class Ended:
         return self.words
 
 
-class Lives:
+class WorkerHistory:
     """The lives of one run's workers on this node, one after the other."""
 
     def __init__(self) -> None:
@@ -54,16 +56,16 @@ class Lives:
         """A worker has made a step: so it can be done here, and what fails later may pass."""
         self._has_stepped = True
 
-    def judged(self, ended: Ended) -> Ended:
+    def judge(self, ended: WorkerEnd) -> WorkerEnd:
         """This end, which is final too if it is the last of several that are alike."""
         is_same = bool(ended.mistake) and ended.mistake == self._mistake
         self._mistake, self._count = ended.mistake, self._count + 1 if is_same else 1
         if self._has_stepped or not ended.mistake or self._count < ALIKE:
             return ended
-        return Ended(f"{ended.words}; so did each of {self._count} workers before its first step", is_final=True)
+        return WorkerEnd(f"{ended.words}; so did each of {self._count} workers before its first step", is_final=True)
 
 
-def reason_of(error: Exception) -> Reason:
+def failure_reason(error: Exception) -> Reason:
     """Why a worker ends that has met `error`."""
     said = refusal(error)
     words = str(error) if isinstance(error, ShoalError) else str(said or f"{type(error).__name__}: {error}")

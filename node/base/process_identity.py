@@ -22,7 +22,7 @@ UNKNOWN = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class ProcessIdentity:
     """A process, as it knows itself; UNKNOWN is what it could not find out."""
 
     pid: int
@@ -31,12 +31,12 @@ class Life:
     started: str = UNKNOWN
 
     @classmethod
-    def own(cls) -> Life:
+    def own(cls) -> ProcessIdentity:
         """This process."""
         return cls(os.getpid(), _boot(), _namespace(), _started("self"))
 
     @classmethod
-    def parse(cls, text: str) -> Life | None:
+    def parse(cls, text: str) -> ProcessIdentity | None:
         """What `str` has made of one; None for anything else."""
         pid, *rest = text.split() or [""]
         if not (pid.isascii() and pid.isdigit() and len(pid) < 12 and len(rest) in (0, 3)):
@@ -48,7 +48,7 @@ class Life:
 
     def is_here(self) -> bool:
         """Whether the process that has this pid here is provably this one."""
-        here = Life(self.pid, _boot(), _namespace(), _started(str(self.pid)))
+        here = ProcessIdentity(self.pid, _boot(), _namespace(), _started(str(self.pid)))
         proven = here.started != UNKNOWN and (sys.platform != "linux" or UNKNOWN not in astuple(here))
         return proven and here == self
 
@@ -75,7 +75,7 @@ class Life:
         return True
 
 
-def network() -> str:
+def network_namespace() -> str:
     """Where a loopback address is the same machine's: the boot and the network namespace; empty if they are unknown."""
     with suppress(OSError):
         if (boot := _boot()) != UNKNOWN:

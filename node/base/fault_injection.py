@@ -80,7 +80,7 @@ class FaultTrigger:
             self.fire(f"{chunk_messages_sent} of {chunk_messages_total} chunks sent in round {round}")
 
 
-def armed(environ: Mapping[str, str]) -> FaultTrigger | None:
+def armed_trigger(environ: Mapping[str, str]) -> FaultTrigger | None:
     """The trigger that the environment asks for, if any."""
     if not (text := environ.get(FAULT_VARIABLE)):
         return None
