@@ -189,7 +189,7 @@ class NetcheckReport(TypedDict):
     mapping: str
     relays: Annotated[list[dict[str, Any]], "{peer, rtt_ms}"]
     clock_ahead: float | None
-    port_mapping: dict[str, Any] | None
+    port_mapping: PortMapping | None
 
 
 class DoctorEvent(TypedDict, total=False):

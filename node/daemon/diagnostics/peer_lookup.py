@@ -1,4 +1,4 @@
-"""Whom a person means by PEER, and where that peer may be, with who says so."""
+"""Which peer a person means by PEER, and the addresses at which it may be, each with the sources that say so."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from shoal.protocol.net.system.identity import public_key
 if TYPE_CHECKING:
     from shoal.node.run.run import Run
 
-LEAST = 4  # characters of a name
-SHOWN = 60  # characters of what is wrong
+LEAST = 4  # characters of a PeerID that suffice
+SHOWN = 60  # characters of a wrong query that an error repeats
 HOW = "it is a PeerID, the last characters of one in `shoal peers`, or an address like /ip4/203.0.113.7/tcp/4101"
 LOOK_UP_LIMIT = 4.0  # seconds
-MOST_RUNS = 4  # whose directories are read
+MOST_RUNS = 4  # runs whose directories are read
 
 KnownAddresses = dict[str, list[str]]
-"""Addresses, and for each who says that a peer is there."""
+"""Addresses of a peer, each with the sources that say that it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class PeerQuery:
 
 
 def parse_query(asked: str, known: Iterable[PeerId]) -> PeerQuery:
-    """Who is meant, among those that are `known`; LocalError in one sentence if nobody is, or several are."""
+    """The peer or address that `asked` means; LocalError if it is neither, or fits none or several of the `known`."""
     asked = asked.strip()
     if looks_like_link(asked):
         addresses = parse_link(asked).addresses
@@ -81,7 +81,7 @@ def _is_name(text: str) -> bool:
 
 
 class AddressSources:
-    """Who says where peers are: membership, the DHT, the local network, the cache on disk, and other peers."""
+    """Knows addresses of peers, from membership, the DHT, the local network, the cache on disk, and other peers."""
 
     def __init__(
         self, network: Network, discovery: Discovery, reaching: Reaching, runs: Callable[[], Mapping[str, Run]]
@@ -89,13 +89,13 @@ class AddressSources:
         self._network, self._discovery, self._reaching, self._runs = network, discovery, reaching, runs
 
     def peers(self) -> list[PeerId]:
-        """All that we know by name."""
+        """All peers of which we know the PeerID; some several times."""
         members = (peer for run in self._runs().values() for peer in run.member.membership.alive())
         linked = (link.peer for link in self._network.links())
         return [*linked, *members, *(each.peer for each in self._discovery.contacts()), *self._reaching.peers()]
 
     def places(self, peer: PeerId) -> KnownAddresses:
-        """Where `peer` may be, as far as we know without asking anybody."""
+        """The addresses of `peer` that are known here, without asking anybody."""
         found: KnownAddresses = {}
         for run in self._runs().values():
             if (entry := run.member.membership.entry(peer)) is not None:
@@ -109,7 +109,7 @@ class AddressSources:
         return found
 
     async def look_up(self, peer: PeerId) -> KnownAddresses:
-        """What the directories of our runs say."""
+        """The addresses of `peer` in the directories of our runs, as far as they answer within LOOK_UP_LIMIT."""
         found: KnownAddresses = {}
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_UP_LIMIT):
@@ -123,7 +123,7 @@ class AddressSources:
 
     @property
     def has_directories(self) -> bool:
-        """Whether there is anything to be looked up."""
+        """Whether there are directories to look a peer up in."""
         return bool(self._runs() and self._discovery.contacts())
 
 
@@ -133,7 +133,7 @@ def _is_stranger(peer: PeerId, run: Run) -> bool:
 
 
 def merge(places: KnownAddresses, more: KnownAddresses) -> None:
-    """Add what somebody else says."""
+    """Add `more` to `places`."""
     for address, sources in more.items():
         for source in sources:
             _add(places, (address,), source)
