@@ -1,8 +1,8 @@
-"""Logging for people and for machines: a line in a terminal, JSON lines otherwise, always to stderr.
+"""Logging to stderr: lines for people if it is a terminal, JSON lines for programs otherwise.
 
-Every warning has a stable code (kebab-case, never renamed) to search and alert on; `warn` asks for it.
+Every warning has a stable code (kebab-case, never renamed) to search for and to alert on; `warn` asks for it.
 Lines are written by a thread (lines.py), so a blocked terminal or disk holds nothing up. Identical lines are printed
-once a minute with their count. Network faults are normal: they never print a stack, and neither do shortages of this
+once a minute, with their count. Network faults are normal and never print a stack trace; nor do shortages of this
 machine.
 """
 
@@ -25,15 +25,15 @@ from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.base.shortages import is_temporary
 
 MAX_LOG = 16 << 20  # bytes
-MAX_LINE = 500  # characters of one that is quoted
-REPEAT_AFTER = 60.0
-REMEMBERED = 1024
+MAX_LINE = 500  # characters of a line that is quoted elsewhere
+REPEAT_AFTER = 60.0  # seconds in which identical lines are held back
+REMEMBERED = 1024  # lines
 NETWORK_FAULTS = (RemoteError, TransportError, ConnectionError, TimeoutError, EOFError)
 THIRD_PARTIES = {
     "libp2p": logging.ERROR,
     "multiaddr": logging.ERROR,
     "aiohttp": logging.WARNING,
-    "zeroconf": logging.CRITICAL,  # strangers' packets come with stacks; what stops us is raised, too
+    "zeroconf": logging.CRITICAL,  # it logs a stack for each bad packet of a stranger, and raises what stops it
 }
 
 
@@ -43,7 +43,7 @@ def warn(logger: logging.Logger, code: str, message: str, **fields: Any) -> None
 
 
 def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Make this process log by the rules above. Call it after libp2p is imported, which sets its own."""
+    """Make this process log by the rules above. Call it after importing libp2p, which sets up its own logging."""
     target = stream if stream is not None else sys.stderr
     descriptor = descriptor_of(target)
     handler = logging.StreamHandler(target) if descriptor is None else BackgroundHandler(descriptor)
@@ -60,14 +60,14 @@ def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> No
 
 
 def is_network_fault(error: BaseException | None) -> bool:
-    """Whether all of it (an exception group, too) is the network's or a peer's doing."""
+    """Whether the network or a peer has caused an error, or all errors of an exception group."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_network_fault(each) for each in error.exceptions)
     return isinstance(error, NETWORK_FAULTS)
 
 
 class RepeatFilter(logging.Filter):
-    """Lets a line pass, then holds identical ones back for a while; the next one says how many there were."""
+    """Holds identical lines back for REPEAT_AFTER seconds; the next one says how many there were."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class RepeatFilter(logging.Filter):
         self._seen: OrderedDict[tuple[str, int, str], tuple[float, int]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to print `record`; says in it how many were held back."""
+        """Whether to print `record`; its `held` becomes the number of lines held back before it."""
         with self._lock:
             return self._admit(record, self._clock())
 
@@ -102,14 +102,14 @@ class BackgroundHandler(logging.Handler):
         self._writer = LineWriter(descriptor, self._lost_line)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Never waits."""
+        """Queue the line; never blocks."""
         try:
             self._writer.write(self.format(record))
         except Exception:  # as all handlers do
             self.handleError(record)
 
     def flush(self) -> None:
-        """Wait a moment for what is not written; at the end of the process."""
+        """Wait a moment for unwritten lines; called at the end of the process."""
         self._writer.flush()
 
     def _lost_line(self, count: int, reason: str) -> str:
@@ -120,10 +120,10 @@ class BackgroundHandler(logging.Handler):
 
 
 class HumanFormatter(logging.Formatter):
-    """`12:34:56 warning message [code]`."""
+    """Formats a record as `12:34:56 warning: message [code]`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and a stack only for our own mistakes."""
+        """One line, followed by a stack trace only for bugs."""
         code = getattr(record, "code", None)
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         clock = self.formatTime(record, "%H:%M:%S")
@@ -136,7 +136,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, code, and the fields given."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object; a key of ours is never overwritten by a field."""
+        """The object; the fields cannot overwrite our own keys."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, Any] = dict(getattr(record, "fields", {}))
         line |= {
@@ -155,32 +155,32 @@ class JsonFormatter(logging.Formatter):
 def _message(record: logging.LogRecord) -> str:
     held = getattr(record, "held", 0)
     error = record.exc_info[1] if record.exc_info else None
-    reason = f": {error or type(error).__name__}" if error is not None and _passes(error) else ""
+    reason = f": {error or type(error).__name__}" if error is not None and _is_expected(error) else ""
     return record.getMessage() + reason + (f" (said {held} more times in the last minute)" if held else "")
 
 
 def _stack(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    if not record.exc_info or _passes(record.exc_info[1]):
+    if not record.exc_info or _is_expected(record.exc_info[1]):
         return ""
     return formatter.formatException(record.exc_info)
 
 
-def _passes(error: BaseException | None) -> bool:
-    """Whether nobody has made a mistake."""
+def _is_expected(error: BaseException | None) -> bool:
+    """Whether an error is no bug: a fault of the network, or a shortage that passes."""
     return is_network_fault(error) or is_temporary(error)
 
 
 def log_size(log: Path) -> int:
-    """From where on the next lines will be, in bytes."""
+    """The size of a log in bytes, which is where the next lines will begin; 0 if there is none."""
     return log.stat().st_size if log.exists() else 0
 
 
 def last_line(log: Path, start: int, prefix: str = "") -> str:
-    """The last line that a process has written to its log from `start` on, of those with `prefix` if there are any."""
+    """The last line of a log after byte `start`, preferably one with `prefix`; empty if there is none."""
     try:
         with log.open("rb") as file:
-            has_made_way = os.fstat(file.fileno()).st_size < start
-            file.seek(0 if has_made_way else start)
+            is_rotated = os.fstat(file.fileno()).st_size < start
+            file.seek(0 if is_rotated else start)
             lines = [line.strip() for line in file.read(1 << 20).decode(errors="replace").splitlines() if line.strip()]
     except OSError:
         return ""
@@ -189,7 +189,7 @@ def last_line(log: Path, start: int, prefix: str = "") -> str:
 
 
 def rotate_if_large(log: Path) -> None:
-    """Keep a log file bounded: a large one is put aside, in the place of the one before, when its writer starts."""
+    """Rename a log of more than MAX_LOG bytes to .log.1, replacing the one before; for use before its writer starts."""
     with suppress(FileNotFoundError):
         if log.stat().st_size > MAX_LOG:
             log.replace(log.with_suffix(".log.1"))
