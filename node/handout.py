@@ -55,7 +55,7 @@ class NoWeights(Message):
     """The node has nothing to give of this run."""
 
     reason: str
-    waits: bool = False  # whether that may change by itself
+    waits: bool = False  # whether the node may have something to give soon
 
 
 # -- the reader -------------------------------------------------------------------------------------------------

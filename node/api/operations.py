@@ -1,14 +1,15 @@
-"""The admin API as one table: what a node can be asked, how, and what it answers.
+"""The admin API as one table: for each operation its path, its request, its answer and its errors.
 
-All else about the API follows from it. The daemon gives a handler for each operation, and `web/routes.py` makes a route
-of each; the client has a method for each, and so has the fake node of the tests; docs/api.md is printed from the table.
+Everything else about the API follows from the table. The daemon has a handler for each operation, of which
+`web/routes.py` makes a route; the client has a method for each, and so has the tests' fake node; docs/api.md is printed
+from the table.
 
 Rules:
 - A request is a frozen dataclass. Fields that the path names are in the path, the others in the query of a GET and in
-  the JSON body of a POST. A field with a default may be left out; null is as good as left out.
+  the JSON body of a POST. A field with a default may be left out or null.
 - `run` is a run's id in hex, a prefix of it of at least `MIN_PREFIX` characters, or its name; `family` the same.
-- Answers are JSON, see answers.py; errors say whose fault they are, see errors.py. `errors` lists those beyond the
-  ones that any operation may have.
+- Answers are JSON, see answers.py; errors say whose fault they are, see errors.py. `errors` lists only those that not
+  every operation may have.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from shoal.node.api.errors import UnknownRound, UnknownRun
 from shoal.node.base.room import NoRoom
 from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
 
-QUICK = 15.0  # seconds that a client waits: answered from memory
-PATIENT = 600.0  # the node has to ask peers, or to write a large file
-JOINING = 30 * 86_400.0  # it may download the run's data first, however long that takes; Ctrl-C ends the wait
+QUICK = 15.0  # seconds that a client waits for what is answered from memory
+PATIENT = 600.0  # seconds, if the node has to ask peers, or to write a large file
+JOINING = 30 * 86_400.0  # seconds, if it may download the run's data first; Ctrl-C ends the wait
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -55,34 +56,34 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class EmptyRequest:
-    """A request that needs no words."""
+    """A request without parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRequest:
-    """About a peer."""
+    """Names a peer."""
 
     peer: Annotated[str, "a PeerID, some characters of one that is known here, or a multiaddr"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """About a run of this node."""
+    """Names a run of this node."""
 
     run: str
 
 
 @dataclass(frozen=True, slots=True)
 class RoundsRequest:
-    """About the rounds of a run."""
+    """Asks for the rounds of a run."""
 
     run: str
-    last: Annotated[int | None, "only so many, the last ones"] = None
+    last: Annotated[int | None, "how many, of the last ones; all by default"] = None
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRequest:
-    """About a round."""
+    """Names a round of a run."""
 
     run: str
     round: int
@@ -95,13 +96,13 @@ class CreateRunRequest:
     manifest: Annotated[str, "TOML"]
     train: bool
     checkpoints: Annotated[
-        Sequence[str], "the path of a checkpoint's folder, from which it goes on; of a family, one for each model"
+        Sequence[str], "paths of checkpoint folders to go on from: one, or for a family one for each model"
     ] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewRunRequest:
-    """About a run that we need not be in."""
+    """Names a run that this node need not be in."""
 
     link: Annotated[str, "a run's link, its id or a prefix of that"]
 
@@ -112,7 +113,7 @@ class JoinRunRequest:
 
     link: Annotated[str, "a run's link, its id or a prefix of that"]
     train: bool
-    checkpoint: Annotated[str, "the folder of the checkpoint that it goes on from: then nothing is downloaded"] = ""
+    checkpoint: Annotated[str, "folder of the checkpoint that the run goes on from: then nothing is downloaded"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +127,23 @@ class JoinRunByIdRequest:
 
 @dataclass(frozen=True, slots=True)
 class SaveStateRequest:
-    """Where to write a state."""
+    """Asks for the state of a run to be written to a path."""
 
     run: str
     path: Annotated[str, "absolute"]
-    own: Annotated[bool, "its worker's weights, where they differ from the agreed ones, after the last round"] = False
+    own: Annotated[bool, "after the last round: the worker's own weights, if they differ from the agreed ones"] = False
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyRequest:
-    """About a family of experts that this node is in."""
+    """Names a family of experts that this node is in."""
 
     family: str
 
 
 @dataclass(frozen=True, slots=True)
 class FetchExpertsRequest:
-    """Where to write experts."""
+    """Asks for the experts of a family to be written to a folder."""
 
     family: str
     folder: Annotated[str, "absolute"]
@@ -152,7 +153,7 @@ class FetchExpertsRequest:
 
 
 class OperationCaller(Protocol):
-    """Who can carry an operation out: the client."""
+    """Carries operations out: the client."""
 
     def ask(self, operation: Operation[Any, A], request: Any) -> A:
         """The node's answer to a request."""
@@ -161,14 +162,14 @@ class OperationCaller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """What answers an operation; it is called with the fields of the request by their names."""
+    """The function that answers an operation; it gets the fields of the request as keyword arguments."""
 
     operation: Operation[Any, Any]
-    answer: Callable[..., Any]  # at once, as an awaitable, or as an async iterator of lines
+    answer: Callable[..., Any]  # returns the answer, an awaitable of it, or an async iterator of lines
 
 
 class Operation(Generic[P, A]):
-    """A row of the table: parameters `P`, as the request has them, and an answer of type `A`.
+    """A row of the table: `P` are the parameters of the request, `A` is the type of the answer.
 
     As an attribute of a client it is a method: `client.rounds("stdlib", last=3)`.
     """
@@ -188,7 +189,7 @@ class Operation(Generic[P, A]):
         in_lines: bool = False,
         any_version: bool = False,
     ) -> None:
-        """`in_lines`: many answers, one JSON object a line; `any_version`: a client of another version may ask, too."""
+        """`in_lines`: the answer is a series of JSON lines; `any_version`: clients of all versions may call."""
         self.method, self.path = method, path
         self.request, self.answer = request, answer
         self.about, self.errors = about, errors
@@ -208,24 +209,24 @@ class Operation(Generic[P, A]):
         return lambda *args, **kwargs: self(caller, *args, **kwargs)
 
     def __call__(self, caller: OperationCaller, *args: P.args, **kwargs: P.kwargs) -> A:
-        """Have it carried out."""
+        """Carry the operation out."""
         return caller.ask(self, self.request(*args, **kwargs))
 
     def by(self, answer: Callable[P, A | Awaitable[A] | AsyncIterator[Any]]) -> Handler:
-        """Let `answer` do it."""
+        """The handler that answers this operation by `answer`."""
         return Handler(self, answer)
 
 
 def in_lines(
     path: str, request: Callable[P, object], each: type[A], about: str, *errors: type[ShoalError]
 ) -> Operation[P, Iterator[A]]:
-    """An operation that answers line by line, with an `each` on every line."""
+    """An operation whose answer is a series of JSON lines, each of the type `each`."""
     answer = cast("type[Iterator[A]]", each)
     return Operation("POST", path, request, answer, about, *errors, patience=PATIENT, in_lines=True)
 
 
 class Operations:
-    """The table. A client derives from it, which makes each operation a method."""
+    """The table. The client derives from it, so each operation is a method there."""
 
     status = Operation(
         "GET",
@@ -239,22 +240,22 @@ class Operations:
         "/v1/peers",
         EmptyRequest,
         list[PeerRow],
-        "The members of the node's runs, and whoever else is connected: how each is reached, why so, and how fast.",
+        "The members of the node's runs, and all other connected peers: how each is reached, why so, and how fast.",
     )
     netcheck = Operation(
         "GET",
         "/v1/netcheck",
         EmptyRequest,
         NetcheckReport,
-        "How the node stands in the network. The first question begins to look.",
+        "How the node stands in the network. The first call starts to find it out.",
     )
     examine = in_lines(
         "/v1/doctor",
         PeerRequest,
         DoctorEvent,
-        "Why a peer is reached as it is, or not, as it is found out. If nobody is meant, that is said before any line.",
+        "Why a peer is reached as it is, or not: each step as it ends. If no peer is meant, that is an error.",
     )
-    runs = Operation("GET", "/v1/runs", EmptyRequest, list[RunRow], "The runs of `status` alone.")
+    runs = Operation("GET", "/v1/runs", EmptyRequest, list[RunRow], "The runs, as in `status`.")
     run_details = Operation(
         "GET", "/v1/runs/{run}", RunRequest, RunDetails, "A run's manifest, members and last rounds.", UnknownRun
     )
@@ -266,8 +267,8 @@ class Operations:
         "/v1/runs/{run}/rounds/{round}",
         RoundRequest,
         Timeline,
-        "What happened in a round, and when. The last rounds are kept, over a restart too, and the one that goes on is "
-        "shown as far as it is.",
+        "What happened in a round, and when. The last rounds are kept, also over a restart; the current one is shown "
+        "as far as it has come.",
         UnknownRun,
         UnknownRound,
     )
@@ -279,7 +280,7 @@ class Operations:
         "/v1/discover",
         EmptyRequest,
         list[PublicRun],
-        "Runs that were announced in the DHT; all of it is hearsay.",
+        "Public runs that were announced in the DHT; all of it is hearsay.",
         patience=PATIENT,
     )
     preview_run = Operation(
@@ -307,7 +308,7 @@ class Operations:
         "/v1/join",
         JoinRunRequest,
         RunLink,
-        "Fetch a run's manifest and join it, after its data were downloaded.",
+        "Fetch a run's manifest and join it, after downloading its data.",
         UnknownRun,
         RemoteError,
         TransportError,
@@ -340,7 +341,7 @@ class Operations:
         "/v1/runs/{run}/save",
         SaveStateRequest,
         SavedState,
-        "Write state.safetensors, as this peer holds it.",
+        "Write the state, as this peer holds it, in the format safetensors.",
         UnknownRun,
         NoRoom,
         patience=PATIENT,
@@ -358,7 +359,7 @@ class Operations:
         "/v1/experts/{family}/sources",
         FamilyRequest,
         ExpertSources,
-        "Where the experts of a family can be had: as files here, and at peers that can be asked.",
+        "Where the experts of a family are: as files here, and at peers that can be queried.",
         UnknownRun,
     )
     fetch_experts = Operation(
@@ -376,7 +377,7 @@ class Operations:
         "/v1/login/code",
         EmptyRequest,
         LoginCode,
-        "A code for a link that opens the page logged in.",
+        "A code for a link that opens the page and logs the browser in.",
         patience=PATIENT,
     )
     stop = Operation(
@@ -384,7 +385,7 @@ class Operations:
         "/v1/stop",
         EmptyRequest,
         Stopping,
-        "Begin to leave and end; the answer comes at once.",
+        "Begin to leave all runs and end; the answer comes at once.",
         status=202,
         any_version=True,
     )

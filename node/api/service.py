@@ -1,4 +1,4 @@
-"""What a node is to its API: handlers for the operations, and what the page and the metrics look at."""
+"""The interface of a node to its API: handlers for the operations, and what the page and the metrics read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from shoal.node.api.operations import Handler
 
 
 class NodeService(Protocol):
-    """A running node: the daemon, or the fake of the tests. It raises ShoalErrors, and nothing else on purpose."""
+    """A running node: the daemon, or the tests' fake. The only errors that it means to raise are ShoalErrors."""
 
     def handlers(self) -> Sequence[Handler]:
-        """Who answers each operation."""
+        """The handlers of all operations."""
         ...
 
     def status(self) -> Status:
@@ -33,5 +33,5 @@ class NodeService(Protocol):
         ...
 
     def meters(self) -> list[RunMetrics]:
-        """What was counted of each run."""
+        """The metrics of each open run."""
         ...

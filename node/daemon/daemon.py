@@ -1,7 +1,6 @@
-"""The daemon: one process per machine that owns the identity, the network and the runs, and answers the API.
+"""The daemon: the process that owns a node's identity, its network and its runs, and answers the API.
 
-It is the only place that knows everything, and it does nothing but put the parts together. torch is loaded with the
-first run, not before.
+This module only puts the parts together, and no other knows all of them. torch is not loaded before the first run.
 """
 
 from __future__ import annotations
@@ -62,44 +61,47 @@ if TYPE_CHECKING:
     from shoal.node.run.run import Run
 
 STDERR = 2
-LAST_NOTE = 5.0  # seconds for which the end waits for the disk to take who was there
-LOOK_AT_HOME = 2.0  # seconds between two looks whether our home is still there
+LAST_NOTE = 5.0  # seconds for which the end waits until the list of peers is on disk
+LOOK_AT_HOME = 2.0  # seconds between two checks that our home still exists
 
 log = logging.getLogger("shoal.daemon")
 
 
 async def run(settings: NodeSettings) -> None:
-    """Be a node until a signal or the API ends it."""
+    """Run a node until a signal or the API ends it."""
     home = Home(settings.home)
     await Daemon(settings, home, Identity.load_or_create(home.identity_key)).run()
 
 
 class Obstacle:
-    """Why the node is not where it should be, as far as it is known."""
+    """Why the node is not in the state that it should be in, as far as it is known."""
 
     def __init__(self, network: Network, runs: Runs, reaching: Reaching, asked_at_start: AskedAtStart) -> None:
         self._network, self._runs, self._reaching, self._asked_at_start = network, runs, reaching, asked_at_start
         self._was_in_runs = bool(runs.restoring)
 
     def words(self) -> str | None:
-        """In one sentence; None if it is where it should be."""
+        """The obstacle in one sentence; None if there is none."""
         if self._runs.are_at_rest():
             return self._delay() or self._unanswered()
         return self._unanswered() or self._delay()
 
     def waits(self) -> bool:
-        """Whether we are the first to be back, and miss nobody yet: where the others were nobody else answers."""
+        """Whether waiting is no fault, because we are the first member to be back after all had stopped.
+
+        Not if another peer answers at the address of a member.
+        """
         return self._runs.are_at_rest() and not self._reaching.is_misled and not self._delay()
 
     def _unanswered(self) -> str | None:
-        """Who was looked for in vain, while we are alone."""
+        """The peers that were sought in vain, while we have no connection."""
         unanswered = self._reaching.obstacle() if not self._network.links() else None
         if unanswered and self._was_in_runs:
             return f"rejoining: {unanswered}"
         return unanswered if unanswered and self._reaching.is_told else None
 
     def _delay(self) -> str | None:
-        """What is still to be done here."""
+        """What this node still has to do itself."""
         return self._runs.data.obstacle() or self._asked_at_start.obstacle()
 
 
@@ -107,7 +109,7 @@ class Daemon:
     """Implements `NodeService`."""
 
     def __init__(self, settings: NodeSettings, home: Home, identity: Identity) -> None:
-        """All parts, from the bottom up. Nothing comes from the network before it has started."""
+        """Create all parts, from the bottom up. The network calls back only after it has started."""
         self._settings, self._home, self._identity = settings, home, identity
         self._stopping = asyncio.Event()
         self._life = ProcessIdentity.own()
@@ -147,7 +149,7 @@ class Daemon:
         self._network.on_call, self._network.on_link = self._on_call, self._on_link
 
     async def run(self) -> None:
-        """Serve until asked to stop; leave the runs properly."""
+        """Serve until asked to stop; then leave the runs properly."""
         on_ending(lambda _: self._stopping.set())
         if self._fault is not None:
             warn(log, "fault-armed", f"this node will hurt itself, as its environment asks: {self._fault.fault}")
@@ -169,7 +171,7 @@ class Daemon:
             await self._network.close()
 
     async def _live(self) -> None:
-        """Until asked to stop, or homeless."""
+        """Run all tasks until asked to stop, or until the home is gone."""
         finding = [self._reaching.run, self._directory.run, self._relaying.run, self._port_mapping.run]
         if may_be_near(self._settings):
             finding.append(self._nearby.run)
@@ -191,7 +193,7 @@ class Daemon:
             await self._manager.extend_timeout_during(self._runs.close())
 
     async def _enter_runs(self) -> None:
-        """The runs of our last life come first, then what the command line wants."""
+        """Enter the runs in which the node was when it last stopped, then those of the command line."""
         seeds = list(self._reaching.last_seen)
         await self._runs.restore(seeds)
         async with asyncio.TaskGroup() as group:
@@ -199,13 +201,13 @@ class Daemon:
             group.create_task(self._asked_at_start.run())
 
     async def _look_at_home(self) -> None:
-        """LocalError once the home is gone: nobody could find, ask or stop us there any more."""
+        """LocalError once the home is gone: no command could find, ask or stop us any more."""
         while await NOTES.run(self._is_ours):
             await asyncio.sleep(LOOK_AT_HOME)
         raise LocalError(f"the node's folder {self._home.root} is gone, or is another's now; this node ends")
 
     def _is_ours(self) -> bool:
-        """Whether the home is there, with us in it. That we cannot look, for want of a file handle, proves nothing."""
+        """Whether the home exists and we hold its lock; also True if that cannot be checked now."""
         try:
             return self._home.daemon_process() == self._life
         except LocalError as error:
@@ -216,7 +218,7 @@ class Daemon:
         await self._visible_peers.keep_noted(self._cache.update)
 
     async def _keep_in_touch(self) -> None:
-        """With the service manager, from the event loop: if that hangs, the watchdog is right."""
+        """Report to the service manager from the event loop, so that its watchdog notices if the loop hangs."""
         self._manager.ready()
         while True:
             self._manager.alive(summary(self.status()))
@@ -225,7 +227,7 @@ class Daemon:
     # -- who is there ---------------------------------------------------------------------------------------
 
     def _misses_somebody(self) -> bool:
-        """Whether we should look for others: we are alone, or not in a run that we should be in."""
+        """Whether to look for other peers: we are alone, or not in a run that we should be in."""
         return self._visible_peers.is_alone() or self._asked_at_start.obstacle() is not None
 
     # -- what the network says ------------------------------------------------------------------------------
@@ -247,7 +249,7 @@ class Daemon:
         self._expert_proxy.link(peer, up)
 
     def _served(self) -> dict[type[Message], Serve]:
-        """Who answers a peer's call, by the kind of message."""
+        """The handlers of other nodes' calls, by message type."""
         served: dict[type[Message], Callable[[PeerId, Any], Message | Awaitable[Message]]] = {
             **self._discovery.calls(),
             **self._doctor.calls(),
@@ -338,6 +340,6 @@ class Daemon:
         return {"round": snapshot.round, "root": snapshot.root.hex()}
 
     def stop(self) -> Stopping:
-        """Begin to leave and end; returns at once, so that the caller still gets its answer."""
+        """Begin to leave all runs and end; returns at once, so that the caller gets its answer."""
         self._stopping.set()
         return {"stopping": True}

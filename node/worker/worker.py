@@ -2,10 +2,10 @@
 
     python -m shoal.node.worker.worker --socket PATH
 
-It carries out the orders of ipc/messages.py, one at a time, and looks between two inner steps whether
-there are new ones. The parameters come from the daemon through shared memory, and the pseudo-gradient goes back
-with a copy of the optimizer's moments, with which a successor begins. When the socket closes there is nothing to save
-and nobody to work for: the process ends at once, in the middle of a step if need be.
+It carries out the orders of ipc/messages.py one at a time, and checks for new ones between two inner steps. The
+parameters come from the daemon through shared memory, and the pseudo-gradient goes back together with a copy of the
+optimizer's moments, for the next worker to begin with. When the socket closes there is nothing to save, so the process
+ends at once, in the middle of a step if need be.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from shoal.protocol.base.ids import RunId
 from shoal.protocol.base.wire import Message
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-OOM_SCORE = 500  # as if we held half of the memory more than we do: proc(5)
+OOM_SCORE = 500  # counts as half of the machine's memory in addition to ours: proc(5)
 
 
 class Trainer(StorableModel, Protocol):
-    """What the loop needs of InnerTrainer."""
+    """The part of InnerTrainer that the loop uses."""
 
     def train(
         self, round: int, lanes: Sequence[int], keep_going: Callable[[InnerStep], bool], first: int, steps: int
@@ -67,7 +67,7 @@ class Trainer(StorableModel, Protocol):
 
 
 class TrainingLoop(Stints):
-    """Carries out orders; `send` speaks to the daemon."""
+    """Carries out orders; `send` sends a message to the daemon."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class TrainingLoop(Stints):
             done = order.order
 
     def carry_out(self, order: Train) -> None:
-        """One order, from what has landed to the contribution."""
+        """Carry out one order: merge its landings, train, and answer."""
         if not self.begin(order):
-            return  # the order that has replaced it is coming
+            return  # a newer order has replaced it
         if order.steps and not self._orders.is_due(order):
             with self._utilisation.working(time.monotonic):
                 self.add(self._train(order))
@@ -117,7 +117,7 @@ class TrainingLoop(Stints):
         return InnerRound(1, step.tokens, step.loss)
 
     def _watch(self, order: Train) -> Callable[[InnerStep], bool]:
-        """A function to call after each inner step: it reports, and says whether to go on."""
+        """A function to call after each inner step: it reports progress, and returns whether to go on."""
         start, before = time.monotonic(), self._done.tokens
 
         def keep_going(step: InnerStep) -> bool:
@@ -145,7 +145,7 @@ class TrainingLoop(Stints):
 
 
 def listen(link: WorkerLink, orders: Orders) -> NoReturn:
-    """The reader thread: the end of the conversation is the end of the process."""
+    """The reader thread: takes orders, and ends the process when the connection ends."""
     try:
         while not isinstance(message := link.receive(), Stop):
             orders.take(message)
@@ -157,8 +157,8 @@ def listen(link: WorkerLink, orders: Orders) -> NoReturn:
 
 
 def build_trainer(welcome: Welcome) -> InnerTrainer:
-    """The model and the text that the manifest names, on this node's device."""
-    run = RunId(hashlib.sha256(welcome.manifest).digest())  # the daemon has checked it
+    """A trainer of the manifest's model on its data, on this node's device."""
+    run = RunId(hashlib.sha256(welcome.manifest).digest())  # the daemon has checked the id
     manifest = decode_manifest(welcome.manifest, run)
     corpus = load_corpus(manifest.data, [Path(os.fsdecode(path)) for path in welcome.data], manifest.model.vocab)
     device = choose_device(welcome.device)
@@ -166,13 +166,13 @@ def build_trainer(welcome: Welcome) -> InnerTrainer:
 
 
 def die_with_parent() -> None:
-    """On Linux, be killed with the daemon even where no thread of ours gets to run; elsewhere do nothing."""
+    """On Linux, have the kernel kill us with the daemon, even if no thread of ours gets to run."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def prefer_oom_kill() -> None:
-    """Where memory runs out, Linux ends us before the daemon, which starts another worker."""
+    """If memory runs out, have Linux kill us rather than the daemon, which can start another worker."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(f"{OOM_SCORE}", encoding="ascii")
 
@@ -198,7 +198,7 @@ def main() -> None:
 
 
 def build_loop(link: WorkerLink, orders: Orders) -> TrainingLoop:
-    """Build what the run trains; the daemon knows then."""
+    """Build the trainer and its loop, and tell the daemon that we are ready."""
     torch.set_num_threads(link.welcome.threads)
     trainer = build_trainer(link.welcome)
     vectors = link.vectors
@@ -222,7 +222,7 @@ def build_loop(link: WorkerLink, orders: Orders) -> TrainingLoop:
 
 
 def print_error(error: Exception) -> None:
-    """To the log: an error with words of its own, or a refusal, in a line; any other with its stack."""
+    """Print an error to the log: a ShoalError, or a refusal of the system, as a line; a bug with its stack."""
     said = error if isinstance(error, ShoalError) else refusal(error)
     if said is not None:
         print(f"worker: {said}", file=sys.stderr, flush=True)

@@ -1,11 +1,11 @@
 """The admin port: the JSON API, the page and the metrics, for the node's owner on this machine.
 
-Rules: it listens on 127.0.0.1 unless told otherwise; who may ask is `web/session.py`'s to say; no CORS header is ever
-sent; bodies are bounded. What may be asked is the table of node/api/operations.py. Errors say whose fault they are:
+Rules: it listens on 127.0.0.1 unless told otherwise; `web/session.py` decides who may call; no CORS header is sent;
+bodies are bounded. The operations are those of node/api/operations.py. Errors say whose fault they are:
 
     400 the caller's         401 no or a wrong token    403 a foreign Host or page    404 no such run, round or route
     413 body too large       429 too many wrong tokens  503 too many open pages
-    500 our own mistake      502 a peer's or the network's   507 no room on this machine
+    500 a bug                502 a peer's or the network's   507 no room on this machine
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from shoal.protocol.net.system.resolving import RESOLVER
 
 MAX_BODY = 256 << 10
 PAGE = Path(__file__).parent.parent / "page"  # plain HTML, CSS and JavaScript; it holds no secret
-REVALIDATE = {"Cache-Control": "no-cache"}  # a browser asks each time whether its copy is still ours
+REVALIDATE = {"Cache-Control": "no-cache"}  # a browser checks each time whether its copy is current
 PORTS_TRIED = 100
-LAST_ANSWERS = 1.0  # seconds that the end waits for answers that are on their way
+LAST_ANSWERS = 1.0  # seconds for which the end waits for responses that are being sent
 
 log = logging.getLogger("shoal.api")
 
 
 @asynccontextmanager
 async def serve_api(service: NodeService, token: str, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
-    """Serve while the context is open; gives host and port, the next free one if `port` is taken."""
+    """Serve while the context is open; yields host and port, which is the next free one if `port` is taken."""
     listener = BoundedListener(await _listen(host, port))
     actual = int(listener.getsockname()[1])
     if port not in (0, actual):
@@ -59,7 +59,7 @@ async def serve_api(service: NodeService, token: str, host: str, port: int) -> A
 
 
 def make_app(service: NodeService, token: str, host: str) -> web.Application:
-    """Everything that is served, over `service`."""
+    """The application: API, page, events and metrics of `service`."""
     access = AccessControl(token, str(service.status()["peer"]), host)
     events = Events(service)
     app = web.Application(middlewares=[errors_as_json, access.guard], client_max_size=MAX_BODY)
