@@ -118,7 +118,7 @@ class FakeService:
 
     def handlers(self) -> list[Handler]:
         """Of each operation of the table by the method of its name, as it is when it is asked."""
-        return [each.by(_late(self, each.name)) for each in OPERATIONS if each.name != "login_code"]
+        return [each.handled_by(_late(self, each.name)) for each in OPERATIONS if each.name != "login_code"]
 
     def status(self) -> Any:
         self.looks += self.ending

@@ -91,7 +91,7 @@ class FakeNode:
     def handlers(self) -> list[Any]:
         from shoal.node.api.operations import OPERATIONS
 
-        return [each.by(getattr(self, each.name)) for each in OPERATIONS if hasattr(self, each.name)]
+        return [each.handled_by(getattr(self, each.name)) for each in OPERATIONS if hasattr(self, each.name)]
 
     def peers(self) -> list[dict[str, Any]]:
         return []

@@ -58,14 +58,14 @@ class Client(Operations):
         """The URL of the page; `with_login`: a link that logs a browser in, once and within some minutes."""
         return f"{self.url}#login={self.login_code()['code']}" if with_login else self.url
 
-    def ask(self, operation: Operation[Any, A], request: Any) -> A:
+    def call(self, operation: Operation[Any, A], request: Any) -> A:
         """The node's answer. Raises the error that the node reports, TransportError if there is no proper answer, and
         VersionMismatch.
         """
         path, body = path_and_body(operation, request)
         if operation.in_lines:
             return cast(A, self._lines(operation, path, body))
-        with self._asking(operation, path, body) as response:
+        with self._response(operation, path, body) as response:
             answer = json.loads(response.read(MAX_ANSWER))
         self._check(operation, path, response, answer)
         if not isinstance(answer, list if get_origin(operation.answer) is list else dict):
@@ -74,7 +74,7 @@ class Client(Operations):
 
     def _lines(self, operation: Operation[Any, Any], path: str, body: str | None) -> Iterator[Any]:
         """The objects of an answer that comes as JSON lines."""
-        with self._asking(operation, path, body) as response:
+        with self._response(operation, path, body) as response:
             is_error = response.status >= 300
             self._check(operation, path, response, json.loads(response.read(MAX_ANSWER)) if is_error else None)
             while line := response.readline(MAX_ANSWER):
@@ -96,7 +96,7 @@ class Client(Operations):
             raise error_blaming(str(words), told.get("blame"))
 
     @contextmanager
-    def _asking(
+    def _response(
         self, operation: Operation[Any, Any], path: str, body: str | None
     ) -> Iterator[http.client.HTTPResponse]:
         headers = {"Authorization": f"Bearer {self._home.token()}", "Content-Type": "application/json"}

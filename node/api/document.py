@@ -72,9 +72,9 @@ def _answer(name: str, kind: Any) -> str:
     rows = []
     for key, hint in get_type_hints(kind, include_extras=True).items():
         is_optional = get_origin(hint) is NotRequired or key not in kind.__required_keys__
-        spelled, words = _hint(hint)
+        json_type, words = _hint(hint)
         told = "; ".join(([words] if words else []) + (["may be absent"] if is_optional else []))
-        rows.append(f"| `{key}` | {spelled} | {told.replace('|', chr(92) + '|')} |")
+        rows.append(f"| `{key}` | {json_type} | {told.replace('|', chr(92) + '|')} |")
     return "\n".join([f"### {name}", "", kind.__doc__, "", "| key | type | |", "|---|---|---|", *rows, ""])
 
 

@@ -155,7 +155,7 @@ class FetchExpertsRequest:
 class OperationCaller(Protocol):
     """Carries operations out: the client."""
 
-    def ask(self, operation: Operation[Any, A], request: Any) -> A:
+    def call(self, operation: Operation[Any, A], request: Any) -> A:
         """The node's answer to a request."""
         ...
 
@@ -210,9 +210,9 @@ class Operation(Generic[P, A]):
 
     def __call__(self, caller: OperationCaller, *args: P.args, **kwargs: P.kwargs) -> A:
         """Carry the operation out."""
-        return caller.ask(self, self.request(*args, **kwargs))
+        return caller.call(self, self.request(*args, **kwargs))
 
-    def by(self, answer: Callable[P, A | Awaitable[A] | AsyncIterator[Any]]) -> Handler:
+    def handled_by(self, answer: Callable[P, A | Awaitable[A] | AsyncIterator[Any]]) -> Handler:
         """The handler that answers this operation by `answer`."""
         return Handler(self, answer)
 

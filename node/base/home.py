@@ -34,7 +34,7 @@ from shoal.node.base.refusals import reason
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.net.system.private_file import create_private
 
-MAX_LIFE = 256  # bytes
+MAX_IDENTITY = 256  # bytes of a process identity in `lock`
 EXPORT = ".export-"  # prefix of folders in which the daemon tries an export (node/run/naming.py)
 LOCK_PATIENCE = 0.25  # seconds: a process that tests the lock may hold it for an instant
 
@@ -185,8 +185,8 @@ class Home:
 
     def daemon_pid(self) -> int | None:
         """The pid of the running daemon in its own pid namespace, for messages; `daemon_process` is for signals."""
-        life = self.daemon_process()
-        return life.pid if life is not None else None
+        process = self.daemon_process()
+        return process.pid if process is not None else None
 
     def daemon_process(self) -> ProcessIdentity | None:
         """The process that holds the lock; None if there is none, LocalError if that cannot be found out."""
@@ -199,7 +199,7 @@ class Home:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return ProcessIdentity.parse(os.read(handle, MAX_LIFE).decode("ascii", "replace"))
+            return ProcessIdentity.parse(os.read(handle, MAX_IDENTITY).decode("ascii", "replace"))
         except OSError as error:
             raise _cannot_lock(self.lock, error) from error
         finally:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.node.api.answers import ExpertRow, PeerRow, Round, RunMetrics, SavedState, Status, Stopping
+from shoal.node.api.answers import CreatedRun, ExpertRow, PeerRow, Round, RunMetrics, SavedState, Status, Stopping
 from shoal.node.api.operations import Handler, Operations
 from shoal.node.api.status import summary
 from shoal.node.base.fault_injection import armed_trigger
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 STDERR = 2
 LAST_NOTE = 5.0  # seconds for which the end waits until the list of peers is on disk
-LOOK_AT_HOME = 2.0  # seconds between two checks that our home still exists
+WATCH_HOME = 2.0  # seconds between two checks that our home still exists
 
 log = logging.getLogger("shoal.daemon")
 
@@ -112,7 +112,7 @@ class Daemon:
         """Create all parts, from the bottom up. The network calls back only after it has started."""
         self._settings, self._home, self._identity = settings, home, identity
         self._stopping = asyncio.Event()
-        self._life = ProcessIdentity.own()
+        self._process = ProcessIdentity.own()
         self._fault, self._manager = armed_trigger(os.environ), ServiceManager(os.environ)
         self._open: dict[str, Run] = {}  # the runs that are open
         is_fellow = partial(is_in_a_run, self._open)
@@ -164,18 +164,18 @@ class Daemon:
                 about = DaemonInfo(os.getpid(), host, port, self._identity.peer, addresses, here, network_namespace())
                 self._home.write_daemon(about)
                 log.info("node %s listens on %s", self._identity.peer, ", ".join(addresses))
-                await self._live()
+                await self._run_tasks()
         finally:
             await self._expert_proxy.close()
             await self._discovery.close()
             await self._network.close()
 
-    async def _live(self) -> None:
+    async def _run_tasks(self) -> None:
         """Run all tasks until asked to stop, or until the home is gone."""
         finding = [self._reaching.run, self._directory.run, self._relaying.run, self._port_mapping.run]
         if may_be_near(self._settings):
             finding.append(self._nearby.run)
-        watching = [self._look_at_home, self._note_peers, Transitions(self.status).run, self._keep_in_touch]
+        watching = [self._watch_home, self._note_peers, Transitions(self.status).run, self._notify_manager]
         duties = (*finding, self._enter_runs, self._pausing.run, Handout(self._home, self._runs).run, *watching)
         try:
             async with asyncio.TaskGroup() as group:
@@ -200,16 +200,16 @@ class Daemon:
             group.create_task(self._runs.keep_restoring(seeds))
             group.create_task(self._asked_at_start.run())
 
-    async def _look_at_home(self) -> None:
+    async def _watch_home(self) -> None:
         """LocalError once the home is gone: no command could find, ask or stop us any more."""
-        while await NOTES.run(self._is_ours):
-            await asyncio.sleep(LOOK_AT_HOME)
+        while await NOTES.run(self._holds_home):
+            await asyncio.sleep(WATCH_HOME)
         raise LocalError(f"the node's folder {self._home.root} is gone, or is another's now; this node ends")
 
-    def _is_ours(self) -> bool:
+    def _holds_home(self) -> bool:
         """Whether the home exists and we hold its lock; also True if that cannot be checked now."""
         try:
-            return self._home.daemon_process() == self._life
+            return self._home.daemon_process() == self._process
         except LocalError as error:
             warn(log, "home-not-seen", f"{error}; looking again")
             return True
@@ -217,7 +217,7 @@ class Daemon:
     async def _note_peers(self) -> None:
         await self._visible_peers.keep_noted(self._cache.update)
 
-    async def _keep_in_touch(self) -> None:
+    async def _notify_manager(self) -> None:
         """Report to the service manager from the event loop, so that its watchdog notices if the loop hangs."""
         self._manager.ready()
         while True:
@@ -310,27 +310,31 @@ class Daemon:
     def handlers(self) -> list[Handler]:
         """See NodeService."""
         runs, families, table = self._runs, self._runs.families, Operations
+
+        def create(manifest: str, train: bool, checkpoints: Sequence[str] = ()) -> Awaitable[CreatedRun]:
+            return runs.create(manifest, train, checkpoints)
+
         return [
-            table.status.by(self.status),
-            table.peers.by(self.peers),
-            table.netcheck.by(self._netcheck.answer),
-            table.examine.by(self._doctor.examine),
-            table.runs.by(lambda: self.status()["runs"]),
-            table.run_details.by(lambda run: run_view.details(runs.find(run))),
-            table.rounds.by(self.rounds),
-            table.timeline.by(lambda run, round: run_view.timeline(runs.find(run), round)),
-            table.run_link.by(lambda run: runs.link(run)),
-            table.public_runs.by(lambda: public_runs(self._discovery)),
-            table.preview_run.by(runs.preview),
-            table.create_run.by(lambda manifest, train, checkpoints=(): runs.create(manifest, train, checkpoints)),
-            table.join_run.by(runs.join),
-            table.join_run_by_id.by(lambda run, train, checkpoint="": runs.join(run, train, checkpoint)),
-            table.leave_run.by(lambda run: runs.leave(run)),
-            table.save_state.by(self._save_state),
-            table.experts.by(families.experts),
-            table.expert_sources.by(families.sources),
-            table.fetch_experts.by(families.fetch),
-            table.stop.by(self.stop),
+            table.status.handled_by(self.status),
+            table.peers.handled_by(self.peers),
+            table.netcheck.handled_by(self._netcheck.answer),
+            table.examine.handled_by(self._doctor.examine),
+            table.runs.handled_by(lambda: self.status()["runs"]),
+            table.run_details.handled_by(lambda run: run_view.details(runs.find(run))),
+            table.rounds.handled_by(self.rounds),
+            table.timeline.handled_by(lambda run, round: run_view.timeline(runs.find(run), round)),
+            table.run_link.handled_by(lambda run: runs.link(run)),
+            table.public_runs.handled_by(lambda: public_runs(self._discovery)),
+            table.preview_run.handled_by(runs.preview),
+            table.create_run.handled_by(create),
+            table.join_run.handled_by(runs.join),
+            table.join_run_by_id.handled_by(lambda run, train, checkpoint="": runs.join(run, train, checkpoint)),
+            table.leave_run.handled_by(lambda run: runs.leave(run)),
+            table.save_state.handled_by(self._save_state),
+            table.experts.handled_by(families.experts),
+            table.expert_sources.handled_by(families.sources),
+            table.fetch_experts.handled_by(families.fetch),
+            table.stop.handled_by(self.stop),
         ]
 
     async def _save_state(self, run: str, path: str, own: bool = False) -> SavedState:

@@ -38,14 +38,14 @@ from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.tasks import Tasks
 from shoal.protocol.net.system.throttle import Throttle
 
-# -- how much has gone over the wire today -------------------------------------------------------------------------
-
-
 DAY = 86_400  # seconds
 SAVE_EVERY = 60.0  # seconds
 WORTH_SAVING = 0.001  # share of the volume after which the count is saved
 NEARLY = 0.95  # share of the volume at which people are warned
 KEPT = 8  # dates in the file
+LOOK = 1.0  # seconds between two checks
+
+log = logging.getLogger("shoal.daemon")
 
 
 class DailyVolume:
@@ -132,11 +132,6 @@ class DailyVolume:
 def _date(day: int) -> str:
     """A day (since 1970) in ISO 8601, in which later dates compare greater as text."""
     return time.strftime("%Y-%m-%d", time.gmtime(day * DAY))
-
-
-LOOK = 1.0  # seconds between two checks
-
-log = logging.getLogger("shoal.daemon")
 
 
 class Pausing:

@@ -92,7 +92,7 @@ class WorkerSupervisor:
         self._failed: Failed | None = None  # the worker's own report of its failure
         self._backoff = settings.first_backoff
         self._watchdog = Watchdog()
-        self._lives = WorkerHistory()
+        self._history = WorkerHistory()
         self._stop = asyncio.Event()
         self._idle = asyncio.Event()  # no worker is wanted: nothing is left to do, or we are stopped
         self._rests = asyncio.Event()  # no worker runs, and none will be started
@@ -140,8 +140,8 @@ class WorkerSupervisor:
         self.socket = listener.path if listener is not None else None
         try:
             while listener is not None and not self._idle.is_set():
-                ended = await (self._live(listener) if self.settings.program else self._host(listener))
-                ended = self._lives.judge(ended)
+                ended = await (self._run_process(listener) if self.settings.program else self._run_script(listener))
+                ended = self._history.judge(ended)
                 if not self._idle.is_set():
                     self._on_lost(ended)
                     await (self._idle.wait() if ended.is_final else self._pause())
@@ -233,7 +233,7 @@ class WorkerSupervisor:
 
     # -- one worker process -------------------------------------------------------------------------------
 
-    async def _live(self, listener: WorkerListener) -> WorkerEnd:
+    async def _run_process(self, listener: WorkerListener) -> WorkerEnd:
         """Start a worker and talk to it until it ends; returns why."""
         self._failed, log = None, self.settings.log
         try:
@@ -242,7 +242,7 @@ class WorkerSupervisor:
                 self._watchdog.begin(asyncio.get_running_loop().time())
                 ends = (
                     self._converse(process.pid, listener),
-                    self._hang(),
+                    self._wait_for_hang(),
                     wait_for_exit(process),
                     self._stop_is_wanted(),
                 )
@@ -268,7 +268,7 @@ class WorkerSupervisor:
                 return await DISK.run(last_line, self.settings.log, begin)
         return ""
 
-    async def _host(self, listener: WorkerListener) -> WorkerEnd:
+    async def _run_script(self, listener: WorkerListener) -> WorkerEnd:
         """Wait for a script and talk to it until it goes; returns why."""
         self._watchdog.begin(asyncio.get_running_loop().time())
         ends = (self._converse_with_a_script(listener), self._stop_is_wanted(), self._watch())
@@ -308,7 +308,7 @@ class WorkerSupervisor:
                 continue
             if not isinstance(message, Progress | Contribution | Trained):
                 return f"broke the protocol: {type(message).__name__} is not a worker's to send"
-            self._see(message)
+            self._observe(message)
             self.on_sign()
             if self._order is None or message.order != self._order.order:
                 continue  # the answer to an older order
@@ -324,16 +324,16 @@ class WorkerSupervisor:
             self._watchdog.look(asyncio.get_running_loop().time())
             await asyncio.sleep(liveness.LOOK)
 
-    async def _hang(self) -> str:
+    async def _wait_for_hang(self) -> str:
         """Return once the worker hangs."""
         while not self._watchdog.look(asyncio.get_running_loop().time()):
             await asyncio.sleep(liveness.LOOK)
         return f"made no step for {self._watchdog.silence:.0f} s and was killed"
 
-    def _see(self, message: Progress | Contribution | Trained) -> None:
+    def _observe(self, message: Progress | Contribution | Trained) -> None:
         if isinstance(message, Progress):
             self._watchdog.stepped()
-            self._lives.stepped()
+            self._history.stepped()
         else:
             self._watchdog.answered(message.order, message.steps if isinstance(message, Contribution) else 0)
 

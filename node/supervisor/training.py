@@ -111,7 +111,7 @@ class Training:
         self._shown.clear()
         self._worker.forget()
         self._start(self._agenda.begin(base))
-        self._opens(base + 1)
+        self._open_round(base + 1)
         self._finish_after(base)
 
     def note(self, round: int, outcome: Outcome) -> None:
@@ -126,7 +126,7 @@ class Training:
         """
         self._lane, self._samples = lane, samples
         self._start(self._agenda.committed(base))
-        self._opens(base + 1)
+        self._open_round(base + 1)
         self._finish_after(base)
 
     def call(self, round: int) -> None:
@@ -135,7 +135,7 @@ class Training:
         self._hand_in_if_called()
         if round == self._open != self._awaited:
             self._awaited = round
-            self._spawn(self._bear_with(round))
+            self._spawn(self._watch_attendance(round))
 
     @property
     def loss(self) -> float | None:
@@ -198,12 +198,12 @@ class Training:
             )
             await self._worker.train(order, self._agreed(snapshot), self._outer.answers.get(snapshot.round))
 
-    def _opens(self, round: int) -> None:
+    def _open_round(self, round: int) -> None:
         self._open, self._awaited = round, 0
         if self._attendance.is_away:
             self._absent(round)
 
-    async def _bear_with(self, round: int) -> None:
+    async def _watch_attendance(self, round: int) -> None:
         """While the others wait for `round`: once the worker is found away, report it, so that they need not."""
         now = asyncio.get_running_loop().time
         called_at = now()

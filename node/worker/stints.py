@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -90,12 +90,15 @@ class StorableModel(Model, Protocol):
     def store(self, out: Tensor) -> None: ...
 
 
-class Stints:
+M = TypeVar("M", bound=StorableModel)
+
+
+class Stints(Generic[M]):
     """The stints of a trainer and its weights; reads and writes the shared vectors, and answers by `send`."""
 
     def __init__(
         self,
-        trainer: StorableModel,
+        trainer: M,
         weights: WorkerWeights,
         orders: Orders,
         contribution: FloatArray,
@@ -104,7 +107,8 @@ class Stints:
         *,
         wants_gradients: bool = False,
     ) -> None:
-        self._stored, self._weights, self._orders, self._send = trainer, weights, orders, send
+        self.utilisation = Utilisation()
+        self._trainer, self._weights, self._orders, self._send = trainer, weights, orders, send
         self._contribution = torch.from_numpy(contribution)
         self._moments = torch.from_numpy(moments)
         self._wants_gradients = wants_gradients
@@ -133,12 +137,12 @@ class Stints:
             self._hand_in(order)
         else:
             if order.shows:
-                self._stored.read(self._contribution)
+                self._trainer.read(self._contribution)
             self._send(Trained(order.order, order.round))
 
     def _hand_in(self, order: Train) -> None:
         done, out = self._done, self._contribution
-        source = out if self._wants_gradients else self._stored.read(out)
+        source = out if self._wants_gradients else self._trainer.read(out)
         if not done.steps and self._wants_gradients:
             out.zero_()
         payload = self._weights.contribute(order.round, source, out)
@@ -146,7 +150,7 @@ class Stints:
             raise ArithmeticError("the contribution has NaN or Inf")
         self._moments[0] = 0  # until the rest is written (ipc/vectors.py)
         self._weights.keep()
-        self._stored.store(self._moments)
+        self._trainer.store(self._moments)
         self._send(Contribution(order.order, order.round, done.steps, done.tokens, _known(done)))
 
 

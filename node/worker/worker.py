@@ -33,7 +33,6 @@ from shoal.node.base.refusals import refusal
 from shoal.node.base.signals import ignore_all_but_sigterm
 from shoal.node.ipc.link import WorkerLink
 from shoal.node.ipc.messages import Failed, Progress, Ready, Stop, Train, Welcome
-from shoal.node.ipc.shm import FloatArray
 from shoal.node.ipc.vectors import mark_of
 from shoal.node.ipc.worker_end import failure_reason
 from shoal.node.manifest.manifest import decode_manifest
@@ -41,11 +40,10 @@ from shoal.node.training.data.corpus import load_corpus
 from shoal.node.training.methods.registry import method_of
 from shoal.node.training.trainer.device import choose_device, device_bytes, device_name, peak_flops
 from shoal.node.training.trainer.inner import InnerRound, InnerStep, InnerTrainer
-from shoal.node.worker.stints import Orders, Stints, StorableModel, Utilisation
+from shoal.node.worker.stints import Orders, Stints, StorableModel
 from shoal.node.worker.weights import WorkerWeights
 from shoal.protocol.base.errors import ShoalError, TransportError
 from shoal.protocol.base.ids import RunId
-from shoal.protocol.base.wire import Message
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 OOM_SCORE = 500  # counts as half of the machine's memory in addition to ours: proc(5)
@@ -66,23 +64,8 @@ class Trainer(StorableModel, Protocol):
     def flops_utilization(self, tokens_per_second: float) -> float | None: ...
 
 
-class TrainingLoop(Stints):
+class TrainingLoop(Stints[Trainer]):
     """Carries out orders; `send` sends a message to the daemon."""
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        weights: WorkerWeights,
-        orders: Orders,
-        contribution: FloatArray,
-        moments: FloatArray,
-        send: Callable[[Message], None],
-        *,
-        wants_gradients: bool = False,
-    ) -> None:
-        super().__init__(trainer, weights, orders, contribution, moments, send, wants_gradients=wants_gradients)
-        self._trainer: Trainer = trainer
-        self._utilisation = Utilisation()
 
     def run(self) -> None:
         """Work until an order fails or the daemon is gone."""
@@ -104,7 +87,7 @@ class TrainingLoop(Stints):
         if not self.begin(order):
             return  # a newer order has replaced it
         if order.steps and not self._orders.is_due(order):
-            with self._utilisation.working(time.monotonic):
+            with self.utilisation.working(time.monotonic):
                 self.add(self._train(order))
         self.end(order)
 
@@ -134,7 +117,7 @@ class TrainingLoop(Stints):
                     before + step.tokens,
                     speed,
                     device_bytes(trainer.device),
-                    self._utilisation.share(now),
+                    self.utilisation.share(now),
                     trainer.micro_batch,
                     trainer.flops_utilization(speed),
                 )

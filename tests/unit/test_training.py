@@ -119,7 +119,7 @@ def bench_of(
 
     def spawn(work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        (waiting if work.cr_code is Training._bear_with.__code__ else tasks).append(task)  # type: ignore[attr-defined]
+        (waiting if work.cr_code is Training._watch_attendance.__code__ else tasks).append(task)  # type: ignore[attr-defined]
 
     def submit(round: int, weight: int, vector: FloatArray | None) -> None:
         submitted.append((round, weight, vector))

@@ -29,7 +29,7 @@ from shoal.node.training.methods.method import Method
 from shoal.node.training.methods.timetable import Timetable
 from shoal.node.training.trainer.device import device_bytes, device_name
 from shoal.node.training.trainer.inner import InnerRound
-from shoal.node.worker.stints import Stints, Utilisation
+from shoal.node.worker.stints import Stints
 from shoal.node.worker.weights import WorkerWeights
 from shoal.protocol.base.errors import LocalError
 
@@ -117,8 +117,7 @@ class Session:
         self._is_answered = False  # the order; what comes of it is still waited for
         self._made = 0  # steps of the order
         self._began = 0.0
-        self._utilisation = Utilisation()
-        self._working = self._utilisation.working(time.monotonic)
+        self._working = self._stints.utilisation.working(time.monotonic)
         self._hook = after_each_step(own.optimizer, self._stepped)
         weakref.finalize(self, line.forget).atexit = False  # a process that ends hangs up anyway
 
@@ -207,7 +206,7 @@ class Session:
                 continue  # the order that has replaced it is coming
             self._began = time.monotonic()
             if order.steps and not self._told.is_due(order):
-                self._working = self._utilisation.working(time.monotonic)
+                self._working = self._stints.utilisation.working(time.monotonic)
                 self._working.__enter__()
                 return
             self._end(order)
@@ -235,5 +234,5 @@ class Session:
         now, samples = time.monotonic(), self._made * self._batch
         step, loss = order.first + self._made, self._losses.known
         speed, memory = samples / max(now - self._began, 1e-9), device_bytes(self._own.device)
-        share = self._utilisation.share(now)
+        share = self._stints.utilisation.share(now)
         self._link.send(Report(order.order, order.round, step, loss, samples, speed, memory, share))

@@ -102,7 +102,7 @@ class Examination:
         self._network, self._sources, self._standing = network, sources, standing
         self._peer, self._address = wanted.peer, wanted.address
         self._places: KnownAddresses = {}
-        self._own: list[Step] = []  # steps of this examination that are not in the network's journal
+        self._own_steps: list[Step] = []  # steps of this examination that are not in the network's journal
         self._told = set[tuple[str, str, str, float]]()  # steps that the caller has got
         self._begin = time.time()
         self._seen: Seen | None = None
@@ -115,13 +115,13 @@ class Examination:
         if self._peer is not None:
             self._places = self._sources.places(self._peer)
         yield {"event": "peer", "peer": self._peer, "path": self._path, "addresses": _places(self._places)}
-        for step in self._fresh():
+        for step in self._new_steps():
             yield _step(step, is_live=False)
         work = asyncio.create_task(self._work())
         try:
             while not work.done():
                 await asyncio.wait([work], timeout=LOOK)
-                for step in self._fresh():
+                for step in self._new_steps():
                     yield _step(step, step.at >= self._begin)
             work.result()
             yield self._report()
@@ -137,9 +137,9 @@ class Examination:
         if self._peer is not None and self._path is None:
             await self._reach()
         if self._path == "relayed" and self._has_just_come():
-            await self._see_whether_we_meet()
+            await self._wait_for_direct_path()
         if self._path is not None:
-            await self._hear()
+            await self._ask_for_view()
             await self._measure()
 
     async def _look_at_address(self) -> None:
@@ -211,7 +211,7 @@ class Examination:
             elif error.code == "too-often":
                 self._note(Way.DIAL, address, error.code, str(error), begin)
 
-    async def _see_whether_we_meet(self) -> None:
+    async def _wait_for_direct_path(self) -> None:
         """Wait for a direct connection: a peer that was reached by a relay tries to make one by itself."""
         until = asyncio.get_running_loop().time() + MEET_LIMIT
         while asyncio.get_running_loop().time() < until and self._path == "relayed":
@@ -219,7 +219,7 @@ class Examination:
                 return
             await asyncio.sleep(LOOK)
 
-    async def _hear(self) -> None:
+    async def _ask_for_view(self) -> None:
         """Ask the peer for its view of us."""
         assert self._peer is not None
         try:
@@ -263,13 +263,13 @@ class Examination:
     def _note(self, way: Way, where: str, code: str, words: str, begin: float) -> None:
         """Record a step that has just ended."""
         now = time.time()
-        self._own.append(Step(now, way, where, code, words, now - begin))
+        self._own_steps.append(Step(now, way, where, code, words, now - begin))
 
     def _steps(self) -> list[Step]:
         noted = self._account.steps if self._peer is not None else ()
-        return sorted([*noted, *self._own], key=lambda step: step.at)
+        return sorted([*noted, *self._own_steps], key=lambda step: step.at)
 
-    def _fresh(self) -> list[Step]:
+    def _new_steps(self) -> list[Step]:
         """The steps that the caller has not got yet."""
         fresh = [each for each in self._steps() if (each.way, each.where, each.code, each.at) not in self._told]
         self._told |= {(each.way, each.where, each.code, each.at) for each in fresh}

@@ -81,7 +81,7 @@ class AccessControl:
 
     def handlers(self) -> list[Handler]:
         """The handler of `login_code`."""
-        return [Operations.login_code.by(lambda: {"code": self._codes.make(time.monotonic())})]
+        return [Operations.login_code.handled_by(lambda: {"code": self._codes.make(time.monotonic())})]
 
     @web.middleware
     async def guard(self, request: web.Request, handler: http.Handler) -> web.StreamResponse:
