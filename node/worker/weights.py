@@ -20,6 +20,7 @@ from torch import Tensor
 
 from shoal.node.ipc.messages import Landing, Range, Train
 from shoal.node.ipc.shm import FloatArray, SharedVector
+from shoal.node.ipc.vectors import SharedVectors, mark_of
 from shoal.node.training.methods.method import PARAMETERS, Answer, Merged, Method, Vectors
 from shoal.node.training.methods.timetable import Timetable
 from shoal.node.training.trainer.device import pin
@@ -66,6 +67,13 @@ class WorkerWeights:
         self._has_weights = False
         self._began = 0  # the version from which our weights began
         self._landed = -1  # the newest round whose answer is merged, or need not be
+
+    @classmethod
+    def over(cls, method: Method, model: Model, vectors: SharedVectors) -> WorkerWeights:
+        """The weights of a worker that shares these vectors with its daemon."""
+        loaded, answer = vectors.loaded.array, vectors.answer.array if vectors.answer is not None else None
+        agreed, moments = vectors.agreed.array, vectors.moments.array
+        return cls(method, model, agreed, moments, answer, lambda order: loaded[0] == mark_of(order.order))
 
     def take(self, order: Train) -> bool:
         """Load the weights to train: our own, those of the committed state, or what the method makes of both.

@@ -33,7 +33,6 @@ from shoal.node.base.refusals import refusal
 from shoal.node.base.signals import ignore_all_but_sigterm
 from shoal.node.ipc.link import WorkerLink
 from shoal.node.ipc.messages import Failed, Progress, Ready, Stop, Train, Welcome
-from shoal.node.ipc.vectors import mark_of
 from shoal.node.ipc.worker_end import failure_reason
 from shoal.node.manifest.manifest import decode_manifest
 from shoal.node.training.data.corpus import load_corpus
@@ -185,23 +184,13 @@ def build_loop(link: WorkerLink, orders: Orders) -> TrainingLoop:
     torch.set_num_threads(link.welcome.threads)
     trainer = build_trainer(link.welcome)
     vectors = link.vectors
-    moments, answer = vectors.moments.array, vectors.answer.array if vectors.answer is not None else None
+    contribution, moments = vectors.contribution.array, vectors.moments.array
     trainer.restore(torch.from_numpy(moments))
     method = method_of(trainer.manifest, trainer.layout)
-    loaded = vectors.loaded.array
-    weights = WorkerWeights(
-        method, trainer, vectors.agreed.array, moments, answer, lambda order: loaded[0] == mark_of(order.order)
-    )
+    weights = WorkerWeights.over(method, trainer, vectors)
     link.send(Ready(device_name(trainer.device)))
-    return TrainingLoop(
-        trainer,
-        weights,
-        orders,
-        vectors.contribution.array,
-        moments,
-        link.send,
-        wants_gradients=method.wants_gradients,
-    )
+    wants_gradients = method.wants_gradients
+    return TrainingLoop(trainer, weights, orders, contribution, moments, link.send, wants_gradients=wants_gradients)
 
 
 def print_error(error: Exception) -> None:

@@ -24,7 +24,6 @@ from shoal.node.client.script.stepping import after_each_step
 from shoal.node.client.script.told import CLOSED, Line
 from shoal.node.ipc.messages import Finished, Ready, Train
 from shoal.node.ipc.messages import Progress as Report
-from shoal.node.ipc.vectors import mark_of
 from shoal.node.training.methods.method import Method
 from shoal.node.training.methods.timetable import Timetable
 from shoal.node.training.trainer.device import device_bytes, device_name
@@ -106,13 +105,10 @@ class Session:
         self._timetable = Timetable(method)
         own.has_private = bool(method.keeps)
         vectors = self._link.vectors
-        moments, answer = vectors.moments.array, vectors.answer.array if vectors.answer is not None else None
+        contribution, moments = vectors.contribution.array, vectors.moments.array
         own.restore(torch.from_numpy(moments))
-        loaded = vectors.loaded.array
-        weights = WorkerWeights(
-            method, own, vectors.agreed.array, moments, answer, lambda order: loaded[0] == mark_of(order.order)
-        )
-        self._stints = Stints(own, weights, self._told, vectors.contribution.array, moments, self._link.send)
+        weights = WorkerWeights.over(method, own, vectors)
+        self._stints = Stints(own, weights, self._told, contribution, moments, self._link.send)
         self._order: Train | None = None  # None: before the first, and after the end
         self._is_answered = False  # the order; what comes of it is still waited for
         self._made = 0  # steps of the order

@@ -323,7 +323,8 @@ def _step(step: Step, is_live: bool) -> Answer:
 
 def _theirs(seen: Seen) -> Answer:
     """{addresses, path, reason_code, rtt_ms, reachability, nat, relays, steps}: a peer's view of us."""
-    now = time.time()
+    now, plain = time.time(), ("way", "where", "code", "times")
+    steps = [{"at": now - each.ago / 1000, **{key: getattr(each, key) for key in plain}} for each in seen.tried]
     return {
         "addresses": list(seen.addresses),
         "path": seen.path,
@@ -332,14 +333,5 @@ def _theirs(seen: Seen) -> Answer:
         "reachability": seen.reachability,
         "nat": seen.nat,
         "relays": seen.relays,
-        "steps": [
-            {
-                "at": now - each.ago / 1000,
-                "way": each.way,
-                "where": each.where,
-                "code": each.code,
-                "times": each.times,
-            }
-            for each in seen.tried[-MOST_STEPS:]
-        ],
+        "steps": steps[-MOST_STEPS:],
     }
