@@ -8,8 +8,8 @@ import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from shoal.node.api.faults import UnknownRound, find_run
-from shoal.node.api.operations import TABLE, Handler
+from shoal.node.api.errors import UnknownRound, find_run
+from shoal.node.api.operations import OPERATIONS, Handler
 from shoal.node.base.home import DaemonInfo, Home
 from shoal.node.base.options import NodeSettings
 from shoal.node.daemon.diagnostics.node_checks import Facts, report
@@ -117,7 +117,7 @@ class FakeService:
 
     def handlers(self) -> list[Handler]:
         """Of each operation of the table by the method of its name, as it is when it is asked."""
-        return [each.by(_late(self, each.name)) for each in TABLE if each.name != "login_code"]
+        return [each.handled_by(_late(self, each.name)) for each in OPERATIONS if each.name != "login_code"]
 
     def status(self) -> Any:
         self.looks += self.ending

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.node.api.answers import Answer, ExpertRow, ExpertSources, FetchedExperts, RunName
-from shoal.node.api.faults import UnknownRun, find_run
+from shoal.node.api.errors import UnknownRun, find_run
 from shoal.node.base.home import Home
 from shoal.node.experts import showing
 from shoal.node.experts.card import Write

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shoal.dht.directory import RENEW_EVERY
-from shoal.node.base.disk import lasting
+from shoal.node.base.disk import write_with_retries
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import RECORDS
 from shoal.node.experts.board import AGAIN as READ_AGAIN
@@ -356,7 +356,7 @@ class Family:
             mine = self.claims.mine
             is_run = mine is not None and self.pursuit.part == mine.part
             run = self.pursuit.run if is_run else ""
-            await lasting(partial(self._memory.trains, mine, run), self._complain)
+            await write_with_retries(partial(self._memory.trains, mine, run), self._complain)
         self.obstacles.pop("note", None)
 
     def _complain(self, error: Exception) -> None:

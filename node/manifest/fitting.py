@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from shoal.node.base.quantities import size
-from shoal.node.base.room import NoRoom, Room
+from shoal.node.base.room import AvailableMemory, NoRoom
 from shoal.node.manifest.codec import CODECS
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import CustomSpec, HfSpec, ModelSpec
@@ -61,7 +61,7 @@ class MemoryNeeds:
         """Bytes of all nodes on this machine and their workers."""
         return self.load.nodes * (self.node + self.worker)
 
-    def fits(self, room: Room) -> bool:
+    def fits(self, room: AvailableMemory) -> bool:
         """Whether the limits allow it, both for all together and for each process."""
         alone = room.process
         least = self.weights + self.moments + self.least_step
@@ -101,7 +101,7 @@ def memory_needs(manifest: Manifest, load: Load = Load(), count: int | None = No
     )
 
 
-def memory_problem(manifest: Manifest, room: Room, load: Load = Load()) -> str:
+def memory_problem(manifest: Manifest, room: AvailableMemory, load: Load = Load()) -> str:
     """Says why the run does not fit: what it needs, what there is, and what would fit; empty if it fits."""
     needed = memory_needs(manifest, load)
     if needed.fits(room):
@@ -112,7 +112,7 @@ def memory_problem(manifest: Manifest, room: Room, load: Load = Load()) -> str:
     )
 
 
-def check_fits(manifest: Manifest, room: Room, load: Load = Load()) -> None:
+def check_fits(manifest: Manifest, room: AvailableMemory, load: Load = Load()) -> None:
     """Raises NoRoom with the words of `memory_problem` if the run does not fit."""
     if words := memory_problem(manifest, room, load):
         raise NoRoom(words)
@@ -124,20 +124,20 @@ def checkpoint_bytes(manifest: Manifest) -> int:
     return (vectors.agreed + vectors.inner + vectors.keeps) * FLOAT * parameters(manifest.model)
 
 
-def _what_fits(manifest: Manifest, room: Room, load: Load) -> str:
+def _what_fits(manifest: Manifest, room: AvailableMemory, load: Load) -> str:
     """Names smaller settings that would fit, in words."""
     ways = _fewer_peers(manifest, room, load) if load.fewest else _less_of_a_node(manifest, room, load)
     ways += [_smaller(manifest, room, load), _less_text(manifest, room, load)]
     return f"What would fit: {', or '.join(way for way in ways if way) or 'nothing with as long texts and batches'}"
 
 
-def _fewer_peers(manifest: Manifest, room: Room, load: Load) -> list[str]:
+def _fewer_peers(manifest: Manifest, room: AvailableMemory, load: Load) -> list[str]:
     """The largest number of nodes with which a run of `shoal up` fits."""
     peers = _largest(load.nodes, lambda nodes: memory_needs(manifest, replace(load, nodes=nodes)).fits(room))
     return [f"the same with --peers {peers}"] if peers >= load.fewest else []
 
 
-def _less_of_a_node(manifest: Manifest, room: Room, load: Load) -> list[str]:
+def _less_of_a_node(manifest: Manifest, room: AvailableMemory, load: Load) -> list[str]:
     """Options of `shoal node start` for smaller steps, or for no training at all, with which the run fits."""
     ways = []
     steps = {
@@ -154,7 +154,7 @@ def _less_of_a_node(manifest: Manifest, room: Room, load: Load) -> list[str]:
     return ways
 
 
-def _smaller(manifest: Manifest, room: Room, load: Load) -> str:
+def _smaller(manifest: Manifest, room: AvailableMemory, load: Load) -> str:
     """The largest similar model that fits, in words: with fewer layers; else narrower; else with one narrow layer."""
     spec = manifest.model
     if not isinstance(spec, ModelSpec):
@@ -183,7 +183,7 @@ def _smaller(manifest: Manifest, room: Room, load: Load) -> str:
     return ""
 
 
-def _less_text(manifest: Manifest, room: Room, load: Load) -> str:
+def _less_text(manifest: Manifest, room: AvailableMemory, load: Load) -> str:
     """The largest text that fits, in words; empty if less text does not help."""
 
     def fits(size: int) -> bool:

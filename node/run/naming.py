@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shoal.node.base.explain import explain
 from shoal.node.base.home import EXPORT, Home
-from shoal.node.base.room import check_disk, check_memory, room_here
+from shoal.node.base.room import available_memory, check_disk, check_memory
 from shoal.node.manifest.manifest import MAX_MANIFEST, Manifest
 from shoal.node.manifest.model import HfSpec
 from shoal.node.manifest.requirements import activations
@@ -106,7 +106,7 @@ def _tried(manifest: Manifest) -> int:
     By halves fewer, where that takes long or the memory is not here: the founder may train on a GPU, or not at all.
     """
     assert isinstance(manifest.model, HfSpec)
-    spec, free = manifest.model, room_here().free
+    spec, free = manifest.model, available_memory().free
 
     def costs(length: int) -> tuple[float, int]:
         """Operations and bytes: of each layer's attention, too, which sees all pairs of tokens."""

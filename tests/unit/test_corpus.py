@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from shoal.node.base.room import Memory, NoRoom, Room
+from shoal.node.base.room import AvailableMemory, Memory, NoRoom
 from shoal.node.manifest.manifest import DataSpec
 from shoal.node.training.data.corpus import (
     STDLIB_MIN,
@@ -155,7 +155,7 @@ def test_text_that_cannot_be_joined_is_refused_while_it_is_read(
     """Who reads all of it is ended by the system, without a word."""
     write(tmp_path, {f"{number}.txt": b"The quick brown fox\n" * (17 << 16) for number in range(4)})  # 85 MiB
     free = 100 << 20
-    monkeypatch.setattr("shoal.node.base.room.room_here", lambda: Room(Memory(2 * free, free)))
+    monkeypatch.setattr("shoal.node.base.room.available_memory", lambda: AvailableMemory(Memory(2 * free, free)))
     assert len(read_files([tmp_path])[0]) == 4
     free = 40 << 20
     with pytest.raises(NoRoom, match=r"joining the text that is read so far takes 4\d.* of memory, and this machine"):

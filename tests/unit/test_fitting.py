@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.base.room import Memory, NoRoom, Room
+from shoal.node.base.room import AvailableMemory, Memory, NoRoom
 from shoal.node.manifest.fitting import Load, check_fits, checkpoint_bytes, memory_needs, memory_problem
 from shoal.node.manifest.manifest import DataSpec, Manifest, load_manifest, parse_manifest
 from shoal.node.manifest.requirements import NODE_BASE, WORKER_BASE, parameters, requirements, vectors_of
@@ -20,8 +20,10 @@ WIDE = parse_manifest('name = "wide"\n[model]\ndim = 4096\nlayers = 32\nhidden =
 TINY = parse_manifest('name = "tiny"\n[model]\ndim = 16\nlayers = 1\n')
 
 
-def room(free: int, process: int | None = None) -> Room:
-    return Room(Memory(2 * free, free), Memory(process, process, "a process") if process is not None else None)
+def room(free: int, process: int | None = None) -> AvailableMemory:
+    return AvailableMemory(
+        Memory(2 * free, free), Memory(process, process, "a process") if process is not None else None
+    )
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])

@@ -13,7 +13,7 @@ import pytest
 
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings
-from shoal.node.base.room import Memory, NoRoom, Room
+from shoal.node.base.room import AvailableMemory, Memory, NoRoom
 from shoal.node.manifest.manifest import DataSpec, Introduction, parse_manifest
 from shoal.node.peers.listings import providers
 from shoal.node.peers.remembered import Joined, PeerCache, remember_run, remembered_runs
@@ -340,7 +340,7 @@ WRITTEN = 'name = "written"\n[model]\ndim = 16\nlayers = 1\n[data]\nname = "file
 @pytest.fixture
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a worker and less than three copies of the text below."""
-    monkeypatch.setattr("shoal.node.run.runs.room_here", lambda: Room(Memory(64 << 20, 40 << 20)))
+    monkeypatch.setattr("shoal.node.run.runs.available_memory", lambda: AvailableMemory(Memory(64 << 20, 40 << 20)))
 
 
 def with_text(home: Home, shares: bool) -> Runs:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shoal.dht.link import looks_like_link, parse_link
 from shoal.node.api.answers import Answer
 from shoal.node.api.client import Client
-from shoal.node.api.faults import find_run
+from shoal.node.api.errors import find_run
 from shoal.node.base.home import find_home
 from shoal.node.client.cli.node import ensure_node
 from shoal.node.manifest.model import CustomSpec

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from shoal.node.base.home import Home
-from shoal.node.handout.reader import Newest
+from shoal.node.handout import NewestState
 from shoal.node.inference.engine.batch import Batch
 from shoal.node.inference.engine.sequence import Sampling
 from shoal.node.inference.library import LibraryScorer
@@ -172,18 +172,18 @@ class Source:
         self.given: list[int] = []
         self.asked = threading.Event()
 
-    def ask(self, known: Digest, wants: bool) -> Newest:
+    def ask(self, known: Digest, wants: bool) -> NewestState:
         self.asked.set()
         if self.error is not None:
             raise self.error
         root = digest(f"v{self.round}")
         if root == known or not wants:
-            return Newest(self.round, root, 0)
+            return NewestState(self.round, root, 0)
         self.given.append(self.round)
-        return Newest(self.round, root, 0, b"", np.zeros(1, np.float32))
+        return NewestState(self.round, root, 0, b"", np.zeros(1, np.float32))
 
 
-def following(load: Callable[[Newest], Version] | None = None) -> tuple[Source, LiveScorer, Follower]:
+def following(load: Callable[[NewestState], Version] | None = None) -> tuple[Source, LiveScorer, Follower]:
     source, live = Source(), LiveScorer(scripted(1))
     return source, live, Follower("tiny", live, source.ask, load or (lambda found: scripted(found.round)))
 
@@ -230,7 +230,7 @@ def test_a_node_that_is_gone_is_named_and_comes_back(caplog: pytest.LogCaptureFi
 
 
 def test_what_cannot_be_loaded_leaves_all_as_it_was() -> None:
-    def load(found: Newest) -> Version:
+    def load(found: NewestState) -> Version:
         raise MemoryError("no room")
 
     source, live, follower = following(load)
