@@ -1,4 +1,4 @@
-"""How experts become one model: mixed as they answer, or merged beforehand into what costs as much as one of them."""
+"""The ways to make one model of experts: mix their predictions, or merge their parameters into one model beforehand."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ AVERAGE, PCB = "average", "pcb"
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """`full` and `top-k` ask experts and mix what they say; `average` and `pcb` merge their parameters beforehand."""
+    """`full` and `top-k` mix the experts' predictions; `average` and `pcb` merge their parameters beforehand."""
 
     name: str = "full"
-    k: int | None = None  # experts that write; None: all
+    k: int | None = None  # experts that write each text; None: all
 
     @property
     def is_merge(self) -> bool:
-        """Whether one model is made of all."""
+        """Whether the experts are merged into one model."""
         return self.name in (AVERAGE, PCB)
 
 
 def parse_mix(text: str) -> Mix:
-    """LocalError unless it is one of them; nothing is `full`."""
+    """The mix that --mix names; empty means `full`. LocalError if it is unknown."""
     if found := re.fullmatch(r"top-([1-9]\d{0,3})", text):
         return Mix(text, int(found[1]))
     if text in ("", "full", AVERAGE, PCB):
@@ -45,7 +45,7 @@ def parse_mix(text: str) -> Mix:
 
 
 def one_model(entries: Sequence[Entry]) -> AnyModel:
-    """The model that all are of, with the shortest of their contexts; LocalError if they differ in anything else."""
+    """The model of all experts, with the shortest of their contexts; LocalError if they differ in anything else."""
     first = entries[0]
     context = min(each.model.context for each in entries)
     models = [each.model.model_copy(update={"context": context}) for each in entries]
@@ -59,7 +59,7 @@ def one_model(entries: Sequence[Entry]) -> AnyModel:
 
 
 def merge(thetas: Sequence[Tensor], log_prior: Tensor, mix: Mix, base: Tensor | None) -> Tensor:
-    """The parameters of the one model; `base` is what the experts have begun with."""
+    """The merged parameters, (d,); `base` are the parameters that all experts began with, which PCB needs."""
     if mix.name != PCB:
         return average(thetas, log_prior.exp().tolist())
     assert base is not None
@@ -67,7 +67,10 @@ def merge(thetas: Sequence[Tensor], log_prior: Tensor, mix: Mix, base: Tensor | 
 
 
 def read_base(text: str, model: AnyModel) -> Tensor:
-    """Of a safetensors file, a checkpoint's folder or a manifest's seed; LocalError unless it is of the model."""
+    """The parameters that --base names by a safetensors file, a checkpoint's folder or a manifest's seed.
+
+    LocalError if they are not of the model.
+    """
     if not text:
         raise LocalError(
             "--mix pcb needs what the experts have begun with: name a safetensors file, a checkpoint's folder or the "

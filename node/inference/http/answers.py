@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from shoal.node.inference.engine.engine import Engine, Ticket
-from shoal.node.inference.engine.sequence import Delta, TokenFacts
+from shoal.node.inference.engine.sequence import Delta, TokenLogprobs
 from shoal.node.inference.http.faults import fault_of
 from shoal.node.inference.http.requests import Plan
 from shoal.protocol.base.errors import ShoalError
@@ -35,7 +35,7 @@ class Choice:
     """What has come of one choice so far."""
 
     text: list[str] = field(default_factory=list)
-    facts: list[TokenFacts] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     tokens: int = 0
     finish: str | None = None
     version: str = ""  # of the weights that write it, known with the first token: it may wait for its slot for long
@@ -44,7 +44,7 @@ class Choice:
     def add(self, delta: Delta) -> None:
         """The next part."""
         self.text.append(delta.text)
-        self.facts += delta.facts
+        self.logprobs += delta.logprobs
         self.note(delta)
         self.notes = delta.notes
 
@@ -71,7 +71,7 @@ class Shape:
             said: Table = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.is_chat else {}
             row = said or {"text": text}
             ending = {"finish_reason": choice.finish, **_noted(choice.notes)}
-            rows.append({"index": index, **row, "logprobs": self._logprobs(choice.facts), **ending})
+            rows.append({"index": index, **row, "logprobs": self._logprobs(choice.logprobs), **ending})
         return self._table("chat.completion", choices[0].version, rows) | {"usage": usage(choices, prompt_tokens)}
 
     def opening(self, index: int, delta: Delta) -> list[Table]:
@@ -83,10 +83,10 @@ class Shape:
 
     def part(self, index: int, delta: Delta) -> Table:
         """One part of a stream."""
-        said = {"content": delta.text} if delta.text or delta.facts else {}
+        said = {"content": delta.text} if delta.text or delta.logprobs else {}
         row: Table = {"index": index, **({"delta": said} if self.is_chat else {"text": delta.text})}
         ending = {"finish_reason": delta.finish, **_noted(delta.notes)}
-        return self._part(delta, row | {"logprobs": self._logprobs(delta.facts), **ending})
+        return self._part(delta, row | {"logprobs": self._logprobs(delta.logprobs), **ending})
 
     def closing(self, choices: Sequence[Choice], prompt_tokens: int) -> Table:
         """What a stream ends with whose usage is told."""
@@ -100,16 +100,16 @@ class Shape:
         head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
         return {**head, "system_fingerprint": version, "choices": list(rows)}
 
-    def _logprobs(self, facts: Sequence[TokenFacts]) -> Table | None:
+    def _logprobs(self, tokens: Sequence[TokenLogprobs]) -> Table | None:
         if not self.tells_logprobs:
             return None
         if self.is_chat:
-            return {"content": [_chat_fact(each) for each in facts], "refusal": None}
+            return {"content": [_chat_logprob(each) for each in tokens], "refusal": None}
         return {
-            "tokens": [each.text for each in facts],
-            "token_logprobs": [each.logprob for each in facts],
-            "top_logprobs": [dict(each.top) for each in facts],
-            "text_offset": [each.start for each in facts],
+            "tokens": [each.text for each in tokens],
+            "token_logprobs": [each.logprob for each in tokens],
+            "top_logprobs": [dict(each.top) for each in tokens],
+            "text_offset": [each.start for each in tokens],
         }
 
 
@@ -130,12 +130,12 @@ def _noted(notes: Mapping[str, Any]) -> Table:
     return {"shoal": dict(notes)} if notes else {}
 
 
-def _chat_fact(facts: TokenFacts) -> Table:
-    top = [_fact(text, logprob) for text, logprob in facts.top]
-    return _fact(facts.text, facts.logprob) | {"top_logprobs": top}
+def _chat_logprob(token: TokenLogprobs) -> Table:
+    top = [_logprob(text, logprob) for text, logprob in token.top]
+    return _logprob(token.text, token.logprob) | {"top_logprobs": top}
 
 
-def _fact(text: str, logprob: float) -> Table:
+def _logprob(text: str, logprob: float) -> Table:
     return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
 
 
@@ -213,4 +213,4 @@ def event(table: Table) -> bytes:
 
 def _says_any(delta: Delta) -> bool:
     """Whether it is worth an event."""
-    return bool(delta.text or delta.facts or delta.finish)
+    return bool(delta.text or delta.logprobs or delta.finish)

@@ -29,7 +29,6 @@ from shoal.node.inference.http.requests import (
     plan_chat,
     plan_completion,
 )
-from shoal.node.inference.scorer import Telling
 from shoal.node.inference.served import Served
 
 QUICK = 16 << 10  # bytes of a body whose tokens are made at once; those of a longer one in a thread
@@ -127,8 +126,7 @@ class Routes:
     def _about(self) -> dict[str, Any]:
         served, load = self._served, self._engine.load()
         about = {"source": served.sentence, "version": served.scorer.version, "context": served.scorer.limit}
-        if isinstance(served.scorer, Telling):
-            about |= served.scorer.about()
+        about |= served.scorer.about()
         return about | {"slots": load.slots, "busy": load.busy, "waiting": load.waiting}
 
 

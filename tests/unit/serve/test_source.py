@@ -25,7 +25,7 @@ from shoal.node.inference.http.requests import ChatAsked, CompletionAsked, plan_
 from shoal.node.inference.library import LibraryScorer
 from shoal.node.inference.local import LlamaScorer
 from shoal.node.inference.scorer import Piece
-from shoal.node.inference.served import Choices, Served
+from shoal.node.inference.served import Served, ServeOptions
 from shoal.node.inference.source import open_source
 from shoal.node.manifest.data import DataSpec
 from shoal.node.manifest.manifest import Manifest, ModelSpec
@@ -46,11 +46,11 @@ TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<ass
 
 
 def opened(path: Path, tokenizer: str = "") -> Served:
-    return open_source(path, Choices("cpu", slots=2, tokenizer=tokenizer, threads=1))
+    return open_source(path, ServeOptions("cpu", slots=2, tokenizer=tokenizer, threads=1))
 
 
 def scores(served: Served) -> np.ndarray:
-    return served.scorer.extend([Piece(0, (5, 6, 7))])
+    return served.scorer.extend([Piece(0, (5, 6, 7))]).rows
 
 
 def tokenizer(folder: Path) -> Path:
@@ -197,7 +197,7 @@ def test_a_model_is_given_as_many_tokens_as_it_can_take_and_no_more(
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
     served = opened(tmp_path / "model", "bytes")
     assert served.scorer.limit == limit
-    assert np.isfinite(served.scorer.extend([Piece(0, tuple(range(65, 65 + limit)))])).all()
+    assert np.isfinite(served.scorer.extend([Piece(0, tuple(range(65, 65 + limit)))]).rows).all()
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def with_config(folder: Path, **change: object) -> Path:
 def test_folders_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(LocalError, match=r"^\./nowhere is not a folder"):
-        open_source("./nowhere", Choices("cpu"))  # a path, and no run's name
+        open_source("./nowhere", ServeOptions("cpu"))  # a path, and no run's name
     kinds = (("nowhere", "not a folder"), ("n" * 300, "not a folder"), ("empty", "neither a checkpoint"))
     for path, words in ((tmp_path / name, words) for name, words in kinds):
         assert not is_of_pictures(path)

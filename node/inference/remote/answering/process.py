@@ -24,8 +24,8 @@ from shoal.node.inference.models import use_threads
 from shoal.node.inference.remote.answering.server import ExpertServer
 from shoal.node.inference.remote.connection import NodeConnection
 from shoal.node.inference.remote.sources import File, Node, Part, Sources, path_of
-from shoal.node.inference.scorer import Expert
-from shoal.node.inference.served import Choices
+from shoal.node.inference.scorer import Scorer
+from shoal.node.inference.served import ServeOptions
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import decode, encode
@@ -52,8 +52,8 @@ class Held:
 class Answering:
     """For these parts of a family, or for all that are here; a peer has at most `each` texts of an expert."""
 
-    def __init__(self, node: Node, parts: Sequence[str], choices: Choices, each: int) -> None:
-        self._node, self._parts, self._choices, self._each = node, parts, choices, each
+    def __init__(self, node: Node, parts: Sequence[str], options: ServeOptions, each: int) -> None:
+        self._node, self._parts, self._options, self._each = node, parts, options, each
         self._held: dict[Digest, Held] = {}
         self._connection = NodeConnection(node.socket, self._asked, self._lost)
         self._tasks = Tasks(lambda error: log.error("an expert does not answer any more", exc_info=error))
@@ -141,11 +141,11 @@ class Answering:
             await self._connection.offer(Offer(files))
             self._offered = files
 
-    def _load(self, part: Part, file: File) -> Expert:
+    def _load(self, part: Part, file: File) -> Scorer:
         from shoal.node.experts.files import read_parameters
         from shoal.node.inference.models import expert_of
 
-        return expert_of(part.model, read_parameters(path_of(file), part.model), self._choices, file.file[:16])
+        return expert_of(part.model, read_parameters(path_of(file), part.model), self._options, file.file[:16])
 
     def _check(self, sources: Sources) -> None:
         known = [part.part for part in sources.parts]
@@ -162,7 +162,7 @@ def answer_until_told(
     """Until asked to end; LocalError if there is nothing to answer for."""
     check_device(device)
     use_threads(threads)
-    answering = Answering(Node(home, family), parts, Choices(device, slots, threads=threads), min(each, slots))
+    answering = Answering(Node(home, family), parts, ServeOptions(device, slots, threads=threads), min(each, slots))
     asyncio.run(_until_told(answering))
 
 

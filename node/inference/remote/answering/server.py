@@ -17,7 +17,7 @@ import numpy as np
 from shoal.node.experts.questions import LATER
 from shoal.node.inference.remote.answering.sharing import Question, QuestionQueue, SlotAccounts
 from shoal.node.inference.remote.rows import MOST_ROWS, pack, rows_fit
-from shoal.node.inference.scorer import Expert, LogProbs, Piece, Weighed
+from shoal.node.inference.scorer import LogProbs, Piece, Scorer
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import encode
@@ -51,7 +51,7 @@ class Job:
 class ExpertServer:
     """For one file. A peer has at most `each` texts."""
 
-    def __init__(self, expert: Expert, each: int) -> None:
+    def __init__(self, expert: Scorer, each: int) -> None:
         self._expert = expert
         self._accounts = SlotAccounts(expert.slots, each, expert.limit)
         self._queue = QuestionQueue()
@@ -156,7 +156,7 @@ class ExpertServer:
         pieces = [Piece(slot, each.tokens) for job in jobs for each, slot in job.admitted]
         if not pieces:
             return {}
-        answer: Weighed = self._expert.weigh(pieces)
+        answer = self._expert.extend(pieces, within=True)
         return {
             piece.slot: (row, float(within))
             for piece, row, within in zip(pieces, answer.rows, answer.within, strict=True)

@@ -28,7 +28,7 @@ from shoal.node.inference.remote.asking.answerers import Answerer, Answerers, Li
 from shoal.node.inference.remote.asking.texts import Ask, Copy, Hearing, Names, Text, calls_of, prompt_tokens, to_read
 from shoal.node.inference.remote.connection import NodeAway, PeerCalls
 from shoal.node.inference.remote.rows import unpack
-from shoal.node.inference.scorer import LogProbs, Piece, SomeFailed, Weighed
+from shoal.node.inference.scorer import Piece, Predictions, Scorer
 from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
 from shoal.protocol.base.ids import Digest, PeerId, short
 from shoal.protocol.messages.data import Later
@@ -68,7 +68,7 @@ async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class RemoteExpert:
+class RemoteExpert(Scorer):
     """See Expert. `limit` tokens of context; `patience`: seconds that a call may take at most."""
 
     def __init__(
@@ -90,16 +90,9 @@ class RemoteExpert:
         self._texts: dict[int, Text] = {}
         self._telling: asyncio.Task[None] | None = None
 
-    def extend(self, pieces: Sequence[Piece]) -> LogProbs:
-        """See Scorer."""
-        answer = self.weigh(pieces)
-        if answer.failed:
-            raise SomeFailed(answer.rows, answer.failed)
-        return answer.rows
-
-    def weigh(self, pieces: Sequence[Piece]) -> Weighed:
-        """See Expert."""
-        return self._background.run(self._weigh(pieces))
+    def extend(self, pieces: Sequence[Piece], within: bool = False) -> Predictions:
+        """See Scorer. A peer's answer always has `within`."""
+        return self._background.run(self._extend(pieces))
 
     def end(self, slot: int) -> None:
         """See Scorer."""
@@ -109,8 +102,8 @@ class RemoteExpert:
         """These answer for the file; from any thread."""
         self._background.soon(self._answerers.update, list(peers))
 
-    def place(self) -> dict[str, Any]:
-        """See Placed."""
+    def about(self) -> dict[str, Any]:
+        """See Scorer: where the expert is, and how its peers answer."""
         rows = [
             {"peer": each.peer, "milliseconds": round(1000 * each.writing.mean, 1), "trouble": each.problem or None}
             for each in self._answerers.all()
@@ -119,7 +112,7 @@ class RemoteExpert:
 
     # -- one call of ours -------------------------------------------------------------------------------------
 
-    async def _weigh(self, pieces: Sequence[Piece]) -> Weighed:
+    async def _extend(self, pieces: Sequence[Piece]) -> Predictions:
         asks = [self._begin(piece) for piece in pieces]
         heard, failed = await self._hear(asks)
         rows, within = np.zeros((len(asks), self.vocab), np.float32), np.zeros(len(asks))
@@ -127,7 +120,7 @@ class RemoteExpert:
             if (hearing := heard.get(ask.slot)) is not None:
                 assert hearing.row is not None
                 rows[number], within[number] = hearing.row, hearing.within
-        return Weighed(rows, within, failed)
+        return Predictions(rows, within, failed)
 
     def _begin(self, piece: Piece) -> Ask:
         text = self._texts.setdefault(piece.slot, Text())

@@ -20,7 +20,7 @@ from shoal.node.inference.engine.batch import write
 from shoal.node.inference.ensemble.ensemble import Ensemble
 from shoal.node.inference.ensemble.folder import write_merge
 from shoal.node.inference.scorer import Piece
-from shoal.node.inference.served import Choices, Served
+from shoal.node.inference.served import Served, ServeOptions
 from shoal.node.inference.source import open_source
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.training.checkpoint.read import load
@@ -37,7 +37,7 @@ TEXT = "the quick brown fox jumps over the lazy dog\n" * 9
 
 
 def opened(folder: Path, **more: Any) -> Served:
-    return open_source(folder, Choices(device="cpu", slots=4, threads=1, **more))
+    return open_source(folder, ServeOptions(device="cpu", slots=4, threads=1, **more))
 
 
 def ensemble_of(served: Served) -> Ensemble:
@@ -213,7 +213,7 @@ def model_of(vector: torch.Tensor) -> Llama:
 def check_is(served: Served, vector: torch.Tensor) -> None:
     with torch.inference_mode():
         wanted = torch.log_softmax(model_of(vector)(torch.tensor([TOKENS[:20]]))[0, -1], -1)
-    np.testing.assert_allclose(served.scorer.extend([Piece(0, tuple(TOKENS[:20]))])[0], wanted, atol=1e-4)
+    np.testing.assert_allclose(served.scorer.extend([Piece(0, tuple(TOKENS[:20]))]).rows[0], wanted, atol=1e-4)
 
 
 def test_the_average_is_by_the_prior(alike: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_merge_is_made_again_only_if_something_has_changed(alike: Path) -> Non
 def test_a_merge_is_a_checkpoint_that_new_experts_branch_from(tmp_path: Path) -> None:
     folder = write_experts(tmp_path / "experts", {"a": (1, SMALL), "b": (2, SMALL)}, {"a": 1, "b": 3})
     edit(folder, lambda table: [each.update(tokens=20) for each in table["experts"]])
-    written = write_merge(folder, tmp_path / "out", Choices(device="cpu", mix="average"))
+    written = write_merge(folder, tmp_path / "out", ServeOptions(device="cpu", mix="average"))
     checkpoint = load(written)
     assert torch.equal(checkpoint.vectors["parameters"], average([theta(1), theta(2)], [0.25, 0.75]))
     assert (checkpoint.about.samples, checkpoint.about.round) == (40, 0)
@@ -330,9 +330,9 @@ def test_a_merge_is_a_checkpoint_that_new_experts_branch_from(tmp_path: Path) ->
 
 def test_what_merges_nothing_is_refused(folder: Path) -> None:
     with pytest.raises(LocalError, match="--mix top-1 merges nothing: say average or pcb"):
-        write_merge(folder, folder, Choices(device="cpu", mix="top-1"))
+        write_merge(folder, folder, ServeOptions(device="cpu", mix="top-1"))
     with pytest.raises(LocalError, match="different models"):
-        write_merge(folder, folder, Choices(device="cpu", mix="average"))
+        write_merge(folder, folder, ServeOptions(device="cpu", mix="average"))
 
 
 @pytest.mark.parametrize("chosen", [{"prefer": "peers"}, {"patience": 1.0}])
