@@ -160,13 +160,13 @@ def serve(
     import asyncio
     from dataclasses import replace
 
-    from shoal.node.inference.http.server import Listening
+    from shoal.node.inference.http.server import ListenOptions
     from shoal.node.inference.http.server import serve as serve_until_told
     from shoal.node.inference.served import ServeOptions
 
     choices, where = (
         ServeOptions(device, slots, tokenizer, threads, mix, prior, base, prefer, patience),
-        Listening(host, port, api_key, waiting),
+        ListenOptions(host, port, api_key, waiting),
     )
     if _is_of_pictures(source, context):
         from shoal.node.diffusion.server import serve as serve_pictures

@@ -21,7 +21,7 @@ from shoal.node.inference.engine.batch import write as write_text
 from shoal.node.inference.engine.sequence import Sampling
 from shoal.node.inference.ensemble.table import is_of_pictures
 from shoal.node.inference.folder import Settings
-from shoal.node.inference.http.requests import ChatAsked, CompletionAsked, plan_chat, plan_completion
+from shoal.node.inference.http.requests import ChatRequest, CompletionRequest
 from shoal.node.inference.library import LibraryScorer
 from shoal.node.inference.local import LlamaScorer
 from shoal.node.inference.scorer import Piece
@@ -375,13 +375,12 @@ def test_strings_that_end_a_text_end_an_answer(tmp_path: Path) -> None:
     folder = numbered(tmp_path / "model", chat_template=TEMPLATE)
     (folder / "generation_config.json").write_text(json.dumps({"stop_strings": ["sheep"]}))
     assert (served := opened(folder)).stops == ("sheep",)
-    of_text = CompletionAsked.model_validate({"model": "m", "prompt": "two", "stop": ["x"]})
-    assert plan_completion(of_text, served, 0).jobs[0].stops == ("x", "sheep")
-    assert plan_chat(ChatAsked.model_validate({"model": "m", "messages": MESSAGES}), served, 0).jobs[0].stops == (
-        *("<user>", "sheep"),
-    )
+    of_text = CompletionRequest.model_validate({"model": "m", "prompt": "two", "stop": ["x"]})
+    assert of_text.plan(served, 0).jobs[0].stops == ("x", "sheep")
+    chat = ChatRequest.model_validate({"model": "m", "messages": MESSAGES})
+    assert chat.plan(served, 0).jobs[0].stops == ("<user>", "sheep")
     going_on = of_text.model_copy(update={"ignore_eos": True})
-    assert plan_completion(going_on, served, 0).jobs[0].stops == ("x",)
+    assert going_on.plan(served, 0).jobs[0].stops == ("x",)
 
 
 @pytest.mark.parametrize(("said", "limit"), [(32, 32), (128, 64), (int(1e30), 64), (None, 64)])
