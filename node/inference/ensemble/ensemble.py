@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shoal.node.inference.ensemble.belief import Belief, Tokens
-from shoal.node.inference.ensemble.panel import Member, Panel
+from shoal.node.inference.ensemble.panel import Member, Panel, changes
 from shoal.node.inference.scorer import Piece, Predictions, Scorer
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
 
@@ -76,11 +77,19 @@ class Ensemble(Scorer):
         self._mix = mix
         self._calls = ParallelCalls(at_once)
         self._held: dict[int, Held] = {}
+        self._reloading = threading.Lock()  # several threads may ask for it
         self.take(panel)
 
     def take(self, panel: Panel) -> None:
         """New sequences use this panel from now on. Its experts must have this scorer's vocabulary, limit and slots."""
         self.panel, self.version = panel, panel.version
+
+    def reload(self, load: Callable[[Sequence[Member]], Panel]) -> str:
+        """Take the panel that `load` makes, which is given the present members; a sentence on what has changed."""
+        with self._reloading:
+            before, after = self.panel, load(self.panel.members)
+            self.take(after)
+            return changes(before.names, after.names)
 
     def version_of(self, slot: int) -> str:
         """See Scorer."""

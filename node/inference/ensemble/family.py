@@ -24,7 +24,7 @@ from shoal.node.experts.posterior import uniform
 from shoal.node.inference.chat import PlainChat
 from shoal.node.inference.ensemble.ensemble import Ensemble
 from shoal.node.inference.ensemble.mix import parse_mix
-from shoal.node.inference.ensemble.panel import Member, Panel, changes, log_likelihoods, prior_of, windows_of
+from shoal.node.inference.ensemble.panel import Member, Panel, log_likelihoods, prior_of, windows_of
 from shoal.node.inference.models import check_writes, expert_of, models_at_once, run_vocabulary
 from shoal.node.inference.remote.asking.expert import Background, RemoteExpert
 from shoal.node.inference.remote.connection import NodeConnection
@@ -144,16 +144,7 @@ def open_family(home: Home, family: str, options: ServeOptions) -> Served:
     """The experts of a family that this machine's node is in; LocalError if these options do not allow it."""
     loader = FamilyLoader(Node(home, family), options)
     scorer = Ensemble(loader.load(), limit=loader.limit, slots=options.slots, mix=loader.mix.name, at_once=MAX_PARTS)
-
-    looking = threading.Lock()  # a signal may ask for a look while another is under way
-
-    def look_again() -> str:
-        with looking:
-            before = scorer.panel
-            after = loader.load(before.members)
-            scorer.take(after)
-            return changes(before.names, after.names)
-
+    look_again = partial(scorer.reload, loader.load)
     return Served(
         name=loader.manifest.name,
         scorer=scorer,

@@ -8,6 +8,7 @@ the folder's table, unless the user names another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from shoal.node.base.explain import explain
-from shoal.node.experts.files import Beginning, first_state, read_parameters
+from shoal.node.experts.files import StartingPoint, first_state, read_parameters
 from shoal.node.inference.chat import PlainChat
 from shoal.node.inference.ensemble.ensemble import Ensemble
 from shoal.node.inference.ensemble.mix import AVERAGE, PCB, merge, one_model, parse_mix, read_base
@@ -24,7 +25,6 @@ from shoal.node.inference.ensemble.panel import (
     VERSION_LENGTH,
     Member,
     Panel,
-    changes,
     log_likelihoods,
     prior_of,
     windows_of,
@@ -140,13 +140,6 @@ def open_ensemble(folder: Path, options: ServeOptions) -> Served:
     scorer = Ensemble(
         loader.load(), limit=loader.limit, slots=options.slots, mix=loader.mix.name, at_once=models_at_once()
     )
-
-    def look_again() -> str:
-        before = scorer.panel
-        after = loader.load(before.members)
-        scorer.take(after)
-        return changes(before.names, after.names)
-
     return Served(
         name=loader.name,
         scorer=scorer,
@@ -154,7 +147,7 @@ def open_ensemble(folder: Path, options: ServeOptions) -> Served:
         chat=PlainChat(),
         created=int((folder / ENSEMBLE).stat().st_mtime),
         sentence=f"experts of {loader.name} in {folder}, mixed by {loader.mix.name}",
-        look_again=look_again,
+        look_again=partial(scorer.reload, loader.load),
     )
 
 
@@ -168,7 +161,7 @@ def write_merge(folder: Path, out: Path, options: ServeOptions) -> Path:
     manifest = _manifest(table.name, model)
     files = [bytes.fromhex(each.blake3) for each in table.experts]
     history = digest("merged experts", loader.mix.name.encode(), *files)
-    start = Beginning(None, 0, history, sum(each.tokens for each in table.experts))
+    start = StartingPoint(None, 0, history, sum(each.tokens for each in table.experts))
     state, about = first_state(manifest, theta, start, ())
     return write_checkpoint(out, about, state.current, None)
 

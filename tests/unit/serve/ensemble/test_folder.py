@@ -14,8 +14,8 @@ from blake3 import blake3
 from safetensors.torch import save_file
 
 from shoal.node.experts.evaluation import prior_of, scores
+from shoal.node.experts.founding import seeded
 from shoal.node.experts.merging import average, pcb
-from shoal.node.experts.seeds import seeded
 from shoal.node.inference.engine.batch import write
 from shoal.node.inference.ensemble.ensemble import Ensemble
 from shoal.node.inference.ensemble.folder import write_merge
