@@ -127,7 +127,7 @@ def _live(table: dict[str, Any], folder: Path, tell: Callable[[str], None]) -> N
     scores = served.scorer.extend([Piece(0, tuple(TOKENS[0].tolist()))]).rows
     served.scorer.end(0)
     _close("the scores", torch.from_numpy(np.asarray(scores)), _logits(network)[:1, -1].log_softmax(-1))
-    list(write_text(served, "two sheep", most=4, sampling=Sampling(temperature=0.0)))
+    list(write_text(served, "two sheep", max_tokens=4, sampling=Sampling(temperature=0.0)))
 
 
 def _manifest(table: dict[str, Any]) -> Manifest:

@@ -13,11 +13,10 @@ from pathlib import Path
 from shoal.node.diffusion.mixture import Mixture
 from shoal.node.diffusion.network import PictureModel, Router, Velocity, skeleton
 from shoal.node.experts.files import read_parameters
-from shoal.node.inference.ensemble.mix import Mix, parse_mix
 from shoal.node.inference.ensemble.panel import changes, version_of
 from shoal.node.inference.ensemble.table import ENSEMBLE, Entry, Table, checked, read_table
 from shoal.node.inference.models import use_threads
-from shoal.node.inference.served import ServeOptions
+from shoal.node.inference.served import Mix, ServeOptions, parse_mix
 from shoal.node.manifest.flow import FlowSpec, PictureSpec, RouterSpec
 from shoal.node.training.models.layout import Layout
 from shoal.node.training.trainer.device import choose_device

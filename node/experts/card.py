@@ -83,7 +83,7 @@ def _fault_of_partition(card: ExpertCard, family: Manifest, author: PeerId) -> s
 
 
 def wanted(card: ExpertCard) -> Wanted:
-    """The card's file, for those who have it."""
+    """The card's file, as it is asked for from peers."""
     return Wanted(card.file, card.root, card.size)
 
 

@@ -1,7 +1,8 @@
-"""What is served: the user's options for opening a source (ServeOptions), and the opened model (Served)."""
+"""What is served: the user's options for opening a source (ServeOptions, Mix), and the opened model (Served)."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from shoal.protocol.base.errors import LocalError
 SLOTS = 32
 BYTE_TOKENS = "bytes"  # instead of a tokenizer's file
 HERE, PATIENCE = "here", 10.0
+AVERAGE, PCB = "average", "pcb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class ServeOptions:
     slots: int = SLOTS
     tokenizer: str = ""  # a file, or BYTE_TOKENS; empty: the source's own
     threads: int = 0  # CPU threads; 0: as many as a worker uses
-    mix: str = ""  # how experts are mixed (ensemble/mix.py); empty: full
+    mix: str = ""  # how experts are mixed (Mix); empty: full
     prior: str = ""  # a text file on which the experts' prior is estimated; empty: the source's prior
     base: str = ""  # the parameters that the experts began with, for merges that need them
     prefer: str = HERE  # for a family: open experts whose files are here, or ask "peers" where any answer
@@ -40,6 +42,31 @@ class ServeOptions:
         """LocalError if an option was set that is for experts on other peers only."""
         if (self.prefer, self.patience) != (HERE, PATIENCE):
             raise LocalError(f"--prefer and --patience are for a family that the node is in, and not for {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """How experts become one model.
+
+    `full` and `top-k` mix their predictions; `average` and `pcb` merge their parameters beforehand.
+    """
+
+    name: str = "full"
+    k: int | None = None  # experts that write each text; None: all
+
+    @property
+    def is_merge(self) -> bool:
+        """Whether the experts are merged into one model."""
+        return self.name in (AVERAGE, PCB)
+
+
+def parse_mix(text: str) -> Mix:
+    """The mix that --mix names; empty means `full`. LocalError if it is unknown."""
+    if found := re.fullmatch(r"top-([1-9]\d{0,3})", text):
+        return Mix(text, int(found[1]))
+    if text in ("", "full", AVERAGE, PCB):
+        return Mix(text or "full")
+    raise LocalError(f"--mix {text} is unknown: say full, top-1, top-2 and so on, {AVERAGE} or {PCB}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

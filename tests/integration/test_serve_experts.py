@@ -84,4 +84,4 @@ def test_generate_writes_with_experts_that_are_merged(tmp_path: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=True)
     served = open_source(alike, ServeOptions(slots=1, mix="pcb", base="5"))
-    assert found.stdout == "".join(write(served, "Once upon", most=8, sampling=Sampling(temperature=0))) + "\n"
+    assert found.stdout == "".join(write(served, "Once upon", max_tokens=8, sampling=Sampling(temperature=0))) + "\n"

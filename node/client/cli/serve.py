@@ -123,7 +123,7 @@ def generate(
         return
     served = _open(source, choices)
     sampling = Sampling(temperature, top_p, seed)
-    for part in write(served, text, most=max_tokens, sampling=sampling, stops=tuple(stop or ())):
+    for part in write(served, text, max_tokens=max_tokens, sampling=sampling, stops=tuple(stop or ())):
         print(part, end="", flush=True)
     print()
 

@@ -174,7 +174,7 @@ class Terminal:
 
 
 def write(
-    served: Served, text: str, *, most: int | None, sampling: Sampling, stops: tuple[str, ...] = ()
+    served: Served, text: str, *, max_tokens: int | None, sampling: Sampling, stops: tuple[str, ...] = ()
 ) -> Iterator[str]:
     """Yield what the model writes after `text`, in parts; LocalError if the text is empty, not valid, or too long."""
     for given, what in ((text, "the prompt"), *((stop, "a --stop") for stop in stops)):
@@ -184,13 +184,15 @@ def write(
         raise LocalError("the prompt is empty: give the model something to go on from")
     if strange := next((each for each in prompt if each >= served.scorer.vocab), None):
         raise LocalError(f"the prompt has the token {strange}, and the model knows those below {served.scorer.vocab}")
-    most = max(1, limit - len(prompt)) if most is None else most
-    if len(prompt) + most > limit:
+    if max_tokens is None:
+        max_tokens = max(1, limit - len(prompt))
+    if len(prompt) + max_tokens > limit:
         raise LocalError(
-            f"{len(prompt):,} tokens of the prompt and {most:,} to write are more than the model's context, {limit:,}"
+            f"{len(prompt):,} tokens of the prompt and {max_tokens:,} to write are more than the model's context, "
+            f"{limit:,}"
         )
     batch = Batch(served.scorer, served.vocabulary)
-    batch.join(Job(prompt, most, sampling, (*stops, *served.stops)), Terminal())
+    batch.join(Job(prompt, max_tokens, sampling, (*stops, *served.stops)), Terminal())
     while batch.busy:
         for output in batch.step():
             if isinstance(output.content, ShoalError):

@@ -132,7 +132,7 @@ class Engine:
         self, scorer: Scorer, vocabulary: Vocabulary, *, waiting: int = WAITING, room: int = ROOM, chunk: int = CHUNK
     ) -> None:
         self._scorer, self._batch = scorer, Batch(scorer, vocabulary, chunk)
-        self.most, self._room = scorer.slots + waiting, room  # `most`: sequences in slots or waiting
+        self.capacity, self._room = scorer.slots + waiting, room  # `capacity`: of slots and queue together
         self._waiting: deque[tuple[Job, TicketReader]] = deque()
         self._changed = threading.Condition()  # guards `_waiting`, `_stopping` and `_is_woken`
         self._stopping = False
@@ -151,7 +151,7 @@ class Engine:
             if self._stopping:
                 raise STOPPED
             here = len(self._waiting) + self._batch.busy + len(jobs)
-            if here > self.most:
+            if here > self.capacity:
                 raise Busy(self._retry_after())
             self._waiting += [(job, TicketReader(ticket, place, now)) for place, job in enumerate(jobs)]
         self.wake()

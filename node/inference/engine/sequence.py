@@ -118,7 +118,7 @@ class Job:
     """One text to write: one choice of a request."""
 
     prompt: tuple[int, ...]
-    most: int  # tokens to write, at least one
+    max_tokens: int  # to write, at least one
     sampling: Sampling
     stops: tuple[str, ...] = ()
     ignore_end: bool = False  # go on after the token that ends a text; it adds no characters
@@ -169,7 +169,7 @@ class Composer:
         out = self._push("" if token in self._vocabulary.ends else self._writer.push(token))
         if self._stops.found:
             return token, self._delta(out, "stop")
-        if self._tokens == self._job.most:
+        if self._tokens == self._job.max_tokens:
             return token, self._last("length", out)
         return token, self._delta(out, None)
 

@@ -4,7 +4,6 @@ belief     how much one sequence trusts each expert; no clock, no thread
 panel      the experts that are available, and their prior
 ensemble   the scorer over them
 table      reads ensemble.json, and checks the files that it names
-mix        the ways to make one model of experts
 folder     serves a folder of experts, or merges it into a checkpoint
 family     serves a family that this node is in
 """

@@ -23,14 +23,13 @@ from shoal.node.experts.files import read_parameters
 from shoal.node.experts.posterior import uniform
 from shoal.node.inference.chat import PlainChat
 from shoal.node.inference.ensemble.ensemble import Ensemble
-from shoal.node.inference.ensemble.mix import parse_mix
 from shoal.node.inference.ensemble.panel import Member, Panel, log_likelihoods, prior_of, windows_of
 from shoal.node.inference.models import check_writes, expert_of, models_at_once, run_vocabulary
 from shoal.node.inference.remote.asking.expert import Background, RemoteExpert
 from shoal.node.inference.remote.connection import NodeConnection
 from shoal.node.inference.remote.sources import File, Node, Part, path_of
 from shoal.node.inference.scorer import Piece, Predictions, Scorer
-from shoal.node.inference.served import HERE, Served, ServeOptions
+from shoal.node.inference.served import HERE, Served, ServeOptions, parse_mix
 from shoal.node.manifest.experts import MAX_PARTS
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import PeerId

@@ -17,10 +17,11 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from shoal.node.base.explain import explain
+from shoal.node.base.options import MAX_SEED
 from shoal.node.experts.files import StartingPoint, first_state, read_parameters
+from shoal.node.experts.merging import average, pcb
 from shoal.node.inference.chat import PlainChat
 from shoal.node.inference.ensemble.ensemble import Ensemble
-from shoal.node.inference.ensemble.mix import AVERAGE, PCB, merge, one_model, parse_mix, read_base
 from shoal.node.inference.ensemble.panel import (
     VERSION_LENGTH,
     Member,
@@ -31,11 +32,14 @@ from shoal.node.inference.ensemble.panel import (
 )
 from shoal.node.inference.ensemble.table import ENSEMBLE, FETCH, Entry, Table, checked, read_table, vocab_of
 from shoal.node.inference.models import ends_of, expert_of, models_at_once
-from shoal.node.inference.served import BYTE_TOKENS, Served, ServeOptions
+from shoal.node.inference.served import AVERAGE, BYTE_TOKENS, PCB, Mix, Served, ServeOptions, parse_mix
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import AnyModel
+from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.write import write_checkpoint
 from shoal.node.training.data.text import BYTES, Bytes, Tokenized, Vocabulary, read_tokenizer
+from shoal.node.training.models.layout import Layout
+from shoal.node.training.models.registry import kind_of
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import digest
 
@@ -44,9 +48,9 @@ TOKENIZER_FILE = "tokenizer.json"
 
 def table_vocabulary(folder: Path, table: Table, vocab: int, chosen: str) -> Vocabulary:
     """The experts' vocabulary; `chosen` is a tokenizer's file, BYTE_TOKENS or empty. LocalError if it does not fit."""
-    told = table.tokens
+    stated = table.tokens
     file = Path(chosen) if chosen else folder / TOKENIZER_FILE
-    are_bytes = told.kind == "bytes" if told is not None else vocab <= BYTES and not file.exists()
+    are_bytes = stated.kind == "bytes" if stated is not None else vocab <= BYTES and not file.exists()
     if chosen == BYTE_TOKENS or (not chosen and are_bytes):
         return Bytes()
     if not chosen and not file.exists():
@@ -55,12 +59,12 @@ def table_vocabulary(folder: Path, table: Table, vocab: int, chosen: str) -> Voc
             f"data with --tokenizer"
         )
     content = read_tokenizer(file)
-    if told is not None and told.blake3 and not chosen and blake3(content).hexdigest() != told.blake3:
+    if stated is not None and stated.blake3 and not chosen and blake3(content).hexdigest() != stated.blake3:
         raise LocalError(f"{file} is not the tokenizer of these experts: {FETCH}")
     vocabulary = Tokenized(content, frozenset(), special=False, what=str(file))
     if vocabulary.size > vocab:
         raise LocalError(f"{file} has {vocabulary.size:,} tokens, and the experts {vocab:,}")
-    vocabulary.ends = ends_of(vocabulary, told.end_of_text if told is not None else "", str(file))
+    vocabulary.ends = ends_of(vocabulary, stated.end_of_text if stated is not None else "", str(file))
     return vocabulary
 
 
@@ -151,6 +155,9 @@ def open_ensemble(folder: Path, options: ServeOptions) -> Served:
     )
 
 
+# -- merging ------------------------------------------------------------------------------------------------
+
+
 def write_merge(folder: Path, out: Path, options: ServeOptions) -> Path:
     """Merge the experts in a folder; returns the new checkpoint in `out`. LocalError if they cannot be merged."""
     loader = FolderLoader(folder, options)
@@ -172,3 +179,44 @@ def _manifest(name: str, model: AnyModel) -> Manifest:
         return Manifest.model_validate({"name": name, "model": model.model_dump()})
     except ValidationError as error:
         raise LocalError(f"no run can begin with a merge of {name}: {explain(error, Manifest)}") from error
+
+
+def one_model(entries: Sequence[Entry]) -> AnyModel:
+    """The model of all experts, with the shortest of their contexts; LocalError if they differ in anything else."""
+    first = entries[0]
+    context = min(each.model.context for each in entries)
+    models = [each.model.model_copy(update={"context": context}) for each in entries]
+    for each, model in zip(entries, models, strict=True):
+        if model != models[0]:
+            raise LocalError(
+                f"the experts {first.name} and {each.name} have different models, so they cannot be merged: "
+                f"mix them with --mix full or top-2"
+            )
+    return models[0]
+
+
+def merge(thetas: Sequence[Tensor], log_prior: Tensor, mix: Mix, base: Tensor | None) -> Tensor:
+    """The merged parameters, (d,); `base` are the parameters that all experts began with, which PCB needs."""
+    if mix.name != PCB:
+        return average(thetas, log_prior.exp().tolist())
+    assert base is not None
+    return pcb(base, thetas)
+
+
+def read_base(text: str, model: AnyModel) -> Tensor:
+    """The parameters that --base names by a safetensors file, a checkpoint's folder or a manifest's seed.
+
+    LocalError if they are not of the model.
+    """
+    if not text:
+        raise LocalError(
+            "--mix pcb needs what the experts have begun with: name a safetensors file, a checkpoint's folder or the "
+            "seed of the family's manifest with --base"
+        )
+    if text.isdecimal():
+        if int(text) > MAX_SEED:
+            raise LocalError(f"--base {text} is no seed: the largest is {MAX_SEED}")
+        built = kind_of(model).build(model, int(text))
+        return Layout.of(built).read(built)
+    path = Path(text)
+    return read_parameters(path / MODEL if path.is_dir() else path, model)

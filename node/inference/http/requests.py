@@ -236,23 +236,19 @@ class TextRequest(RequestModel):
         """`default` is how many tokens are written, as far as they fit, if the request does not say."""
         (longest, where), limit = max(prompts, key=lambda each: len(each.tokens)), served.scorer.limit
         if len(longest) >= limit:
-            what = (
-                f"'{where}' has {len(longest):,} tokens, and this model's context is {limit:,} tokens with what it "
-                f"writes"
-            )
-            raise BadRequest(what, where, TOO_LONG)
+            tokens = f"'{where}' has {len(longest):,} tokens"
+            words = f"{tokens}, and this model's context is {limit:,} tokens with what it writes"
+            raise BadRequest(words, where, TOO_LONG)
         most, key = self.token_limit
         if most is not None and len(longest) + most > limit:
-            what = (
-                f"{len(longest):,} tokens of '{where}' and {most:,} to write are more than this model's context, "
-                f"{limit:,}"
-            )
-            raise BadRequest(f"'{key}' is too large: {what}", key, TOO_LONG)
+            tokens = f"{len(longest):,} tokens of '{where}' and {most:,} to write"
+            words = f"'{key}' is too large: {tokens} are more than this model's context, {limit:,}"
+            raise BadRequest(words, key, TOO_LONG)
         seed = seed if self.seed is None else self.seed
         jobs = [
             Job(
                 prompt=tuple(prompt.tokens),
-                most=most or min(default, limit - len(prompt.tokens)),
+                max_tokens=most or min(default, limit - len(prompt.tokens)),
                 sampling=Sampling(self.temperature, self.top_p, (seed + number) % SEEDS),
                 stops=stops if self.ignore_eos else (*stops, *served.stops),
                 ignore_end=self.ignore_eos,

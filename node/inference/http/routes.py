@@ -86,9 +86,9 @@ class TextRoutes:
             plan = wanted.plan(self._served, seed)
         else:
             plan = await ANSWERS.run(wanted.plan, self._served, seed)
-        if len(plan.jobs) > self._engine.most:
+        if len(plan.jobs) > self._engine.capacity:
             key = "n" if wanted.n > 1 else "prompt"
-            what = f"'{key}' asks for {len(plan.jobs)} texts at once: at most {self._engine.most} are written here"
+            what = f"'{key}' asks for {len(plan.jobs)} texts at once: at most {self._engine.capacity} are written here"
             raise BadRequest(what, key)
         shape = self._format(wanted)
         if not wanted.stream:

@@ -75,13 +75,13 @@ class Node:
 
     def sources(self) -> Sources:
         """LocalError if there is no node, or it is not in the family; TransportError if it does not answer."""
-        answer = Client(self.home).expert_sources(self.family)
+        reply = Client(self.home).expert_sources(self.family)
         try:
-            told = _Answer.model_validate(answer)
+            answer = _Answer.model_validate(reply)
         except ValidationError as error:
             raise LocalError(f"the node says of its experts what cannot be: {explain(error, _Answer)}") from error
-        manifest = decode_manifest(bytes.fromhex(told.manifest), RunId(bytes.fromhex(told.family)))
-        return Sources(manifest, PeerId(told.me), told.socket, told.parts)
+        manifest = decode_manifest(bytes.fromhex(answer.manifest), RunId(bytes.fromhex(answer.family)))
+        return Sources(manifest, PeerId(answer.me), answer.socket, answer.parts)
 
     def socket(self) -> str:
         """The path of the proxy's socket."""

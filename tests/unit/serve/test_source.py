@@ -451,14 +451,14 @@ def test_tokens_that_nobody_has_named(tmp_path: Path) -> None:
 
 def test_a_text_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     path = write(tmp_path, 4, RUN)
-    text = "".join(write_text(opened(path), "ab", most=20, sampling=GREEDY))
-    again = "".join(write_text(opened(path), "ab", most=None, sampling=GREEDY))
+    text = "".join(write_text(opened(path), "ab", max_tokens=20, sampling=GREEDY))
+    again = "".join(write_text(opened(path), "ab", max_tokens=None, sampling=GREEDY))
     with pytest.raises(LocalError, match=r"no text in UTF-8, because of a byte 0xe9"):
-        list(write_text(opened(path), os.fsdecode(b"caf\xe9"), most=20, sampling=GREEDY))
+        list(write_text(opened(path), os.fsdecode(b"caf\xe9"), max_tokens=20, sampling=GREEDY))
     assert again.startswith(text)
     for prompt, words in (("", "empty"), ("x" * 64, "more than the model's context, 64"), ("x" * 60, "64")):
         with pytest.raises(LocalError, match=words):
-            list(write_text(opened(path), prompt, most=20, sampling=Sampling()))
+            list(write_text(opened(path), prompt, max_tokens=20, sampling=Sampling()))
     monkeypatch.setattr(sys, "argv", ["shoal", "generate", str(path), "ab", "--max-tokens", "20", "--temperature", "0"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -27,9 +27,9 @@ from shoal.node.experts.questions import ENDED
 from shoal.node.inference.remote.asking.answerers import Answerer, Answerers, Lie
 from shoal.node.inference.remote.asking.texts import (
     Ask,
+    AskState,
     Copy,
     CopyNumbers,
-    Hearing,
     Text,
     calls_of,
     prompt_tokens,
@@ -123,12 +123,12 @@ class RemoteExpert(Scorer):
 
     async def _extend(self, pieces: Sequence[Piece]) -> Predictions:
         asks = [self._begin(piece) for piece in pieces]
-        heard, failed = await self._hear(asks)
+        answered, failed = await self._ask_peers(asks)
         rows, within = np.zeros((len(asks), self.vocab), np.float32), np.zeros(len(asks))
         for number, ask in enumerate(asks):
-            if (hearing := heard.get(ask.slot)) is not None:
-                assert hearing.row is not None
-                rows[number], within[number] = hearing.row, hearing.within
+            if (state := answered.get(ask.slot)) is not None:
+                assert state.row is not None
+                rows[number], within[number] = state.row, state.within
         return Predictions(rows, within, failed)
 
     def _begin(self, piece: Piece) -> Ask:
@@ -136,9 +136,9 @@ class RemoteExpert(Scorer):
         text.tokens += piece.tokens
         return Ask(piece.slot, text, len(piece.tokens))
 
-    async def _hear(self, asks: Sequence[Ask]) -> tuple[Mapping[int, Hearing], Mapping[int, ShoalError]]:
+    async def _ask_peers(self, asks: Sequence[Ask]) -> tuple[Mapping[int, AskState], Mapping[int, ShoalError]]:
         """Ask until all are answered, or no peer is left. Returns answers and errors by slot."""
-        heard: dict[int, Hearing] = {}
+        answered: dict[int, AskState] = {}
         failed: dict[int, ShoalError] = {}
         tried: dict[int, set[Answerer]] = {ask.slot: set() for ask in asks}
         rest = list(asks)
@@ -150,16 +150,16 @@ class RemoteExpert(Scorer):
                 else:
                     failed.setdefault(ask.slot, self._nobody())
             rest = []
-            for hearings in await asyncio.gather(*(self._race(*group, tried) for group in groups.items())):
-                for hearing in hearings:
-                    slot = hearing.ask.slot
-                    if hearing.problem is None:
-                        heard[slot] = hearing
+            for states in await asyncio.gather(*(self._race(*group, tried) for group in groups.items())):
+                for state in states:
+                    slot = state.ask.slot
+                    if state.problem is None:
+                        answered[slot] = state
                         failed.pop(slot, None)
                     else:
-                        failed[slot] = hearing.problem
-                        rest += [] if isinstance(hearing.problem, NodeAway) else [hearing.ask]
-        return heard, failed
+                        failed[slot] = state.problem
+                        rest += [] if isinstance(state.problem, NodeAway) else [state.ask]
+        return answered, failed
 
     def _choose(self, ask: Ask, tried: set[Answerer]) -> Answerer | None:
         home = ask.text.home
@@ -175,7 +175,7 @@ class RemoteExpert(Scorer):
 
     # -- one peer, or two -------------------------------------------------------------------------------------
 
-    async def _race(self, first: Answerer, asks: Sequence[Ask], tried: Mapping[int, set[Answerer]]) -> list[Hearing]:
+    async def _race(self, first: Answerer, asks: Sequence[Ask], tried: Mapping[int, set[Answerer]]) -> list[AskState]:
         """The answers of the first peer that answers, or the last error; peers that were asked are added to `tried`."""
         is_hedged, error = False, None
         late = first.usual(to_read(first, asks))
@@ -199,7 +199,7 @@ class RemoteExpert(Scorer):
                 for ask in asks:
                     tried[ask.slot].add(answerer)
                 try:
-                    hearings = task.result()
+                    states = task.result()
                 except ShoalError as problem:
                     error = problem
                     self._failed(answerer, asks, problem)
@@ -209,23 +209,23 @@ class RemoteExpert(Scorer):
                     if self._connection.is_met(loser.peer):
                         loser.outrun(to_read(loser, asks), _now() - began)
                     self._drop(loser, asks)
-                return self._won(answerer, hearings)
-        return [Hearing(ask, self._copies.copy(), problem=error) for ask in asks]
+                return self._won(answerer, states)
+        return [AskState(ask, self._copies.copy(), problem=error) for ask in asks]
 
     def _hedge(self, but: set[Answerer]) -> Answerer | None:
         """Another peer to ask, if there is one, and a hedge is allowed."""
         other = self._answerers.best(_now(), but)
         return other if other is not None and self._answerers.may_hedge() else None
 
-    def _won(self, answerer: Answerer, hearings: list[Hearing]) -> list[Hearing]:
+    def _won(self, answerer: Answerer, states: list[AskState]) -> list[AskState]:
         answerer.works()
-        for hearing in hearings:
-            text = hearing.ask.text
-            if hearing.problem is not None:
+        for state in states:
+            text = state.ask.text
+            if state.problem is not None:
                 self._copies.drop(text, answerer)
             else:
                 text.home = answerer
-        return hearings
+        return states
 
     def _failed(self, answerer: Answerer, asks: Sequence[Ask], error: ShoalError) -> None:
         if not isinstance(error, NodeAway):
@@ -236,34 +236,34 @@ class RemoteExpert(Scorer):
         for ask in asks:
             self._copies.drop(ask.text, answerer)
 
-    async def _ask(self, answerer: Answerer, asks: Sequence[Ask]) -> list[Hearing]:
+    async def _ask(self, answerer: Answerer, asks: Sequence[Ask]) -> list[AskState]:
         """One peer's answers to all asks; RemoteError or TransportError if it fails."""
         await self._connection.meet(answerer.peer, answerer.meeting_deadline)
         try:
-            return await self._hear_from(answerer, asks)
+            return await self._ask_all_texts(answerer, asks)
         except TransportError:
             if self._connection.is_met(answerer.peer):
                 raise  # it is connected, and does not answer
         self._drop(answerer, asks)
         await self._connection.meet(answerer.peer, answerer.meeting_deadline)
-        return await self._hear_from(answerer, asks)
+        return await self._ask_all_texts(answerer, asks)
 
-    async def _hear_from(self, answerer: Answerer, asks: Sequence[Ask]) -> list[Hearing]:
-        hearings = [Hearing(ask, self._copy(ask.text, answerer)) for ask in asks]
-        while open_ones := [each for each in hearings if not each.is_done]:
+    async def _ask_all_texts(self, answerer: Answerer, asks: Sequence[Ask]) -> list[AskState]:
+        states = [AskState(ask, self._copy(ask.text, answerer)) for ask in asks]
+        while open_ones := [each for each in states if not each.is_done]:
             additions = [each.next() for each in open_ones]
             parts = list(calls_of(additions, self.vocab))
             for start in range(0, len(parts), AT_ONCE):
                 some = [slice(part.start, part.stop) for part in parts[start : start + AT_ONCE]]
                 await together(self._call_about(answerer, open_ones[part], additions[part]) for part in some)
-        return hearings
+        return states
 
     def _copy(self, text: Text, answerer: Answerer) -> Copy:
         if answerer not in text.copies:
             text.copies[answerer] = self._copies.copy()
         return text.copies[answerer]
 
-    async def _call_about(self, answerer: Answerer, hearings: Sequence[Hearing], additions: Sequence[Addition]) -> None:
+    async def _call_about(self, answerer: Answerer, states: Sequence[AskState], additions: Sequence[Addition]) -> None:
         tokens = prompt_tokens(additions)
         ended = self._copies.ended(answerer, ENDED)
         message = AskExpert(self._file, self._asker, ended, tuple(additions))
@@ -271,35 +271,35 @@ class RemoteExpert(Scorer):
         answer = await self._answer(answerer, message, answerer.deadline(tokens))
         answerer.answered(tokens, _now() - began)
         try:
-            self._take_in(answerer, hearings, additions, answer)
+            self._take_in(answerer, states, additions, answer)
         except RemoteError as error:
             raise Lie(error.reason, answerer.peer) from error
 
     def _take_in(
-        self, answerer: Answerer, hearings: Sequence[Hearing], additions: Sequence[Addition], answer: ExpertSays
+        self, answerer: Answerer, states: Sequence[AskState], additions: Sequence[Addition], answer: ExpertSays
     ) -> None:
         """RemoteError if no honest peer gives this answer."""
         if len(answer.scores) != len(additions):
             raise RemoteError(f"gave {len(answer.scores)} scores to {len(additions)} additions")
-        heard = list(zip(hearings, additions, answer.scores, strict=True))
-        wanted = sum(score.verdict is Verdict.SCORED and addition.wants_row for _, addition, score in heard)
+        answered = list(zip(states, additions, answer.scores, strict=True))
+        wanted = sum(score.verdict is Verdict.SCORED and addition.wants_row for _, addition, score in answered)
         rows = iter(unpack(answer.rows, wanted, self.vocab, answerer.peer))
-        for hearing, addition, score in heard:
+        for state, addition, score in answered:
             if score.within > 0:
                 raise RemoteError("claims that tokens were more than certain")
             if score.verdict is Verdict.SCORED:
-                hearing.heard(addition, next(rows) if addition.wants_row else None, score.within)
+                state.add_answer(addition, next(rows) if addition.wants_row else None, score.within)
             else:
-                self._refused(answerer, hearing, addition, score.verdict)
+                self._refused(answerer, state, addition, score.verdict)
 
-    def _refused(self, answerer: Answerer, hearing: Hearing, addition: Addition, verdict: Verdict) -> None:
-        if verdict is Verdict.FORGOTTEN and addition.held and hearing.forgotten < FORGOTTEN:
-            self._copies.drop(hearing.ask.text, answerer)
-            hearing.begin_anew(self._copy(hearing.ask.text, answerer))
+    def _refused(self, answerer: Answerer, state: AskState, addition: Addition, verdict: Verdict) -> None:
+        if verdict is Verdict.FORGOTTEN and addition.held and state.forgotten < FORGOTTEN:
+            self._copies.drop(state.ask.text, answerer)
+            state.restart(self._copy(state.ask.text, answerer))
         elif verdict is Verdict.NO_NUMBERS:
-            hearing.problem = RemoteError("its probabilities are no numbers: its training has diverged", answerer.peer)
+            state.problem = RemoteError("its probabilities are no numbers: its training has diverged", answerer.peer)
         else:
-            hearing.problem = TransportError(f"{short(answerer.peer)} has no room for another text")
+            state.problem = TransportError(f"{short(answerer.peer)} has no room for another text")
 
     async def _answer(self, answerer: Answerer, message: AskExpert, limit: float) -> ExpertSays:
         """The peer's answer within `limit` seconds, asked again if the peer says to come later."""

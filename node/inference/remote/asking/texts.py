@@ -49,7 +49,7 @@ class Ask:
 
 
 @dataclass(slots=True, eq=False)
-class Hearing:
+class AskState:
     """One ask to one peer: what the peer has read and answered so far."""
 
     ask: Ask
@@ -71,7 +71,7 @@ class Hearing:
         stop = min(held + CHUNK, begin if held < begin else len(tokens))
         return Addition(self.copy.name, held, tuple(tokens[held:stop]), stop > begin)
 
-    def heard(self, addition: Addition, row: LogProbs | None, within: float) -> None:
+    def add_answer(self, addition: Addition, row: LogProbs | None, within: float) -> None:
         """Take in the answer. The first token of a chunk was predicted by the answer to the chunk before it."""
         if addition.wants_row:
             self.within += within
@@ -80,7 +80,7 @@ class Hearing:
             self.row = row
         self.copy.held += len(addition.tokens)
 
-    def begin_anew(self, copy: Copy) -> None:
+    def restart(self, copy: Copy) -> None:
         """The peer has forgotten the text: begin with a new copy."""
         self.copy, self.row, self.within = copy, None, 0.0
         self.forgotten += 1

@@ -253,7 +253,7 @@ def test_pcb_without_a_base_or_with_another_models_says_so(alike: Path, tmp_path
 def test_experts_that_are_equal_write_one_text_however_they_are_put_together(tmp_path: Path) -> None:
     same = write_experts(tmp_path / "same", {"a": (1, SMALL), "b": (1, SMALL)})
     mixes: tuple[dict[str, str], ...] = ({}, {"mix": "top-1"}, {"mix": "average"}, {"mix": "pcb", "base": "1"})
-    texts = {"".join(write(opened(same, **mix), "Once upon", most=20, sampling=GREEDY)) for mix in mixes}
+    texts = {"".join(write(opened(same, **mix), "Once upon", max_tokens=20, sampling=GREEDY)) for mix in mixes}
     assert len(texts) == 1
 
 
