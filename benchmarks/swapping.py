@@ -35,9 +35,9 @@ from serving import MODEL, TOKENS, request
 
 from shoal.node.base.home import Home
 from shoal.node.daemon.handout import Handout
-from shoal.node.inference.http.server import Listening, following, serving
+from shoal.node.inference.http.server import ListenOptions, following, serving
 from shoal.node.inference.live import open_run
-from shoal.node.inference.served import Choices
+from shoal.node.inference.served import ServeOptions
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.run.runs import Runs
 from tests.unit.checkpoint_kit import state
@@ -122,8 +122,8 @@ def _server(folder: str, threads: int, told: Connection) -> None:
     home = Home(Path(folder))
 
     async def live() -> None:
-        served = await asyncio.to_thread(open_run, home, RUN.run_id, Choices(threads=threads))
-        async with serving(served, Listening(port=0)) as port, following(served):
+        served = await asyncio.to_thread(open_run, home, RUN.run_id, ServeOptions(threads=threads))
+        async with serving(served, ListenOptions(port=0)) as port, following(served):
             told.send(port)
             await asyncio.Event().wait()
 

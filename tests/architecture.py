@@ -67,7 +67,7 @@ TORCH_ALLOWED = (
     *(f"node/training/{name}/" for name in ("models", "methods", "state", "trainer")),  # loaded with the first run
     *(f"node/training/data/{name}.py" for name in ("corpus", "lanes", "tokens", "stream")),
     *(f"node/training/checkpoint/{name}.py" for name in ("read", "write")),
-    *(f"node/experts/{name}.py" for name in ("merging", "posterior", "files", "seeds", "evaluation")),
+    *(f"node/experts/{name}.py" for name in ("merging", "posterior", "files", "founding", "evaluation")),
     *(f"node/worker/{name}.py" for name in ("worker", "stints", "weights")),
     *(f"node/inference/{name}.py" for name in ("local", "library", "models", "folder", "live")),
     *("node/run/naming.py", "node/inference/ensemble/", "node/diffusion/"),

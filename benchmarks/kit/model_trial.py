@@ -28,7 +28,7 @@ from shoal.node.base.home import Home
 from shoal.node.inference.engine.batch import write as write_text
 from shoal.node.inference.engine.sequence import Sampling
 from shoal.node.inference.scorer import Piece
-from shoal.node.inference.served import BYTE_TOKENS, Choices
+from shoal.node.inference.served import BYTE_TOKENS, ServeOptions
 from shoal.node.inference.source import open_source
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.method import MethodSpec
@@ -123,11 +123,11 @@ def _live(table: dict[str, Any], folder: Path, tell: Callable[[str], None]) -> N
     tell("open")
     _open(folder / "out", network)
     tell("serve")
-    served = open_source(folder / "out", Choices("cpu", slots=2, tokenizer=BYTE_TOKENS, threads=1))
-    scores = served.scorer.extend([Piece(0, tuple(TOKENS[0].tolist()))])
+    served = open_source(folder / "out", ServeOptions("cpu", slots=2, tokenizer=BYTE_TOKENS, threads=1))
+    scores = served.scorer.extend([Piece(0, tuple(TOKENS[0].tolist()))]).rows
     served.scorer.end(0)
     _close("the scores", torch.from_numpy(np.asarray(scores)), _logits(network)[:1, -1].log_softmax(-1))
-    list(write_text(served, "two sheep", most=4, sampling=Sampling(temperature=0.0)))
+    list(write_text(served, "two sheep", max_tokens=4, sampling=Sampling(temperature=0.0)))
 
 
 def _manifest(table: dict[str, Any]) -> Manifest:

@@ -13,11 +13,10 @@ from pathlib import Path
 from shoal.node.diffusion.mixture import Mixture
 from shoal.node.diffusion.network import PictureModel, Router, Velocity, skeleton
 from shoal.node.experts.files import read_parameters
-from shoal.node.inference.ensemble.mix import Mix, parse_mix
 from shoal.node.inference.ensemble.panel import changes, version_of
 from shoal.node.inference.ensemble.table import ENSEMBLE, Entry, Table, checked, read_table
 from shoal.node.inference.models import use_threads
-from shoal.node.inference.served import Choices
+from shoal.node.inference.served import Mix, ServeOptions, parse_mix
 from shoal.node.manifest.model import FlowSpec, PictureSpec, RouterSpec
 from shoal.node.training.models.layout import Layout
 from shoal.node.training.trainer.device import choose_device
@@ -108,7 +107,7 @@ def _model(folder: Path, entry: Entry, device: str) -> PictureModel:
 class Gallery:
     """What paints, and what it is. The size and the classes of pictures are those of the first look."""
 
-    def __init__(self, folder: Path, choices: Choices, name: str = "") -> None:
+    def __init__(self, folder: Path, choices: ServeOptions, name: str = "") -> None:
         """LocalError if the experts cannot paint together, or something was chosen that means nothing for them.
 
         `name` is the model's in the API; empty: the folder's table's.
@@ -135,7 +134,7 @@ class Gallery:
         return changes(before.names, after.names)
 
 
-def _checked_mix(folder: Path, choices: Choices) -> Mix:
+def _checked_mix(folder: Path, choices: ServeOptions) -> Mix:
     choices.check_no_peers(f"the folder {folder}")
     if choices.prior or choices.base or choices.tokenizer:
         raise LocalError("--prior, --base and --tokenizer are for experts on text, and these paint")

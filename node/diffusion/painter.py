@@ -27,7 +27,7 @@ from shoal.node.diffusion.flow import spans, step
 from shoal.node.diffusion.gallery import Gallery, PicturePanel
 from shoal.node.diffusion.mixture import Mixture, noise
 from shoal.node.inference.engine.engine import LONGEST_RETRY, STOPPED, Busy
-from shoal.node.inference.scorer import in_words
+from shoal.node.inference.scorer import as_shoal_error
 from shoal.protocol.base.errors import ShoalError
 
 AT_ONCE = 64  # pictures
@@ -126,7 +126,7 @@ class Painter:
         try:
             painted = await ANSWERS.run(self._paint, panel, batch)
         except Exception as error:  # of the experts' own code, out of memory: these are lost, the server is not
-            _fail(batch, in_words(error))
+            _fail(batch, as_shoal_error(error))
             return
         for wish, pictures in painted:
             if not wish.future.done():

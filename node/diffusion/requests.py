@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from shoal.node.diffusion.mixture import GUIDANCE, STEPS
-from shoal.node.inference.http.body import Body
-from shoal.node.inference.http.faults import BadRequest
+from shoal.node.inference.http.body import RequestModel
+from shoal.node.inference.http.errors import BadRequest
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 NAME = re.compile(rf"\b(?:(\d{{1,9}})|({'|'.join(WORDS)}))\b", re.IGNORECASE)
@@ -41,7 +41,7 @@ def class_of(prompt: str, classes: int) -> int:
     return wanted
 
 
-class ImagesAsked(Body):
+class ImagesRequest(RequestModel):
     """A body for /v1/images/generations."""
 
     ignored, neutral = IGNORED, NEUTRAL

@@ -25,11 +25,12 @@ from shoal.node.base.pools import ANSWERS
 from shoal.node.diffusion.gallery import Gallery
 from shoal.node.diffusion.mixture import GUIDANCE, STEPS, noise, paint
 from shoal.node.diffusion.painter import AT_ONCE, Order, Painter, PaintLoad
-from shoal.node.diffusion.requests import ImagesAsked, class_of
-from shoal.node.inference.http.faults import CALLER, BadRequest, Fault
-from shoal.node.inference.http.metrics import Family, Metrics, by_end
-from shoal.node.inference.http.routes import Bodies, Listing
-from shoal.node.inference.http.server import Listening, answering, listen, looking_again, until_told
+from shoal.node.diffusion.requests import ImagesRequest, class_of
+from shoal.node.inference.http.body import BodyReader
+from shoal.node.inference.http.errors import CALLER, ApiError, BadRequest
+from shoal.node.inference.http.metrics import Family, Metrics, metric_by_end
+from shoal.node.inference.http.routes import ModelRoutes
+from shoal.node.inference.http.server import ListenOptions, listen, rereading_on_signal, running_app, until_asked_to_end
 from shoal.protocol.base.errors import LocalError
 
 try:
@@ -71,7 +72,7 @@ def of_pictures(load: PaintLoad) -> Iterator[Family]:
     yield GaugeMetricFamily("shoal_serve_slots", "Pictures that are painted at once, at most.", AT_ONCE)
     yield GaugeMetricFamily("shoal_serve_slots_busy", "Pictures that are being painted.", load.busy)
     yield GaugeMetricFamily("shoal_serve_waiting", "Sequences, or pictures, that wait.", load.waiting)
-    yield by_end("shoal_serve_pictures", "Pictures by how they ended.", load.finished, load.broken)
+    yield metric_by_end("shoal_serve_pictures", "Pictures by how they ended.", load.finished, load.broken)
     yield CounterMetricFamily("shoal_serve_picture_steps", "Steps of the sampler, of each picture.", load.steps)
     yield CounterMetricFamily("shoal_serve_painting_seconds", "Seconds that these steps took.", load.seconds)
     yield CounterMetricFamily("shoal_serve_calls", "Calls, each of pictures painted together.", load.calls)
@@ -82,24 +83,26 @@ class ImageRoutes:
 
     def __init__(self, gallery: Gallery, painter: Painter) -> None:
         self._gallery, self._painter = gallery, painter
-        self._bodies = Bodies()
-        self._listing = Listing(gallery.name, gallery.created, self._about)
+        self._bodies = BodyReader()
+        self._models = ModelRoutes(gallery.name, gallery.created, self._about)
 
     def table(self) -> list[web.RouteDef]:
         """Which path is answered by which method."""
         return [
-            *self._listing.table(),
+            *self._models.table(),
             web.post("/v1/images/generations", self._paint),
             *(web.post(path, self._no_text) for path in TEXT_PATHS),
         ]
 
     async def _no_text(self, request: web.Request) -> web.Response:
-        raise Fault(400, f"'{self._gallery.name}' paints pictures: ask it at /v1/images/generations", CALLER, "model")
+        raise ApiError(
+            400, f"'{self._gallery.name}' paints pictures: ask it at /v1/images/generations", CALLER, "model"
+        )
 
     async def _paint(self, request: web.Request) -> web.Response:
-        asked = await self._bodies.read(request, ImagesAsked)
+        asked = await self._bodies.read(request, ImagesRequest)
         if asked.model:
-            self._listing.check(asked.model)
+            self._models.check(asked.model)
         if asked.n > self._painter.most:
             raise BadRequest(f"'n': at most {self._painter.most} pictures may wait here", "n")
         spec = self._gallery.panel.spec
@@ -138,19 +141,19 @@ def _encoded(pictures: Tensor, scale: int) -> list[dict[str, str]]:
 
 
 @asynccontextmanager
-async def serving(gallery: Gallery, where: Listening) -> AsyncIterator[int]:
+async def serving(gallery: Gallery, where: ListenOptions) -> AsyncIterator[int]:
     """Serve while the context is open; gives the port."""
     listener = listen(where)
     painter = Painter(gallery, where.waiting)
     metrics = Metrics(lambda: of_pictures(painter.load()))
-    async with answering(listener, where, ImageRoutes(gallery, painter).table(), metrics, painter.stop) as port:
+    async with running_app(listener, where, ImageRoutes(gallery, painter).table(), metrics, painter.stop) as port:
         yield port
 
 
-async def serve(gallery: Gallery, where: Listening) -> None:
+async def serve(gallery: Gallery, where: ListenOptions) -> None:
     """Until asked to end; SIGHUP has the folder looked at again."""
-    async with serving(gallery, where) as port, looking_again(gallery.name, gallery.look_again):
-        await until_told(f"{gallery.name}: {gallery.sentence}", where, port, changes=True)
+    async with serving(gallery, where) as port, rereading_on_signal(gallery.name, gallery.look_again):
+        await until_asked_to_end(f"{gallery.name}: {gallery.sentence}", where, port, changes=True)
 
 
 def write(gallery: Gallery, prompt: str, count: int, seed: int, out: Path) -> None:

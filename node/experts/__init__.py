@@ -1,1 +1,1 @@
-"""Families of experts: they are trained independently of each other, and mixed or merged when they are used."""
+"""Families of experts, which are trained independently of each other, and mixed or merged when they are used."""

@@ -1,10 +1,11 @@
 """A family's records in the DHT: what its members write about the parts, and their addresses.
 
 Rules:
-- Under the family's run key each author has one record for each part of which it has something to say. It lives
-  LIFETIME; a claim is written anew much sooner (claims.py), the word that we have a file when it has changed or is old.
-- As for any run, members can be found under that key, and the manifest under its own; a public family is announced.
-- Who has nobody to ask, or no connection while no server answers, is alone, and has read everything.
+- Under the family's run key each author has one record for each part that it has something to say about. It lives
+  LIFETIME. A claim is renewed much sooner (claims.py); a record that we have a file is written again when it has
+  changed or is old.
+- As for any run, members can be found under that key, and the manifest under its own key; a public family is listed.
+- A node that knows no DHT server, or has no connections while no server answers, is alone: then nothing is unread.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import replace
 from shoal.dht.directory import LIFETIME, MANIFEST, MEMBER, RENEW_EVERY, read_entry
 from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
 from shoal.dht.record import MAX_VALUE
-from shoal.node.experts.view import Listed
+from shoal.node.experts.view import PartRecord
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.errors import ShoalError
@@ -27,32 +28,32 @@ from shoal.protocol.base.wire import Message, encode
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, PartEntry, RunNotice
 from shoal.protocol.net.peers.network import Network
 
-SUBKEY = "part/"  # and the part's name
-AGREEING = 2  # replicas, and a reading ends
+SUBKEY = "part/"  # followed by the part's name
+AGREEING = 2  # equal replicas that end a reading
 ADDRESSES = 8
-WITHDRAWN = 60.0  # seconds that an empty record lives
-GOODBYE = 1.0  # seconds for withdrawing all
-AGAIN = 2.0  # seconds until a writing that nobody took is tried again
+WITHDRAWN = 60.0  # seconds that the empty record lives which withdraws another
+GOODBYE = 1.0  # seconds to withdraw all records
+AGAIN = 2.0  # seconds until a record that no server took is written again
 
 log = logging.getLogger("shoal.dht")
 
 
 class Board:
-    """One family's."""
+    """The records of one family."""
 
     def __init__(self, family: Manifest, discovery: Discovery, network: Network) -> None:
         self._family, self._run = family, family.run_id
         self._discovery, self._network = discovery, network
         self._written: dict[tuple[Digest, str], None] = {}
-        self._present_at = 0.0  # when it was last said that we are here
+        self._present_at = 0.0  # when our presence is to be announced next
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody is there who could be asked."""
+        """Whether there is no DHT server and no peer to ask."""
         return not self._discovery.contacts() and not self._network.links()
 
-    async def read(self) -> list[Listed] | None:
-        """All entries that were found; None if nobody has answered, which means nothing."""
+    async def read(self) -> list[PartRecord] | None:
+        """All entries that were found; None if no server has answered, which says nothing about the entries."""
         if not self._discovery.contacts():
             return [] if self.is_alone else None
         try:
@@ -64,13 +65,13 @@ class Board:
         for found in got.found:
             record, entry = found.record, read_entry(found)
             if record.subkey.startswith(SUBKEY) and not record.value:
-                entry = PartEntry((), 0, None, 0, None, None, None)  # it was withdrawn
+                entry = PartEntry((), 0, None, 0, None, None, None)  # withdrawn
             if record.subkey.startswith(SUBKEY) and isinstance(entry, PartEntry):
-                listed.append(Listed(record.author, record.sequence, record.subkey.removeprefix(SUBKEY), entry))
+                listed.append(PartRecord(record.author, record.sequence, record.subkey.removeprefix(SUBKEY), entry))
         return listed if got.answers or not self._network.links() else None
 
     async def write(self, part: str, entry: PartEntry | None) -> bool:
-        """Whether any server holds our entry about a part; None withdraws it."""
+        """Write our entry about a part, or withdraw it (None). Returns whether any server holds it."""
         slot = run_key(self._run), f"{SUBKEY}{part}"
         if entry is None:
             self._written.pop(slot, None)
@@ -78,7 +79,7 @@ class Board:
         return await self._put(*slot, encode(_fitting(entry)))
 
     async def be_present(self, members: int) -> None:
-        """Say that we are in the family, if that is due; `members` are those whom we see, with us."""
+        """Announce that we are in the family, if that is due; `members` is how many are known, with us."""
         now = asyncio.get_running_loop().time()
         if now < self._present_at or self.is_alone:
             return
@@ -94,14 +95,14 @@ class Board:
             self._present_at = now + RENEW_EVERY
 
     async def withdraw(self) -> None:
-        """Nothing of what we wrote holds any more; if that is quick."""
+        """Withdraw all our records, as far as that succeeds within GOODBYE."""
         written, self._written = list(self._written), {}
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE):
                 await asyncio.gather(*(self._put(*slot, b"", WITHDRAWN) for slot in written))
 
     def addresses(self) -> tuple[str, ...]:
-        """Where we are: first where others were seen to reach us, then where relays connect them with us."""
+        """Our addresses: first those at which others have reached us, then those of relays."""
         network = self._network
         known = [*self._discovery.verdict.addresses, *network.relayed_addresses, *network.own_addresses()]
         return shortlist(known, ADDRESSES)

@@ -1,8 +1,8 @@
-"""Cards: descriptions of experts' files, signed by the peer that trained them; checked before any use.
+"""Cards: descriptions of experts' files, signed by the peer that trained them, and checked before any use.
 
-A peer that shows a card that its author has not signed, or that cannot be the family's, is blamed, not the author. Loss
-and tokens on a card are hearsay. A file is known by its hash (BLAKE3 of the whole), and fetched by the tree of hashes
-over its pieces, as a run's text is (node/training/data/).
+If a card is not signed by its author, or cannot belong to the family, the peer that shows it is blamed, not the author.
+Loss and tokens on a card cannot be verified. A file is identified by its hash (BLAKE3 of the whole), and fetched by the
+tree of hashes over its pieces, like a run's text (node/training/data/).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from shoal.protocol.base.ids import Digest, PeerId, RunId
 from shoal.protocol.base.signing import Signer, check_signature, signed
 from shoal.protocol.messages.directory import ExpertCard
 
-MAX_TOKENS = 2**52  # behind a file; whoever goes on from it adds to them, and a manifest has room for 2**53
+MAX_TOKENS = 2**52  # behind a file; training from it adds more, and a manifest has room for 2**53
 PARTITION_MOST = 16 << 20  # bytes
-HEADER_MOST = 8 << 20  # bytes of a file that are not numbers: names and shapes
+HEADER_MOST = 8 << 20  # bytes of a file beside its numbers: names and shapes
 
 
 def make_card(
     family: RunId, part: str, made: Dataset, round: int, steps: int, tokens: int, loss: float | None, signer: Signer
 ) -> ExpertCard:
-    """Our card of a file of ours."""
+    """A signed card of a file that we have made."""
     file = (made.index.size, made.digest, made.root)
     return signed(ExpertCard(family, part, round, steps, tokens, loss, *file, signer.peer, b""), signer)
 
 
 def check_card(card: ExpertCard, family: Manifest, author: PeerId, signer: Signer, shown_by: PeerId) -> None:
-    """RemoteError, naming `shown_by`, unless the card may be one of the family, whose manifest is by `author`."""
+    """RemoteError, which names `shown_by`, unless the card may belong to the family, whose manifest `author` signed."""
     if fault := _fault(card, family, author):
         raise RemoteError(f"shows a card of an expert {fault}", shown_by)
     check_signature(card, card.author, signer, shown_by)
@@ -83,14 +83,14 @@ def _fault_of_partition(card: ExpertCard, family: Manifest, author: PeerId) -> s
 
 
 def wanted(card: ExpertCard) -> DatasetRef:
-    """The card's file, for those who have it."""
+    """The card's file, as it is asked for from peers."""
     return DatasetRef(card.file, card.root, card.size)
 
 
 def hash_file(path: Path) -> Digest:
-    """The name of a file: BLAKE3 of its bytes, as the program b3sum prints it."""
+    """The BLAKE3 hash of a file's bytes, as the program b3sum prints it."""
     return Digest(blake3(max_threads=blake3.AUTO).update_mmap(path).digest())
 
 
-Write = Callable[[Path], object]
-"""Makes a file at that path, on disk when it returns."""
+WriteFile = Callable[[Path], object]
+"""Writes a file at a path; it is on disk when this returns."""

@@ -1,14 +1,14 @@
-"""All published experts of a family in one folder, and ensemble.json: what mixes or merges them needs no more.
+"""Fetches all published experts of a family into one folder, with an ensemble.json by which they are mixed or merged.
 
     <part>.safetensors     the expert's parameters
-    partition.safetensors  how the data were cut, where groups were learned (partition/)
-    tokenizer.json         of the family's data, if their tokens are not bytes
+    partition.safetensors  how the data were cut, if groups were learned (partition/)
+    tokenizer.json         the tokenizer of the family's data, if their tokens are not bytes
     ensemble.json          the family, the model and method settings of each expert, its file and the file's hash, its
                            steps, its card with the author's signature, the prior of each; how the data were cut, and
                            what a token is
 
-Each file is fetched if it is not here, and hashed again in its final place. The prior is uniform; texts of a domain
-give a better one (posterior.py).
+A file that is not here is fetched, and each is hashed again in its final place. The prior is uniform; a better one is
+estimated on texts of the domain (posterior.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FORMAT = 1
 
 
 async def fetch_all(family: Family, folder: Path) -> FetchedExperts:
-    """All published experts, in a folder with an ensemble.json."""
+    """Fetch all published experts into a folder; LocalError if there are none."""
     cards, missing = [], []
     for part in family.experts.parts:
         found = await _newest(family, part.name)
@@ -69,28 +69,28 @@ async def fetch_all(family: Family, folder: Path) -> FetchedExperts:
 
 
 def _tokens(family: Family) -> tuple[dict[str, Any], bytes | None]:
-    """What a token of the experts is, and the tokenizer.json if there is one here, or on the hub.
+    """The description of the experts' vocabulary, and the tokenizer.json if it is here or on the hub. In a thread.
 
-    In a thread. Experts without it are of use to whoever has it, so that it is not to be had is said, and no error.
+    Without a tokenizer the description names the problem, and it is no error: the user may have the tokenizer.
     """
     data = family.manifest.data
     if not data.tokenizer:
         return {"kind": "bytes"}, None
     from shoal.node.training.checkpoint.tokenizer import find_tokenizer  # which needs torch
 
-    told = {"kind": "tokenizer", "name": data.tokenizer, "end_of_text": data.end_of_text}
+    described = {"kind": "tokenizer", "name": data.tokenizer, "end_of_text": data.end_of_text}
     try:
         content = find_tokenizer(data, [family.home])
     except LocalError as error:
-        return told | {"problem": str(error)}, None
-    return told | {"file": TOKENIZER, "blake3": content_hash(content).hex()}, content
+        return described | {"problem": str(error)}, None
+    return described | {"file": TOKENIZER, "blake3": content_hash(content).hex()}, content
 
 
 async def _newest(family: Family, part: str) -> ExpertCard | None:
-    """The part's furthest file that is to be had; it is here then, and its card is checked again."""
+    """The card of the part's furthest file that can be fetched, and is here now; its card is checked again."""
     for card in family.view.cards(part):
         check_card(card, family.manifest, family.author, family.signer, card.author)
-        if await family.pursuit.obtain(card):
+        if await family.training.obtain(card):
             return card
     return None
 

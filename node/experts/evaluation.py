@@ -1,13 +1,13 @@
-"""The loss of an ensemble on a text, from its experts' predictions of the text's own tokens; nothing is generated.
+"""The loss of an ensemble on a text, from its experts' predictions of the text's tokens; nothing is generated.
 
-A text is cut into windows side by side, as in evaluate.py, and each expert predicts every token but a window's first.
-With l_j(t) the expert's log-probability of the token that stands at t, a window's posterior at t follows from the prior
-and the sum of l_j before t, so that no expert is believed for what it says of the very token that is scored:
+A text is cut into adjacent windows, as in evaluate.py, and each expert predicts every token except a window's first.
+With l_j(t) the expert's log-probability of the token at t, the posterior at t follows from the prior and the sum of l_j
+before t, so that no expert gets weight for its prediction of the very token that is scored:
 
     loss = - mean log sum_j exp(log p(j | x_<t) + l_j(t))
 
-One matrix of log-probabilities (tokens, experts) is all that posteriors, top-k and priors need: it is computed once for
-each expert and text, by `scores`, and everything else is arithmetic on it.
+`scores` computes one matrix of log-probabilities (tokens, experts) for a text; posteriors, top-k and priors are
+arithmetic on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Model = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """log p_j of each token, (tokens, E) in float64, window after window; and how long each window is."""
+    """log p_j of each token, (tokens, E) in float64, window after window; and the length of each window."""
 
     of_tokens: Tensor
     lengths: tuple[int, ...]
@@ -38,7 +38,7 @@ class Scores:
 
 
 def scores(models: Sequence[Model], text: Tensor, context: int) -> Scores:
-    """What each model says of `text`, (n,) tokens, given at most `context` tokens before each."""
+    """Each model's log-probabilities of the tokens of `text`, (n,), with at most `context` tokens before each."""
     rows: list[Tensor] = []
     lengths: list[int] = []
     with torch.inference_mode():
@@ -55,7 +55,7 @@ def losses(each: Scores) -> list[float]:
 
 
 def ensemble_loss(each: Scores, log_prior: Tensor, k: int | None = None) -> float:
-    """The mixture's loss, in nats per token, by the posterior or by its `k` most probable experts."""
+    """The mixture's loss in nats per token, with the posterior of all experts, or of the `k` most probable ones."""
     total = 0.0
     for window in each.per_window():
         log_shares = posterior(log_prior, _before(window))
@@ -66,18 +66,18 @@ def ensemble_loss(each: Scores, log_prior: Tensor, k: int | None = None) -> floa
 
 
 def prior_of(each: Scores, decay: float = DECAY) -> Tensor:
-    """The cached prior, log p(j), (E,), by the windows of a text that is not scored afterwards."""
+    """The cached prior, log p(j), (E,), by the windows of a text, which must not be scored with it afterwards."""
     found = each.per_window()
     start = torch.zeros(each.of_tokens.shape[1], dtype=torch.float64)
     return cached_prior((posterior(start, window.sum(0)) for window in found), len(start), decay)
 
 
 def _before(window: Tensor) -> Tensor:
-    """log p_j of all tokens of a window before each, (length, E)."""
+    """For each token of a window, log p_j of all tokens before it: (length, E)."""
     return torch.cumsum(window, dim=0) - window
 
 
 def _of_targets(model: Model, tokens: Tensor) -> Tensor:
-    """log p of each token but the first of (B, T + 1): (B, T) in float64."""
+    """log p of each token of (B, T + 1) except the first: (B, T) in float64."""
     logits = model(tokens[:, :-1]).double()
     return torch.log_softmax(logits, dim=-1).gather(-1, tokens[:, 1:, None])[..., 0]

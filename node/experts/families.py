@@ -1,4 +1,4 @@
-"""The families that this node is in: entered, found, left; and what they all need of the node."""
+"""The families that this node is in, and what they share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from shoal.node.api.answers import Answer, ExpertRow, ExpertSources, FetchedExpe
 from shoal.node.api.errors import UnknownRun, find_run
 from shoal.node.base.home import Home
 from shoal.node.experts import showing
-from shoal.node.experts.card import Write
+from shoal.node.experts.card import WriteFile
 from shoal.node.experts.ensemble import fetch_all
 from shoal.node.experts.family import Family
 from shoal.node.experts.library import Library
-from shoal.node.experts.memory import known_files
-from shoal.node.experts.needs import Ground, NodeRuns
+from shoal.node.experts.needs import NodeRuns, NodeServices
 from shoal.node.experts.proxy import ExpertProxy
+from shoal.node.experts.records import known_files
 from shoal.node.experts.showing import sources_of
 from shoal.node.manifest.data import DataSpec
 from shoal.node.manifest.manifest import Introduction
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Families:
-    """All of one node, by their ids in hex."""
+    """All families of one node; `open` has them by their ids in hex."""
 
     def __init__(self, runs: NodeRuns, home: Home, identity: Identity, network: Network, discovery: Discovery) -> None:
         self.open: dict[str, Family] = {}
@@ -42,14 +42,14 @@ class Families:
         self._library = Library(home.experts, runs.data)
 
     def enter(self, found: Introduction, trains: bool, seed: Checkpoint | None) -> None:
-        """Be in a family, which is on disk already."""
+        """Enter a family, whose manifest is on disk already."""
         of_node = (self._runs, self._library, self._discovery, self._network, self._home, self._identity)
-        ground = Ground(*of_node, self.proxy.answers)
-        family = self.open[found.manifest.run_id.hex()] = Family(found, trains, ground)
+        services = NodeServices(*of_node, self.proxy.answers)
+        family = self.open[found.manifest.run_id.hex()] = Family(found, trains, services)
         family.start(seed)
 
     async def close(self) -> None:
-        """The node ends, or pauses."""
+        """Close all families, as the node ends or pauses."""
         families, self.open = list(self.open.values()), {}
         for family in families:
             await family.close()
@@ -60,8 +60,8 @@ class Families:
         await family.close(for_good=True)
         return {"run": family.id.hex(), "name": family.manifest.name}
 
-    async def keep(self, write: Write) -> Dataset:
-        """A file that a family which is not founded yet needs."""
+    async def keep(self, write: WriteFile) -> Dataset:
+        """Make a file for a family that is about to be founded."""
         await self._library.tidy(partial(known_files, self._home.runs))
         return await self._library.make(write)
 
@@ -70,23 +70,23 @@ class Families:
         return self._library.place(file)
 
     def with_partition(self, spec: DataSpec, paths: tuple[str, ...]) -> tuple[str, ...]:
-        """What a worker reads, and last of it the partition's file, if the manifest names one."""
+        """The files that a worker reads, followed by the partition's file if the manifest names one."""
         file = spec.cluster.groups.file if spec.cluster is not None else ""
         return (*paths, str(self.path(Digest(bytes.fromhex(file))))) if file else paths
 
     def named(self, wanted: str) -> Family | None:
-        """The same as `find`, None if no family is meant."""
+        """As `find`, but None if there is no such family."""
         try:
             return self.find(wanted)
         except UnknownRun:
             return None
 
     def find(self, wanted: str) -> Family:
-        """The family that a person means; UnknownRun if we are not in it."""
+        """The family with this name or id; UnknownRun if we are not in it."""
         return self.open[find_run(wanted, {key: each.manifest.name for key, each in self.open.items()}, "family")]
 
     def wants(self, digest: str) -> bool:
-        """Whether a family is about the data of that digest."""
+        """Whether a family uses the data of that digest."""
         return any(each.manifest.data.digest == digest for each in self.open.values())
 
     def experts(self, family: str) -> list[ExpertRow]:
@@ -94,7 +94,7 @@ class Families:
         return showing.parts_of(self.find(family))
 
     async def sources(self, family: str) -> ExpertSources:
-        """Where the experts of a family can be had."""
+        """Where the experts of a family are available."""
         return await sources_of(self.find(family), self.proxy.path)
 
     async def fetch(self, family: str, folder: str) -> FetchedExperts:
@@ -105,8 +105,8 @@ class Families:
 
     def _offered(self) -> None:
         for family in self.open.values():
-            family.stir()
+            family.wake()
 
     def rows(self) -> list[Answer]:
-        """For `status`."""
+        """The families' rows in `status`."""
         return [showing.row(each) for each in self.open.values()]

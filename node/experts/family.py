@@ -1,8 +1,8 @@
-"""A family of experts on this node: it claims a part, has it trained, publishes it, and keeps others' files.
+"""A family of experts on this node: claims a part, has it trained, publishes its files, and keeps files of others.
 
-Three tasks run side by side: claiming a part by what is read in the DHT (claims.py), training it (pursuit.py), and
-keeping files, also those of others (keeping.py). Experts exchange nothing while they are trained. What must survive a
-crash is on disk (memory.py).
+Three tasks run concurrently: claiming a part by what is read in the DHT (claims.py), training it (part_training.py),
+and keeping files (keeping.py). Experts exchange nothing while they are trained. What must survive a crash is on disk
+(records.py).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from shoal.node.experts.board import AGAIN as READ_AGAIN
 from shoal.node.experts.board import Board
 from shoal.node.experts.card import make_card
 from shoal.node.experts.claims import LOOK, RENEW, SETTLE, Claim, Claims, Yield
-from shoal.node.experts.keeping import Keeping
+from shoal.node.experts.keeping import KeptFiles
 from shoal.node.experts.library import Library
-from shoal.node.experts.memory import Memory, known_files
+from shoal.node.experts.part_training import NewFile, PartTraining
 from shoal.node.experts.parts import SEED, common, experts_of, last_round, named, words
-from shoal.node.experts.pursuit import Made, Pursuit
+from shoal.node.experts.records import FamilyRecords, known_files
 from shoal.node.experts.view import View
 from shoal.node.manifest.manifest import Introduction
 from shoal.protocol.base.errors import LocalError, ShoalError
@@ -38,126 +38,126 @@ from shoal.protocol.messages.directory import ExpertCard, PartEntry
 from shoal.protocol.net.system.tasks import Tasks
 
 if TYPE_CHECKING:
-    from shoal.node.experts.needs import Ground
+    from shoal.node.experts.needs import NodeServices
     from shoal.node.training.checkpoint.read import Checkpoint
 
 # -- what is written of each part --------------------------------------------------------------------------
 
 
-AGAIN = 2.0  # seconds until a writing that nobody took is tried again
-HOLDERS = 4  # of one file that say so, beside its author and who trains the part
+AGAIN = 2.0  # seconds until an entry that no server took is written again
+HOLDERS = 4  # members that announce one file, beside its author and the peer that trains the part
 
 
 @dataclass(slots=True)
-class Told:
-    """What we have written about a part."""
+class WrittenEntry:
+    """Our last entry about a part, and when to renew it."""
 
     entry: PartEntry | None = None
     next_at: float = 0.0
 
     def is_due(self, now: float, entry: PartEntry | None) -> bool:
-        """Whether that is missing, old or wrong. That training goes on is no reason: the next renewal says it."""
+        """Whether `entry` must be written. Progress of training alone is no reason: a renewal will include it."""
         if entry is None:
             return self.entry is not None
-        return now >= self.next_at or self.entry is None or _substance(entry) != _substance(self.entry)
+        return now >= self.next_at or self.entry is None or _lasting_fields(entry) != _lasting_fields(self.entry)
 
     def wrote(self, now: float, entry: PartEntry | None, held: bool) -> None:
-        """`held`: at least one server has it."""
+        """Note a written entry; `held`: whether a server has taken it."""
         self.entry = entry
         pause = RENEW_EVERY if entry is not None and not entry.term else RENEW
         self.next_at = now + (pause if held else AGAIN)
 
 
-def _substance(entry: PartEntry) -> tuple[object, ...]:
+def _lasting_fields(entry: PartEntry) -> tuple[object, ...]:
     return entry.addresses, entry.term, entry.run, entry.card, entry.answers
 
 
-TURN = 1.0  # seconds between two looks at what is due
-ALONE = 5.0  # seconds without anybody to ask, and we are alone
-AVOIDED = 600.0  # seconds for which a part is not taken that we could not train
-LAST_NOTE = 2.0  # seconds for which the end waits for what must be on record
-TRIES = 3  # at training a part, and we give it up
+TURN = 1.0  # seconds between two turns of each task
+ALONE = 5.0  # seconds after the start until a node without contacts takes itself to be alone
+AVOIDED = 600.0  # seconds for which a part that we could not train is not taken
+LAST_NOTE = 2.0  # seconds that `close` waits for records to be written
+TRIES = 3  # failures at training a part until it is given up
 
 log = logging.getLogger("shoal.experts")
 
 
 class Family:
-    """One family. `ground` is what it needs of the node."""
+    """One family. `services` is what it needs of the node."""
 
-    def __init__(self, found: Introduction, trains: bool, ground: Ground) -> None:
+    def __init__(self, found: Introduction, trains: bool, services: NodeServices) -> None:
         self.manifest, self.author, self.signature = found.manifest, found.author, found.signature
         self.id, self.trains = found.manifest.run_id, trains
-        self.me: PeerId = ground.identity.peer
-        self.signer = ground.identity.signer(self.id)
+        self.me: PeerId = services.identity.peer
+        self.signer = services.identity.signer(self.id)
         self.experts = experts_of(self.manifest)
         names = [part.name for part in self.experts.parts]
         self.view = View(self.manifest, self.author, names, self.signer)
         lasts = {part.name: last_round(self.manifest, part) for part in self.experts.parts}
         self.claims = Claims(self.id, self.me, lasts)
-        self.library: Library = ground.library
-        self._memory = Memory(ground.home.run_folder(self.id.hex()))
+        self.library: Library = services.library
+        self._records = FamilyRecords(services.home.run_folder(self.id.hex()))
         self._common = common(self.manifest)
-        self.keeping = Keeping(self.id, self.me, lasts, self._common, self.view, ground.library, self._memory)
-        of_node = (ground.runs, ground.library, self.view, ground.home, self.me)
-        self.pursuit = Pursuit(self.manifest, *of_node, self.keeping.held, self._remember)
-        self._ground, self.home = ground, ground.home.root
-        self._board = Board(self.manifest, ground.discovery, ground.network)
-        self.obstacles: dict[str, str] = {}  # why something is not done yet
-        self._told: dict[str, Told] = {}
-        self._avoided: dict[str, float] = {}  # until when
+        self.files = KeptFiles(self.id, self.me, lasts, self._common, self.view, services.library, self._records)
+        of_node = (services.runs, services.library, self.view, services.home, self.me)
+        self.training = PartTraining(self.manifest, *of_node, self.files.held, self._remember)
+        self._services, self.home = services, services.home.root
+        self._board = Board(self.manifest, services.discovery, services.network)
+        self.obstacles: dict[str, str] = {}  # by task, why it does not succeed yet
+        self._written: dict[str, WrittenEntry] = {}
+        self._avoided: dict[str, float] = {}  # by part, until when it is not taken
         self._failures = 0
         self._read_at = self.looked_at = 0.0
-        self._is_fresh = False  # our claim: it is not written yet
-        self._stirred, self._noting = asyncio.Event(), asyncio.Lock()
+        self._is_fresh = False  # whether our claim is new, and not written yet
+        self._woken, self._noting = asyncio.Event(), asyncio.Lock()
         self.failure = ""
         self._tasks = Tasks(self._failed)
 
     # -- life -------------------------------------------------------------------------------------------------
 
     def start(self, seed: Checkpoint | None) -> None:
-        """Take part; `seed` is what the experts begin with, if we found the family from it."""
+        """Begin; `seed` is the checkpoint that the experts begin with, if we found the family from one."""
         self._born = asyncio.get_running_loop().time()
         self._tasks.spawn(self._live(seed))
 
     async def close(self, for_good: bool = False) -> None:
-        """Our claims are withdrawn, and nothing is done any more; `for_good`: and the part's run is left."""
+        """Withdraw our claims, and stop; `for_good`: also leave the part's run, and remove the files."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_NOTE), self._noting:  # what must be on record is
                 pass
         await self._tasks.close()
         await self._board.withdraw()
         if for_good:
-            await self.pursuit.leave()
-            await self.keeping.forget()
+            await self.training.leave()
+            await self.files.forget()
 
     async def _live(self, seed: Checkpoint | None) -> None:
         while not await self._try(partial(self._begin, seed), "begin", is_temporary):
             await self._pause()
         async with asyncio.TaskGroup() as group:
             for duty in (self._claim, self._train, self._keep):
-                group.create_task(self._again_and_again(duty))
+                group.create_task(self._repeat(duty))
 
     async def _begin(self, seed: Checkpoint | None) -> None:
         await self._recall()
-        if seed is not None and SEED not in self.keeping.held:
+        if seed is not None and SEED not in self.files.held:
             await self._publish_seed(seed)
         if self.author == self.me:
             self._publish_made()
 
-    async def _again_and_again(self, duty: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, duty: Callable[[], Awaitable[None]]) -> None:
         while True:
-            if not self._ground.runs.paused:
+            if not self._services.runs.paused:
                 await self._try(duty, duty.__name__, lambda error: isinstance(error, ShoalError) or is_temporary(error))
             await self._pause()
 
     async def _try(
-        self, duty: Callable[[], Awaitable[None]], name: str, may_go_better: Callable[[Exception], bool]
+        self, duty: Callable[[], Awaitable[None]], name: str, is_transient: Callable[[Exception], bool]
     ) -> bool:
-        """Whether it is done; what `may_go_better` another time is an obstacle until then, all else is raised."""
+        """Whether the duty succeeded. An error that `is_transient` is noted as an obstacle, any other is raised."""
         try:
             await duty()
         except Exception as error:
-            if not may_go_better(error):
+            if not is_transient(error):
                 raise
             words = in_words(error)
             if self.obstacles.get(name) != words:
@@ -170,29 +170,29 @@ class Family:
     async def _pause(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(TURN):
-                await self._stirred.wait()
-        self._stirred.clear()
+                await self._woken.wait()
+        self._woken.clear()
 
     async def _recall(self) -> None:
-        """What an earlier life has left: our part, and our files."""
-        await self.library.tidy(partial(known_files, self._ground.home.runs))
-        training, cards = await RECORDS.run(self._memory.load)
-        await self.keeping.recall(cards)
-        if training is not None and training.part in self.claims.lasts:
-            card = self.keeping.held.get(training.part)
-            self.claims.mine = Claim(self.me, training.part, training.term, card.round if card else 0)
-            self.pursuit.part, self.pursuit.run = training.part, training.run
+        """Load what was recorded before a restart: our part, and our files."""
+        await self.library.tidy(partial(known_files, self._services.home.runs))
+        recorded, cards = await RECORDS.run(self._records.load)
+        await self.files.recall(cards)
+        if recorded is not None and recorded.part in self.claims.lasts:
+            card = self.files.held.get(recorded.part)
+            self.claims.mine = Claim(self.me, recorded.part, recorded.term, card.round if card else 0)
+            self.training.part, self.training.run = recorded.part, recorded.run
 
     async def _publish_seed(self, seed: Checkpoint) -> None:
-        from shoal.node.experts.seeds import write_seed
+        from shoal.node.experts.founding import write_seed
 
         made = await self.library.make(partial(write_seed, seed=seed))
         self._hold(make_card(self.id, SEED, made, 0, 0, seed.about.samples, None, self.signer))
 
     def _publish_made(self) -> None:
-        """The files that we have made when we founded the family."""
+        """Publish the files that were made when we founded the family."""
         for name, file, tokens in named(self.manifest):
-            if name not in self.keeping.held:
+            if name not in self.files.held:
                 if (made := self.library.held(file)) is None:
                     raise LocalError(f"{self.manifest.name}: {words(name, 0)} has been lost: found the family again")
                 self._hold(make_card(self.id, name, made, 0, 0, tokens, None, self.signer))
@@ -203,11 +203,11 @@ class Family:
         now = self._now()
         if now >= self._read_at and (not self._board.is_alone or now >= self._born + ALONE):
             await self._look()
-        await self._tell()
+        await self._write_due()
         await self._board.be_present(len(self.view.live(now)) + 1)
 
     async def _look(self) -> None:
-        """Read what all say, and decide."""
+        """Read all entries, and decide on our part."""
         listed = await self._board.read()
         now = self.looked_at = self._now()
         self._read_at = now + (LOOK * random.uniform(0.9, 1.1) if listed is not None else READ_AGAIN)
@@ -216,8 +216,8 @@ class Family:
         for error in self.view.take_in(now, (each for each in listed if each.peer != self.me)):
             warn(log, "peer-blamed", f"{error}; what it says of {self.manifest.name} counts for nothing")
         for peer, addresses in self.view.addresses().items():
-            if found := self._ground.discovery.worth_dialling(addresses):
-                self._ground.network.remember(peer, found)
+            if found := self._services.discovery.worth_dialling(addresses):
+                self._services.network.remember(peer, found)
         if self.trains:
             self._decide(now)
         if self.claims.mine is None and self.trains and (free := self.view.next_free(now)) is not None:
@@ -226,7 +226,7 @@ class Family:
     def _decide(self, now: float) -> None:
         self._rank()
         before, avoided = self.claims.mine, [part for part, until in self._avoided.items() if until > now]
-        for decision in self.claims.decide(self.view.sight(now), avoided):
+        for decision in self.claims.decide(self.view.reading(now), avoided):
             if isinstance(decision, Yield) and before is not None:
                 log.info("the part %s of %s is %s's", before.part, self.manifest.name, decision.to)
         if before != self.claims.mine:
@@ -234,64 +234,64 @@ class Family:
             self._remember()
 
     def _rank(self) -> None:
-        """Others see by our entry how far the file is that we have, whoever has made it."""
-        if (mine := self.claims.mine) is not None and (card := self.keeping.held.get(mine.part)) is not None:
+        """Rank our claim by the file that we have, as others see it in our entry, whoever made the file."""
+        if (mine := self.claims.mine) is not None and (card := self.files.held.get(mine.part)) is not None:
             self.claims.published(card.part, card.round)
 
-    async def _tell(self) -> None:
-        """Write what is due of our entries; a fresh claim is read back a moment later."""
+    async def _write_due(self) -> None:
+        """Write the entries that are due; a new claim is read back soon after."""
         now, addresses, puts = self._now(), self._board.addresses(), []
         for part in (*self.claims.lasts, *self._common):
             entry = self._entry(part, addresses)
-            told = self._told.setdefault(part, Told())
-            if told.is_due(now, entry):
-                puts.append(self._write(part, told, entry))
+            written = self._written.setdefault(part, WrittenEntry())
+            if written.is_due(now, entry):
+                puts.append(self._write(part, written, entry))
         await asyncio.gather(*puts)
         if puts and self._is_fresh:
             self._is_fresh, self._read_at = False, self._now() + SETTLE
 
     def _entry(self, part: str, addresses: tuple[str, ...]) -> PartEntry | None:
-        """What we have to say of a part: that we train it, have its file, or answer for it; None: nothing."""
-        card, mine, answers = self.keeping.held.get(part), self.claims.mine, self.answered(part)
+        """Our entry about a part: that we train it, have its file, or answer for it; None if none of these."""
+        card, mine, answers = self.files.held.get(part), self.claims.mine, self.answered_file(part)
         if mine is not None and mine.part == part:
-            run = self.pursuit.open_run if self.pursuit.part == part else None
+            run = self.training.open_run if self.training.part == part else None
             if run is None:
                 return PartEntry(addresses, mine.term, None, 0, None, card, answers)
             return PartEntry(addresses, mine.term, run.id, run.committed.current.round, run.loss, card, answers)
         if card is None and answers is None:
             return None
-        if answers is not None or card is None or self.is_told(card) or len(self.view.tellers(card)) < HOLDERS:
+        if answers is not None or card is None or self.is_announced(card) or len(self.view.announcers(card)) < HOLDERS:
             return PartEntry(addresses, 0, None, 0, None, card, answers)
         return None
 
-    async def _write(self, part: str, told: Told, entry: PartEntry | None) -> None:
-        told.wrote(self._now(), entry, await self._board.write(part, entry))
+    async def _write(self, part: str, written: WrittenEntry, entry: PartEntry | None) -> None:
+        written.wrote(self._now(), entry, await self._board.write(part, entry))
 
-    def stir(self, looks: bool = False) -> None:
-        """Something may be due; `looks`: also to read what all say."""
-        self._read_at = 0.0 if looks else self._read_at
-        self._stirred.set()
+    def wake(self, reads: bool = False) -> None:
+        """Something may be due; `reads`: all entries are to be read, too."""
+        self._read_at = 0.0 if reads else self._read_at
+        self._woken.set()
 
-    def answered(self, part: str) -> Digest | None:
-        """The newest file of a part for which a process here answers."""
-        return next((card.file for card in self.view.cards(part) if self._ground.answers(card.file)), None)
+    def answered_file(self, part: str) -> Digest | None:
+        """The newest file of a part that a process here answers for."""
+        return next((card.file for card in self.view.cards(part) if self._services.answers(card.file)), None)
 
-    def is_told(self, card: ExpertCard) -> bool:
-        """Whether it is for us to say that we have a file: it is ours, or we have said so."""
-        told = self._told.get(card.part)
-        is_told = told is not None and told.entry is not None and told.entry.card == card
-        return is_told or card.author == self.me
+    def is_announced(self, card: ExpertCard) -> bool:
+        """Whether we announce that we have the card's file: it is ours, or our last entry says so."""
+        written = self._written.get(card.part)
+        is_written = written is not None and written.entry is not None and written.entry.card == card
+        return is_written or card.author == self.me
 
     # -- training ---------------------------------------------------------------------------------------------
 
     async def _train(self) -> None:
-        if self.pursuit.part and (self.claims.mine is None or self.claims.mine.part != self.pursuit.part):
-            await self.pursuit.leave()
+        if self.training.part and (self.claims.mine is None or self.claims.mine.part != self.training.part):
+            await self.training.leave()
         mine = self.claims.mine
         if mine is None or not self.claims.is_confirmed or (part := self.experts.part(mine.part)) is None:
             return
         try:
-            made = await self.pursuit.go_on(part)
+            made = await self.training.go_on(part)
         except LocalError as error:
             self._failures += not is_temporary(error)
             if self._failures >= TRIES:
@@ -307,7 +307,7 @@ class Family:
             self._remember()
         warn(log, "part-given-up", f"{self.manifest.name}: this node cannot train the part {part}: {error}")
 
-    async def _publish(self, made: Made) -> None:
+    async def _publish(self, made: NewFile) -> None:
         record, part = made.record, made.part
         steps = record.round * self.manifest.method.inner_steps
         card = make_card(self.id, part.name, made.file, record.round, steps, record.samples, record.loss, self.signer)
@@ -320,43 +320,43 @@ class Family:
 
     async def _keep(self) -> None:
         mine = self.claims.mine.part if self.claims.mine is not None else ""
-        await self.keeping.look(self._now(), mine, self.pursuit.obtain, self._hold)
+        await self.files.look(self._now(), mine, self.training.obtain, self._hold)
 
     def _hold(self, card: ExpertCard) -> None:
-        self.keeping.hold(card, self._tasks)
-        self._stirred.set()
+        self.files.hold(card, self._tasks)
+        self._woken.set()
 
     # -- read side --------------------------------------------------------------------------------------------
 
     @property
     def pace(self) -> tuple[int, float]:
-        """For who asks what the family is: there are no rounds of it."""
+        """As of a run, for peers that ask: a family has no rounds."""
         return 0, 0.0
 
     def others(self) -> dict[PeerId, tuple[str, ...]]:
-        """The other members that have written lately, and where they are."""
+        """The other members that have written lately, and their addresses."""
         live, known = self.view.live(self._now()), self.view.addresses()
         return {peer: known[peer] for peer in live if peer in known}
 
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _failed(self, error: Exception) -> None:
-        """Our own mistake, or a damaged record: nothing more is done, and `status` says so."""
+        """A bug, or a damaged record: the family stops on this node, and `status` says so."""
         known = next((each for each in _all(error) if isinstance(each, ShoalError)), None)
         self.failure = str(known) if known is not None else f"{type(error).__name__}: {error}"
         log.error("the family %s has failed on this node: %s", self.manifest.name, self.failure, exc_info=error)
 
     def _remember(self) -> asyncio.Task[None]:
-        """Have our part, and its run, on record; whoever must not go on before waits for the task."""
-        self._stirred.set()
+        """Record our part and its run; a caller that must not go on before waits for the task."""
+        self._woken.set()
         return self._tasks.spawn(self._note())
 
     async def _note(self) -> None:
         async with self._noting:
             mine = self.claims.mine
-            is_run = mine is not None and self.pursuit.part == mine.part
-            run = self.pursuit.run if is_run else ""
-            await write_with_retries(partial(self._memory.trains, mine, run), self._complain)
+            is_run = mine is not None and self.training.part == mine.part
+            run = self.training.run if is_run else ""
+            await write_with_retries(partial(self._records.put_training, mine, run), self._complain)
         self.obstacles.pop("note", None)
 
     def _complain(self, error: Exception) -> None:
@@ -369,7 +369,7 @@ class Family:
 
 
 def _all(error: BaseException) -> list[BaseException]:
-    """An error, or those in a group of them."""
+    """An error, or all errors in a group."""
     if isinstance(error, BaseExceptionGroup):
         return [each for inner in error.exceptions for each in _all(inner)]
     return [error]

@@ -1,7 +1,7 @@
-"""Experts' files: the parameters of a model, in safetensors; and with what an expert's run begins.
+"""Experts' files, which hold the parameters of a model in safetensors; and the state with which an expert's run begins.
 
-A file is of the part's model only if its tensors have the model's names and shapes, in fp32, and all numbers are
-finite: whatever a card says, nothing else is trained on or mixed.
+A file is used only if its tensors have the model's names and shapes, are fp32, and all numbers are finite, whatever
+its card says.
 """
 
 from __future__ import annotations
@@ -32,29 +32,30 @@ from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.rounds.agreement.roster import Base
 
 ORIGIN = "origin"  # the folder within a run's
-NOBODY = PeerId("-")  # whose moments those of a state are that nobody has trained
+NOBODY = PeerId("-")  # the peer in the checkpoint of a state that no peer has trained
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """With what an expert goes on: a file of its round, or what the manifest's seed gives."""
+class StartingPoint:
+    """What an expert's run begins with: a file and its round, or the parameters that the manifest's seed gives."""
 
-    file: Path | None
+    file: Path | None  # None: by the seed
     round: int
     history: Digest
     samples: int
 
 
 def write_parameters(path: Path, snapshot: Snapshot) -> None:
-    """The parameters of a version of a run's state, which is leased.
+    """Write the parameters of a leased version of a run's state.
 
-    Moments would treble what is sent every few rounds, for the rare case that another peer takes the part over.
+    Optimizer moments are left out: they would treble what is sent every few rounds, and are of use only in the rare
+    case that another peer takes over the part.
     """
     write_tensors(path, snapshot.shape.layout.views(snapshot.vectors[PARAMETERS]))
 
 
 def read_parameters(path: Path, model: AnyModel) -> Tensor:
-    """The flat vector in a file; LocalError unless its tensors are the model's, in fp32, and finite."""
+    """The flat vector (d,) in a file; LocalError unless its tensors are the model's, fp32 and finite."""
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -71,8 +72,8 @@ def read_parameters(path: Path, model: AnyModel) -> Tensor:
     return vector
 
 
-def begin(manifest: Manifest, start: Beginning, home: Home, me: PeerId) -> tuple[Manifest, Checkpoint]:
-    """The whole manifest of a part's run, and the checkpoint of its origin, on disk; `manifest` lacks the origin."""
+def begin(manifest: Manifest, start: StartingPoint, home: Home, me: PeerId) -> tuple[Manifest, Checkpoint]:
+    """Write the checkpoint that a part's run begins with. Returns the manifest with its origin, and the checkpoint."""
     theta = read_parameters(start.file, manifest.model) if start.file is not None else initial(manifest)
     if theta is None:
         raise LocalError(f"the seed of {manifest.name} does not give the weights of a model of {manifest.model.name}")
@@ -84,9 +85,9 @@ def begin(manifest: Manifest, start: Beginning, home: Home, me: PeerId) -> tuple
 
 
 def first_state(
-    manifest: Manifest, theta: Tensor, start: Beginning, members: tuple[PeerId, ...]
+    manifest: Manifest, theta: Tensor, start: StartingPoint, members: tuple[PeerId, ...]
 ) -> tuple[CommittedState, About]:
-    """What a run of this manifest holds that begins with the parameters theta, (d,), and how its checkpoint says it."""
+    """The state of a run that begins with the parameters theta, (d,), and its checkpoint's description."""
     layout = layout_of(manifest.model)
     agreed, _ = method_of(manifest, layout).begin(theta)
     state = CommittedState(shape_of(manifest, layout), agreed, start.round)
@@ -96,7 +97,7 @@ def first_state(
 
 
 def begin_again(manifest: Manifest, home: Home, run: str, beyond: int) -> tuple[Manifest, Checkpoint] | None:
-    """The same from our own newest checkpoint of an earlier run of the part; None if it is not beyond that round."""
+    """As `begin`, from our newest checkpoint of an earlier run of the part; None if it is not beyond that round."""
     checkpoint = load_newest(home.run_folder(run) / CHECKPOINTS)
     if checkpoint is None or checkpoint.about.round <= beyond:
         return None

@@ -1,11 +1,11 @@
-"""Which files of a family are on this node: its own, the last of every part, and the newest of some that go on.
+"""Decides which files of a family this node keeps: its own, the last of each part, and the newest of some parts.
 
 Rules:
-- The last file of a part, the seeds and the partition are kept by every member whose limit allows it, so any of them
-  gives them.
-- The newest file of a part that is not finished is kept by MOST_KEEPERS members beside its owner (claims.py), chosen
-  by a hash, so that it outlives the owner.
-- An older file is removed once it is unlikely that anybody still fetches it.
+- Every member keeps the last file of each part, the seeds and the partition, if its limit on disk space allows it. So
+  any member can give them.
+- The newest file of an unfinished part is kept by MOST_KEEPERS members beside its owner (claims.py), chosen by a hash,
+  so that it outlives the owner.
+- An older file is removed once it is unlikely that a peer still fetches it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from shoal.node.base.logs import warn
 from shoal.node.base.pools import RECORDS
 from shoal.node.experts.claims import LOOK, keepers
 from shoal.node.experts.library import Library
-from shoal.node.experts.memory import Memory
+from shoal.node.experts.records import FamilyRecords
 from shoal.node.experts.view import View
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, PeerId, RunId
 from shoal.protocol.messages.directory import ExpertCard
 from shoal.protocol.net.system.tasks import Tasks
 
-FETCHING = 2 * LOOK  # seconds for which an older file stays
+FETCHING = 2 * LOOK  # seconds until an older file is removed
 
 log = logging.getLogger("shoal.experts")
 
 
 class Obtain(Protocol):
-    """Has a card's file here, checked; False if that cannot be."""
+    """Fetches and checks a card's file; False if that fails."""
 
     async def __call__(self, card: ExpertCard) -> bool: ...
 
 
-class Keeping:
-    """One family's. `lasts` has each part's last round, `common` what its other files are called (parts.py)."""
+class KeptFiles:
+    """One family's files. `lasts` has each part's last round, `common` the names of its other files (parts.py)."""
 
     def __init__(
         self,
@@ -50,28 +50,28 @@ class Keeping:
         common: Sequence[str],
         view: View,
         library: Library,
-        memory: Memory,
+        records: FamilyRecords,
     ) -> None:
-        self.held: dict[str, ExpertCard] = {}  # of each part, the newest file that is here
+        self.held: dict[str, ExpertCard] = {}  # by part, the card of the newest file that is here
         self._family, self._me, self._lasts, self._common = family, me, lasts, common
-        self._view, self._library, self._memory = view, library, memory
+        self._view, self._library, self._records = view, library, records
         self._noting = asyncio.Lock()
 
     async def recall(self, cards: list[ExpertCard]) -> None:
-        """The files of an earlier life, if they are whole."""
+        """Take in the files that were here before a restart, if they are whole."""
         for card in cards:
             if await self._library.open(card):
                 self.held[card.part] = card
                 self._view.add(card)
 
     async def look(self, now: float, mine: str, obtain: Obtain, on_held: Callable[[ExpertCard], None]) -> None:
-        """Get what we should have; `mine` is the part that we train."""
+        """Fetch the files that we should keep; `mine` is the part that we train."""
         for card in self.wanted(now, mine):
             if await obtain(card):
                 on_held(card)
 
     def wanted(self, now: float, mine: str) -> list[ExpertCard]:
-        """Files that we should have, and have not."""
+        """The files that we should keep, and do not have."""
         live, found = [*self._view.live(now), self._me], []
         for part in (*self._common, *self._lasts):
             held, cards = self.held.get(part), self._view.cards(part)
@@ -85,7 +85,7 @@ class Keeping:
         return found
 
     def hold(self, card: ExpertCard, tasks: Tasks) -> None:
-        """The card's file is here; it may be less far than the one that was."""
+        """The card's file is here now; it may be of an earlier round than the one that was here."""
         before = self.held.get(card.part, card)
         older, newer = sorted((before, card), key=lambda each: each.round)
         self.held[card.part] = newer
@@ -95,17 +95,17 @@ class Keeping:
             asyncio.get_running_loop().call_later(FETCHING, self._drop, older.file, tasks)
 
     async def forget(self) -> None:
-        """None of them any more."""
+        """Remove all files and records."""
         for card in self.held.values():
             await self._library.drop(card.file)
-        await RECORDS.run(self._memory.forget)
+        await RECORDS.run(self._records.forget)
 
     async def _note(self, part: str) -> None:
-        """Have the newest file of a part on record: without that, a restart does not know it."""
+        """Record the newest file of a part, for a restart."""
         async with self._noting:
             if (card := self.held.get(part)) is not None:
                 try:
-                    await write_with_retries(partial(self._memory.has, card), self._complain)
+                    await write_with_retries(partial(self._records.put_card, card), self._complain)
                 except LocalError as error:
                     self._complain(error)
 

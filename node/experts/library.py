@@ -1,13 +1,13 @@
-"""The experts' files on this node: made here or fetched, kept, and given to whoever asks for them.
+"""The experts' files on this node: made here or fetched, kept, and given to peers that ask for them.
 
-Files are given and fetched by the code for the text of runs (node/training/data/): pieces by the root of their tree,
-from any holder, each checked on arrival; a peer that sends a wrong one is named, and not asked again.
+Files are given and fetched by the code for the text of runs (node/training/data/): pieces of a hash tree, from any
+holder, each checked on arrival; a peer that sends a wrong piece is named, and not asked again.
 
-    experts/<hash>/expert.safetensors    and beside it what a Store has
+    experts/<hash>/expert.safetensors    with a Store's other files beside it
 
 Rules:
-- All files together take no more of the disk than --data-limit allows; files that were made here are always kept.
-- A node that does not share data gives its own experts all the same, as a family needs them.
+- All files together take no more disk space than --data-limit allows; files that were made here are always kept.
+- A node that does not share data still gives its own experts, as a family needs them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from shoal.node.base.pools import DISK
-from shoal.node.experts.card import Write, hash_file, wanted
+from shoal.node.experts.card import WriteFile, hash_file, wanted
 from shoal.node.experts.parts import words
 from shoal.node.training.data.fetch import Fetch
 from shoal.node.training.data.store import Dataset, Store
@@ -32,13 +32,13 @@ FILE = "expert.safetensors"
 
 
 class Library:
-    """One per node. `supply` serves what is offered here, and knows whom not to ask."""
+    """One per node. `supply` serves the files, and knows which peers not to ask."""
 
     def __init__(self, root: Path, supply: Supply) -> None:
         self._root, self._supply = root, supply
         self._store = Store(root, FILE, hash_file)
         self._held: dict[Digest, Dataset] = {}
-        self._fetching = WeakValueDictionary[Digest, asyncio.Lock]()  # of those that somebody waits for
+        self._fetching = WeakValueDictionary[Digest, asyncio.Lock]()  # one for each file that a task waits for
         self._tidying, self._is_tidy = asyncio.Lock(), False
 
     @property
@@ -55,7 +55,7 @@ class Library:
         return file in self._held
 
     def place(self, file: Digest) -> Path:
-        """Where a file lies, or would."""
+        """Where a file is, or would be."""
         return self._root / file.hex() / FILE
 
     def held(self, file: Digest) -> Dataset | None:
@@ -63,23 +63,23 @@ class Library:
         return self._held.get(file)
 
     def path(self, file: Digest) -> Path:
-        """Where a file that is here lies."""
+        """Where a file that is here is."""
         found = self._held[file].path
         assert found is not None
         return found
 
-    async def make(self, write: Write) -> Dataset:
-        """A file of our own; LocalError if it cannot be written."""
+    async def make(self, write: WriteFile) -> Dataset:
+        """Add a file that `write` makes; LocalError if it cannot be written."""
         return self._keep(await DISK.run(self._store.take, write))
 
     async def open(self, card: ExpertCard) -> bool:
-        """Whether a file of our last life is here and whole; it is read to the last byte."""
+        """Whether the file is here and whole; one from before a restart is read completely."""
         if not self.has(card.file) and (found := await DISK.run(self._store.open, card.file, card.root)):
             self._keep(found)
         return self.has(card.file)
 
     async def fetch(self, card: ExpertCard, donors: Callable[[], Sequence[PeerId]]) -> Path:
-        """The card's file, from whoever has it; LocalError if it has no room, TransportError if nobody gives it."""
+        """The card's file, fetched if need be; LocalError if there is no room, TransportError if no peer gives it."""
         lock = self._fetching.setdefault(card.file, asyncio.Lock())
         async with lock:
             if not await self.open(card):
@@ -100,13 +100,13 @@ class Library:
             ) from error
 
     async def drop(self, file: Digest) -> None:
-        """The file is of no use any more."""
+        """Remove a file."""
         if self._held.pop(file, None) is not None:
             self._supply.serving.withdraw(file)
             await DISK.run(self._store.forget, file)
 
     async def tidy(self, known: Callable[[], Iterable[Digest]]) -> None:
-        """Remove what no family of this node knows of, as a crash may have left it; once, before anything is here."""
+        """Remove files that no family knows, as a crash may leave them; only the first call has an effect."""
 
         def remove() -> None:
             names = {each.hex() for each in known()}

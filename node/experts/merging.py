@@ -1,17 +1,17 @@
-"""One model of several: parameters of experts put together, for the price of one at inference.
+"""Merges the parameters of several experts into one model, which costs no more at inference than one expert.
 
-All experts must have grown from the same ancestor and have its shapes; what has not cannot be averaged, only ensembled.
+All experts must have begun with the same parameters, and have the same shapes; others can only be ensembled.
 
-- `average`: theta = sum_j w_j theta_j, w summing to 1: the merge of Branch-Train-Merge (arXiv 2208.03306), w being its
-  prior; and the start of a new expert, which may branch from such a mean instead of from the seed.
-- `pcb`: PCB-Merging (arXiv 2410.02396) with task vectors t_i = theta_i - theta_0, n of them. How much a parameter
-  counts is its balance between what it is within its expert and how it agrees with the others' (Eq. 1 to 4 there):
+- `average`: theta = sum_j w_j theta_j with w summing to 1. This is the merge of Branch-Train-Merge (arXiv 2208.03306),
+  where w is the prior; a new expert may begin with such a mean instead of the seed.
+- `pcb`: PCB-Merging (arXiv 2410.02396) with n task vectors t_i = theta_i - theta_0. A parameter's weight balances its
+  importance within its expert against its agreement with the other experts (Eq. 1 to 4 there):
 
       intra_i = exp(n N(|t_i|)^2)      inter_i = tanh(t_i sum_j t_j)      beta_i = intra_i inter_i
 
-  N maps a row to [0, 1] by its least and greatest value. Of each row of beta the greatest part `keep` is kept and
-  mapped to [0, 1] again: the weights s_i. Then theta = theta_0 + lambda sum_i s_i t_i / sum_i s_i, where any s is over
-  0; elsewhere theta_0 stays.
+  N maps a row to [0, 1] by its least and greatest value. The greatest fraction `keep` of each row of beta is kept and
+  mapped to [0, 1] again, which gives the weights s_i. Then theta = theta_0 + lambda sum_i s_i t_i / sum_i s_i where
+  any s_i is above 0, and theta_0 elsewhere.
 
 Everything in fp32, on flat vectors of equal length.
 """
@@ -27,7 +27,7 @@ KEEP, SCALE = 0.1, 1.0  # the authors' ratio; they search lambda between 0.8 and
 
 
 def average(thetas: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
-    """The weighted mean, (d,); weights need not sum to 1, and are equal where none are given."""
+    """The weighted mean, (d,); the weights need not sum to 1, and are equal by default."""
     weights = [1.0] * len(thetas) if weights is None else weights
     if len(thetas) != len(weights) or min(weights, default=0) < 0 or not sum(weights) > 0:
         raise ValueError(f"{len(thetas)} experts cannot have the weights {list(weights)}")
@@ -63,7 +63,7 @@ def spread(rows: Tensor) -> Tensor:
 
 
 def clipped(rows: Tensor, keep: float) -> Tensor:
-    """Rows (n, d) with all below the greatest part `keep` raised to the least of it, so that `spread` makes it zero."""
+    """Rows (n, d) with all but the greatest fraction `keep` raised to its least value, so that `spread` zeroes them."""
     kept = max(1, round(rows.shape[1] * keep))
     below = rows.shape[1] - kept
     if below == 0:

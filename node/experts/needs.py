@@ -1,6 +1,6 @@
 """What a family needs of its node. A part is trained in an ordinary run, which the family founds, watches and leaves.
 
-node/run/ implements `NodeRuns` and `PartRun`; experts know nothing else of runs.
+node/run/ implements `NodeRuns` and `PartRun`; node/experts/ knows nothing else of runs.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class NodeRuns(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """All of it, for one family."""
+class NodeServices:
+    """All that one family needs of the node."""
 
     runs: NodeRuns
     library: Library
@@ -85,4 +85,4 @@ class Ground:
     network: Network
     home: Home
     identity: Identity
-    answers: Callable[[Digest], bool]  # whether a process here answers for that file
+    answers: Callable[[Digest], bool]  # whether a process here answers for a file

@@ -1,12 +1,12 @@
-"""The run of one part, derived from a family's manifest for the peer that trains the part's expert.
+"""Derives the manifest of one part's run from the family's manifest; and names the family's common files.
 
-It is an ordinary run: DiLoCo with a rate of 1 and no momentum, which for a single peer is plain AdamW from round to
-round. Its origin is added when it is created, so each creation is another run: two peers that claim a part at the same
-time never create the same run.
+The run is an ordinary one: DiLoCo with a rate of 1 and no momentum, which for a single peer is plain AdamW from round
+to round. Its origin is added when it is founded, so that two peers that claim a part at the same time never found the
+same run.
 
-Some files of a family are of no one part: the seeds with which experts begin, and the partition of the data. They are
-by the family's author, and every member keeps them: experts cannot begin without. Their records lie beside the parts',
-under names that no part can have.
+Common files belong to no part: the seeds with which experts begin, and the partition of the data. The family's author
+makes them, and every member keeps them, as experts cannot begin without them. Their records are beside the records of
+parts, under names that no part can have.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from shoal.protocol.base.ids import Digest
 
 
 def experts_of(family: Manifest) -> ExpertsSpec:
-    """The experts of a manifest that is a family's."""
+    """The experts table of a family's manifest."""
     assert family.experts is not None
     return family.experts
 
 
 def part_manifest(family: Manifest, part: PartSpec) -> Manifest:
-    """The part's run, without its origin; LocalError if there can be none."""
+    """The manifest of the part's run, without its origin; LocalError if it would not be valid."""
     method = family.method.model_dump() | {"name": "diloco"}
     table = family.model_dump() | {
         "name": f"{family.name}.{part.name}",
@@ -36,7 +36,7 @@ def part_manifest(family: Manifest, part: PartSpec) -> Manifest:
         "data": experts_of(family).data_of(part, family.data).model_dump(),
         "method": MethodSpec.model_validate(method).model_dump(),
         "rounds": family.rounds.model_dump() | {"min_members": 1, "start_members": 1, "last": last_round(family, part)},
-        "codec": CodecSpec().model_dump(),  # nothing is lost on the way to oneself
+        "codec": CodecSpec().model_dump(),  # without loss, as nothing is sent
         "origin": None,
         "experts": None,
         "public": False,
@@ -48,30 +48,30 @@ def part_manifest(family: Manifest, part: PartSpec) -> Manifest:
 
 
 def last_round(family: Manifest, part: PartSpec) -> int:
-    """After which the part's expert is finished."""
+    """The round after which the part's expert is finished."""
     return experts_of(family).steps_of(part) // family.method.inner_steps
 
 
-# -- files of no one part ----------------------------------------------------------------------------------
+# -- common files ------------------------------------------------------------------------------------------
 
 
 SEED = ""  # the family's, in its manifest's [origin]
 PARTITION = "."
-OWN = "+"  # and a number: of experts of one model that is not the family's
+OWN = "+"  # followed by a number: the seed of a model that is not the family's
 
 
 def common(family: Manifest) -> tuple[str, ...]:
-    """The names under which a family may have such files."""
+    """The names that common files may have in a family."""
     return (SEED, PARTITION, *own_seeds(family))
 
 
 def own_seeds(family: Manifest) -> dict[str, PartSpec]:
-    """The seeds of models that are not the family's; for each, one of the parts that begin with it."""
+    """The names of seeds of models that are not the family's; for each, a part that begins with it."""
     return {f"{OWN}{number}": part for number, part in enumerate(experts_of(family).seeded)}
 
 
 def named(family: Manifest) -> list[tuple[str, Digest, int]]:
-    """Those that the manifest names by their files, which its founder has made; and the tokens behind each."""
+    """(name, file, tokens behind it) of the common files that the manifest names, which the founder has made."""
     clusters = experts_of(family).clusters
     files = [(PARTITION, clusters.file, 0)] if clusters is not None and clusters.file else []
     files += [(name, part.seed.file, part.seed.tokens) for name, part in own_seeds(family).items() if part.seed]
@@ -79,7 +79,7 @@ def named(family: Manifest) -> list[tuple[str, Digest, int]]:
 
 
 def seed_of(family: Manifest, part: PartSpec) -> str | None:
-    """The name of the seed with which the part's expert begins; None: with what the manifest's seed gives."""
+    """The name of the seed that the part's expert begins with; None: the manifest's seed gives its parameters."""
     if part.seed is not None:
         return next(name for name, first in own_seeds(family).items() if first.seed == part.seed)
     is_familys = part.model is None or part.model == family.model
@@ -87,7 +87,7 @@ def seed_of(family: Manifest, part: PartSpec) -> str | None:
 
 
 def words(name: str, round: int) -> str:
-    """What a file is called where people read it."""
+    """What a file is called in messages to people."""
     if name == PARTITION:
         return "the partition of the data"
     return "the family's seed" if name.startswith(OWN) or name == SEED else f"round {round} of the expert '{name}'"

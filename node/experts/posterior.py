@@ -1,15 +1,15 @@
-"""How far to trust each expert: a posterior over domains, and the mixture by it.
+"""How much to trust each expert: a posterior over domains, and the mixture by it.
 
-An ensemble treats its experts as the domains of a generative model: a text comes from one domain j, with a prior p(j),
-and all that has been read of it says which (Branch-Train-Merge, arXiv 2208.03306):
+An ensemble treats its experts as the domains of a generative model: a text comes from one domain j with a prior p(j),
+and the tokens read so far are evidence for the domain (Branch-Train-Merge, arXiv 2208.03306):
 
     p(j | x_<t) ~ p(j) prod_{s<t} p_j(x_s | x_<s)        p(x_t | x_<t) = sum_j p(j | x_<t) p_j(x_t | x_<t)
 
-All is in logarithms. An expert that is lost is one of prior zero (minus infinity): the others' shares grow by the rule.
+All is in logarithms. A lost expert gets a prior of zero (minus infinity), so the others' shares grow by the rule.
 
-The prior is cached, not uniform: the moving average of posteriors over texts that nobody is scored on. With the decay
-d it is p <- (1 - d) p + d posterior, from a uniform start; d stays what it is, while the released code of HDEE takes
-d^(i+1) for the i-th text, which is soon nothing, and estimates the prior on the very texts that it reports on.
+The cached prior is a moving average of posteriors over texts that are not scored: p <- (1 - d) p + d posterior with
+the decay d, from a uniform start. Here d is constant. The released code of HDEE uses d^(i+1) for the i-th text, which
+soon vanishes, and estimates the prior on the same texts that it reports on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from math import inf, log
 import torch
 from torch import Tensor
 
-DECAY = 0.3  # of the prior, for each text: the authors'
+DECAY = 0.3  # of the prior, per text: the authors' value
 
 
 def posterior(log_prior: Tensor, log_likelihood: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def posterior(log_prior: Tensor, log_likelihood: Tensor) -> Tensor:
 
 
 def sparse(log_posterior: Tensor, k: int) -> Tensor:
-    """The k most probable experts' shares, which sum to 1, and minus infinity for the others; (..., E)."""
+    """The k most probable experts' log-shares, renormalised, and minus infinity for the others: (..., E)."""
     experts = log_posterior.shape[-1]
     if not 1 <= k <= experts:
         raise ValueError(f"top {k} of {experts} experts")
@@ -39,21 +39,21 @@ def sparse(log_posterior: Tensor, k: int) -> Tensor:
 
 
 def mixture(log_shares: Tensor, log_probs: Tensor) -> Tensor:
-    """log p(x_t | x_<t), (..., V), from shares (..., E) and each expert's prediction (..., E, V).
+    """log p(x_t | x_<t), (..., V), from log-shares (..., E) and each expert's prediction (..., E, V).
 
-    What an expert of share zero says counts for nothing, be it NaN.
+    Predictions of experts with share zero are ignored, even NaN.
     """
     shares = log_shares[..., None]
     return torch.logsumexp(torch.where(shares == -inf, -inf, shares + log_probs), dim=-2)
 
 
 def uniform(experts: int) -> Tensor:
-    """log p(j), (E,) in float64, of experts of whom nothing is known."""
+    """The uniform prior, log p(j), (E,) in float64."""
     return torch.full((experts,), -log(experts), dtype=torch.float64)
 
 
 def cached_prior(log_posteriors: Iterable[Tensor], experts: int, decay: float = DECAY) -> Tensor:
-    """log p(j), (E,), after the posteriors of texts one after the other, each (E,)."""
+    """The cached prior, log p(j), (E,), after the posteriors (E,) of texts, one after the other."""
     assert 0 < decay <= 1
     prior = uniform(experts).exp()
     for each in log_posteriors:

@@ -1,16 +1,17 @@
-"""The daemon's part: it passes questions about experts between processes of this machine and peers.
+"""The daemon's proxy, which passes questions about experts between processes of this machine and peers.
 
     a peer's AskExpert  ->  the process here that answers for the file
-    a process's Meet    ->  a connection with the peer's node, whatever way there is, unless there is one
+    a process's Meet    ->  a connection with the peer's node, by any path, unless there is one
     a process's Dial    ->  the peer's node, or a process here if the peer is this node itself
 
 Rules:
-- The socket is the user's alone; whoever has opened it may offer to answer, and may ask. A process that talks nonsense
-  is hung up on.
-- Of each peer EACH questions are passed on at a time, and ALL together: the next is told to come later. How much room a
-  peer gets in a model is for the process to say (node/inference/remote/answering/sharing.py).
-- A process that is stopped, and takes nothing, is asked nothing more until it does.
-- What a peer gets is what the process has said, if it is an answer to that question. The daemon reads no numbers.
+- Only the user can open the socket; a process that has may ask, and may offer to answer. A process that sends an
+  invalid message is disconnected.
+- At most PER_PEER questions of one peer are passed on at a time, and IN_ALL of all peers; further ones are told to come
+  later. The answering process decides how much room a peer gets in a model
+  (node/inference/remote/answering/sharing.py).
+- A process that has stopped reading is asked nothing more until it reads again.
+- A peer gets the process's answer unchanged, if it is an answer to that question. The daemon reads no numbers in it.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.tasks import Tasks
 
 NAME = "experts.sock"
-LISTENING = 5.0  # seconds in which a disk that is well has made the socket
-EACH, ALL = 32, 512
-PATIENCE = 60.0  # seconds for which a process may work on a question
-UNREAD = 4 << 20  # bytes that wait for a process which takes nothing, until it is asked nothing more
+LISTENING = 5.0  # seconds in which a healthy disk has made the socket
+PER_PEER, IN_ALL = 32, 512  # questions that are passed on at a time
+PATIENCE = 60.0  # seconds that a process may take for an answer
+UNREAD = 4 << 20  # unread bytes after which a process is asked nothing more
 
 log = logging.getLogger("shoal.experts")
 
 
 class LocalProcess:
-    """A process that is connected."""
+    """A connected process."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
@@ -70,11 +71,11 @@ class LocalProcess:
 
     @property
     def takes(self) -> bool:
-        """Whether it reads what it is told."""
+        """Whether it reads what is sent to it."""
         return self.writer.transport.get_write_buffer_size() <= UNREAD
 
     async def ask(self, peer: PeerId, body: bytes) -> bytes:
-        """The process's answer to a peer; TransportError if it is gone, takes nothing, or takes too long."""
+        """The process's answer to a peer; TransportError if it is gone, does not read, or takes too long."""
         if not self.takes:
             raise TransportError("the process that answers for the expert has stopped taking questions")
         self._last += 1
@@ -98,7 +99,7 @@ class LocalProcess:
 
 
 class ExpertProxy:
-    """One per node, which listens in `folder`."""
+    """One per node; its socket is in `folder`."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class ExpertProxy:
         on_offer: Callable[[], None] = lambda: None,
         on_use: Callable[[PeerId], object] = lambda peer: None,
     ) -> None:
-        """`on_offer` hears that other files are answered for, `on_use` that a peer asks us, or is asked."""
+        """`on_offer` is called when the answered files change, `on_use` when a peer asks us, or is asked."""
         self._on_offer, self._on_use = on_offer, on_use
         self._network, self._folder = network, folder
         self._processes: list[LocalProcess] = []
@@ -116,14 +117,14 @@ class ExpertProxy:
         self._tasks = Tasks(lambda error: log.error("a question was lost", exc_info=error))
 
     async def start(self) -> None:
-        """Begin to listen, at once if there are files to be had; if that is impossible the node does without."""
-        with suppress(OSError, TimeoutError):  # it is tried again, and why it cannot be is said, below
+        """Listen on the socket. If that fails it is tried again in the background, and the node runs without it."""
+        with suppress(OSError, TimeoutError):  # _accept tries again, and logs why it fails
             async with asyncio.timeout(LISTENING):
                 self._listening = await PrivateSocket.made(self._folder / NAME)
         self._tasks.spawn(self._accept())
 
     async def close(self) -> None:
-        """Hang up on all."""
+        """Close all connections, and the socket."""
         await self._tasks.close()
         if self._listening is not None:
             await self._listening.end()
@@ -138,25 +139,25 @@ class ExpertProxy:
         return self._process_of(file) is not None
 
     def link(self, peer: PeerId, up: bool) -> None:
-        """A connection with a peer is there, or the last is gone."""
+        """A peer has connected, or its last connection is gone."""
         if not up:
             for process in self._processes:
                 if process.takes:
                     send(process.writer, Lost(peer))
 
     async def on_call(self, peer: PeerId, question: AskExpert) -> Message:
-        """Our answer to a peer; RemoteError if nobody may ask that."""
+        """Our answer to a peer; RemoteError if the question is not allowed."""
         self._on_use(peer)
         check_size(peer, question)
         process = self._process_of(question.file)
         if process is None:
             return Refused("nobody here answers for that expert")
-        if self._open[peer] >= EACH or self._open.total() >= ALL:
+        if self._open[peer] >= PER_PEER or self._open.total() >= IN_ALL:
             return Later(LATER)
         self._open[peer] += 1
         try:
             answer = decode(await process.ask(peer, encode(question)), tags=NODE_TAGS)
-        except (TransportError, LocalError) as error:  # of our side: the question was good
+        except (TransportError, LocalError) as error:  # our side's failure: the question was valid
             return Refused(str(error)[:MAX_STRING])
         finally:
             self._open[peer] -= 1
@@ -220,12 +221,12 @@ class ExpertProxy:
             answer.set_exception(error_of(message, peer))
 
     async def _do(self, process: LocalProcess, number: int, work: Awaitable[Message]) -> None:
-        """What a process wants, and tell it what came of that."""
+        """Do what a process has asked for, and send it the outcome."""
         try:
             said = await work
         except ShoalError as error:
             said = failure(number, error)
-        except Exception as error:  # our own mistake with one question; the process has others
+        except Exception as error:  # a bug: this question fails, and others go on
             log.exception("a question was not passed on")
             said = failure(number, error)
         send(process.writer, said)

@@ -1,12 +1,12 @@
-"""What a process that answers or asks, and the daemon, say to each other over the proxy's Unix socket.
+"""The messages between the daemon and a process that asks or answers, over the proxy's Unix socket.
 
-    process  Offer    ->            I answer for these files; again whenever that changes
-    process  Meet     ->  Met | Failure      be connected with that peer
-    process  Dial     ->  Answer | Failure   ask that peer
-    daemon   Asked    ->  Answer | Failure   a peer asks you
-    daemon   Lost     ->            a peer has no connection with us any more
+    process  Offer    ->                     the files that it answers for; again whenever they change
+    process  Meet     ->  Met | Failure      connect with a peer
+    process  Dial     ->  Answer | Failure   ask a peer
+    daemon   Asked    ->  Answer | Failure   a peer's question to the process
+    daemon   Lost     ->                     a peer is not connected any more
 
-Bodies are messages of protocol/messages/experts.py, in their bytes. Numbers are those of whoever asks.
+Bodies are encoded messages of protocol/messages/experts.py. The asking side chooses the numbers.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from shoal.protocol.messages.experts import AskExpert
 
 PREFIX = 4  # bytes of a frame's length
 MAX_FRAME = (4 << 20) + 4096
-# How much may be asked at once.
+# The most that one question may ask.
 STEP = 1024  # tokens
 TEXTS = 256
 ENDED = 4096
-LATER = 50  # milliseconds after which one who was told to come later does
+LATER = 50  # milliseconds until a peer that was told to come later asks again
 
 
 def check_size(peer: PeerId, asked: AskExpert) -> None:
-    """RemoteError if nobody may ask so much at once."""
+    """RemoteError if a question is too large."""
     tokens = sum(len(each.tokens) for each in asked.additions)
     if tokens > STEP or len(asked.additions) > TEXTS or len(asked.ended) > ENDED:
         raise RemoteError(f"asks about over {STEP} tokens or {TEXTS} texts at once", peer)
 
 
 class Blame(IntEnum):
-    """Whose fault it is."""
+    """Whose fault a failure is."""
 
     OURS = 0
     PEERS = 1
@@ -71,7 +71,7 @@ class Asked(Message):
 
 @message(263)
 class Answer(Message):
-    """What was asked under that number."""
+    """The answer to the question of that number."""
 
     number: int
     body: bytes
@@ -79,7 +79,7 @@ class Answer(Message):
 
 @message(264)
 class Failure(Message):
-    """Why there is no answer."""
+    """Why there is no answer to the question of that number."""
 
     number: int
     blame: Blame
@@ -99,18 +99,18 @@ class Meet(Message):
 
     number: int
     peer: PeerId
-    milliseconds: int  # that it may take
+    milliseconds: int  # that connecting may take
 
 
 @message(267)
 class Met(Message):
-    """Until Lost is said of it the peer is connected."""
+    """The peer is connected, until a Lost names it."""
 
     number: int
 
 
 async def receive(reader: asyncio.StreamReader) -> Message:
-    """The next message; EOFError if the other end is gone, RemoteError if it talks nonsense."""
+    """The next message; EOFError if the other end is gone, RemoteError if the message is invalid."""
     size = int.from_bytes(await reader.readexactly(PREFIX), "big")
     if size > MAX_FRAME:
         raise RemoteError(f"frame of {size} bytes is over the limit of {MAX_FRAME}")
@@ -118,13 +118,13 @@ async def receive(reader: asyncio.StreamReader) -> Message:
 
 
 def send(writer: asyncio.StreamWriter, message: Message) -> None:
-    """Queue a message; who is gone is found out by who reads."""
+    """Queue a message; that the other end is gone is noticed by `receive`."""
     body = encode(message)
     writer.write(len(body).to_bytes(PREFIX, "big") + body)
 
 
 def failure(number: int, error: Exception) -> Failure:
-    """What went wrong, for the other end."""
+    """An error as a message for the other end."""
     kinds = {RemoteError: Blame.PEERS, TransportError: Blame.NETWORKS}
     blame = next((each for kind, each in kinds.items() if isinstance(error, kind)), Blame.OURS)
     words = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}; the log has the details"
@@ -132,7 +132,7 @@ def failure(number: int, error: Exception) -> Failure:
 
 
 def error_of(failure: Failure, peer: PeerId) -> ShoalError:
-    """The same, at the other end."""
+    """The error that a Failure stands for, at the other end."""
     if failure.blame is Blame.PEERS:
         return RemoteError(failure.reason.removeprefix(f"peer {peer}: "), peer)
     return (TransportError if failure.blame is Blame.NETWORKS else LocalError)(failure.reason)

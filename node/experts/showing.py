@@ -1,4 +1,4 @@
-"""A family as the API shows it, and where its experts can be had: plain dicts, read from the parts."""
+"""A family as the API shows it, as plain dicts: its row, its parts, and where its experts are available."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def row(family: Family) -> Answer:
-    """What a family has of a run's row in `status`, and beside it `experts`: how many parts there are, and how far."""
+    """A family's row in `status`: that of a run, and `experts`, with the number of parts and how many are finished."""
     now, parts = asyncio.get_running_loop().time(), [part_row(family, part) for part in family.experts.parts]
     finished = sum(part["finished"] for part in parts)
     mine = family.claims.mine
     is_finished = finished == len(parts)
-    run = family.pursuit.open_run
+    run = family.training.open_run
     return {
         "run": family.id.hex(),
         "name": family.manifest.name,
@@ -38,12 +38,12 @@ def row(family: Family) -> Answer:
 
 
 def parts_of(family: Family) -> list[ExpertRow]:
-    """All parts."""
+    """The rows of all parts."""
     return [part_row(family, part) for part in family.experts.parts]
 
 
 def part_row(family: Family, part: PartSpec) -> ExpertRow:
-    """One part: who trains it, how far it is, and what was published of it."""
+    """The row of one part: who trains it, how far it is, and its published file."""
     now, cards = asyncio.get_running_loop().time(), family.view.cards(part.name)
     last, inner = family.claims.lasts[part.name], family.manifest.method.inner_steps
     owner, round, loss, run = _training(family, part, now)
@@ -67,7 +67,7 @@ def part_row(family: Family, part: PartSpec) -> ExpertRow:
             "bytes": card.size,
             "file": card.file.hex(),
             "author": card.author,
-            "holders": len({*family.view.tellers(card), *([family.me] if family.library.has(card.file) else [])}),
+            "holders": len({*family.view.announcers(card), *([family.me] if family.library.has(card.file) else [])}),
             "here": family.library.has(card.file),
         },
     }
@@ -75,7 +75,7 @@ def part_row(family: Family, part: PartSpec) -> ExpertRow:
 
 def _training(family: Family, part: PartSpec, now: float) -> tuple[str | None, int, float | None, str | None]:
     """Who trains a part, how far it is, its loss, and the run."""
-    mine, run = family.claims.mine, family.pursuit.open_run
+    mine, run = family.claims.mine, family.training.open_run
     if mine is not None and mine.part == part.name:
         if run is None:
             return family.me, 0, None, None
@@ -87,15 +87,15 @@ def _training(family: Family, part: PartSpec, now: float) -> tuple[str | None, i
     return peer, entry.round, entry.loss, entry.run.hex() if entry.run else None
 
 
-# -- where experts can be had ------------------------------------------------------------------------------
+# -- where experts are available ---------------------------------------------------------------------------
 
 
-FRESH = 5.0  # seconds for which what was read is new
-GLANCE = 0.05  # seconds between two looks whether it has been read
+FRESH = 5.0  # seconds for which entries count as just read
+GLANCE = 0.05  # seconds between two checks whether they have been read
 
 
 async def sources_of(family: Family, socket: str) -> ExpertSources:
-    """What a process needs that asks experts; what others say is read anew for it, if that was not done just now."""
+    """What a process that asks experts needs; entries are read again first, unless that was done just now."""
     await _look_anew(family)
     return {
         "family": family.id.hex(),
@@ -108,11 +108,11 @@ async def sources_of(family: Family, socket: str) -> ExpertSources:
 
 
 async def _look_anew(family: Family) -> None:
-    """Return when what all say has been read just now, or if that takes long."""
+    """Have all entries read again, unless they were read just now; returns after FRESH seconds at the latest."""
     clock = asyncio.get_running_loop().time
     if (asked := clock()) - family.looked_at < FRESH:
         return
-    family.stir(looks=True)
+    family.wake(reads=True)
     while family.looked_at < asked and clock() < asked + FRESH and not family.failure:
         await asyncio.sleep(GLANCE)
 
@@ -123,7 +123,7 @@ def _part(family: Family, part: PartSpec) -> dict[str, Any]:
     files = []
     for card in family.view.cards(part.name):
         peers = family.view.answerers(now, card)
-        own = [family.me] if family.answered(part.name) == card.file else []
+        own = [family.me] if family.answered_file(part.name) == card.file else []
         files.append(
             {
                 "file": card.file.hex(),

@@ -1,7 +1,7 @@
-"""A conversation as the text that a model goes on from.
+"""Formats a conversation as the prompt from which a model writes the next answer.
 
-A tokenizer may bring a template: data of the files that were named to us, which transformers renders in a sandbox.
-Without one the format is plain, a line for each message, and the answer ends where the next message would begin:
+A tokenizer may come with a Jinja template, which transformers renders in a sandbox. Without one the format is plain, a
+line for each message, and the answer ends where the next message would begin:
 
     system: You are brief.
     user: Which sea is the deepest?
@@ -20,31 +20,31 @@ from shoal.protocol.base.errors import LocalError
 
 Message = Mapping[str, str]  # role and content
 
-# What is looked for in renderings. Of digits: no filter alters them, and no template has these of its own.
+# Markers that are searched for in rendered texts. They are digits: no filter alters them, and no template has them.
 QUESTION, ANSWER, NEXT = "2718281828459045235", "3141592653589793238", "1414213562373095048"
 ASKED: tuple[Message, ...] = ({"role": "user", "content": QUESTION},)
 ANSWERED: tuple[Message, ...] = (*ASKED, {"role": "assistant", "content": ANSWER})
 GOES_ON: tuple[Message, ...] = (*ANSWERED, {"role": "user", "content": NEXT})
-SYSTEM: tuple[Message, ...] = ({"role": "system", "content": "1"},)  # without which some templates refuse
+SYSTEM: tuple[Message, ...] = ({"role": "system", "content": "1"},)  # some templates require a system message
 
 
 class Template(NamedTuple):
-    """Of conversations, in Jinja, and the file that it is from."""
+    """A chat template in Jinja, and the file that it is from."""
 
     text: str
     where: str
 
 
 class ChatFormat(Protocol):
-    """See above."""
+    """How conversations become prompts."""
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Strings that end an answer, beside the token that ends a text."""
+        """Strings that end an answer, beside the tokens that end a text."""
         ...
 
     def prompt(self, messages: Sequence[Message]) -> str:
-        """Up to where the assistant's answer begins; LocalError if the format has no place for these messages."""
+        """The conversation up to where the next answer begins; LocalError if the format refuses these messages."""
         ...
 
 
@@ -65,63 +65,64 @@ class TemplateChat:
     def __init__(
         self, tokens: Any, template: Template, special: Mapping[str, str], begins: frozenset[int] = frozenset()
     ) -> None:
-        """`tokens` is of the library tokenizers, `special` are the tokens that a template may name (bos_token ...).
+        """`tokens` is the library's Tokenizer, `special` the tokens that a template may name (bos_token ...).
 
-        `begins` are tokens that begin a text, too. LocalError if it is no template, or leaves out what is said.
+        `begins` are further tokens that begin a text. LocalError if the template is invalid, or omits the messages.
         """
         self._tokens, self._begins = tokens, begins | {tokens.token_to_id(special.get("bos_token", ""))}
         self._tokenizer: Any = extra.transformers().PreTrainedTokenizerFast(
             tokenizer_object=tokens, chat_template=template.text, **special
         )
-        self._has_parts = False  # whether a message's content is a list of parts, for templates that know no other
+        self._has_parts = False  # whether the template needs a message's content as a list of parts
         self._check(template)
-        answers = self._behind_answers()
-        self.end_of_turn = next((end for end in map(self._first_special, answers) if end is not None), None)
-        self._stop = "" if self.end_of_turn is not None else _stop(answers)
+        endings = self._answer_endings()
+        self.end_of_turn = next((end for end in map(self._first_special, endings) if end is not None), None)
+        self._stop = "" if self.end_of_turn is not None else _stop(endings)
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """See ChatFormat; of a template that puts no special token behind an answer, what it writes there instead."""
+        """See ChatFormat: what the template writes after an answer, if that is not a special token."""
         return (self._stop,) if self._stop else ()
 
     def prompt(self, messages: Sequence[Message]) -> str:
         """See ChatFormat."""
         try:
             return self._rendered(messages, is_asked=True)
-        except Exception as error:  # whatever a template raises, often on purpose: roles that must alternate
+        except Exception as error:  # of any type, often on purpose: such as for roles that do not alternate
             raise LocalError(f"the model's chat template refuses these messages: {error}") from error
 
-    def _behind_answers(self) -> list[str]:
-        """What the template writes behind an answer: the likeliest end of a turn first.
+    def _answer_endings(self) -> list[str]:
+        """What the template writes after an answer, the likeliest end of a turn first.
 
-        Behind the last one, and up to a question that follows; first up to that, if a template always asks for another.
+        That is the text after the last answer, and the text between an answer and the next question. The latter comes
+        first if the template always asks for another answer.
         """
         always_asks = self._tried(ASKED, is_asked=True) == self._tried(ASKED)
-        behind: list[str] = []
+        endings: list[str] = []
         for messages in (GOES_ON, ANSWERED) if always_asks else (ANSWERED, GOES_ON):
             for text in self._tried(messages):
                 _, is_there, after = text.rpartition(ANSWER)
-                behind += [after.partition(NEXT)[0]] if is_there else []
-        return behind
+                endings += [after.partition(NEXT)[0]] if is_there else []
+        return endings
 
     def _check(self, template: Template) -> None:
-        """See __init__; chooses how a message's content is given."""
+        """Check the template, see __init__, and find out how it needs a message's content."""
         try:
             self._rendered(ASKED, is_asked=True)
         except ImportError as error:
             raise LocalError(f"{template.where} cannot be used: {error}") from error
         except Exception as error:
-            if isinstance(line := getattr(error, "lineno", None), int):  # of Jinja's own, as it reads the template
+            if isinstance(line := getattr(error, "lineno", None), int):  # a syntax error of Jinja
                 raise LocalError(f"{template.where} is no template for conversations: line {line}: {error}") from error
         plain = self._tried(ASKED, is_asked=True)
         if not plain or any(QUESTION in text for text in plain):
-            return  # refusals are said to whoever sends such messages
+            return  # a template that refuses these messages may accept others: clients are told when it refuses theirs
         self._has_parts = True
         if not any(QUESTION in text for text in self._tried(ASKED, is_asked=True)):
             raise LocalError(f"{template.where} is no template for conversations: it leaves out what the user says")
 
     def _first_special(self, text: str) -> int | None:
-        """The first special token, or the very first if that is added at all; never the one that begins a text."""
+        """The first special token, or an added token at the very beginning; never a token that begins a text."""
         known: Mapping[int, Any] = self._tokens.get_added_tokens_decoder()
         for place, token in enumerate(self._tokens.encode(text.lstrip(), add_special_tokens=False).ids):
             found = known.get(token)
@@ -130,10 +131,10 @@ class TemplateChat:
         return None
 
     def _tried(self, messages: Sequence[Message], *, is_asked: bool = False) -> list[str]:
-        """The messages as rendered, and behind a system message; without what the template refuses."""
+        """The messages rendered alone, and after a system message; without those that the template refuses."""
         texts: list[str] = []
         for before in ((), SYSTEM):
-            with suppress(Exception):  # as in prompt
+            with suppress(Exception):  # a template may raise anything
                 texts.append(self._rendered((*before, *messages), is_asked=is_asked))
         return texts
 
@@ -141,15 +142,16 @@ class TemplateChat:
         text: str = self._tokenizer.apply_chat_template(
             [self._written(each) for each in messages], tokenize=False, add_generation_prompt=is_asked
         )
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")  # Jinja joins no halves
+        pairs = text.encode("utf-16-le", "surrogatepass")  # Jinja does not join surrogate pairs
+        return pairs.decode("utf-16-le", "replace")
 
     def _written(self, message: Message) -> dict[str, Any]:
         content = message["content"]
         return {**message, "content": [{"type": "text", "text": content}] if self._has_parts else content}
 
 
-def _stop(behind: Sequence[str]) -> str:
-    """The text that ends a turn, of what is behind answers: what is there whatever follows, else the likeliest."""
-    texts = [re.sub(r"^\s+(?=\s)", "", each.rstrip()) for each in behind if each.strip()]
+def _stop(endings: Sequence[str]) -> str:
+    """The stop string, by what follows answers: one that begins all of these endings, otherwise the likeliest."""
+    texts = [re.sub(r"^\s+(?=\s)", "", each.rstrip()) for each in endings if each.strip()]
     always = (each for each in texts if all(other.startswith(each) for other in texts))
     return next(always, texts[0] if texts else "")

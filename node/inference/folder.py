@@ -1,19 +1,19 @@
-"""A folder that transformers opens: config.json, safetensors, perhaps a tokenizer with a template for conversations.
+"""Opens a model's folder in the format of transformers: config.json, safetensors, and mostly a tokenizer.
 
-What `shoal ckpt export` writes of our own decoder is opened as that, without the library. Of any other only configs and
-numbers are taken: no code that a folder holds or names is ever run, and nothing is asked of the hub.
+A folder that `shoal ckpt export` wrote of Shoal's own decoder is opened without the library. Of any other folder only
+configs and numbers are used: code that it holds or names is never run, and the hub is not asked.
 
-Several of a folder's files of settings say one thing, and not always the same:
+A folder's settings are spread over several files, which may contradict each other:
 
     config.json               which model it is; which token ends a text; how many tokens the model sees
     generation_config.json    which tokens, and which strings, end a text
-    tokenizer_config.json     the special tokens by name; how many tokens the model sees; the template of a conversation
+    tokenizer_config.json     the special tokens by name; how many tokens the model sees; the chat template
     special_tokens_map.json   the special tokens again
-    chat_template.jinja       the template again
-    chat_template.json        the same, as older folders of models that also see or hear have it
+    chat_template.jinja       the chat template again
+    chat_template.json        the chat template in older folders of multimodal models
 
-A text ends at any token that any of them names. The model is given no more tokens than each of them allows. Of
-templates the file of its own is taken first, as transformers does.
+A text ends at any end token that any file names. The context is the smallest that any file allows. A chat template in
+its own file is preferred, as in transformers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shoal.node.inference.chat import ChatFormat, PlainChat, Template, TemplateC
 from shoal.node.inference.library import library_scorer
 from shoal.node.inference.local import LlamaScorer
 from shoal.node.inference.scorer import Scorer
-from shoal.node.inference.served import BYTE_TOKENS, Choices, Served
+from shoal.node.inference.served import BYTE_TOKENS, Served, ServeOptions
 from shoal.node.manifest.model import ModelSpec, with_floats
 from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.tokenizer import CONFIG, ENDS, GENERATION, TOKENIZER_CONFIG, tokenizer_of_bytes
@@ -56,18 +56,18 @@ from shoal.protocol.base.errors import LocalError
 
 SPECIAL_TOKENS, TEMPLATE = "special_tokens_map.json", "chat_template.jinja"
 OLDER_TEMPLATE = "chat_template.json"
-MORE_TEMPLATES = "additional_chat_templates"  # a folder of others, by name
+MORE_TEMPLATES = "additional_chat_templates"  # a folder of named templates
 MAX_TABLE = MAX_FILE  # bytes
-WITHOUT_END = 1 << 30  # tokens: tokenizers whose author set no limit say far more than this
-USUAL = 2048  # tokens, where nothing says how many a model sees
-ENDING = ("eos", "eot", "eom", "end_of_turn")  # in the names of tokens that end a text, or what is said in one turn
-NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")  # that a template may name
+NO_LIMIT = 1 << 30  # tokens: tokenizers without a limit state a far greater number
+DEFAULT_CONTEXT = 2048  # tokens, if no file says how many the model sees
+ENDING = ("eos", "eot", "eom", "end_of_turn")  # how the names of tokens begin that end a text or a turn
+NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")  # special tokens that a template may use
 
 log = logging.getLogger("shoal.serve")
 
 
 class Settings:
-    """The settings of one folder; LocalError if one of its files cannot be read, or is no table."""
+    """The settings files of one folder; LocalError if one cannot be read, or is not a JSON object."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -79,44 +79,44 @@ class Settings:
         self._special = _optional(folder / SPECIAL_TOKENS)
         self._folder, self._template_file = folder, folder / TEMPLATE
 
-    def longest(self, network: Any) -> int:
-        """How many tokens the model may be given at once: what the strictest says. `network` is the library's."""
-        said: list[Any] = [most_tokens(network), self.tokenizer.get("model_max_length")]
-        return int(min((each for each in said if _is_length(each)), default=USUAL))
+    def context(self, network: Any) -> int:
+        """The model's context length in tokens: the smallest that a file allows. `network` is the library's model."""
+        limits: list[Any] = [most_tokens(network), self.tokenizer.get("model_max_length")]
+        return int(min((each for each in limits if _is_length(each)), default=DEFAULT_CONTEXT))
 
     @property
     def named(self) -> dict[str, str]:
-        """The special tokens that a template may name."""
+        """The special tokens that a template may use, by name."""
         return {key: text for table in self._tokens for key, text in table.items() if key in NAMED}
 
     @cached_property
     def template(self) -> Template | None:
-        """Of a conversation; None: the model has none. LocalError if there is something else in its place."""
+        """The chat template; None if there is none. LocalError if it is not a template."""
         if self._template_file.exists():
             return _template(read_text(self._template_file, limit=MAX_FILE), shown(self._template_file))
         where, found = shown(self._folder / TOKENIZER_CONFIG), self.tokenizer.get("chat_template")
         if found is None and (older := self._folder / OLDER_TEMPLATE).exists():
             where, found = shown(older), read_table(older).get("chat_template")
-        if isinstance(found, list):  # several, by name
+        if isinstance(found, list):  # several templates by name
             found = {str(each.get("name")): each.get("template") for each in found if isinstance(each, dict)}
         if found is None and (named := [each.stem for each in self._folder.glob(f"{MORE_TEMPLATES}/*.jinja")]):
-            self._say_unused(shown(self._folder / MORE_TEMPLATES), named)
+            self._warn_unused(shown(self._folder / MORE_TEMPLATES), named)
         if not isinstance(found, dict):
             return None if found is None else _template(found, where)
         if "default" in found:
             return _template(found["default"], where)
         if not found:
             raise LocalError(f"{where}: chat_template names no template")
-        self._say_unused(where, found)
+        self._warn_unused(where, found)
         return None
 
-    def _say_unused(self, where: str, names: Iterable[str]) -> None:
+    def _warn_unused(self, where: str, names: Iterable[str]) -> None:
         what = "%s has templates for conversations named %s, and none named default: the plain format is taken. "
         log.warning(what + "Write one of them to %s", where, ", ".join(sorted(names)), shown(self._template_file))
 
     @property
     def begins(self) -> frozenset[int]:
-        """The tokens that begin a text, by number."""
+        """The ids of tokens that begin a text."""
         found = (table.get("bos_token_id") for table in (self.generation, *self._configs))
         return frozenset(each for each in found if isinstance(each, int))
 
@@ -128,7 +128,7 @@ class Settings:
         return tuple(each for each in several if isinstance(each, str) and each)
 
     def ends(self, vocabulary: TokenizerVocabulary) -> frozenset[int]:
-        """The tokens that end a text: all that anything names, by number or by text."""
+        """The ids of tokens that end a text: all that any file names, by id or by text."""
         numbers = {number for table in (self.generation, *self._configs) for number in _numbers(table)}
         texts = {text for table in self._tokens for key, text in table.items() if key.startswith(ENDING)}
         both = numbers | {vocabulary.tokens.token_to_id(text) for text in texts}
@@ -136,25 +136,25 @@ class Settings:
 
     @property
     def _tokens(self) -> tuple[dict[str, str], ...]:
-        """Special tokens by the names that a tokenizer has for them (`eos_token`, or its author's), by table."""
+        """Special tokens by name (`eos_token`, or a name of the tokenizer's author), one table for each file."""
         more = (self.tokenizer.get(key) for key in ("extra_special_tokens", "model_specific_special_tokens"))
         tables = (self._special, *(each for each in more if isinstance(each, dict)), self.tokenizer)
         return tuple(_texts(table) for table in tables)
 
     @property
     def _configs(self) -> tuple[Mapping[str, Any], ...]:
-        """The config, and that of its model of text, if this is one part of several."""
+        """The config, and the config of the text model in it, if the model is multimodal."""
         parts = (self.config.get(key) for key in ("text_config", "decoder"))
         return (self.config, *(each for each in parts if isinstance(each, dict)))
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """A file of settings; LocalError if it is none."""
+    """The JSON object of a settings file; LocalError if it is not one."""
     return parse_table(read_text(path, limit=MAX_TABLE), shown(path))
 
 
 def _template(found: Any, where: str) -> Template:
-    """A template's text; LocalError if it is none."""
+    """The template; LocalError if it is not a text, or empty."""
     if not isinstance(found, str):
         raise LocalError(f"{where}: chat_template is no text in Jinja")
     if not found.strip():
@@ -169,13 +169,13 @@ def _optional(path: Path) -> dict[str, Any]:
 
 
 def _texts(table: Mapping[str, Any]) -> dict[str, str]:
-    """Tokens of a table by name; each is a text, or a table with one."""
+    """The tokens of a table by name; an entry is a text, or a table with `content`."""
     texts = {key: each.get("content") if isinstance(each, dict) else each for key, each in table.items()}
     return {key: each for key, each in texts.items() if key.endswith("_token") and isinstance(each, str) and each}
 
 
 def _numbers(table: Mapping[str, Any]) -> Iterator[int]:
-    """The tokens that a table names as ends."""
+    """The ids that a table names as end tokens."""
     found = table.get("eos_token_id")
     for each in found if isinstance(found, list) else [found]:
         if isinstance(each, int) and not isinstance(each, bool) and each >= 0:
@@ -183,18 +183,18 @@ def _numbers(table: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _is_length(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < WITHOUT_END
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < NO_LIMIT
 
 
-def open_folder(path: Path, choices: Choices) -> Served:
-    """The model in it; LocalError if it is damaged, has no language head, or names tokens that are not there."""
+def open_folder(path: Path, options: ServeOptions) -> Served:
+    """The model in a folder; LocalError if it is damaged, has no language head, or its tokenizer does not fit."""
     settings = Settings(path)
     saved = max((int(each.stat().st_mtime) for each in path.glob("*.safetensors")), default=0)
     version = f"{saved:x}"
     check_memory(sum(each.stat().st_size for each in path.glob("*.safetensors")), f"opening the model in {path}")
-    spec = own(settings.config)
-    scorer = _decoder(path, spec, choices, version) if spec else _library(path, settings, choices, version)
-    vocabulary = _vocabulary(path, settings, scorer.vocab, choices.tokenizer)
+    spec = own_decoder(settings.config)
+    scorer = _decoder(path, spec, options, version) if spec else _library(path, settings, options, version)
+    vocabulary = _vocabulary(path, settings, scorer.vocab, options.tokenizer)
     return Served(
         name=path.resolve().name,
         scorer=scorer,
@@ -206,8 +206,8 @@ def open_folder(path: Path, choices: Choices) -> Served:
     )
 
 
-def own(table: Mapping[str, Any]) -> ModelSpec | None:
-    """The decoder (training/models/decoder.py) that a config.json describes; None if it describes anything else."""
+def own_decoder(table: Mapping[str, Any]) -> ModelSpec | None:
+    """The spec of Shoal's own decoder (training/models/decoder.py), if a config.json describes one; otherwise None."""
     try:
         spec = ModelSpec(
             vocab=table["vocab_size"],
@@ -222,11 +222,11 @@ def own(table: Mapping[str, Any]) -> ModelSpec | None:
         )
     except (KeyError, ValidationError):
         return None
-    ends = {key: table.get(key) for key in ENDS}  # are the tokenizer's
+    ends = {key: table.get(key) for key in ENDS}  # these entries come from the tokenizer
     return spec if dict(table) == config(spec) | ends else None
 
 
-def _decoder(path: Path, spec: ModelSpec, choices: Choices, version: str) -> Scorer:
+def _decoder(path: Path, spec: ModelSpec, options: ServeOptions, version: str) -> Scorer:
     model = skeleton(spec).to_empty(device="cpu")
     layout = Layout.of(model)
     try:
@@ -235,18 +235,18 @@ def _decoder(path: Path, spec: ModelSpec, choices: Choices, version: str) -> Sco
         raise LocalError(f"{path / MODEL} cannot be read: {error}") from error
     except LocalError as error:
         raise LocalError(f"{path / MODEL} does not fit {path / CONFIG}: {error}") from error
-    model = model.to(choose_device(choices.device))
-    return LlamaScorer(model, vocab=spec.vocab, limit=spec.context, slots=choices.slots, version=version)
+    model = model.to(choose_device(options.device))
+    return LlamaScorer(model, vocab=spec.vocab, limit=spec.context, slots=options.slots, version=version)
 
 
-def _library(path: Path, settings: Settings, choices: Choices, version: str) -> Scorer:
+def _library(path: Path, settings: Settings, options: ServeOptions, version: str) -> Scorer:
     try:
         found = config_of(settings.config)
     except LocalError as error:
         raise LocalError(f"{path / CONFIG}: {error}") from error
     network = opened(path, found)
-    network.eval().requires_grad_(False).to(choose_device(choices.device))
-    return library_scorer(network, limit=settings.longest(network), slots=choices.slots, version=version)
+    network.eval().requires_grad_(False).to(choose_device(options.device))
+    return library_scorer(network, limit=settings.context(network), slots=options.slots, version=version)
 
 
 def _vocabulary(path: Path, settings: Settings, vocab: int, chosen: str) -> Vocabulary:
@@ -266,12 +266,12 @@ def _vocabulary(path: Path, settings: Settings, vocab: int, chosen: str) -> Voca
 
 
 def _is_of_bytes(file: Path) -> bool:
-    """Whether it is what we export where a byte is a token: we need no library for that."""
+    """Whether it is the tokenizer that Shoal exports for runs on bytes, which needs no library."""
     return file.exists() and read_table(file) == tokenizer_of_bytes()
 
 
 def _chat(settings: Settings, vocabulary: Vocabulary) -> ChatFormat:
-    """The folder's template, whose end of a turn ends a text from now on; the plain format where there is none."""
+    """The folder's chat template, or the plain format. A template's end-of-turn token is added to the end tokens."""
     if settings.template is None:
         return PlainChat()
     if not isinstance(vocabulary, TokenizerVocabulary):

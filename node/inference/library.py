@@ -1,13 +1,13 @@
-"""Models of transformers as scorers, with the library's own cache as far as it is right for them.
+"""Models of the transformers library as scorers, with the library's own cache where it gives right results.
 
-Sequences of unequal length are one batch if their caches are padded on the left, and masked. The library's causal
-models are made for that, but not all keep it: some count positions otherwise, or have caches that cannot be padded
-(sliding windows, state-space models). What a model does is found out when it is opened, by asking it: it is served in
-the first of these ways whose scores are those of the whole sequences. Some do otherwise in longer texts, so one that is
-tried is as long as the model may see, or as a few seconds allow.
+Sequences of unequal length are computed as one batch by padding their caches on the left, and masking the padding. The
+library's causal models are made for that, but not all support it: some count positions differently, or have caches that
+cannot be padded (sliding windows, state-space models). So each model is tested when it is opened, and served in the
+first of these ways that gives the same scores as whole sequences. Some models fail only in long texts, so one of the
+texts tried is as long as the model's context, or as a few seconds of computing allow.
 
-    batched     one call for all that get one token
-    one by one  a call for each sequence, with a cache of its own
+    batched     one call for all sequences that get one token
+    one by one  a call for each sequence, with its own cache
     anew        without a cache
 """
 
@@ -23,26 +23,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from shoal.node.base import extra
-from shoal.node.inference.local import PlainScorer, in_groups, weighed
-from shoal.node.inference.scorer import Expert, LogProbs, Piece, Scorer, Weighed
+from shoal.node.inference.local import PlainScorer, predict
+from shoal.node.inference.scorer import Piece, Predictions, Scorer
 from shoal.node.training.models.hf import quietly
 
-TOLERANCE = 1e-3  # of log-probabilities; what is right differs by the rounding of sums
-Calls = tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]  # of each, slot and tokens of each piece
-PROBE: Calls = (  # Prompts of unequal length, some in parts; slots that leave and return
+TOLERANCE = 1e-3  # of log-probabilities: right ones differ by the rounding of sums only
+Calls = tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]  # for each call, the slot and tokens of each piece
+PROBE: Calls = (  # prompts of unequal length, some in parts; slots that end and begin again
     *(((0, (5, 1, 4, 1, 3, 2, 6)), (1, (2, 6))), ((0, (1, 2, 3)), (1, (4,))), ((2, (3,)),)),
     *(((0, (7,)), (1, (1,)), (2, (4,))), ((0, (2,)), (2, (2,))), ((0, (5,)), (1, (3,)), (2, (1,)))),
 )
-LONG = 16  # tokens: shorter texts are tried by PROBE
-MOST_TRIED = 1e11  # operations, for the long text
-TRIES = 2  # of other tokens: where a model chooses among many, a rounding may choose otherwise, but not each time
-BY_LENGTH = ("dynamic", "longrope")  # rotary positions that depend on the longest sequence of a batch
+LONG = 16  # tokens: PROBE covers shorter texts
+MOST_TRIED = 1e11  # operations for the long text
+TRIES = 2  # long texts: in a mixture of experts a rounding may route a token differently, but not in every text
+BY_LENGTH = ("dynamic", "longrope")  # kinds of rotary positions that depend on the longest sequence of a batch
 
 log = logging.getLogger("shoal.serve")
 
 
-def library_scorer(network: Any, *, limit: int, slots: int, version: str) -> Expert:
-    """A scorer of a causal model of the library, which is in evaluation and on its device."""
+def library_scorer(network: Any, *, limit: int, slots: int, version: str) -> Scorer:
+    """A scorer over a causal model of the library, which is on its device already."""
     network.requires_grad_(False).eval()
     text = network.config.get_text_config()
     vocab: int = text.vocab_size
@@ -60,8 +60,8 @@ def library_scorer(network: Any, *, limit: int, slots: int, version: str) -> Exp
     return plain
 
 
-def renewed_library_scorer(scorer: Scorer, network: Any, version: str) -> Expert:
-    """A scorer like `scorer`, of the same kind of model with other weights, which need not be tried anew."""
+def renewed_library_scorer(scorer: Scorer, network: Any, version: str) -> Scorer:
+    """A scorer like `scorer` with other weights; it is served in the same way, without another test."""
     network.requires_grad_(False).eval()
     vocab, limit, slots = scorer.vocab, scorer.limit, scorer.slots
     if isinstance(scorer, LibraryScorer):
@@ -78,8 +78,8 @@ def _plain(network: Any, vocab: int, limit: int, slots: int, version: str) -> Pl
 
 
 def is_right_in_long_texts(scorer: Scorer, plain: Scorer, network: Any) -> bool:
-    """Whether it scores a long text as `plain` does, beside a short one. Both are empty afterwards."""
-    affordable = MOST_TRIED / (8 * sum(weight.numel() for weight in network.parameters()))  # it is read four times
+    """Whether `scorer` scores a long text, beside a short one, as `plain` does. Both are empty afterwards."""
+    affordable = MOST_TRIED / (8 * sum(weight.numel() for weight in network.parameters()))  # read four times
     count = min(scorer.limit, int(affordable))
     if count <= LONG:
         return True
@@ -88,21 +88,21 @@ def is_right_in_long_texts(scorer: Scorer, plain: Scorer, network: Any) -> bool:
 
 
 def _read_slowly(text: tuple[int, ...]) -> Calls:
-    """The last two tokens of a text come by themselves, and another text is beside it."""
+    """Calls in which the last two tokens of a text come one by one, and another text is beside it."""
     return ((0, text[:-2]), (1, (2, 6))), ((0, text[-2:-1]), (1, (1,))), ((0, text[-1:]),)
 
 
 def is_right(scorer: Scorer, plain: Scorer, calls: Calls = PROBE) -> bool:
-    """Whether it scores as `plain` does. Both are empty afterwards."""
+    """Whether `scorer` scores as `plain` does. Both are empty afterwards."""
     wanted = 1 + max(slot for call in calls for slot, _ in call)
     try:
         for call in calls:
             pieces = [Piece(slot, tokens) for slot, tokens in call if slot < scorer.slots]
             if not pieces:
                 continue
-            if abs(scorer.extend(pieces) - plain.extend(pieces)).max() > TOLERANCE:
+            if abs(scorer.extend(pieces).rows - plain.extend(pieces).rows).max() > TOLERANCE:
                 return False
-    except Exception as error:  # whatever a model makes of what it is not made for
+    except Exception as error:  # a model may raise anything when it is called in a way that it does not support
         log.debug("a model was asked in a way that it does not know", exc_info=error)
         return False
     finally:
@@ -114,61 +114,58 @@ def is_right(scorer: Scorer, plain: Scorer, calls: Calls = PROBE) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Sequences whose keys and values lie in one cache, padded on the left to the longest."""
+    """Sequences that share one cache, in which all are padded on the left to the length of the longest."""
 
     slots: tuple[int, ...]
     lengths: list[int]
-    cache: Any = None  # the library's; None: empty
+    cache: Any = None  # the library's object; None: nothing is cached yet
 
     @property
     def width(self) -> int:
-        """Places in the cache, with those of the padding."""
+        """Positions in the cache, padding included."""
         return max(self.lengths)
 
     def row(self, slot: int) -> list[tuple[Tensor, Tensor]]:
-        """One sequence's keys and values by layers, (1, K, T, H), without padding."""
+        """Keys and values of one sequence for each layer, (1, K, T, H), without padding."""
         number = self.slots.index(slot)
         start = self.width - self.lengths[number]
         layers = [(each.keys, each.values) for each in self.cache.layers]
         return [(k[number : number + 1, :, start:], v[number : number + 1, :, start:]) for k, v in layers]
 
     def length(self, slot: int) -> int:
-        """Tokens of one sequence."""
+        """The number of tokens of one sequence."""
         return self.lengths[self.slots.index(slot)]
 
 
-class LibraryScorer:
-    """See Scorer, and Expert."""
+class LibraryScorer(Scorer):
+    """A model of the library with its cache; see Scorer."""
 
     def __init__(self, network: Any, is_batched: bool, *, vocab: int, limit: int, slots: int, version: str) -> None:
         self.vocab, self.limit, self.slots, self.version = vocab, limit, slots, version
         self._network, self.is_batched = network, is_batched
         self._groups: dict[int, Group] = {}  # by slot
 
-    def extend(self, pieces: Sequence[Piece]) -> LogProbs:
+    def extend(self, pieces: Sequence[Piece], within: bool = False) -> Predictions:
         """See Scorer."""
-        return in_groups(pieces, lambda group: self._call(group)[:, -1])
-
-    def weigh(self, pieces: Sequence[Piece]) -> Weighed:
-        """See Expert."""
-        return weighed(pieces, self._call)
+        return predict(pieces, self._logits, within)
 
     def end(self, slot: int) -> None:
         """See Scorer."""
         self._groups.pop(slot, None)
 
-    def _call(self, pieces: Sequence[Piece]) -> Tensor:
+    def _logits(self, pieces: Sequence[Piece]) -> Tensor:
         """Logits (B, T, V) of pieces of one length."""
         if not self.is_batched:
-            return torch.cat([self._score([piece], self._alone(piece.slot)) for piece in pieces])
-        return self._score(pieces, self._together(tuple(piece.slot for piece in pieces)))
+            return torch.cat([self._extend([piece], self._group_of(piece.slot)) for piece in pieces])
+        return self._extend(pieces, self._group_with(tuple(piece.slot for piece in pieces)))
 
-    def _score(self, pieces: Sequence[Piece], group: Group) -> Tensor:
+    def _extend(self, pieces: Sequence[Piece], group: Group) -> Tensor:
+        """Logits (B, T, V) of the pieces of a whole group, which are added to its cache."""
         device, count = self._network.device, len(pieces[0].tokens)
         lengths = torch.tensor(group.lengths, device=device)[:, None]
         settings: dict[str, Any] = {}
         if self.is_batched:
-            if group.cache is None:  # of whole sequences, whatever the model's own would keep
+            if group.cache is None:  # one that keeps whole sequences; the model's default may not
                 group.cache = extra.transformers().DynamicCache()
             places = torch.arange(group.width + count, device=device)
             settings["attention_mask"] = (places >= group.width - lengths).long()
@@ -182,13 +179,13 @@ class LibraryScorer:
         logits: Tensor = out.logits
         return logits
 
-    def _alone(self, slot: int) -> Group:
+    def _group_of(self, slot: int) -> Group:
         return self._groups.get(slot) or Group((slot,), [0])
 
-    def _together(self, slots: tuple[int, ...]) -> Group:
-        """The group of just these; made of those that they are in, if there is none."""
-        olds = [self._alone(slot) for slot in slots]
-        if olds[0].slots == slots and all(old is olds[0] for old in olds):  # some may have left it, and begun anew
+    def _group_with(self, slots: tuple[int, ...]) -> Group:
+        """The group of exactly these slots; it is made from their present groups if there is none."""
+        olds = [self._group_of(slot) for slot in slots]
+        if olds[0].slots == slots and all(old is olds[0] for old in olds):  # some may have ended since, and begun again
             return olds[0]
         lengths = [old.length(slot) for old, slot in zip(olds, slots, strict=True)]
         held = [old.row(slot) if length else [] for old, slot, length in zip(olds, slots, lengths, strict=True)]
@@ -199,7 +196,7 @@ class LibraryScorer:
 
 
 def _padded(rows: Sequence[list[tuple[Tensor, Tensor]]], width: int) -> Any:
-    """The library's cache of several sequences' keys and values by layers."""
+    """The library's cache object for the keys and values of several sequences, padded on the left to `width`."""
     cache = extra.transformers().DynamicCache()
     layers = next(len(row) for row in rows if row)
     for layer in range(layers):

@@ -1,4 +1,4 @@
-"""The model of a run, or of an expert, as something that can be asked: a scorer of its parameters, and its tokens."""
+"""The model of a run or an expert: a scorer over its parameters, and the vocabulary of its tokens."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from shoal.node.base.home import find_home
 from shoal.node.base.options import default_threads
 from shoal.node.inference.library import library_scorer, renewed_library_scorer
 from shoal.node.inference.local import LlamaScorer
-from shoal.node.inference.scorer import Expert, Scorer
-from shoal.node.inference.served import Choices
+from shoal.node.inference.scorer import Scorer
+from shoal.node.inference.served import ServeOptions
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import AnyModel, HfSpec, ModelSpec, PictureSpec
 from shoal.node.training.data.vocabulary import ByteVocabulary, TokenizerVocabulary, Vocabulary, read_tokenizer
@@ -24,14 +24,14 @@ from shoal.node.training.models.registry import kind_of
 from shoal.node.training.trainer.device import choose_device
 from shoal.protocol.base.errors import LocalError
 
-UNUSED = 0  # a seed of weights that are overwritten
+UNUSED_SEED = 0  # of initial weights that are overwritten
 
 
 # -- scorers ------------------------------------------------------------------------------------------------
 
 
 def check_writes(spec: AnyModel) -> ModelSpec | HfSpec:
-    """The same; LocalError if it is of no kind that writes text."""
+    """Return `spec`; LocalError if its kind of model writes no text."""
     if isinstance(spec, PictureSpec):
         raise LocalError(
             "the model paints: name the folder that `shoal experts fetch FAMILY DIR` writes, not the family"
@@ -42,7 +42,7 @@ def check_writes(spec: AnyModel) -> ModelSpec | HfSpec:
 
 
 def check_spec(spec: AnyModel) -> ModelSpec | HfSpec:
-    """The same; LocalError if no text can come of a run's model."""
+    """Return the spec of a run's model; LocalError if the model cannot write text."""
     spec = check_writes(spec)
     if isinstance(spec, HfSpec) and spec.lora is not None:
         raise LocalError(
@@ -52,45 +52,45 @@ def check_spec(spec: AnyModel) -> ModelSpec | HfSpec:
     return spec
 
 
-def scorer_of(spec: AnyModel, parameters: Tensor, choices: Choices, version: str) -> Expert:
-    """A run's model with these parameters, on the device that was chosen; LocalError if no text can come of it."""
-    return _scorer(check_spec(spec), parameters, choices, version)
+def scorer_of(spec: AnyModel, parameters: Tensor, options: ServeOptions, version: str) -> Scorer:
+    """A scorer of a run's model with these parameters, (d,), on the chosen device; LocalError if it writes no text."""
+    return _scorer(check_spec(spec), parameters, options, version)
 
 
-def expert_of(spec: AnyModel, parameters: Tensor, choices: Choices, version: str) -> Expert:
-    """An expert's model, on the device that was chosen; LocalError if no text can come of it."""
+def expert_of(spec: AnyModel, parameters: Tensor, options: ServeOptions, version: str) -> Scorer:
+    """A scorer of an expert's model, on the chosen device; LocalError if it writes no text."""
     spec = check_writes(spec)
     if isinstance(spec, HfSpec) and spec.lora is not None:
         raise LocalError("an expert is of adapters, whose base its file does not hold: it cannot be served")
-    return _scorer(spec, parameters, choices, version)
+    return _scorer(spec, parameters, options, version)
 
 
-def renewed(scorer: Scorer, spec: AnyModel, parameters: Tensor, choices: Choices, version: str) -> Expert:
-    """A scorer like `scorer`, one of `scorer_of`, with other weights. The two may be asked for different slots.
+def renewed(scorer: Scorer, spec: AnyModel, parameters: Tensor, options: ServeOptions, version: str) -> Scorer:
+    """A scorer like `scorer`, which came from `scorer_of`, with other weights. Each slot must be used with one of them.
 
-    What was found out about the model is not asked again, and our own decoder's cache has room for both.
+    The model is not tested again, and Shoal's own decoder shares one cache between both.
     """
-    model = _model(check_spec(spec), parameters, choices.device)
+    model = _model(check_spec(spec), parameters, options.device)
     if isinstance(model, Llama):
         assert isinstance(scorer, LlamaScorer)
         return scorer.renewed(model, version)
     return renewed_library_scorer(scorer, model.network, version)
 
 
-def _scorer(spec: ModelSpec | HfSpec, parameters: Tensor, choices: Choices, version: str) -> Expert:
-    model = _model(spec, parameters, choices.device)
+def _scorer(spec: ModelSpec | HfSpec, parameters: Tensor, options: ServeOptions, version: str) -> Scorer:
+    model = _model(spec, parameters, options.device)
     if isinstance(model, Llama):
-        return LlamaScorer(model, vocab=spec.vocab, limit=spec.context, slots=choices.slots, version=version)
-    return library_scorer(model.network, limit=spec.context, slots=choices.slots, version=version)
+        return LlamaScorer(model, vocab=spec.vocab, limit=spec.context, slots=options.slots, version=version)
+    return library_scorer(model.network, limit=spec.context, slots=options.slots, version=version)
 
 
 def _model(spec: ModelSpec | HfSpec, parameters: Tensor, device: str) -> TrainedModel:
-    """The model of flat parameters (d,), on a device. On the CPU our own decoder has its weights in `parameters`."""
+    """The model with flat parameters (d,), on a device. On the CPU Shoal's own decoder does not copy them."""
     if isinstance(spec, ModelSpec):
         model: TrainedModel = skeleton(spec)
         model.load_state_dict(Layout.of(model).views(parameters), assign=True)
     else:
-        model = kind_of(spec).build(spec, UNUSED)
+        model = kind_of(spec).build(spec, UNUSED_SEED)
         Layout.of(model).load(parameters, model)
     return model.eval().to(choose_device(device))
 
@@ -99,10 +99,10 @@ def _model(spec: ModelSpec | HfSpec, parameters: Tensor, device: str) -> Trained
 
 
 def run_vocabulary(manifest: Manifest, place: Path, chosen: str) -> Vocabulary:
-    """A run's tokens: bytes, or those of the tokenizer that its manifest names, wherever that is to be had.
+    """A run's vocabulary: bytes, or the tokenizer that its manifest names.
 
-    `place` is a checkpoint, or in a node's home; `chosen` is a tokenizer's file, if the owner names one. LocalError if
-    the run's tokenizer is nowhere here.
+    `chosen` is a tokenizer's file that the user named, or empty: then the tokenizer is searched for in the folders
+    above `place` and in the node's home. LocalError if it is not found.
     """
     data, vocab = manifest.data, manifest.model.vocab
     if not data.tokenizer:
@@ -126,7 +126,7 @@ def run_vocabulary(manifest: Manifest, place: Path, chosen: str) -> Vocabulary:
 
 
 def ends_of(vocabulary: TokenizerVocabulary, end_of_text: str, what: str) -> frozenset[int]:
-    """The token that ends a text, if there is one; LocalError if the tokenizer, which is `what`, does not know it."""
+    """The token that ends a text, or none; LocalError if the tokenizer, called `what`, does not know it."""
     if not end_of_text:
         return frozenset()
     end = vocabulary.tokens.token_to_id(end_of_text)
@@ -139,10 +139,10 @@ def ends_of(vocabulary: TokenizerVocabulary, end_of_text: str, what: str) -> fro
 
 
 def use_threads(threads: int) -> None:
-    """Compute with so many of torch's threads; 0: as many as a worker has."""
+    """Set how many threads torch computes with; 0: as many as a worker uses."""
     torch.set_num_threads(threads or default_threads())
 
 
-def side_by_side() -> int:
-    """Models that this machine computes at once, with the threads that each takes."""
+def models_at_once() -> int:
+    """How many models this machine can compute at the same time, each with torch's number of threads."""
     return max(1, (os.cpu_count() or 1) // torch.get_num_threads())

@@ -1,7 +1,7 @@
-"""From what the user names to a model that can be asked.
+"""Opens the source that the user names, as a model that can be asked.
 
-A source is a folder with a run's checkpoint, experts or what transformers opens; what is no folder, and looks like no
-path, is the name of a run or a family that the node of this machine is in.
+A source is a folder with a checkpoint of a run, with experts, or with a model that transformers opens. Anything that is
+not a folder, and does not look like a path, is the name of a run or a family that this machine's node is in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shoal.node.inference.ensemble.folder import open_ensemble
 from shoal.node.inference.ensemble.table import ENSEMBLE
 from shoal.node.inference.folder import open_folder
 from shoal.node.inference.models import run_vocabulary, scorer_of, use_threads
-from shoal.node.inference.served import Choices, Served
+from shoal.node.inference.served import Served, ServeOptions
 from shoal.node.training.checkpoint.about import ABOUT
 from shoal.node.training.checkpoint.read import Checkpoint, load
 from shoal.node.training.checkpoint.scan import PREFIX, find
@@ -28,54 +28,54 @@ from shoal.protocol.base.ids import RunId
 CONFIG, ADAPTERS = "config.json", "adapter_config.json"
 
 
-def open_source(source: str | Path, choices: Choices) -> Served:
-    """The model that is meant; LocalError, which says what is wrong, if there is none that can be served."""
-    use_threads(choices.threads)
+def open_source(source: str | Path, options: ServeOptions) -> Served:
+    """The model of a source; LocalError, which says why, if it cannot be served."""
+    use_threads(options.threads)
     path = Path(source)
-    if not os.path.isdir(path):  # unlike Path's, False for a name that no folder could have
+    if not os.path.isdir(path):  # unlike Path.is_dir this is False, and no error, for names that no folder can have
         if os.path.exists(path) or "/" in str(source):
             raise LocalError(f"{source} is not a folder: name a checkpoint's, or a model's that transformers opens")
-        return open_named(str(source), choices)
+        return open_named(str(source), options)
     if (path / ENSEMBLE).exists():
-        choices.check_no_peers(f"the folder {path}")
-        return open_ensemble(path, choices)
-    choices.check_no_mix(f"{path}, which has no {ENSEMBLE}")
+        options.check_no_peers(f"the folder {path}")
+        return open_ensemble(path, options)
+    options.check_no_mix(f"{path}, which has no {ENSEMBLE}")
     if (path / ABOUT).exists() or path.name.startswith(PREFIX):
-        return of_checkpoint(load(path), choices)
+        return open_checkpoint(load(path), options)
     if (path / ADAPTERS).exists():
         raise LocalError(f"{path} holds adapters, no model: merge them with their base (peft's merge_and_unload)")
     if (path / CONFIG).exists():
-        return open_folder(path, choices)
+        return open_folder(path, options)
     held = [found for found in find(path) if not found.problem]
     if held:
         raise LocalError(f"{path} holds {len(held)} checkpoints: name one of them, such as {held[-1].path}")
     raise LocalError(f"{path} is neither a checkpoint ({ABOUT}) nor a model's folder ({CONFIG})")
 
 
-def of_checkpoint(checkpoint: Checkpoint, choices: Choices) -> Served:
-    """The model of a run as a checkpoint has it."""
+def open_checkpoint(checkpoint: Checkpoint, options: ServeOptions) -> Served:
+    """The model of a run's checkpoint."""
     manifest, about = checkpoint.manifest, checkpoint.about
-    scorer = scorer_of(manifest.model, checkpoint.vectors[PARAMETERS], choices, about.root[:16])
+    scorer = scorer_of(manifest.model, checkpoint.vectors[PARAMETERS], options, about.root[:16])
     return Served(
         name=manifest.name,
         scorer=scorer,
-        vocabulary=run_vocabulary(manifest, checkpoint.path, choices.tokenizer),
+        vocabulary=run_vocabulary(manifest, checkpoint.path, options.tokenizer),
         chat=PlainChat(),
         created=int(about.saved_at),
         sentence=f"run {about.name} ({about.run[:8]}), round {about.round}",
     )
 
 
-def open_named(wanted: str, choices: Choices) -> Served:
-    """A run or a family, by its id, the first 8 characters of it or more, or its name; LocalError if there is none."""
+def open_named(wanted: str, options: ServeOptions) -> Served:
+    """A run or family of this node, by its id, at least 8 characters of the id, or its name; LocalError if unknown."""
     home = find_home()
     rows = {str(row["run"]): row for row in Client(home).status()["runs"]}
     run = find_run(wanted, {key: str(row["name"] or "") for key, row in rows.items()})
     if rows[run].get("experts") is not None:
         from shoal.node.inference.ensemble.family import open_family
 
-        return open_family(home, run, choices)
-    choices.check_no_mix(f"{wanted}, a run of one model")
+        return open_family(home, run, options)
+    options.check_no_mix(f"{wanted}, a run of one model")
     from shoal.node.inference.live import open_run
 
-    return open_run(home, RunId(bytes.fromhex(run)), choices)
+    return open_run(home, RunId(bytes.fromhex(run)), options)

@@ -69,7 +69,7 @@ async def _seeded(
     """A family's manifest with its seeds, and the checkpoint that is of its model; files of the other ones are made."""
     if not checkpoints:
         return manifest, None
-    from shoal.node.experts.seeds import allot, seeded, with_own, write_seed
+    from shoal.node.experts.founding import allot, seeded, with_own, write_seed
 
     seed, own = allot(manifest, checkpoints)
     whole = await LONG.run(seeded, manifest, seed) if seed is not None else manifest

@@ -13,8 +13,8 @@ from shoal.node.base.home import Home
 from shoal.node.client.up.processes import Children
 from shoal.node.experts.card import hash_file, make_card
 from shoal.node.experts.library import FILE
-from shoal.node.experts.memory import Memory
 from shoal.node.experts.parts import experts_of, last_round
+from shoal.node.experts.records import FamilyRecords
 from shoal.node.manifest.manifest import Manifest, parse_manifest
 from shoal.node.manifest.model import ModelSpec
 from shoal.node.training.data.store import Store
@@ -55,7 +55,7 @@ def plant(home: Home, manifest: Manifest, part: str, seed: int) -> None:
     made = Store(home.experts, FILE, hash_file).take(lambda path: write_file(path, theta(seed, model), model))
     last = last_round(manifest, spec)
     card = make_card(manifest.run_id, part, made, last, last * 4, 100, 3.0, signer)
-    Memory(home.make_run_folder(manifest.run_id.hex())).has(card)
+    FamilyRecords(home.make_run_folder(manifest.run_id.hex())).put_card(card)
 
 
 def are_answered(node: RealNode, family: str, counts: dict[str, int]) -> bool:

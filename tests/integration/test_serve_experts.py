@@ -14,7 +14,7 @@ import pytest
 
 from shoal.node.inference.engine.batch import write
 from shoal.node.inference.engine.sequence import Sampling
-from shoal.node.inference.served import Choices
+from shoal.node.inference.served import ServeOptions
 from shoal.node.inference.source import open_source
 from tests.integration.test_serve import Server, end, start
 from tests.unit.serve.ensemble.kit import OTHER, SMALL, theta, write_experts, write_file
@@ -83,5 +83,5 @@ def test_generate_writes_with_experts_that_are_merged(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "shoal.node", "generate", str(alike), "Once upon", *flags]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=True)
-    served = open_source(alike, Choices(slots=1, mix="pcb", base="5"))
-    assert found.stdout == "".join(write(served, "Once upon", most=8, sampling=Sampling(temperature=0))) + "\n"
+    served = open_source(alike, ServeOptions(slots=1, mix="pcb", base="5"))
+    assert found.stdout == "".join(write(served, "Once upon", max_tokens=8, sampling=Sampling(temperature=0))) + "\n"

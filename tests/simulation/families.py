@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from shoal.node.experts.claims import LOOK, RENEW, SETTLE, Claim, Claims, Release, Take, Yield, draw
 from shoal.node.experts.parts import last_round
-from shoal.node.experts.view import Listed, View
+from shoal.node.experts.view import PartRecord, View
 from shoal.node.manifest.manifest import Manifest, parse_manifest
 from shoal.node.manifest.requirements import parameters
 from shoal.protocol.base.ids import PeerId, digest
@@ -65,13 +65,13 @@ class Board:
         versions.append((now + self.rng.uniform(*DELAY), sequence, entry))
         del versions[:-3]
 
-    def read(self, now: float) -> list[Listed]:
+    def read(self, now: float) -> list[PartRecord]:
         self.readings += 1
         found = []
         for (peer, part), versions in self.slots.items():
             seen = [(sequence, entry) for at, sequence, entry in versions if at <= now]
             if seen and self.rng.random() >= MISSED:
-                found.append(Listed(peer, seen[-1][0], part, seen[-1][1]))
+                found.append(PartRecord(peer, seen[-1][0], part, seen[-1][1]))
         return found
 
 
@@ -104,7 +104,7 @@ class Peer:
         if blamed := self.view.take_in(now, others):
             raise Violation("Honesty", f"{self.name} blames {blamed}")
         self._read_at = now + LOOK * self._rng.uniform(0.9, 1.1)
-        before, sight = self.claims.mine, self.view.sight(now)
+        before, sight = self.claims.mine, self.view.reading(now)
         for decision in self.claims.decide(sight):
             match decision:
                 case Yield(to):

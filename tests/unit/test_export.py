@@ -12,7 +12,7 @@ import torch
 
 from shoal.node.base.home import Home
 from shoal.node.inference.local import LlamaScorer
-from shoal.node.inference.served import Choices
+from shoal.node.inference.served import ServeOptions
 from shoal.node.inference.source import open_source
 from shoal.node.manifest.data import DataSpec
 from shoal.node.manifest.manifest import Manifest
@@ -88,7 +88,7 @@ def test_a_runs_tokenizer_goes_with_it(tmp_path: Path) -> None:
     tokens = opened(tmp_path / "out")
     assert tokens("word3 word4 <end>")["input_ids"] == [5, 6, 1]
     assert (tokens.eos_token, tokens.eos_token_id) == ("<end>", 1)
-    served = open_source(tmp_path / "out", Choices("cpu", slots=1))
+    served = open_source(tmp_path / "out", ServeOptions("cpu", slots=1))
     assert served.vocabulary.ends == {1}
     assert served.vocabulary.encode("word3 word4") == [5, 6]
     assert isinstance(served.scorer, LlamaScorer), "our own decoder needs no library, whatever ends its texts"
@@ -129,7 +129,7 @@ def test_a_librarys_model_ends_texts_where_the_run_does(tmp_path: Path, table: d
     tokens = torch.arange(12)[None]
     with torch.inference_mode():
         assert torch.equal(ours(tokens), theirs(tokens).logits)
-    assert open_source(tmp_path / "out", Choices("cpu", slots=1)).vocabulary.ends == {end}
+    assert open_source(tmp_path / "out", ServeOptions("cpu", slots=1)).vocabulary.ends == {end}
 
 
 def test_a_folder_that_exists_is_left_alone_and_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:

@@ -113,9 +113,9 @@ def merge(
 ) -> None:
     """Merge experts into a checkpoint, for `shoal run create --from` to branch from, or to serve."""
     from shoal.node.inference.ensemble.folder import write_merge
-    from shoal.node.inference.served import Choices
+    from shoal.node.inference.served import ServeOptions
 
-    print(f"wrote {write_merge(folder, out, Choices(device='cpu', mix=mix, prior=prior, base=base))}")
+    print(f"wrote {write_merge(folder, out, ServeOptions(device='cpu', mix=mix, prior=prior, base=base))}")
 
 
 def _row(each: ExpertRow) -> list[Any]:

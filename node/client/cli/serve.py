@@ -10,7 +10,7 @@ from shoal.node.client.cli.flags import refuse
 
 if TYPE_CHECKING:
     from shoal.node.diffusion.gallery import Gallery
-    from shoal.node.inference.served import Choices, Served
+    from shoal.node.inference.served import Served, ServeOptions
 
 Source = Annotated[
     str,
@@ -113,9 +113,9 @@ def generate(
 
     from shoal.node.inference.engine.batch import write
     from shoal.node.inference.engine.sequence import Sampling
-    from shoal.node.inference.served import Choices
+    from shoal.node.inference.served import ServeOptions
 
-    choices = Choices(device, 1, tokenizer, threads, mix, prior, base, prefer, patience)
+    choices = ServeOptions(device, 1, tokenizer, threads, mix, prior, base, prefer, patience)
     is_of_pictures = _is_of_pictures(source, context)
     text = sys.stdin.read() if prompt == "-" else prompt
     if is_of_pictures:
@@ -123,7 +123,7 @@ def generate(
         return
     served = _open(source, choices)
     sampling = Sampling(temperature, top_p, seed)
-    for part in write(served, text, most=max_tokens, sampling=sampling, stops=tuple(stop or ())):
+    for part in write(served, text, max_tokens=max_tokens, sampling=sampling, stops=tuple(stop or ())):
         print(part, end="", flush=True)
     print()
 
@@ -160,13 +160,13 @@ def serve(
     import asyncio
     from dataclasses import replace
 
-    from shoal.node.inference.http.server import Listening
+    from shoal.node.inference.http.server import ListenOptions
     from shoal.node.inference.http.server import serve as serve_until_told
-    from shoal.node.inference.served import Choices
+    from shoal.node.inference.served import ServeOptions
 
     choices, where = (
-        Choices(device, slots, tokenizer, threads, mix, prior, base, prefer, patience),
-        Listening(host, port, api_key, waiting),
+        ServeOptions(device, slots, tokenizer, threads, mix, prior, base, prefer, patience),
+        ListenOptions(host, port, api_key, waiting),
     )
     if _is_of_pictures(source, context):
         from shoal.node.diffusion.server import serve as serve_pictures
@@ -192,7 +192,7 @@ def _is_of_pictures(source: str, context: typer.Context) -> bool:
     return False
 
 
-def _gallery(source: str, choices: Choices, name: str = "") -> Gallery:
+def _gallery(source: str, choices: ServeOptions, name: str = "") -> Gallery:
     from pathlib import Path
 
     from shoal.node.base.options import check_device
@@ -202,7 +202,7 @@ def _gallery(source: str, choices: Choices, name: str = "") -> Gallery:
     return Gallery(Path(source), choices, name)
 
 
-def _paint(source: str, prompt: str, choices: Choices, count: int, seed: int, out: str) -> None:
+def _paint(source: str, prompt: str, choices: ServeOptions, count: int, seed: int, out: str) -> None:
     from pathlib import Path
 
     from shoal.node.diffusion.server import write
@@ -214,7 +214,7 @@ def _paint(source: str, prompt: str, choices: Choices, count: int, seed: int, ou
     print(f"wrote {out}")
 
 
-def _open(source: str, choices: Choices) -> Served:
+def _open(source: str, choices: ServeOptions) -> Served:
     from shoal.node.base.options import check_device
     from shoal.node.inference.source import open_source
 

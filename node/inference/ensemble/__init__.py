@@ -1,10 +1,9 @@
-"""An ensemble of experts as one scorer: a folder of them, their merge, or a family. See docs/inference.md.
+"""An ensemble of experts as one scorer: a folder of experts, their merge, or a family. See docs/inference.md.
 
-belief     which experts one sequence believes, and how far; no clock, no thread
-panel      the experts that are there, and their prior
+belief     how much one sequence trusts each expert; no clock, no thread
+panel      the experts that are available, and their prior
 ensemble   the scorer over them
-table      ensemble.json and the files that it names, checked
-mix        how experts become one model
-folder     a folder of experts as something to serve, or merged into a checkpoint
-family     a family that this node is in, as something to serve
+table      reads ensemble.json, and checks the files that it names
+folder     serves a folder of experts, or merges it into a checkpoint
+family     serves a family that this node is in
 """

@@ -1,9 +1,8 @@
-"""The experts that are there at one time, and which of them to believe before a word is read.
+"""A panel: the experts that are available at one time, and their prior.
 
-A sequence keeps the panel that it began with, whatever comes or goes. The prior is the experts' cached prior
-(node/experts/posterior.py), by a text of its own: it is cut into windows side by side, as in
-node/experts/evaluation.py. Only the last windows count: with the decay of 0.3 those before them weigh less than 1e-9
-together.
+A sequence keeps the panel that it began with, even if experts come or go. The prior is the cached prior of
+node/experts/posterior.py, estimated on a text that is cut into adjacent windows as in node/experts/evaluation.py. Only
+the last windows are used: with a decay of 0.3 all earlier ones together weigh less than 1e-9.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from torch import Tensor
 from shoal.node.base.textfile import read_text
 from shoal.node.experts.posterior import cached_prior, posterior
 from shoal.node.inference.engine.batch import CHUNK
-from shoal.node.inference.ensemble.belief import Heard
-from shoal.node.inference.scorer import Expert, Piece
+from shoal.node.inference.ensemble.belief import Evidence
+from shoal.node.inference.scorer import Piece, Scorer
 from shoal.node.training.data.vocabulary import Vocabulary
 from shoal.protocol.base.errors import LocalError
 
-SHOWN = 16  # characters of a version
+VERSION_LENGTH = 16  # characters
 WINDOWS = 64
 SLOT = 0
 
@@ -33,14 +32,14 @@ Window = tuple[int, ...]
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One expert. What is read in its file does not change; `trouble` does, and belongs to the engine's thread."""
+    """One expert. Only `trouble` changes; it belongs to the engine's thread."""
 
     name: str
-    key: str  # another for other weights
-    expert: Expert
-    foreseen: tuple[float, ...] = ()  # log p of each window of the text that the prior is estimated on
-    made_of: tuple[str, ...] = ()  # the experts that were merged, if it is a merge
-    trouble: str = ""  # why its last call has failed, if it has
+    key: str  # identifies the weights
+    expert: Scorer
+    likelihoods: tuple[float, ...] = ()  # log p of each window of the text that the prior is estimated on
+    made_of: tuple[str, ...] = ()  # if it is a merge, the names of the merged experts
+    trouble: str = ""  # why its last call failed; empty if it did not
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,28 +48,28 @@ class Panel:
 
     members: tuple[Member, ...]
     log_prior: Tensor  # (E,) in float64
-    k: int | None  # how many write; None: all
-    missing: tuple[str, ...] = ()  # experts that there should be, and cannot be had now
+    k: int | None  # how many write each text; None: all
+    missing: tuple[str, ...] = ()  # names of experts that should be here, but are not available now
 
     @property
     def names(self) -> dict[str, str]:
-        """The members', by their keys."""
+        """The members' names by their keys."""
         return {each.key: each.name for each in self.members}
 
     @property
     def version(self) -> str:
-        """In letters and digits; another for other experts, another prior or k."""
+        """Identifies the experts, the prior and k, in letters and digits."""
         priors = [f"{each:.6f}" for each in self.log_prior.tolist()]
         return version_of([*(each.key for each in self.members), *priors, str(self.k)])
 
 
-def version_of(said: Iterable[str]) -> str:
-    """A name for all that makes one mixture of experts another than the next."""
-    return blake3("\n".join(said).encode()).hexdigest()[:SHOWN]
+def version_of(parts: Iterable[str]) -> str:
+    """A short hash of all that tells one mixture of experts from another."""
+    return blake3("\n".join(parts).encode()).hexdigest()[:VERSION_LENGTH]
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Which experts there are now, and what has changed, in words; of names by keys."""
+    """A sentence on which experts there are now, and which were added or removed; both arguments are names by keys."""
     said = [f"experts: {', '.join(after.values())}"]
     for word, these, those in (("added", after, before), ("removed", before, after)):
         if only := [name for key, name in these.items() if key not in those]:
@@ -79,7 +78,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 
 def windows_of(path: str, vocabulary: Vocabulary, limit: int) -> tuple[Window, ...]:
-    """Of the text on which a prior is estimated; LocalError if it cannot be read, or is too short."""
+    """The windows of the text on which a prior is estimated; LocalError if it cannot be read, or is too short."""
     text = read_text(Path(path), "the text for the prior,")
     windows = last_windows(vocabulary.encode(text, special=False), limit)
     if not windows:
@@ -88,38 +87,38 @@ def windows_of(path: str, vocabulary: Vocabulary, limit: int) -> tuple[Window, .
 
 
 def last_windows(tokens: Sequence[int], limit: int) -> tuple[Window, ...]:
-    """The last windows of at most `limit` tokens; each begins with the token that ends the one before."""
+    """The last WINDOWS windows of at most `limit` tokens; each begins with the last token of the one before."""
     step = limit - 1
     starts = range(0, len(tokens) - 1, step)
     return tuple(tuple(tokens[start : start + limit]) for start in starts[-WINDOWS:])
 
 
-def foreseen(expert: Expert, windows: Sequence[Window]) -> tuple[float, ...]:
-    """log p of each window's tokens but the first. Nobody else may use the expert meanwhile; it is empty afterwards.
+def log_likelihoods(expert: Scorer, windows: Sequence[Window]) -> tuple[float, ...]:
+    """log p of each window's tokens except the first. Uses the expert's slot SLOT, which is empty afterwards.
 
-    ShoalError if the expert does not say.
+    ShoalError if the expert fails.
     """
     return tuple(_log_likelihood(expert, window) for window in windows)
 
 
-def prior_of(seen: Sequence[Sequence[float]]) -> Tensor:
-    """log p(j), (E,), from what each expert had foreseen of the windows of a text."""
-    windows = torch.tensor(seen, dtype=torch.float64).T  # (windows, E)
-    start = torch.zeros(len(seen), dtype=torch.float64)
-    return cached_prior((posterior(start, each) for each in windows), len(seen))
+def prior_of(likelihoods: Sequence[Sequence[float]]) -> Tensor:
+    """log p(j), (E,), from each expert's log-likelihoods of the windows of a text."""
+    windows = torch.tensor(likelihoods, dtype=torch.float64).T  # (windows, E)
+    start = torch.zeros(len(likelihoods), dtype=torch.float64)
+    return cached_prior((posterior(start, each) for each in windows), len(likelihoods))
 
 
-def _log_likelihood(expert: Expert, window: Window) -> float:
-    heard = Heard()
+def _log_likelihood(expert: Scorer, window: Window) -> float:
+    evidence = Evidence()
     try:
         for chunk in _chunks(window):
-            answer = expert.weigh([Piece(SLOT, chunk)])
+            answer = expert.extend([Piece(SLOT, chunk)], within=True)
             for error in answer.failed.values():
                 raise error
-            heard.add(chunk, answer.rows[0], float(answer.within[0]))
+            evidence.add(chunk, answer.rows[0], float(answer.within[0]))
     finally:
         expert.end(SLOT)
-    return heard.log_likelihood
+    return evidence.log_likelihood
 
 
 def _chunks(window: Window) -> Iterator[Window]:

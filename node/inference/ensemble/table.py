@@ -1,8 +1,8 @@
-"""ensemble.json: which experts are in a folder, as node/experts/ writes it; and files that are what it says they are.
+"""Reads ensemble.json, which says what experts a folder holds (node/experts/ensemble.py writes it), and checks files.
 
 Rules:
-- Files are named without a path, and taken only if their bytes have the hash that the table says.
-- What the table says beside what is read here (cards, losses) is for people, and means nothing to who serves it.
+- Files are named without a path, and used only if their bytes have the hash that the table gives.
+- The table's other entries (cards, losses) are for people, and are ignored here.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ class Entry(BaseModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
     file: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,100}\.safetensors$")]
     blake3: RequiredDigest
-    prior: Prior = 1.0  # as far as the others' are alike: they need not sum to 1
-    tokens: Annotated[int, Field(ge=0, le=2**62)] = 0  # that it was trained on
+    prior: Prior = 1.0  # relative to the other experts': they need not sum to 1
+    tokens: Annotated[int, Field(ge=0, le=2**62)] = 0  # it was trained on
     model: AnyModel
 
     @property
     def key(self) -> str:
-        """Another for other weights, another model or another name."""
+        """Identifies the name, the weights and the model together."""
         return f"{self.name} {self.blake3} {self.model.model_dump_json()}"
 
 
 class Tokens(BaseModel):
-    """What a token of the experts is."""
+    """The experts' vocabulary: bytes, or a tokenizer."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     kind: Literal["bytes", "tokenizer"]
     file: Literal["tokenizer.json"] = "tokenizer.json"
-    blake3: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""  # empty: who fetched the experts did not have it
+    blake3: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""  # empty: it was not available to be fetched
     end_of_text: Annotated[str, Field(max_length=64)] = ""  # the token that ends a text; empty: none does
 
 
 class Table(BaseModel):
-    """The file."""
+    """The content of ensemble.json."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
 
     format: Literal[1]
     name: Annotated[str, Field(min_length=1, max_length=100)]
-    tokens: Tokens | None = None  # None: fetched by a version of Shoal that did not write it
+    tokens: Tokens | None = None  # None: an older version of Shoal wrote the table
     experts: tuple[Entry, ...]
 
 
 def read_table(folder: Path) -> Table:
-    """The folder's table; LocalError if there is none, or none that can be served."""
+    """The folder's table; LocalError if there is none, or it cannot be served."""
     path = folder / ENSEMBLE
     try:
         table = Table.model_validate_json(read_text(path, limit=MAX_TABLE))
@@ -85,14 +85,14 @@ def read_table(folder: Path) -> Table:
 
 
 def is_of_pictures(folder: Path) -> bool:
-    """Whether a folder has experts on pictures; LocalError if its table cannot be read."""
+    """Whether a folder holds experts on pictures; LocalError if its table cannot be read."""
     if not os.path.exists(folder / ENSEMBLE):  # unlike Path's, False for a name that no file could have
         return False
     return isinstance(read_table(folder).experts[0].model, PictureSpec)
 
 
 def vocab_of(table: Table) -> int:
-    """The vocabulary of all; LocalError if they have several."""
+    """The vocabulary size of all experts; LocalError if they differ."""
     first = table.experts[0]
     for each in table.experts[1:]:
         if each.model.vocab != first.model.vocab:
@@ -104,7 +104,7 @@ def vocab_of(table: Table) -> int:
 
 
 def checked(folder: Path, entry: Entry) -> Path:
-    """An expert's file; LocalError unless it is there, and whole."""
+    """The path of an expert's file; LocalError if it is missing, empty or does not have its hash."""
     path = folder / entry.file
     try:
         if not os.path.getsize(path):

@@ -1,1 +1,1 @@
-"""OpenAI's HTTP API: faults < body < requests; answers, routes; middleware, metrics; server has them all."""
+"""OpenAI's HTTP API: errors < body < requests < answers < routes; middleware < metrics; server puts all together."""

@@ -1,6 +1,6 @@
-"""OpenAI's answers, for both kinds of requests: in one piece, or as a stream of server-sent events.
+"""OpenAI's answers to both kinds of requests for text: in one piece, or as a stream of server-sent events.
 
-`Shape` says what is written, and is pure; `answer` and `stream` take a request through the engine and back.
+`AnswerFormat` builds the JSON, and is pure; `answer` and `stream` have the engine write a request's texts, and respond.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,14 +16,14 @@ from typing import Any
 from aiohttp import web
 
 from shoal.node.inference.engine.engine import Engine, Ticket
-from shoal.node.inference.engine.sequence import Delta, TokenFacts
-from shoal.node.inference.http.faults import fault_of
+from shoal.node.inference.engine.sequence import Delta, TokenLogprobs
+from shoal.node.inference.http.errors import api_error
 from shoal.node.inference.http.requests import Plan
 from shoal.protocol.base.errors import ShoalError
 
 Table = dict[str, Any]
 LOST = "X-Shoal-Experts-Lost"
-STALL = 20.0  # seconds for which a client may take nothing of a stream
+STALL = 20.0  # seconds for which a client may read nothing of a stream
 EVENTS = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
 DONE = b"data: [DONE]\n\n"
 
@@ -32,64 +32,64 @@ log = logging.getLogger("shoal.serve")
 
 @dataclass(slots=True)
 class Choice:
-    """What has come of one choice so far."""
+    """One choice of an answer, as far as it is written."""
 
     text: list[str] = field(default_factory=list)
-    facts: list[TokenFacts] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     tokens: int = 0
     finish: str | None = None
-    version: str = ""  # of the weights that write it, known with the first token: it may wait for its slot for long
+    version: str = ""  # of the weights that write it; known with the first token, as it may wait long for its slot
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def add(self, delta: Delta) -> None:
-        """The next part."""
+        """Take in the next part."""
         self.text.append(delta.text)
-        self.facts += delta.facts
+        self.logprobs += delta.logprobs
         self.note(delta)
         self.notes = delta.notes
 
     def note(self, delta: Delta) -> None:
-        """The next part, whose text goes out by itself."""
+        """Take in the next part except its text, which is streamed."""
         self.tokens, self.finish, self.version = delta.tokens, delta.finish, delta.version
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The answers to one request, which all have its id."""
+class AnswerFormat:
+    """Builds the JSON of the answer to one request; all chunks of a stream have its id."""
 
     id: str
     created: int
     model: str
     is_chat: bool
-    tells_logprobs: bool
+    has_logprobs: bool
 
     def whole(self, choices: Sequence[Choice], prompt_tokens: int) -> Table:
-        """The answer in one."""
+        """The answer in one piece."""
         rows = []
         for index, choice in enumerate(choices):
             text = "".join(choice.text)
             said: Table = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.is_chat else {}
             row = said or {"text": text}
             ending = {"finish_reason": choice.finish, **_noted(choice.notes)}
-            rows.append({"index": index, **row, "logprobs": self._logprobs(choice.facts), **ending})
+            rows.append({"index": index, **row, "logprobs": self._logprobs(choice.logprobs), **ending})
         return self._table("chat.completion", choices[0].version, rows) | {"usage": usage(choices, prompt_tokens)}
 
     def opening(self, index: int, delta: Delta) -> list[Table]:
-        """What goes before a choice's first part, which `delta` is."""
+        """The chunks before the first part, `delta`, of a choice."""
         if not self.is_chat:
             return []
         first = {"role": "assistant", "content": ""}
         return [self._part(delta, {"index": index, "delta": first, "finish_reason": None})]
 
     def part(self, index: int, delta: Delta) -> Table:
-        """One part of a stream."""
-        said = {"content": delta.text} if delta.text or delta.facts else {}
+        """The chunk for one part."""
+        said = {"content": delta.text} if delta.text or delta.logprobs else {}
         row: Table = {"index": index, **({"delta": said} if self.is_chat else {"text": delta.text})}
         ending = {"finish_reason": delta.finish, **_noted(delta.notes)}
-        return self._part(delta, row | {"logprobs": self._logprobs(delta.facts), **ending})
+        return self._part(delta, row | {"logprobs": self._logprobs(delta.logprobs), **ending})
 
     def closing(self, choices: Sequence[Choice], prompt_tokens: int) -> Table:
-        """What a stream ends with whose usage is told."""
+        """The chunk with the usage at the end of a stream."""
         return self._table("chat.completion.chunk", choices[0].version) | {"usage": usage(choices, prompt_tokens)}
 
     def _part(self, delta: Delta, row: Table) -> Table:
@@ -100,47 +100,47 @@ class Shape:
         head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
         return {**head, "system_fingerprint": version, "choices": list(rows)}
 
-    def _logprobs(self, facts: Sequence[TokenFacts]) -> Table | None:
-        if not self.tells_logprobs:
+    def _logprobs(self, tokens: Sequence[TokenLogprobs]) -> Table | None:
+        if not self.has_logprobs:
             return None
         if self.is_chat:
-            return {"content": [_chat_fact(each) for each in facts], "refusal": None}
+            return {"content": [_chat_logprob(each) for each in tokens], "refusal": None}
         return {
-            "tokens": [each.text for each in facts],
-            "token_logprobs": [each.logprob for each in facts],
-            "top_logprobs": [dict(each.top) for each in facts],
-            "text_offset": [each.start for each in facts],
+            "tokens": [each.text for each in tokens],
+            "token_logprobs": [each.logprob for each in tokens],
+            "top_logprobs": [dict(each.top) for each in tokens],
+            "text_offset": [each.start for each in tokens],
         }
 
 
 def usage(choices: Sequence[Choice], prompt_tokens: int) -> Table:
-    """How many tokens were read and written."""
+    """The numbers of tokens that were read and written."""
     written = sum(choice.tokens for choice in choices)
     return {"prompt_tokens": prompt_tokens, "completion_tokens": written, "total_tokens": prompt_tokens + written}
 
 
 def headers(choices: Sequence[Choice]) -> dict[str, str]:
-    """What an answer says of its choices beside its body: experts that were lost on the way."""
+    """The header that names experts that were lost on the way, if any."""
     lost = sorted({name for choice in choices for name in choice.notes.get("lost", ())})
     return {LOST: ", ".join(lost)} if lost else {}
 
 
 def _noted(notes: Mapping[str, Any]) -> Table:
-    """What only we say of a choice: OpenAI's shape has no place for it, and its clients pass on what else there is."""
+    """Shoal's own facts on a choice, under a key that OpenAI's clients pass through."""
     return {"shoal": dict(notes)} if notes else {}
 
 
-def _chat_fact(facts: TokenFacts) -> Table:
-    top = [_fact(text, logprob) for text, logprob in facts.top]
-    return _fact(facts.text, facts.logprob) | {"top_logprobs": top}
+def _chat_logprob(token: TokenLogprobs) -> Table:
+    top = [_logprob(text, logprob) for text, logprob in token.top]
+    return _logprob(token.text, token.logprob) | {"top_logprobs": top}
 
 
-def _fact(text: str, logprob: float) -> Table:
+def _logprob(text: str, logprob: float) -> Table:
     return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
 
 
-async def answer(engine: Engine, plan: Plan, shape: Shape) -> web.Response:
-    """Everything at once. Whoever hangs up meanwhile has this cancelled, and the slots are free."""
+async def answer(engine: Engine, plan: Plan, shape: AnswerFormat) -> web.Response:
+    """Respond in one piece. If the client hangs up this is cancelled, which frees the slots."""
     choices = [Choice() for _ in plan.jobs]
     ticket = engine.submit(plan.jobs)
     try:
@@ -153,64 +153,55 @@ async def answer(engine: Engine, plan: Plan, shape: Shape) -> web.Response:
 
 
 async def stream(
-    engine: Engine, plan: Plan, shape: Shape, request: web.Request, *, tells_usage: bool, stall: float
+    engine: Engine, plan: Plan, shape: AnswerFormat, request: web.Request, *, has_usage: bool, stall: float
 ) -> web.StreamResponse:
-    """As it is made. A client that takes nothing for `stall` seconds is cut off."""
+    """Respond with a stream. A client that reads nothing for `stall` seconds is disconnected."""
     ticket = engine.submit(plan.jobs)
     try:
         response = web.StreamResponse(headers=EVENTS)
         await response.prepare(request)
-        with suppress(ConnectionError):  # the client is gone, and with it the reason to go on
-            await _send(_Reader(request, response, stall), ticket, plan, shape, tells_usage)
+        with suppress(ConnectionError):  # the client is gone
+            async for data in _events(ticket, plan, shape, has_usage):
+                await _write(request, response, data, stall)
             await response.write_eof()
         return response
     finally:
         ticket.cancel()
 
 
-class _Reader:
-    """The other end of a stream."""
-
-    def __init__(self, request: web.Request, response: web.StreamResponse, stall: float) -> None:
-        self._request, self._response, self._stall = request, response, stall
-
-    async def take(self, data: bytes) -> None:
-        """Write; ConnectionError if it is gone, or has taken nothing for too long."""
-        try:
-            async with asyncio.timeout(self._stall):
-                await self._response.write(data)
-        except TimeoutError as error:
-            log.info("a client has taken nothing of its stream for %g s: it is cut off", self._stall)
-            if self._request.transport is not None:
-                self._request.transport.abort()
-            raise ConnectionResetError("the client does not read") from error
+async def _write(request: web.Request, response: web.StreamResponse, data: bytes, stall: float) -> None:
+    """ConnectionError if the client is gone, or has read nothing for `stall` seconds."""
+    try:
+        async with asyncio.timeout(stall):
+            await response.write(data)
+    except TimeoutError as error:
+        log.info("a client has taken nothing of its stream for %g s: it is cut off", stall)
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the client does not read") from error
 
 
-async def _send(reader: _Reader, ticket: Ticket, plan: Plan, shape: Shape, tells_usage: bool) -> None:
+async def _events(ticket: Ticket, plan: Plan, shape: AnswerFormat, has_usage: bool) -> AsyncIterator[bytes]:
+    """The server-sent events of a stream; an error that ends a text ends the stream with its event."""
     choices = [Choice() for _ in plan.jobs]
     try:
         async for came in ticket.deltas():
-            events: list[Table] = []
+            chunks: list[Table] = []
             for place, delta in came:
                 if not choices[place].version:
-                    events += shape.opening(place, delta)
+                    chunks += shape.opening(place, delta)
                 choices[place].note(delta)
-                if _says_any(delta):
-                    events.append(shape.part(place, delta))
-            await reader.take(b"".join(map(event, events)))
+                if delta.text or delta.logprobs or delta.finish:
+                    chunks.append(shape.part(place, delta))
+            yield b"".join(map(event, chunks))
     except ShoalError as error:
-        await reader.take(event(fault_of(error).body))
+        yield event(api_error(error).body)
         return
-    if tells_usage:
-        await reader.take(event(shape.closing(choices, plan.prompt_tokens)))
-    await reader.take(DONE)
+    if has_usage:
+        yield event(shape.closing(choices, plan.prompt_tokens))
+    yield DONE
 
 
 def event(table: Table) -> bytes:
-    """A server-sent event."""
+    """A table as a server-sent event."""
     return b"data: " + json.dumps(table, separators=(",", ":")).encode() + b"\n\n"
-
-
-def _says_any(delta: Delta) -> bool:
-    """Whether it is worth an event."""
-    return bool(delta.text or delta.facts or delta.finish)

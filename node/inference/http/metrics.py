@@ -1,4 +1,4 @@
-"""What the server says of itself at /metrics, for Prometheus: how its requests went, and how much there is to do."""
+"""The server's metrics at /metrics, for Prometheus: its requests, and its load."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from shoal.node.api.http import Handler
 from shoal.node.inference.engine.engine import Load
-from shoal.node.inference.http.middleware import usual
+from shoal.node.inference.http.middleware import canonical_path
 
 Family = GaugeMetricFamily | CounterMetricFamily
 
-HUNG_UP = "499"  # instead of a status, where the client was gone before the answer was whole
+HUNG_UP = "499"  # stands for the status if the client left before the end of the answer
 NO_ROUTE = "none"
-SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+SECONDS_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 class Metrics:
-    """Requests are counted as they come; the load is read anew for each scrape."""
+    """Counts requests as they come, and reads the load for each scrape."""
 
     def __init__(self, load: Callable[[], Iterator[Family]]) -> None:
         self._load = load
@@ -37,11 +37,11 @@ class Metrics:
             "From a request to the end of its answer.",
             ["route"],
             registry=self._registry,
-            buckets=SECONDS,
+            buckets=SECONDS_BUCKETS,
         )
 
     def table(self) -> list[web.RouteDef]:
-        """The route."""
+        """The route and its handler."""
         return [web.get("/metrics", self._answer)]
 
     def collect(self) -> Iterator[Family]:
@@ -50,9 +50,9 @@ class Metrics:
 
     @web.middleware
     async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The middleware in front of all others. There are as many routes as we have, whatever is asked for."""
+        """The outermost middleware. Its labels are our own routes only, whatever paths are requested."""
         resource = request.match_info.route.resource
-        route = NO_ROUTE if resource is None else usual(resource.canonical)
+        route = NO_ROUTE if resource is None else canonical_path(resource.canonical)
         began, status = time.monotonic(), "500"
         try:
             response = await handler(request)
@@ -69,17 +69,17 @@ class Metrics:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def of_texts(load: Load) -> Iterator[Family]:
-    """The load of an engine."""
+def text_metrics(load: Load) -> Iterator[Family]:
+    """The metrics of an engine's load."""
     yield GaugeMetricFamily("shoal_serve_slots", "Sequences that are written at once, at most.", load.slots)
     yield GaugeMetricFamily("shoal_serve_slots_busy", "Sequences that are being written.", load.busy)
     yield GaugeMetricFamily("shoal_serve_waiting", "Sequences, or pictures, that wait.", load.waiting)
     yield CounterMetricFamily("shoal_serve_tokens", "Tokens written.", load.tokens)
-    yield by_end("shoal_serve_sequences", "Sequences by how they ended.", load.finished, load.broken)
+    yield metric_by_end("shoal_serve_sequences", "Sequences by how they ended.", load.finished, load.broken)
 
 
-def by_end(name: str, words: str, finished: int, broken: int) -> CounterMetricFamily:
-    """How many came to their end, and how many did not."""
+def metric_by_end(name: str, words: str, finished: int, broken: int) -> CounterMetricFamily:
+    """A counter with the label `end`: how many were finished, and how many were not."""
     ends = CounterMetricFamily(name, words, labels=["end"])
     ends.add_metric(["finished"], finished)
     ends.add_metric(["broken"], broken)

@@ -1,11 +1,11 @@
-"""What stands before all routes: the paths at which they are found, who may ask, and errors in OpenAI's shape.
+"""What all routes share: the variants of their paths, who may call them, and errors in OpenAI's shape.
 
-Rules: with a key, who shows it is in, and nobody else. Without one, the Host header must be an address or our own
-name: a web page could point its own name at us (DNS rebinding). Bodies must say that they are JSON, which a page of
-another origin cannot send without asking first. Whether it may (CORS) is answered by the key: with one, all pages may
-ask that have it; without one, none.
-
-Clients look for a route after a base URL with /v1 or without, with a slash more or less.
+Rules:
+- With a key, only clients that show it are served. Without one, the Host header must be an address or the server's own
+  name, as a web page could point its own name at this address (DNS rebinding).
+- Bodies must be declared as JSON, which a page of another origin cannot send without asking first (CORS). With a key
+  all pages may call that show it; without one, none.
+- Clients expect routes below a base URL with or without /v1, and with or without extra slashes.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from shoal.node.api.http import Handler, host_allowed
 from shoal.node.base.refusals import refusal
 from shoal.node.inference.engine.engine import Busy
 from shoal.node.inference.http.answers import LOST
-from shoal.node.inference.http.faults import CALLER, SERVER, Fault, fault_of
+from shoal.node.inference.http.errors import CALLER, SERVER, ApiError, api_error
 from shoal.protocol.base.errors import ShoalError
 
 BASE = "/v1"
-OTHERS = ("/metrics",)  # routes that are not below it
+OTHERS = ("/metrics",)  # routes that are not below BASE
 log = logging.getLogger("shoal.serve")
 
 
-def spellings(table: Iterable[web.RouteDef]) -> list[web.RouteDef]:
-    """The routes, and those below `BASE` also as clients happen to write them."""
+def with_variants(table: Iterable[web.RouteDef]) -> list[web.RouteDef]:
+    """The routes, with all variants of the paths below BASE that clients use."""
     return [web.RouteDef(each.method, path, each.handler, each.kwargs) for each in table for path in _paths(each.path)]
 
 
-def usual(path: str) -> str:
-    """A path of one of `spellings` as we write it."""
+def canonical_path(path: str) -> str:
+    """The path of which `path` is a variant."""
     bare = path.replace("//", "/").rstrip("/")
     return bare if bare.startswith((f"{BASE}/", *OTHERS)) else f"{BASE}{bare}"
 
@@ -48,7 +48,7 @@ def _paths(path: str) -> list[str]:
 
 
 class Guard:
-    """Lets in who shows `key`; all who reach us if it is empty. `host` is the name that we listen on."""
+    """Checks callers, by the rules above. `key` is empty if none is required; `host` is the name that we listen on."""
 
     def __init__(self, key: str, host: str) -> None:
         self._key, self._host = key, host
@@ -57,23 +57,23 @@ class Guard:
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """The middleware in front of all routes."""
         if self._key:
-            if request.method == "OPTIONS":  # a browser asks before its page may show the key
+            if request.method == "OPTIONS":  # a browser asks before it sends the key of its page
                 return await self._options(request, handler)
             if not any(hmac.compare_digest(each, self._key.encode()) for each in _shown(request)):
                 message = "show the server's key: `Authorization: Bearer <key>`"
-                raise Fault(401, message, code="invalid_api_key")
+                raise ApiError(401, message, code="invalid_api_key")
         elif not host_allowed(request.headers.get("Host", ""), self._host):
-            raise Fault(403, "the Host header is a foreign name; call the server by its address")
+            raise ApiError(403, "the Host header is a foreign name; call the server by its address")
         return await (self._options(request, handler) if request.method == "OPTIONS" else handler(request))
 
     async def share(self, request: web.Request, response: web.StreamResponse) -> None:
-        """For `on_response_prepare`: pages of other origins may read the answers of a server that has a key."""
+        """For `on_response_prepare`: with a key, pages of other origins may read the answers."""
         if self._key and "Origin" in request.headers:
             response.headers["Access-Control-Allow-Origin"] = "*"
             response.headers["Access-Control-Expose-Headers"] = f"{LOST}, Retry-After"
 
     async def _options(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """What may be asked for at a path; and whether a page of another origin may."""
+        """The methods of a path, and whether a page of another origin may call them."""
         found = request.match_info.http_exception
         if not isinstance(found, web.HTTPMethodNotAllowed):
             return await handler(request)  # there is nothing at this path
@@ -82,7 +82,7 @@ class Guard:
             return web.Response(status=204, headers={"Allow": methods})
         if not self._key:
             message = "pages of other origins may ask only a server that has a key, which they show: see --api-key"
-            raise Fault(403, f"{wanted[:20]} {request.path[:100]}: {message}")
+            raise ApiError(403, f"{wanted[:20]} {request.path[:100]}: {message}")
         allowed = {
             "Access-Control-Allow-Methods": methods,
             "Access-Control-Allow-Headers": request.headers.get(
@@ -95,7 +95,7 @@ class Guard:
 
 
 def _shown(request: web.Request) -> list[bytes]:
-    """The keys that a request shows, as different clients do."""
+    """The keys in a request's headers, in the ways of different clients."""
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
     found = [key.strip()] if scheme.lower() == "bearer" else []
     found += [request.headers[name] for name in ("api-key", "x-api-key") if name in request.headers]
@@ -104,44 +104,44 @@ def _shown(request: web.Request) -> list[bytes]:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What a handler raises, as OpenAI's clients expect it."""
+    """Turn exceptions of handlers into error responses."""
     try:
         return await handler(request)
-    except Fault as fault:
-        return _answer(fault)
+    except ApiError as error:
+        return _answer(error)
     except Busy as busy:
-        response = _answer(Fault(429, str(busy), "rate_limit_error", code="rate_limit_exceeded"))
+        response = _answer(ApiError(429, str(busy), "rate_limit_error", code="rate_limit_exceeded"))
         response.headers["Retry-After"] = str(busy.retry_after)
         return response
     except web.HTTPRequestEntityTooLarge as error:
-        return _answer(Fault(413, f"the body is too large: {error.text}"))
+        return _answer(ApiError(413, f"the body is too large: {error.text}"))
     except web.HTTPNotFound:
         return _answer(
-            Fault(404, f"there is no {request.path[:100]} here, but {', '.join(_offered(request.app))}", CALLER)
+            ApiError(404, f"there is no {request.path[:100]} here, but {', '.join(_offered(request.app))}", CALLER)
         )
     except web.HTTPMethodNotAllowed as error:
         allowed = " or ".join(sorted(error.allowed_methods))
         response = _answer(
-            Fault(405, f"{request.path[:100]} is asked by {allowed}, not by {request.method[:20]}", CALLER)
+            ApiError(405, f"{request.path[:100]} is asked by {allowed}, not by {request.method[:20]}", CALLER)
         )
         response.headers["Allow"] = error.headers["Allow"]
         return response
     except web.HTTPException as error:
-        return _answer(Fault(error.status, f"{request.method} {request.path[:100]}: {error.reason}", CALLER))
+        return _answer(ApiError(error.status, f"{request.method} {request.path[:100]}: {error.reason}", CALLER))
     except ShoalError as error:
-        return _answer(fault_of(error))
-    except Exception as error:  # our own mistake: one answer is lost, the server is not
+        return _answer(api_error(error))
+    except Exception as error:  # a bug: one request fails, and the server goes on
         if (said := refusal(error)) is not None:
             log.error("%s %s: %s", request.method, request.path, said, extra={"code": "refused"})
-            return _answer(Fault(500, str(said), SERVER))
+            return _answer(ApiError(500, str(said), SERVER))
         log.exception("the server failed on %s %s", request.method, request.path)
-        return _answer(Fault(500, "the server made a mistake; its log has the details", SERVER))
+        return _answer(ApiError(500, "the server made a mistake; its log has the details", SERVER))
 
 
 def _offered(app: web.Application) -> list[str]:
-    """All that there are, as we write them."""
-    return sorted({usual(resource.canonical) for resource in app.router.resources()})
+    """The canonical paths of all routes."""
+    return sorted({canonical_path(resource.canonical) for resource in app.router.resources()})
 
 
-def _answer(fault: Fault) -> web.Response:
-    return web.json_response(fault.body, status=fault.status)
+def _answer(error: ApiError) -> web.Response:
+    return web.json_response(error.body, status=error.status)

@@ -1,8 +1,8 @@
 """Experts on other peers: two processes beside the daemon, which talk to it over a Unix socket. See docs/inference.md.
 
-asking/     in who serves a family: an expert of the ensemble that is asked of peers
-answering/  in `shoal experts answer`: the experts whose files this node has, for who asks
-connection  from either to its node, whose end is node/experts/proxy.py
-sources     what the node says of a family's experts
-rows        log-probabilities as bytes
+asking/     in the process that serves a family: an expert of the ensemble that peers answer for
+answering/  `shoal experts answer`: answers peers' questions to the experts whose files this node has
+connection  the connection of either process to its node; the node's end is node/experts/proxy.py
+sources     reads what the node says of a family's experts
+rows        encodes log-probabilities as bytes
 """

@@ -1,7 +1,7 @@
-"""A process's connection to its node, over the proxy's socket: its questions to peers, and theirs to it.
+"""A process's connection to its node, over the proxy's socket, for questions to peers and from them.
 
-It is made on first use, and again after the node was gone. Which peers the node has connected with for us is remembered
-until it says that a connection is lost. All of it belongs to one asyncio loop.
+It is opened on first use, and again after the node was gone. It remembers which peers the node has connected with for
+this process, until the node reports that a connection is lost. All of it belongs to one asyncio loop.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import NODE_TAGS, Message, decode, encode
 from shoal.protocol.net.system.tasks import Tasks
 
-SLACK = 2.0  # seconds that the node has beyond a call's own limit, to say that there was no answer
+SLACK = 2.0  # seconds beyond a call's limit in which the node may report that there was no answer
 
 log = logging.getLogger("shoal.experts")
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _OpenQuestion:
     peer: PeerId
     answer: asyncio.Future[bytes]
 
 
 class NodeAway(TransportError):
-    """This machine's own node cannot be asked: no peer is to blame."""
+    """This machine's own node cannot be reached; no peer is to blame."""
 
 
 class PeerCalls(Protocol):
-    """To peers; see NodeConnection."""
+    """Calls to peers; see NodeConnection."""
 
     def is_met(self, peer: PeerId) -> bool: ...
 
@@ -59,7 +59,7 @@ class PeerCalls(Protocol):
 
 
 class NodeConnection:
-    """`where` gives the socket's path, in a thread, as it may ask the node for it."""
+    """`where` returns the socket's path; it runs in a thread, as it may ask the node."""
 
     def __init__(
         self,
@@ -70,35 +70,35 @@ class NodeConnection:
         self._where, self._on_asked, self._on_lost = where, on_asked, on_lost
         self._writer: asyncio.StreamWriter | None = None
         self._connecting = asyncio.Lock()
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenQuestion] = {}
         self._last = 0
         self._met: set[PeerId] = set()
         self._tasks = Tasks(lambda error: log.error("the connection to the node failed", exc_info=error))
-        self.gone = asyncio.Event()  # the node is
+        self.gone = asyncio.Event()  # set when the node is gone
 
     def is_met(self, peer: PeerId) -> bool:
-        """Whether our node has a connection with a peer, as far as we were told."""
+        """Whether our node has a connection with a peer, as far as is known here."""
         return peer in self._met
 
     async def meet(self, peer: PeerId, limit: float) -> None:
-        """Have our node be connected with a peer, within so many seconds; else TransportError, or NodeAway."""
+        """Have our node connect with a peer within `limit` seconds; otherwise TransportError, or NodeAway."""
         if peer not in self._met:
-            await self._asked(peer, limit, lambda number: Meet(number, peer, _milliseconds(limit)))
+            await self._ask(peer, limit, lambda number: Meet(number, peer, _milliseconds(limit)))
 
     async def call(self, peer: PeerId, message: Message, limit: float) -> Message:
-        """A peer's answer, within so many seconds; RemoteError or TransportError; NodeAway is our own node's."""
+        """A peer's answer within `limit` seconds; otherwise RemoteError or TransportError, or NodeAway."""
         body = encode(message)
-        said = await self._asked(peer, limit, lambda number: Dial(number, peer, _milliseconds(limit), body))
+        said = await self._ask(peer, limit, lambda number: Dial(number, peer, _milliseconds(limit), body))
         return decode(said, peer, tags=NODE_TAGS)
 
     async def offer(self, offer: Offer) -> None:
-        """Say for which files we answer."""
+        """Tell the node for which files this process answers."""
         await self.connect()
         assert self._writer is not None
         send(self._writer, offer)
 
     async def connect(self) -> None:
-        """Be connected; TransportError if there is no node."""
+        """Connect with the node, unless that is done; TransportError if there is no node."""
         async with self._connecting:
             if self._writer is not None and not self._writer.is_closing():
                 return
@@ -111,13 +111,13 @@ class NodeConnection:
             self._tasks.spawn(self._read(reader, self._writer))
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         await self._tasks.close()
         if self._writer is not None:
             self._writer.close()
 
-    async def _asked(self, peer: PeerId, limit: float, ask: Callable[[int], Message]) -> bytes:
-        """What our node has to say to a message of that number."""
+    async def _ask(self, peer: PeerId, limit: float, ask: Callable[[int], Message]) -> bytes:
+        """The node's answer to a message, which `ask` makes for a number."""
         try:
             async with asyncio.timeout(limit):
                 await self.connect()
@@ -128,7 +128,7 @@ class NodeConnection:
         self._last += 1
         number = self._last
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._open[number] = _Open(peer, answer)
+        self._open[number] = _OpenQuestion(peer, answer)
         try:
             send(self._writer, ask(number))
             async with asyncio.timeout(limit + SLACK):
@@ -160,7 +160,7 @@ class NodeConnection:
         elif isinstance(message, Answer | Met | Failure) and (found := self._open.get(message.number)):
             self._settle(found, message)
 
-    def _settle(self, found: _Open, message: Answer | Met | Failure) -> None:
+    def _settle(self, found: _OpenQuestion, message: Answer | Met | Failure) -> None:
         if isinstance(message, Met):
             self._met.add(found.peer)
         if found.answer.done():

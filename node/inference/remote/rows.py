@@ -1,10 +1,10 @@
-"""Rows of log-probabilities as bytes: exact where the vocabulary is small, else in steps of 1/1024 nat.
+"""Encodes rows of log-probabilities as bytes: exactly for small vocabularies, otherwise in steps of 1/1024 nat.
 
 Rules:
-- Up to EXACT tokens a row is fp32, little-endian. Beyond, each number is 16 bits: how many steps it lies below zero. So
-  its error is at most half a step, 0.05 % of a probability, at any size (an fp16 of -10 errs by eight times as much);
-  what is less probable than e^-64 is sent as e^-64.
-- A row that is not a distribution is the sender's fault: with a sum above 1 it would get more weight than it deserves.
+- Up to EXACT tokens a row is fp32, little-endian. For larger vocabularies each number is 16 bits: how many steps it is
+  below zero. Its error is at most half a step, or 0.05 % of a probability, whatever its size (fp16 at -10 has eight
+  times that error); probabilities below e^-64 are sent as e^-64.
+- A row that is not a distribution is the sender's fault: with a sum above 1 it would get more weight than it should.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from shoal.node.inference.scorer import LogProbs
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 
-EXACT = 1024  # tokens of a vocabulary
-STEPS = 1024  # in a nat
+EXACT = 1024  # tokens of the largest vocabulary that is encoded exactly
+STEPS = 1024  # per nat
 LEAST = -65535 / STEPS  # nats
-TOLERANCE = 0.01  # by which the sum of a row's probabilities may miss 1
-MOST_ROWS = 1 << 20  # bytes in one answer: what is longer keeps other words to that peer waiting
+TOLERANCE = 0.01  # how far the sum of a row's probabilities may be from 1
+MOST_ROWS = 1 << 20  # bytes of rows in one answer: longer ones would delay other messages to that peer
 
 
 def row_bytes(vocab: int) -> int:
-    """Of one row."""
+    """The bytes of one row."""
     return vocab * (4 if vocab <= EXACT else 2)
 
 
 def rows_fit(count: int, vocab: int) -> bool:
-    """Whether so many rows may be in one answer; a single one always may."""
+    """Whether `count` rows may be in one answer; a single row always may."""
     return count <= 1 or count * row_bytes(vocab) <= MOST_ROWS
 
 
 def pack(rows: LogProbs) -> bytes:
-    """Rows (n, V) without NaN."""
+    """Encode rows (n, V), which must be free of NaN."""
     if rows.shape[1] <= EXACT:
         return np.ascontiguousarray(rows, "<f4").tobytes()
     return np.rint(np.clip(rows, LEAST, 0) * -STEPS).astype("<u2").tobytes()

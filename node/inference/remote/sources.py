@@ -1,4 +1,4 @@
-"""What the node says of a family's experts, read: for processes that ask them, and those that answer."""
+"""Reads what the node says of a family's experts, for processes that ask experts, and for those that answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shoal.protocol.base.ids import Digest, PeerId, RunId
 
 
 class File(BaseModel):
-    """Of an expert, at some round."""
+    """A file of an expert, after some round; `peers` answer for it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -31,12 +31,12 @@ class File(BaseModel):
 
     @property
     def digest(self) -> Digest:
-        """Its name."""
+        """The file's hash."""
         return Digest(bytes.fromhex(self.file))
 
 
 class Part(BaseModel):
-    """An expert, and its files, the furthest first."""
+    """A part's expert and its files, those of later rounds first."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -45,7 +45,7 @@ class Part(BaseModel):
     files: tuple[File, ...]
 
 
-class _Told(BaseModel):
+class _Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     family: RequiredDigest
@@ -58,37 +58,37 @@ class _Told(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Of one family, as this machine's node knows it."""
+    """Where the experts of a family can be had, as far as this machine's node knows."""
 
     manifest: Manifest
     me: PeerId
-    socket: str  # of its proxy
+    socket: str  # of the node's proxy
     parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """This machine's, and the family that is asked about."""
+    """This machine's node, asked about one family."""
 
     home: Home
     family: str
 
     def sources(self) -> Sources:
-        """LocalError if there is no node, or if it is in no such family; TransportError if it does not answer."""
-        answer = Client(self.home).expert_sources(self.family)
+        """LocalError if there is no node, or it is not in the family; TransportError if it does not answer."""
+        reply = Client(self.home).expert_sources(self.family)
         try:
-            told = _Told.model_validate(answer)
+            answer = _Answer.model_validate(reply)
         except ValidationError as error:
-            raise LocalError(f"the node says of its experts what cannot be: {explain(error, _Told)}") from error
-        manifest = decode_manifest(bytes.fromhex(told.manifest), RunId(bytes.fromhex(told.family)))
-        return Sources(manifest, PeerId(told.me), told.socket, told.parts)
+            raise LocalError(f"the node says of its experts what cannot be: {explain(error, _Answer)}") from error
+        manifest = decode_manifest(bytes.fromhex(answer.manifest), RunId(bytes.fromhex(answer.family)))
+        return Sources(manifest, PeerId(answer.me), answer.socket, answer.parts)
 
     def socket(self) -> str:
-        """The proxy's."""
+        """The path of the proxy's socket."""
         return self.sources().socket
 
 
 def path_of(file: File) -> Path:
-    """Where a file lies that is here."""
+    """The path of a file that is on this machine."""
     assert file.path is not None
     return Path(file.path)

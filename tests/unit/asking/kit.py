@@ -8,7 +8,7 @@ from collections.abc import Callable
 from shoal.node.inference.remote.answering.server import ExpertServer
 from shoal.node.inference.remote.asking.expert import Background, RemoteExpert
 from shoal.node.inference.remote.connection import NodeAway
-from shoal.node.inference.scorer import Expert
+from shoal.node.inference.scorer import Scorer
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId, digest
 from shoal.protocol.base.wire import NODE_TAGS, Message, decode, encode
@@ -41,7 +41,7 @@ class Peers:
         self.calls: list[tuple[PeerId, AskExpert]] = []
         self.most_at_once = self._at_once = 0
 
-    def add(self, peer: PeerId, expert: Expert, each: int = 32) -> None:
+    def add(self, peer: PeerId, expert: Scorer, each: int = 32) -> None:
         async def make() -> None:
             self.servers[peer] = ExpertServer(expert, each)
             self._tasks.append(asyncio.create_task(self.servers[peer].run()))
@@ -100,7 +100,7 @@ class Peers:
         return sum(len(each.tokens) for asked in self.asked(peer) for each in asked.additions)
 
 
-def remote(peers: Peers, background: Background, like: Expert, patience: float = 5.0) -> RemoteExpert:
+def remote(peers: Peers, background: Background, like: Scorer, patience: float = 5.0) -> RemoteExpert:
     """An expert that the peers answer for, of the shape of `like`."""
     shape = {"vocab": like.vocab, "limit": like.limit, "slots": like.slots}
     expert = RemoteExpert(FILE, peers, background, patience=patience, **shape)

@@ -13,7 +13,7 @@ from shoal.node.inference.remote.answering import server as server_module
 from shoal.node.inference.remote.answering.process import Answering
 from shoal.node.inference.remote.answering.sharing import SlotAccounts
 from shoal.node.inference.remote.sources import File, Node, Part, Sources
-from shoal.node.inference.served import Choices
+from shoal.node.inference.served import ServeOptions
 from shoal.node.manifest.manifest import parse_manifest
 from shoal.protocol.base.ids import digest
 from shoal.protocol.messages.experts import Addition, AskExpert, ExpertSays
@@ -65,7 +65,7 @@ async def test_what_fails_is_said_once_and_what_answers_goes_on(
     question = AskExpert(GOOD, 1, (), (Addition(1, 0, (5,), True),))
     async with board(tmp_path) as (proxy, _):
         answering = asyncio.create_task(
-            Answering(Known(Home(tmp_path), "fam"), (), Choices(device="cpu", slots=2), 2).run()
+            Answering(Known(Home(tmp_path), "fam"), (), ServeOptions(device="cpu", slots=2), 2).run()
         )
         await until(lambda: proxy.answers(GOOD) and not failures)
         async with asyncio.timeout(20):

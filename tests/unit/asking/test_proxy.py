@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shoal.node.experts import proxy as module
-from shoal.node.experts.proxy import EACH, ExpertProxy
+from shoal.node.experts.proxy import PER_PEER, ExpertProxy
 from shoal.node.experts.questions import STEP, Offer, send
 from shoal.node.inference.remote.connection import NodeConnection
 from shoal.node.ipc.private_socket import PrivateSocket
@@ -163,7 +163,7 @@ async def test_one_peer_does_not_take_all_lines(tmp_path: Path) -> None:
         return encode(SAID)
 
     async with board(tmp_path) as (proxy, _), process(proxy, slowly):
-        asked = [asyncio.create_task(proxy.on_call(ANNA, QUESTION)) for _ in range(EACH + 3)]
+        asked = [asyncio.create_task(proxy.on_call(ANNA, QUESTION)) for _ in range(PER_PEER + 3)]
         bobs = asyncio.create_task(proxy.on_call(BOB, QUESTION))
         await until(lambda: sum(each.done() for each in asked) == 3)
         assert not bobs.done()

@@ -12,7 +12,7 @@ from shoal.node.inference.remote.asking import answerers as answerers_module
 from shoal.node.inference.remote.asking import expert as module
 from shoal.node.inference.remote.asking.expert import Background
 from shoal.node.inference.remote.connection import NodeAway
-from shoal.node.inference.scorer import Piece, SomeFailed, Weighed
+from shoal.node.inference.scorer import Piece, Predictions
 from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.messages.data import Later
 from shoal.protocol.messages.experts import ExpertSays, Score, Verdict
@@ -37,7 +37,7 @@ def text(length: int, seed: int = 0) -> tuple[int, ...]:
     return tuple(int(each) for each in np.random.default_rng(seed).integers(0, 256, length))
 
 
-def same(found: Weighed, expected: Weighed) -> None:
+def same(found: Predictions, expected: Predictions) -> None:
     assert not found.failed
     np.testing.assert_allclose(found.rows, expected.rows, atol=2e-5)
     np.testing.assert_allclose(found.within, expected.within, rtol=1e-5, atol=1e-4)
@@ -55,11 +55,11 @@ def test_it_says_what_it_would_say_here(background: Background, peers: Peers) ->
     peers.add(ANNA, tiny_expert(1, LONG))
     there = remote(peers, background, here)
     for pieces in PLAN:
-        same(there.weigh(pieces), here.weigh(pieces))
+        same(there.extend(pieces, within=True), here.extend(pieces, within=True))
     there.end(0)
     here.end(0)
-    same(there.weigh([Piece(0, text(9))]), here.weigh([Piece(0, text(9))]))
-    assert np.allclose(there.extend([Piece(0, (5,))]), here.extend([Piece(0, (5,))]), atol=2e-5)
+    same(there.extend([Piece(0, text(9))], within=True), here.extend([Piece(0, text(9))], within=True))
+    assert np.allclose(there.extend([Piece(0, (5,))]).rows, here.extend([Piece(0, (5,))]).rows, atol=2e-5)
 
 
 @pytest.mark.parametrize("death", ["gone", "stuck"])
@@ -69,14 +69,14 @@ def test_another_peer_goes_on_where_one_has_died(background: Background, peers: 
         peers.add(peer, tiny_expert(1, LONG))
     there = remote(peers, background, here, 0.5)
     for pieces in PLAN[:2]:
-        same(there.weigh(pieces), here.weigh(pieces))
+        same(there.extend(pieces, within=True), here.extend(pieces, within=True))
     (used,) = {peer for peer, _ in peers.calls}
     getattr(peers, death).add(used)
-    same(there.weigh(PLAN[2]), here.weigh(PLAN[2]))
+    same(there.extend(PLAN[2], within=True), here.extend(PLAN[2], within=True))
     (other,) = {ANNA, BOB} - {used}
     assert peers.tokens_of(other) == 100 + 1 + 1 + 300 + 40 + 1 + 1, "it has read both texts, and nothing twice"
     asked = len(peers.asked(used))
-    same(there.weigh([Piece(0, (9,))]), here.weigh([Piece(0, (9,))]))
+    same(there.extend([Piece(0, (9,))], within=True), here.extend([Piece(0, (9,))], within=True))
     assert len(peers.asked(used)) == asked, "who has died is not asked about it again"
 
 
@@ -85,13 +85,13 @@ def test_a_connection_that_breaks_is_made_anew_and_the_texts_go_on(background: B
     here = tiny_expert(1, LONG)
     peers.add(ANNA, tiny_expert(1, LONG))
     there = remote(peers, background, here)
-    same(there.weigh(PLAN[0]), here.weigh(PLAN[0]))
+    same(there.extend(PLAN[0], within=True), here.extend(PLAN[0], within=True))
     assert peers.met == {ANNA: 1}
     peers.breaking.add(ANNA)
     peers.on_break = peers.breaking.clear
-    same(there.weigh(PLAN[1]), here.weigh(PLAN[1]))
+    same(there.extend(PLAN[1], within=True), here.extend(PLAN[1], within=True))
     assert peers.met == {ANNA: 2}
-    same(there.weigh(PLAN[2]), here.weigh(PLAN[2]))
+    same(there.extend(PLAN[2], within=True), here.extend(PLAN[2], within=True))
     assert peers.met == {ANNA: 2}
 
 
@@ -99,7 +99,7 @@ def test_a_connection_that_breaks_again_and_again_is_made_anew_but_once(backgrou
     peers.add(ANNA, Unigram(a=1))
     peers.breaking.add(ANNA)
     there = remote(peers, background, Unigram())
-    assert isinstance(there.weigh([Piece(0, (1,))]).failed[0], TransportError)
+    assert isinstance(there.extend([Piece(0, (1,))], within=True).failed[0], TransportError)
     assert (peers.met, len(peers.calls)) == ({ANNA: 2}, 2)
 
 
@@ -109,15 +109,15 @@ def test_with_nobody_left_it_is_lost_and_new_texts_ask_again_after_a_pause(
     monkeypatch.setattr(answerers_module, "REST", (0.2, 0.2))
     peers.add(ANNA, Unigram(a=1))
     there = remote(peers, background, Unigram())
-    assert not there.weigh([Piece(0, (1,))]).failed
+    assert not there.extend([Piece(0, (1,))], within=True).failed
     peers.gone.add(ANNA)
-    assert isinstance(there.weigh([Piece(0, (2,))]).failed[0], TransportError)
+    assert isinstance(there.extend([Piece(0, (2,))], within=True).failed[0], TransportError)
     peers.gone.clear()
     asked = len(peers.calls)
-    assert 1 in there.weigh([Piece(1, (2,))]).failed
+    assert 1 in there.extend([Piece(1, (2,))], within=True).failed
     assert len(peers.calls) == asked, "it is left alone for a while"
     until = time.monotonic() + 20
-    while there.weigh([Piece(2, (2,))]).failed:
+    while there.extend([Piece(2, (2,))], within=True).failed:
         there.end(2)
         assert time.monotonic() < until
     assert len(peers.calls) > asked
@@ -128,30 +128,29 @@ def test_who_has_forgotten_a_text_reads_it_again(background: Background, peers: 
     peers.add(ANNA, tiny_expert(1, LONG))
     there = remote(peers, background, here)
     for pieces in PLAN[:2]:
-        there.weigh(pieces)
-        here.weigh(pieces)
+        there.extend(pieces, within=True)
+        here.extend(pieces, within=True)
     peers.add(ANNA, tiny_expert(1, LONG))  # its process was started anew
-    same(there.weigh(PLAN[2]), here.weigh(PLAN[2]))
+    same(there.extend(PLAN[2], within=True), here.extend(PLAN[2], within=True))
 
 
 def test_a_text_without_room_is_lost_alone(background: Background, peers: Peers) -> None:
     peers.add(ANNA, tiny_expert(1), each=2)
     there = remote(peers, background, tiny_expert(1))
-    answer = there.weigh([Piece(slot, text(4, slot)) for slot in range(3)])
+    answer = there.extend([Piece(slot, text(4, slot)) for slot in range(3)], within=True)
     assert list(answer.failed) == [2]
     assert "no room" in str(answer.failed[2])
-    assert not there.weigh([Piece(0, (1,)), Piece(1, (1,))]).failed
-    with pytest.raises(SomeFailed):
-        there.extend([Piece(0, (1,)), Piece(3, (1,))])
+    assert not there.extend([Piece(0, (1,)), Piece(1, (1,))], within=True).failed
+    assert there.extend([Piece(0, (1,)), Piece(3, (1,))]).failed
     for slot in range(4):
         there.end(slot)
-    assert not there.weigh([Piece(0, (1,)), Piece(3, (1,))]).failed, "what had ended was told with the question"
+    assert not there.extend([Piece(0, (1,)), Piece(3, (1,))]).failed, "what had ended was told with the question"
 
 
 def test_what_has_no_room_at_one_peer_goes_to_another(background: Background, peers: Peers) -> None:
     for peer in (ANNA, BOB):
         peers.add(peer, tiny_expert(1), each=2)
-    answer = remote(peers, background, tiny_expert(1)).weigh([Piece(slot, text(4, slot)) for slot in range(4)])
+    answer = remote(peers, background, tiny_expert(1)).extend([Piece(slot, text(4, slot)) for slot in range(4)])
     assert not answer.failed
     assert {peer for peer, _ in peers.calls} == {ANNA, BOB}
 
@@ -161,15 +160,15 @@ def test_a_late_answer_is_asked_of_another_as_well(background: Background, peers
     for peer in (ANNA, BOB):
         peers.add(peer, tiny_expert(1))
     there = remote(peers, background, here, patience := 30.0)
-    same(there.weigh([Piece(0, text(4))]), here.weigh([Piece(0, text(4))]))
-    same(there.weigh([Piece(0, (1,))]), here.weigh([Piece(0, (1,))]))
+    same(there.extend([Piece(0, text(4))], within=True), here.extend([Piece(0, text(4))], within=True))
+    same(there.extend([Piece(0, (1,))], within=True), here.extend([Piece(0, (1,))], within=True))
     (used,) = {peer for peer, _ in peers.calls}
     peers.stuck.add(used)
     began = time.monotonic()
-    same(there.weigh([Piece(0, (2,))]), here.weigh([Piece(0, (2,))]))
+    same(there.extend([Piece(0, (2,))], within=True), here.extend([Piece(0, (2,))], within=True))
     assert time.monotonic() - began < patience, "it has waited for the one that is stuck"
-    assert len(there.place()["peers"]) == 2
-    assert [each["trouble"] for each in there.place()["peers"]] == [None, None], "who is late has not failed"
+    assert len(there.about()["peers"]) == 2
+    assert [each["trouble"] for each in there.about()["peers"]] == [None, None], "who is late has not failed"
 
 
 LIES = [
@@ -191,11 +190,11 @@ def test_who_lies_is_not_believed_and_another_is_asked(background: Background, p
     here = tiny_expert(1)
     peers.add(ANNA, tiny_expert(1))
     there = remote(peers, background, here)
-    same(there.weigh([Piece(0, text(4))]), here.weigh([Piece(0, text(4))]))
+    same(there.extend([Piece(0, text(4))], within=True), here.extend([Piece(0, text(4))], within=True))
     peers.lying[ANNA] = lie  # type: ignore[assignment]
     peers.add(BOB, tiny_expert(1))
     there.answered_by([ANNA, BOB])
-    same(there.weigh([Piece(0, (1,))]), here.weigh([Piece(0, (1,))]))
+    same(there.extend([Piece(0, (1,))], within=True), here.extend([Piece(0, (1,))], within=True))
     assert peers.asked(BOB)
 
 
@@ -203,12 +202,12 @@ def test_a_liar_is_named_and_left_alone(background: Background, peers: Peers) ->
     peers.add(ANNA, tiny_expert(1))
     peers.lying[ANNA] = LIES[1]  # type: ignore[assignment]
     there = remote(peers, background, tiny_expert(1))
-    (problem,) = there.weigh([Piece(0, (1,))]).failed.values()
+    (problem,) = there.extend([Piece(0, (1,))], within=True).failed.values()
     assert isinstance(problem, RemoteError)
     assert problem.peer == ANNA
-    assert "sum to" in there.place()["peers"][0]["trouble"]
+    assert "sum to" in there.about()["peers"][0]["trouble"]
     asked = len(peers.calls)
-    assert there.weigh([Piece(1, (1,))]).failed
+    assert there.extend([Piece(1, (1,))], within=True).failed
     assert len(peers.calls) == asked
 
 
@@ -218,11 +217,11 @@ def test_our_own_node_that_was_away_costs_no_peer_its_name(background: Backgroun
     there = remote(peers, background, tiny_expert(1))
     peers.is_away = True
     for _ in range(5):
-        assert isinstance(there.weigh([Piece(0, (1,))]).failed[0], NodeAway)
+        assert isinstance(there.extend([Piece(0, (1,))], within=True).failed[0], NodeAway)
         there.end(0)
     peers.is_away = False
-    assert not there.weigh([Piece(0, (1,))]).failed, "it is asked as soon as our node is back"
-    assert [each["trouble"] for each in there.place()["peers"]] == [None, None]
+    assert not there.extend([Piece(0, (1,))], within=True).failed, "it is asked as soon as our node is back"
+    assert [each["trouble"] for each in there.about()["peers"]] == [None, None]
 
 
 def test_a_peer_is_not_asked_all_at_once(background: Background, peers: Peers) -> None:
@@ -231,7 +230,7 @@ def test_a_peer_is_not_asked_all_at_once(background: Background, peers: Peers) -
     peers.add(ANNA, tiny_expert(1, LONG, slots=48), each=48)
     there = remote(peers, background, here, 30.0)
     pieces = [Piece(slot, text(130, slot)) for slot in range(48)]
-    same(there.weigh(pieces), here.weigh(pieces))
+    same(there.extend(pieces, within=True), here.extend(pieces, within=True))
     assert 1 < peers.most_at_once <= module.AT_ONCE
 
 
@@ -241,7 +240,7 @@ def test_ends_are_told_when_nothing_is_asked(
     monkeypatch.setattr(module, "TELL", 0.01)
     peers.add(ANNA, tiny_expert(1))
     there = remote(peers, background, tiny_expert(1))
-    there.weigh([Piece(0, (1,)), Piece(1, (1,))])
+    there.extend([Piece(0, (1,)), Piece(1, (1,))], within=True)
     assert peers.servers[ANNA].texts == 2
     there.end(0)
     until = time.monotonic() + 20
@@ -254,7 +253,7 @@ def test_an_ensemble_goes_on_without_the_texts_that_one_has_no_room_for(backgrou
     peers.add(ANNA, tiny_expert(1), each=1)
     mixed = ensemble({"there": remote(peers, background, tiny_expert(1)), "here": tiny_expert(2)})
     mixed.extend([Piece(0, text(4)), Piece(1, text(5))])
-    assert (mixed.told(0)["lost"], mixed.told(1)["lost"]) == ([], ["there"])
+    assert (mixed.notes(0)["lost"], mixed.notes(1)["lost"]) == ([], ["there"])
     row = mixed.about()["experts"][0]
     assert (row["place"], row["peers"][0]["peer"], FILE.hex()[:4]) == (
         "peers",

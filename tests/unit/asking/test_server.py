@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shoal.node.experts.questions import MAX_FRAME
 from shoal.node.inference.remote.answering.server import ExpertServer
 from shoal.node.inference.remote.rows import MOST_ROWS, unpack
-from shoal.node.inference.scorer import Expert, Piece
+from shoal.node.inference.scorer import Piece, Scorer
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.wire import Message, decode
 from shoal.protocol.messages.data import Later
@@ -27,7 +27,7 @@ from tests.unit.serve.ensemble.kit import VOCAB, Unigram, tiny_expert
 
 
 @asynccontextmanager
-async def opened(expert: Expert, each: int = 3) -> AsyncIterator[ExpertServer]:
+async def opened(expert: Scorer, each: int = 3) -> AsyncIterator[ExpertServer]:
     server = ExpertServer(expert, each)
     task = asyncio.create_task(server.run())
     try:
@@ -62,7 +62,7 @@ async def test_peers_that_ask_at_once_share_a_call_and_have_their_own_answers() 
         answer = await says(server, question(Addition(1, 0, (5, 6), True)))
         assert isinstance(answer, ExpertSays)
         row = unpack(answer.rows, 1, VOCAB, ANNA)[0]
-        np.testing.assert_allclose(row, same.weigh([Piece(0, (5, 6))]).rows[0], atol=2e-5)
+        np.testing.assert_allclose(row, same.extend([Piece(0, (5, 6))], within=True).rows[0], atol=2e-5)
 
 
 @pytest.mark.asyncio

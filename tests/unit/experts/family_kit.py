@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.node.experts.view import Listed, View
+from shoal.node.experts.view import PartRecord, View
 from shoal.node.manifest.manifest import Manifest, parse_manifest
 from shoal.node.manifest.requirements import parameters
 from shoal.protocol.base.ids import Digest, PeerId, digest
@@ -79,8 +79,8 @@ def card(who: Identity, part: str = "net", round: int = 4, family: Manifest = FA
 
 def listed(
     who: Identity, part: str = "net", sequence: int = 1, term: int = 0, card: ExpertCard | None = None
-) -> Listed:
-    return Listed(who.peer, sequence, part, PartEntry(("/ip4/127.0.0.1/tcp/1",), term, None, 0, None, card, None))
+) -> PartRecord:
+    return PartRecord(who.peer, sequence, part, PartEntry(("/ip4/127.0.0.1/tcp/1",), term, None, 0, None, card, None))
 
 
 def view(me: Identity = ANNA, family: Manifest = FAMILY, author: PeerId = BOB.peer, lease: float = 60.0) -> View:

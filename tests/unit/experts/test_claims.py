@@ -11,8 +11,8 @@ from shoal.node.experts.claims import (
     Claim,
     Claims,
     Keep,
+    Reading,
     Release,
-    Sight,
     Take,
     Wait,
     Yield,
@@ -24,7 +24,7 @@ from shoal.protocol.base.ids import PeerId
 ME, OTHER = PeerId("me"), PeerId("other")
 FAMILY = bytes(32)
 LASTS = {"a": 10, "b": 10, "c": 10}
-NOTHING = Sight((), {}, {})
+NOTHING = Reading((), {}, {})
 
 
 def claims() -> Claims:
@@ -43,7 +43,7 @@ def best(parts: str) -> str:
 def test_a_free_part_is_taken_in_the_order_of_the_hash() -> None:
     assert claims().decide(NOTHING) == [Take(Claim(ME, best("abc"), 1))]
     rest = "abc".replace(best("abc"), "")
-    assert claims().decide(Sight([taken(best("abc"))], {}, {})) == [Take(Claim(ME, best(rest), 1))]
+    assert claims().decide(Reading([taken(best("abc"))], {}, {})) == [Take(Claim(ME, best(rest), 1))]
 
 
 def test_peers_choose_differently() -> None:
@@ -58,26 +58,26 @@ def test_peers_choose_differently() -> None:
 
 def test_a_finished_part_is_not_taken_and_ours_is_released() -> None:
     mine = claims()
-    decision = mine.decide(Sight([], {"a": 10, "b": 10, "c": 9}, {}))
+    decision = mine.decide(Reading([], {"a": 10, "b": 10, "c": 9}, {}))
     assert decision == [Take(Claim(ME, "c", 1))]
-    assert mine.decide(Sight([], {"a": 10, "b": 10, "c": 10}, {})) == [Release(), Wait()]
+    assert mine.decide(Reading([], {"a": 10, "b": 10, "c": 10}, {})) == [Release(), Wait()]
     assert mine.mine is None
-    assert mine.decide(Sight([], {"a": 10, "b": 10, "c": 10}, {})) == [Wait()]
+    assert mine.decide(Reading([], {"a": 10, "b": 10, "c": 10}, {})) == [Wait()]
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
 def test_who_gives_a_part_up_chooses_anew_by_the_same_reading(is_finished: bool) -> None:
     mine = claims()
     mine.mine, mine.is_confirmed = taken("a", ME), True
-    sight = Sight([taken("a", OTHER, 2), taken("b", PeerId("third"))], {"a": 10} if is_finished else {}, {"c": 4})
+    sight = Reading([taken("a", OTHER, 2), taken("b", PeerId("third"))], {"a": 10} if is_finished else {}, {"c": 4})
     assert mine.decide(sight) == [Release() if is_finished else Yield(OTHER), Take(Claim(ME, "c", 5))]
     assert mine.mine == Claim(ME, "c", 5)
     assert not mine.is_confirmed
 
 
 def test_with_nothing_to_take_one_waits() -> None:
-    assert claims().decide(Sight([taken(part) for part in LASTS], {}, {})) == [Wait()]
-    assert claims().decide(Sight([taken("a"), taken("b")], {}, {}), avoid=["c"]) == [Wait()]
+    assert claims().decide(Reading([taken(part) for part in LASTS], {}, {})) == [Wait()]
+    assert claims().decide(Reading([taken("a"), taken("b")], {}, {}), avoid=["c"]) == [Wait()]
 
 
 def test_a_claim_counts_once_it_was_read_back() -> None:
@@ -89,7 +89,7 @@ def test_a_claim_counts_once_it_was_read_back() -> None:
 
 
 def test_taking_over_is_a_higher_term_than_all_before() -> None:
-    decision = claims().decide(Sight([], {"a": 10, "b": 10, "c": 4}, {"c": 7}))
+    decision = claims().decide(Reading([], {"a": 10, "b": 10, "c": 4}, {"c": 7}))
     assert decision == [Take(Claim(ME, "c", 8))]
 
 
@@ -107,7 +107,7 @@ def test_who_has_published_further_goes_on_then_who_came_later(
 ) -> None:
     mine = claims()
     mine.mine = taken("a", ME, *ours)
-    decision = mine.decide(Sight([taken("a", OTHER, *theirs)], {"a": 6}, {}))[0]
+    decision = mine.decide(Reading([taken("a", OTHER, *theirs)], {"a": 6}, {}))[0]
     assert decision == (Yield(OTHER) if gives_up else Keep())
 
 
@@ -116,7 +116,7 @@ def test_of_equal_claims_the_hash_decides_and_both_agree() -> None:
     for me, rival in ((ME, OTHER), (OTHER, ME)):
         each = Claims(FAMILY, me, LASTS)
         each.mine = taken("a", me)
-        outcomes.append(each.decide(Sight([taken("a", rival)], {}, {}))[0])
+        outcomes.append(each.decide(Reading([taken("a", rival)], {}, {}))[0])
     assert [isinstance(each, Keep) for each in outcomes].count(True) == 1
     assert [isinstance(each, Yield) for each in outcomes].count(True) == 1
 
@@ -124,7 +124,7 @@ def test_of_equal_claims_the_hash_decides_and_both_agree() -> None:
 def test_a_rival_on_another_part_is_none() -> None:
     mine = claims()
     mine.mine = taken("a", ME)
-    assert mine.decide(Sight([taken("b", OTHER, 9, 9)], {}, {})) == [Keep()]
+    assert mine.decide(Reading([taken("b", OTHER, 9, 9)], {}, {})) == [Keep()]
 
 
 def test_keepers_are_few_and_never_the_owner() -> None:
@@ -139,7 +139,7 @@ def test_a_file_or_a_failure_of_the_part_before_says_nothing_of_the_one_that_was
     """A file is made, and a run founded, beside the looks: meanwhile ours may be another part."""
     mine = claims()
     mine.mine, mine.is_confirmed = taken("a", ME), True
-    mine.decide(Sight([taken("a", OTHER, 2), taken("b", PeerId("third"))], {}, {}))
+    mine.decide(Reading([taken("a", OTHER, 2), taken("b", PeerId("third"))], {}, {}))
     mine.published("a", 7)
     assert mine.mine == Claim(ME, "c", 1)
     assert not mine.give_up("a")

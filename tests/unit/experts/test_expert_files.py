@@ -14,15 +14,15 @@ from safetensors.torch import load_file, save_file
 from shoal.node.base.home import Home
 from shoal.node.experts.card import hash_file, make_card
 from shoal.node.experts.files import (
-    Beginning,
+    StartingPoint,
     begin,
     begin_again,
     read_parameters,
     write_parameters,
 )
+from shoal.node.experts.founding import allot, check_seed, seeded, with_own, write_seed
 from shoal.node.experts.library import FILE, Library
 from shoal.node.experts.parts import experts_of, part_manifest
-from shoal.node.experts.seeds import allot, check_seed, seeded, with_own, write_seed
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.training.checkpoint.read import load
 from shoal.node.training.checkpoint.write import write_checkpoint
@@ -58,19 +58,19 @@ def parameters_file(path: Path, family: Manifest = FAMILY, scale: float = 2.0) -
 
 
 def test_without_a_seed_a_part_begins_with_what_the_manifests_seed_gives(home: Home) -> None:
-    manifest, checkpoint = begin(part_manifest(FAMILY, NET), Beginning(None, 0, HISTORY, 0), home, ME)
+    manifest, checkpoint = begin(part_manifest(FAMILY, NET), StartingPoint(None, 0, HISTORY, 0), home, ME)
     assert checkpoint.vectors[PARAMETERS].equal(initial(FAMILY))  # type: ignore[arg-type]
     assert manifest.first_round == 1
     assert manifest.origin is not None
     assert manifest.origin.root == checkpoint.about.root
-    again, _ = begin(part_manifest(FAMILY, NET), Beginning(None, 0, HISTORY, 0), home, ME)
+    again, _ = begin(part_manifest(FAMILY, NET), StartingPoint(None, 0, HISTORY, 0), home, ME)
     assert again.run_id != manifest.run_id, "two foundings are one run, with two founders that vote in it"
     assert load(checkpoint.path).about.root == checkpoint.about.root
 
 
 def test_a_part_that_is_taken_over_goes_on_at_the_files_round(home: Home, tmp_path: Path) -> None:
     file = parameters_file(tmp_path / "net.safetensors")
-    manifest, checkpoint = begin(part_manifest(FAMILY, NET), Beginning(file, 6, HISTORY, 600), home, ME)
+    manifest, checkpoint = begin(part_manifest(FAMILY, NET), StartingPoint(file, 6, HISTORY, 600), home, ME)
     assert checkpoint.vectors[PARAMETERS].equal(read_parameters(file, FAMILY.model))
     assert not checkpoint.vectors[MOMENTUM].any()
     assert (manifest.first_round, checkpoint.about.samples) == (7, 600)
@@ -79,7 +79,7 @@ def test_a_part_that_is_taken_over_goes_on_at_the_files_round(home: Home, tmp_pa
 
 
 def test_after_a_crash_the_own_checkpoint_wins_if_it_is_beyond(home: Home) -> None:
-    manifest, origin = begin(part_manifest(FAMILY, NET), Beginning(None, 0, HISTORY, 0), home, ME)
+    manifest, origin = begin(part_manifest(FAMILY, NET), StartingPoint(None, 0, HISTORY, 0), home, ME)
     run = manifest.run_id.hex()
     assert begin_again(part_manifest(FAMILY, NET), home, run, 0) is None
     held = origin.committed()

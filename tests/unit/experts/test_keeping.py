@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from shoal.node.experts import keeping
-from shoal.node.experts.keeping import Keeping
+from shoal.node.experts.keeping import KeptFiles
 from shoal.node.experts.library import Library
-from shoal.node.experts.memory import Memory
+from shoal.node.experts.records import FamilyRecords
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.net.system.tasks import Tasks
 from tests.unit.experts.family_kit import ANNA, BOB, FAMILY, card, view
@@ -35,8 +35,8 @@ async def test_the_further_file_stays_whichever_was_there_first(
     """An owner that has lost its part may come to the end of an older file after a rival's further one has come."""
     monkeypatch.setattr(keeping, "FETCHING", 0.0)
     cards = {round: card(who, round=round) for who, round in ((ANNA, 4), (BOB, 6))}
-    shelf, memory = Shelf(), Memory(tmp_path)
-    kept = Keeping(FAMILY.run_id, ANNA.peer, {"net": 10}, ("",), view(), cast(Library, shelf), memory)
+    shelf, memory = Shelf(), FamilyRecords(tmp_path)
+    kept = KeptFiles(FAMILY.run_id, ANNA.peer, {"net": 10}, ("",), view(), cast(Library, shelf), memory)
     tasks = Tasks(lambda error: None)
     for round in order:
         kept.hold(cards[round], tasks)

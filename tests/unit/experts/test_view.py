@@ -18,36 +18,36 @@ from tests.unit.experts.family_kit import ANNA, BOB, LIAR, card, listed, other, 
 def test_the_highest_term_that_can_be_said_does_not_keep_a_part_from_all_others() -> None:
     seen = view()
     assert seen.take_in(0.0, [listed(LIAR, term=MAX_TERM)]) == []
-    following = seen.sight(1.0).terms["net"] + 1
+    following = seen.reading(1.0).terms["net"] + 1
     assert seen.take_in(2.0, [listed(BOB, term=following)]) == []
-    assert Claim(BOB.peer, "net", following) in seen.sight(3.0).claims
+    assert Claim(BOB.peer, "net", following) in seen.reading(3.0).claims
 
 
 def test_a_claim_lives_while_it_is_renewed() -> None:
     seen = view()
     assert seen.take_in(0.0, [listed(BOB, term=3)]) == []
-    assert seen.sight(59.0).claims == [Claim(BOB.peer, "net", 3)]
+    assert seen.reading(59.0).claims == [Claim(BOB.peer, "net", 3)]
     assert seen.take_in(50.0, [listed(BOB, term=3)]) == []  # the same record again
-    assert seen.sight(61.0).claims == []
-    assert seen.sight(61.0).terms["net"] == 3, "the term of a dead claim is remembered"
+    assert seen.reading(61.0).claims == []
+    assert seen.reading(61.0).terms["net"] == 3, "the term of a dead claim is remembered"
     seen.take_in(70.0, [listed(BOB, sequence=2, term=3)])
-    assert seen.sight(129.0).claims
+    assert seen.reading(129.0).claims
     seen.take_in(75.0, [listed(BOB, sequence=3)])  # given up
-    assert seen.sight(76.0).claims == []
+    assert seen.reading(76.0).claims == []
 
 
 def test_a_reading_that_misses_somebody_proves_nothing() -> None:
     seen = view()
     seen.take_in(0.0, [listed(BOB, term=1)])
     seen.take_in(20.0, [])
-    assert seen.sight(21.0).claims
+    assert seen.reading(21.0).claims
 
 
 def test_the_furthest_card_outlives_its_author_and_only_the_newest_are_kept() -> None:
     seen = view()
     for round in range(1, 8):
         seen.take_in(round, [listed(BOB, sequence=round, term=1, card=card(BOB, round=round))])
-    assert seen.sight(1000.0).published == {"net": 7}
+    assert seen.reading(1000.0).published == {"net": 7}
     assert [each.round for each in seen.cards("net")] == [7, 6, 5, 4][:CARDS]
 
 
@@ -56,14 +56,14 @@ def test_a_file_that_nobody_gave_counts_again_once_somebody_says_that_it_has_it(
     seen.take_in(0.0, [listed(BOB, term=1, card=card(BOB, round=4))])
     seen.take_in(1.0, [listed(BOB, sequence=2, term=1, card=newest)])
     seen.gone(newest)
-    assert seen.sight(2.0).published == {"net": 4}
+    assert seen.reading(2.0).published == {"net": 4}
     seen.take_in(3.0, [listed(ANNA, card=newest)])
-    assert seen.sight(4.0).published == {"net": 6}
+    assert seen.reading(4.0).published == {"net": 6}
     assert seen.holders(5.0, newest) == [BOB.peer, ANNA.peer]
     assert seen.holders(70.0, newest) == [ANNA.peer], "whose claim has run out is asked for nothing"
     seen.refuse(newest)
     seen.take_in(5.0, [listed(ANNA, sequence=2, card=newest)])
-    assert seen.sight(6.0).published == {"net": 4}, "what was refused is never used"
+    assert seen.reading(6.0).published == {"net": 4}, "what was refused is never used"
 
 
 def test_files_that_are_none_take_no_room_from_those_that_are() -> None:
@@ -97,7 +97,7 @@ def test_a_tampered_card_is_refused_and_its_sender_named(field: str) -> None:
     (error,) = seen.take_in(0.0, [listed(LIAR, term=5, card=_changed(field))])
     assert error.peer == LIAR.peer
     assert "forged" in error.reason
-    assert seen.sight(1.0).claims == [], "a claim beside a forged card counts"
+    assert seen.reading(1.0).claims == [], "a claim beside a forged card counts"
     assert seen.cards("net") == []
 
 

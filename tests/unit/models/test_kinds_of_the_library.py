@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from shoal.node.base.home import Home
-from shoal.node.inference.served import Choices
+from shoal.node.inference.served import ServeOptions
 from shoal.node.inference.source import open_source
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import HfSpec
@@ -168,18 +168,18 @@ def test_a_folder_without_buffers_opens_as_it_does_for_the_library_and_one_witho
     assert buffers
     save_file({name: each for name, each in tensors.items() if name not in buffers}, file, {"format": "pt"})
     with caplog.at_level(logging.WARNING, "shoal.models"):
-        open_source(folder, Choices("cpu", slots=1, tokenizer="bytes"))
+        open_source(folder, ServeOptions("cpu", slots=1, tokenizer="bytes"))
     assert buffers[0] in caplog.text
     save_file({name: each for name, each in tensors.items() if "q_proj" not in name}, file, {"format": "pt"})
     with pytest.raises(LocalError, match=r"lacks the model's .*q_proj"):
-        open_source(folder, Choices("cpu", slots=1, tokenizer="bytes"))
+        open_source(folder, ServeOptions("cpu", slots=1, tokenizer="bytes"))
 
 
 def test_a_folder_whose_config_has_an_infinite_number_opens(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", "mamba2")
     config = (folder / "config.json").read_text()
     assert "__float__" in config
-    open_source(folder, Choices("cpu", slots=1, tokenizer="bytes"))
+    open_source(folder, ServeOptions("cpu", slots=1, tokenizer="bytes"))
     assert found(manifest(json.loads(config)), (), Home(tmp_path).create(), ME)
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.node.inference.chat import PlainChat
-from shoal.node.inference.engine.batch import Batch, Told
+from shoal.node.inference.engine.batch import Batch, Output
 from shoal.node.inference.engine.sequence import Delta, Job, Sampling
 from shoal.node.inference.local import LlamaScorer
-from shoal.node.inference.scorer import LogProbs, Piece, Scorer
+from shoal.node.inference.scorer import Piece, Predictions, Scorer
 from shoal.node.inference.served import Served
 from shoal.node.manifest.manifest import ModelSpec
 from shoal.node.training.data.vocabulary import ByteVocabulary
@@ -37,7 +37,7 @@ def job(text: str = "ab", most: int = 8, sampling: Sampling = GREEDY, **more: ob
     return Job(tuple(text.encode()), most, sampling, **more)  # type: ignore[arg-type]
 
 
-class Script:
+class Script(Scorer):
     """A scorer whose next token follows from what a slot holds; it notes each call, and may be made to fail."""
 
     def __init__(self, rule: Callable[[list[int]], int], slots: int = 4, limit: int = 100_000) -> None:
@@ -47,7 +47,7 @@ class Script:
         self.calls: list[list[Piece]] = []
         self.failure: Exception | None = None
 
-    def extend(self, pieces: Sequence[Piece]) -> LogProbs:
+    def extend(self, pieces: Sequence[Piece], within: bool = False) -> Predictions:
         self.calls.append(list(pieces))
         if self.failure is not None:
             failure, self.failure = self.failure, None
@@ -58,7 +58,7 @@ class Script:
             held.extend(piece.tokens)
             assert len(held) <= self.limit
             row[self._rule(held)] = 0.0
-        return rows
+        return Predictions(rows, np.zeros(len(pieces)))
 
     def end(self, slot: int) -> None:
         self.held.pop(slot, None)
@@ -93,13 +93,13 @@ class Collecting:
         return self.deltas[-1].finish if self.deltas else None
 
 
-def hand_out(told: Sequence[Told]) -> None:
-    for each in told:
+def hand_out(outputs: Sequence[Output]) -> None:
+    for each in outputs:
         assert isinstance(each.reader, Collecting)
-        if isinstance(each.what, Delta):
-            each.reader.deltas.append(each.what)
+        if isinstance(each.content, Delta):
+            each.reader.deltas.append(each.content)
         else:
-            each.reader.error = each.what
+            each.reader.error = each.content
 
 
 def run(batch: Batch, steps: int = 10_000) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from shoal.node.inference.engine.batch import Batch
 from shoal.node.inference.engine.sequence import Sampling
-from shoal.node.inference.scorer import LogProbs, Piece, SomeFailed
+from shoal.node.inference.scorer import Piece, Predictions
 from shoal.node.training.data.vocabulary import ByteVocabulary
 from shoal.protocol.base.errors import LocalError, TransportError
 from tests.unit.serve.kit import Collecting, Script, counting, hand_out, job, run, saying
@@ -133,12 +134,12 @@ def test_a_call_that_fails_ends_those_in_it_and_no_others(failure: Exception, ki
 class Diverging(Script):
     """Of what begins with an x there are no probabilities."""
 
-    def extend(self, pieces: Sequence[Piece]) -> LogProbs:
-        rows = super().extend(pieces)
-        for row, piece in zip(rows, pieces, strict=True):
+    def extend(self, pieces: Sequence[Piece], within: bool = False) -> Predictions:
+        answer = super().extend(pieces)
+        for row, piece in zip(answer.rows, pieces, strict=True):
             if self.held[piece.slot][0] == ord("x"):
                 row[:] = np.nan
-        return rows
+        return answer
 
 
 def test_a_model_that_has_diverged_fails_its_request_and_not_the_server() -> None:
@@ -177,7 +178,7 @@ def test_facts_are_of_the_tokens_whose_text_has_gone_out() -> None:
     batch, reader = batch_of(Script(saying("żEND", 2))), Collecting()
     batch.join(job("ab", 20, stops=("END",), alternatives=2), reader)
     run(batch)
-    facts = [fact for delta in reader.deltas for fact in delta.facts]
+    facts = [fact for delta in reader.deltas for fact in delta.logprobs]
     assert [(fact.text, fact.start) for fact in facts] == [("\\xc5", 0), ("\\xbc", 0)]
     assert facts[0].logprob == 0.0
     assert [len(fact.top) for fact in facts] == [2, 2]
@@ -202,16 +203,13 @@ def test_a_prompt_in_parts_says_which_is_the_last() -> None:
 class Picky(Script):
     """Cannot go on with one slot, and tells how many tokens each holds."""
 
-    def extend(self, pieces: Sequence[Piece]) -> LogProbs:
-        rows = super().extend(pieces)
+    def extend(self, pieces: Sequence[Piece], within: bool = False) -> Predictions:
+        answer = super().extend(pieces)
         if any(len(self.held[piece.slot]) == 6 and piece.slot == 1 for piece in pieces):
-            raise SomeFailed(rows, {1: TransportError("gone")})
-        return rows
+            return replace(answer, failed={1: TransportError("gone")})
+        return answer
 
-    def about(self) -> dict[str, object]:
-        return {}
-
-    def told(self, slot: int) -> dict[str, object]:
+    def notes(self, slot: int) -> dict[str, object]:
         return {"held": len(self.held[slot])}
 
 

@@ -12,10 +12,10 @@ import aiohttp
 import openai
 import pytest
 
-from shoal.node.inference.http.body import MAX_NAME, read_asked
-from shoal.node.inference.http.faults import UNSUPPORTED, BadRequest
-from shoal.node.inference.http.requests import ChatAsked, CompletionAsked, Plan, Prompt, plan_chat, plan_completion
-from shoal.node.inference.http.server import Listening, serving
+from shoal.node.inference.http.body import MAX_NAME, parse_body
+from shoal.node.inference.http.errors import UNSUPPORTED, BadRequest
+from shoal.node.inference.http.requests import ChatRequest, CompletionRequest, Plan, Prompt
+from shoal.node.inference.http.server import ListenOptions, serving
 from tests.unit.serve.kit import Script, counting, served
 
 USER: dict[str, Any] = {"role": "user", "content": "ab"}
@@ -25,7 +25,7 @@ COMPLETION: dict[str, Any] = {"model": "tiny", "prompt": "ab"}
 
 @asynccontextmanager
 async def server(key: str = "") -> AsyncIterator[str]:
-    async with serving(served(Script(counting)), Listening(port=0, key=key)) as port:
+    async with serving(served(Script(counting)), ListenOptions(port=0, key=key)) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -120,9 +120,9 @@ SENT_BACK = [
 ]
 
 
-@pytest.mark.parametrize("kind", [CompletionAsked, ChatAsked])
+@pytest.mark.parametrize("kind", [CompletionRequest, ChatRequest])
 def test_what_clients_of_other_servers_always_send_changes_nothing(kind: type[Any]) -> None:
-    least = CHAT if kind is ChatAsked else COMPLETION
+    least = CHAT if kind is ChatRequest else COMPLETION
     llama_cpp: dict[str, Any] = {
         "repeat_penalty": 1.0,
         "repeat_last_n": 64,
@@ -139,28 +139,28 @@ def test_what_clients_of_other_servers_always_send_changes_nothing(kind: type[An
     more |= {"think": False, "keep_alive": "5m", "options": {}, "transforms": [], "provider": {"sort": "price"}}
     more |= {"usage": {"include": True}, "extra_body": {}, "reasoning": {"effort": "none"}, "safe_prompt": False}
     sent = least | llama_cpp | vllm | more
-    assert read_asked(kind, sent) == read_asked(kind, least)
+    assert parse_body(kind, sent) == parse_body(kind, least)
 
 
 def test_neutral_values_that_mean_something_for_one_kind_only() -> None:
     chat = {"add_generation_prompt": True, "continue_final_message": False, "chat_template_kwargs": {}, "documents": []}
-    assert read_asked(ChatAsked, CHAT | chat) == read_asked(ChatAsked, CHAT)
-    assert read_asked(ChatAsked, CHAT | {"add_special_tokens": False}) == read_asked(ChatAsked, CHAT)
-    assert read_asked(CompletionAsked, COMPLETION | {"add_special_tokens": True}).n == 1
+    assert parse_body(ChatRequest, CHAT | chat) == parse_body(ChatRequest, CHAT)
+    assert parse_body(ChatRequest, CHAT | {"add_special_tokens": False}) == parse_body(ChatRequest, CHAT)
+    assert parse_body(CompletionRequest, COMPLETION | {"add_special_tokens": True}).n == 1
     for kind, body, key, value in (
-        (CompletionAsked, COMPLETION, "add_special_tokens", False),
-        (CompletionAsked, COMPLETION, "add_generation_prompt", True),
-        (ChatAsked, CHAT, "chat_template_kwargs", {"enable_thinking": True}),
+        (CompletionRequest, COMPLETION, "add_special_tokens", False),
+        (CompletionRequest, COMPLETION, "add_generation_prompt", True),
+        (ChatRequest, CHAT, "chat_template_kwargs", {"enable_thinking": True}),
     ):
         with pytest.raises(BadRequest, match=key):
-            read_asked(kind, body | {key: value})
+            parse_body(kind, body | {key: value})
 
 
 @pytest.mark.parametrize("more", SENT_BACK)
 def test_what_clients_keep_of_an_answer_changes_nothing(more: dict[str, Any]) -> None:
     def prompt(message: dict[str, Any]) -> tuple[int, ...]:
-        asked = read_asked(ChatAsked, CHAT | {"messages": [USER, message, USER]})
-        return plan_chat(asked, served(Script(counting)), 0).jobs[0].prompt
+        asked = parse_body(ChatRequest, CHAT | {"messages": [USER, message, USER]})
+        return asked.plan(served(Script(counting)), 0).jobs[0].prompt
 
     answered = {"role": "assistant", "content": "abc"}
     assert prompt(answered | more) == prompt(answered)
@@ -169,7 +169,7 @@ def test_what_clients_keep_of_an_answer_changes_nothing(more: dict[str, Any]) ->
 def test_an_answer_without_a_word_is_one() -> None:
     message: dict[str, Any]
     for message in ({"role": "assistant", "content": None, "tool_calls": []}, {"role": "assistant", "content": []}):
-        asked = read_asked(ChatAsked, CHAT | {"messages": [USER, message, USER]})
+        asked = parse_body(ChatRequest, CHAT | {"messages": [USER, message, USER]})
         assert asked.messages[1].plain == {"role": "assistant", "content": ""}
 
 
@@ -177,14 +177,14 @@ def test_null_is_absent_at_every_depth() -> None:
     deep = {"messages": [{**USER, "name": None, "content": [{"type": "text", "text": "ab", "cache_control": None}]}]}
     more = {"stream_options": {"include_usage": None}, "response_format": {"type": "text", "json_schema": None}}
     more |= {"logit_bias": {"5": None}, "tools": None, "top_logprobs": None, "n": None, "stream": None}
-    assert read_asked(ChatAsked, CHAT | deep | more).n == 1
+    assert parse_body(ChatRequest, CHAT | deep | more).n == 1
 
 
 def test_a_whole_number_may_be_written_as_a_fraction() -> None:
-    asked = read_asked(CompletionAsked, COMPLETION | {"max_tokens": 4.0, "n": 2.0, "seed": 7.0, "prompt": [97.0, 98]})
+    asked = parse_body(CompletionRequest, COMPLETION | {"max_tokens": 4.0, "n": 2.0, "seed": 7.0, "prompt": [97.0, 98]})
     assert (asked.max_tokens, asked.n, asked.seed, asked.prompts) == (4, 2, 7, [Prompt([97, 98])])
     with pytest.raises(BadRequest, match="'max_tokens': Input should be a valid integer"):
-        read_asked(CompletionAsked, COMPLETION | {"max_tokens": 4.5})
+        parse_body(CompletionRequest, COMPLETION | {"max_tokens": 4.5})
 
 
 # -- errors ---------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ NAMED: list[tuple[dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("body", "param", "words"), NAMED, ids=[each[1] for each in NAMED])
 def test_an_error_names_the_very_key(body: dict[str, Any], param: str, words: str) -> None:
     with pytest.raises(BadRequest) as told:
-        read_asked(ChatAsked if "messages" in body else CompletionAsked, body)
+        parse_body(ChatRequest if "messages" in body else CompletionRequest, body)
     error = told.value.body["error"]
     assert error["param"] == param
     assert f"'{param}'" in error["message"]
@@ -281,8 +281,8 @@ def planned(body: dict[str, Any]) -> Plan:
     """For a model whose context is 50 tokens."""
     model = served(Script(counting, limit=50))
     if "messages" in body:
-        return plan_chat(read_asked(ChatAsked, body), model, 0)
-    return plan_completion(read_asked(CompletionAsked, body), model, 0)
+        return parse_body(ChatRequest, body).plan(model, 0)
+    return parse_body(CompletionRequest, body).plan(model, 0)
 
 
 @pytest.mark.parametrize(("body", "param", "words"), PLANNED)
@@ -299,7 +299,7 @@ def test_what_does_not_fit_the_model_is_named_by_its_key_and_place(
 
 @pytest.mark.asyncio
 async def test_too_many_texts_are_blamed_on_what_asks_for_them() -> None:
-    async with serving(served(Script(counting, slots=1)), Listening(port=0, waiting=1)) as port:
+    async with serving(served(Script(counting, slots=1)), ListenOptions(port=0, waiting=1)) as port:
         url = f"http://127.0.0.1:{port}/v1/completions"
         async with aiohttp.ClientSession() as session:
             for more, param in (({"n": 9}, "n"), ({"prompt": ["a"] * 9}, "prompt")):
@@ -310,13 +310,13 @@ async def test_too_many_texts_are_blamed_on_what_asks_for_them() -> None:
 
 def test_an_error_of_a_long_path_is_short_and_a_deep_body_none_of_ours() -> None:
     with pytest.raises(BadRequest) as told:
-        read_asked(ChatAsked, CHAT | {"messages": [{**USER, "x" * 1_000_000: 1}]})
+        parse_body(ChatRequest, CHAT | {"messages": [{**USER, "x" * 1_000_000: 1}]})
     assert len(told.value.body["error"]["param"]) <= MAX_NAME
     deep: Any = []
     for _ in range(5000):
         deep = [deep]
     with pytest.raises(BadRequest, match="nested too deeply"):
-        read_asked(ChatAsked, CHAT | {"metadata": deep})
+        parse_body(ChatRequest, CHAT | {"metadata": deep})
 
 
 # -- over HTTP ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from shoal.node.inference.engine.engine import Busy, Engine, Stopping, Ticket
 from shoal.node.inference.engine.sequence import Delta
-from shoal.node.inference.scorer import LogProbs, Piece
+from shoal.node.inference.scorer import Piece, Predictions
 from shoal.node.training.data.vocabulary import ByteVocabulary
 from shoal.protocol.base.errors import TransportError
 from tests.unit.serve.kit import Script, counting, job
@@ -26,7 +26,7 @@ class Gated(Script):
         super().__init__(counting, **settings)
         self.gate = threading.Semaphore(0)
 
-    def extend(self, pieces: Sequence[Piece]) -> LogProbs:
+    def extend(self, pieces: Sequence[Piece], within: bool = False) -> Predictions:
         assert self.gate.acquire(timeout=10)
         return super().extend(pieces)
 

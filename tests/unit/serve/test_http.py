@@ -9,7 +9,7 @@ import socket
 import aiohttp
 import pytest
 
-from shoal.node.inference.http.server import Listening, listen, serving
+from shoal.node.inference.http.server import ListenOptions, listen, serving
 from shoal.protocol.base.errors import LocalError, TransportError
 from tests.unit.serve.kit import Script, counting, served
 
@@ -31,7 +31,7 @@ async def busy(session: aiohttp.ClientSession, port: int) -> int:
 
 async def test_who_never_reads_is_cut_off_and_slows_nobody() -> None:
     scorer = Script(counting, slots=2)
-    async with serving(served(scorer), Listening(port=0, stall=0.5)) as port, aiohttp.ClientSession() as session:
+    async with serving(served(scorer), ListenOptions(port=0, stall=0.5)) as port, aiohttp.ClientSession() as session:
         sleeper = socket.socket()
         sleeper.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sleeper.connect(("127.0.0.1", port))
@@ -59,7 +59,7 @@ async def test_a_failure_in_the_middle_of_a_stream_is_said_in_it() -> None:
         return counting(held)
 
     scorer._rule = failing
-    async with serving(served(scorer), Listening(port=0)) as port, aiohttp.ClientSession() as session:
+    async with serving(served(scorer), ListenOptions(port=0)) as port, aiohttp.ClientSession() as session:
         async with session.post(url(port), json=body(50)) as answer:
             events = (await answer.text()).strip().split("\n\n")
         assert json.loads(events[-1].removeprefix("data: "))["error"]["message"] == "an expert is gone"
@@ -71,7 +71,7 @@ async def test_a_failure_in_the_middle_of_a_stream_is_said_in_it() -> None:
 
 async def test_who_asks_for_more_than_may_ever_wait_is_not_told_to_come_again() -> None:
     async with (
-        serving(served(Script(counting, slots=2)), Listening(port=0, waiting=1)) as port,
+        serving(served(Script(counting, slots=2)), ListenOptions(port=0, waiting=1)) as port,
         aiohttp.ClientSession() as session,
     ):
         for more, status in (({"n": 3}, 200), ({"n": 4}, 400), ({"n": 2, "prompt": ["a", "b"]}, 400)):
@@ -83,14 +83,14 @@ async def test_who_asks_for_more_than_may_ever_wait_is_not_told_to_come_again() 
 
 
 async def test_a_port_that_is_taken_is_named() -> None:
-    async with serving(served(Script(counting)), Listening(port=0)) as port:
+    async with serving(served(Script(counting)), ListenOptions(port=0)) as port:
         with pytest.raises(LocalError, match=rf"^port {port} of 127.0.0.1 is taken: choose another --port"):
-            await serving(served(Script(counting)), Listening(port=port)).__aenter__()
+            await serving(served(Script(counting)), ListenOptions(port=port)).__aenter__()
 
 
 async def test_pictures_are_not_for_a_model_of_text() -> None:
     async with (
-        serving(served(Script(counting)), Listening(port=0)) as port,
+        serving(served(Script(counting)), ListenOptions(port=0)) as port,
         aiohttp.ClientSession() as session,
         session.post(url(port, "images/generations"), json={"prompt": "7"}) as answer,
     ):
@@ -100,4 +100,4 @@ async def test_pictures_are_not_for_a_model_of_text() -> None:
 
 async def test_an_address_that_is_not_ours_is_said_once() -> None:
     with pytest.raises(LocalError, match=r"^cannot listen on --host 192.0.2.1, --port 0: [\w' ]+$"):
-        listen(Listening(host="192.0.2.1", port=0))
+        listen(ListenOptions(host="192.0.2.1", port=0))

@@ -72,7 +72,7 @@ def test_scores_are_those_of_whole_sequences(name: str) -> None:
             more = [int(each) for each in random.integers(1, 256, count)]
             tokens += more
             pieces.append(Piece(int(slot), tuple(more)))
-        rows = scorer.extend(pieces)
+        rows = scorer.extend(pieces).rows
         for piece, row in zip(pieces, rows, strict=True):
             with torch.inference_mode(), quietly():
                 logits = whole(input_ids=torch.tensor([held[piece.slot]]), use_cache=False).logits[0, -1]

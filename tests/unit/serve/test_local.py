@@ -35,10 +35,10 @@ SPECS = [SPEC, SPEC.model_copy(update={"kv_heads": 4, "tied": False}), SPEC.mode
 def test_cached_scores_are_those_of_the_whole_sequence(spec: ModelSpec) -> None:
     scorer = llama_scorer(spec=spec)
     scorer.extend([Piece(0, tuple(TOKENS[:50]))])
-    rows = scorer.extend([Piece(0, tuple(TOKENS[50:130]))])
+    rows = scorer.extend([Piece(0, tuple(TOKENS[50:130]))]).rows
     np.testing.assert_allclose(rows[0], expected(TOKENS[:130], spec), atol=1e-4)
     for count in range(130, 200):
-        rows = scorer.extend([Piece(0, (TOKENS[count],))])
+        rows = scorer.extend([Piece(0, (TOKENS[count],))]).rows
     np.testing.assert_allclose(rows[0], expected(TOKENS, spec), atol=1e-4)
 
 
@@ -57,14 +57,14 @@ def test_a_batch_of_unequal_lengths_joined_left_and_joined_again(make: Callable[
             more = [int(each) for each in random.integers(0, 256, count)]
             tokens += more
             pieces.append(Piece(int(slot), tuple(more)))
-        rows = scorer.extend(pieces)
+        rows = scorer.extend(pieces).rows
         assert rows.shape == (len(pieces), 256)
         for piece, row in zip(pieces, rows, strict=True):
             np.testing.assert_allclose(row, expected(held[piece.slot]), atol=1e-4)
 
 
 def test_rows_are_distributions() -> None:
-    rows = llama_scorer().extend([Piece(0, (1, 2)), Piece(1, (3,))])
+    rows = llama_scorer().extend([Piece(0, (1, 2)), Piece(1, (3,))]).rows
     np.testing.assert_allclose(np.exp(rows).sum(axis=1), 1, rtol=1e-5)
     assert rows.dtype == np.float32
 
@@ -78,7 +78,7 @@ def test_a_failed_call_leaves_a_slot_that_can_be_begun_again(monkeypatch: pytest
             scorer.extend([Piece(0, (1,)), Piece(1, (1, 2))])
     scorer.end(0)
     scorer.end(1)
-    rows = scorer.extend([Piece(0, tuple(TOKENS[:7])), Piece(1, tuple(TOKENS[:9]))])
+    rows = scorer.extend([Piece(0, tuple(TOKENS[:7])), Piece(1, tuple(TOKENS[:9]))]).rows
     np.testing.assert_allclose(rows[1], expected(TOKENS[:9]), atol=1e-4)
 
 

@@ -21,11 +21,11 @@ from shoal.node.inference.engine.batch import write as write_text
 from shoal.node.inference.engine.sequence import Sampling
 from shoal.node.inference.ensemble.table import is_of_pictures
 from shoal.node.inference.folder import Settings
-from shoal.node.inference.http.requests import ChatAsked, CompletionAsked, plan_chat, plan_completion
+from shoal.node.inference.http.requests import ChatRequest, CompletionRequest
 from shoal.node.inference.library import LibraryScorer
 from shoal.node.inference.local import LlamaScorer
 from shoal.node.inference.scorer import Piece
-from shoal.node.inference.served import Choices, Served
+from shoal.node.inference.served import Served, ServeOptions
 from shoal.node.inference.source import open_source
 from shoal.node.manifest.data import DataSpec
 from shoal.node.manifest.manifest import Manifest, ModelSpec
@@ -46,11 +46,11 @@ TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<ass
 
 
 def opened(path: Path, tokenizer: str = "") -> Served:
-    return open_source(path, Choices("cpu", slots=2, tokenizer=tokenizer, threads=1))
+    return open_source(path, ServeOptions("cpu", slots=2, tokenizer=tokenizer, threads=1))
 
 
 def scores(served: Served) -> np.ndarray:
-    return served.scorer.extend([Piece(0, (5, 6, 7))])
+    return served.scorer.extend([Piece(0, (5, 6, 7))]).rows
 
 
 def tokenizer(folder: Path) -> Path:
@@ -197,7 +197,7 @@ def test_a_model_is_given_as_many_tokens_as_it_can_take_and_no_more(
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
     served = opened(tmp_path / "model", "bytes")
     assert served.scorer.limit == limit
-    assert np.isfinite(served.scorer.extend([Piece(0, tuple(range(65, 65 + limit)))])).all()
+    assert np.isfinite(served.scorer.extend([Piece(0, tuple(range(65, 65 + limit)))]).rows).all()
 
 
 @pytest.mark.parametrize(
@@ -375,13 +375,12 @@ def test_strings_that_end_a_text_end_an_answer(tmp_path: Path) -> None:
     folder = numbered(tmp_path / "model", chat_template=TEMPLATE)
     (folder / "generation_config.json").write_text(json.dumps({"stop_strings": ["sheep"]}))
     assert (served := opened(folder)).stops == ("sheep",)
-    of_text = CompletionAsked.model_validate({"model": "m", "prompt": "two", "stop": ["x"]})
-    assert plan_completion(of_text, served, 0).jobs[0].stops == ("x", "sheep")
-    assert plan_chat(ChatAsked.model_validate({"model": "m", "messages": MESSAGES}), served, 0).jobs[0].stops == (
-        *("<user>", "sheep"),
-    )
+    of_text = CompletionRequest.model_validate({"model": "m", "prompt": "two", "stop": ["x"]})
+    assert of_text.plan(served, 0).jobs[0].stops == ("x", "sheep")
+    chat = ChatRequest.model_validate({"model": "m", "messages": MESSAGES})
+    assert chat.plan(served, 0).jobs[0].stops == ("<user>", "sheep")
     going_on = of_text.model_copy(update={"ignore_eos": True})
-    assert plan_completion(going_on, served, 0).jobs[0].stops == ("x",)
+    assert going_on.plan(served, 0).jobs[0].stops == ("x",)
 
 
 @pytest.mark.parametrize(("said", "limit"), [(32, 32), (128, 64), (int(1e30), 64), (None, 64)])
@@ -398,7 +397,7 @@ def with_config(folder: Path, **change: object) -> Path:
 def test_folders_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(LocalError, match=r"^\./nowhere is not a folder"):
-        open_source("./nowhere", Choices("cpu"))  # a path, and no run's name
+        open_source("./nowhere", ServeOptions("cpu"))  # a path, and no run's name
     kinds = (("nowhere", "not a folder"), ("n" * 300, "not a folder"), ("empty", "neither a checkpoint"))
     for path, words in ((tmp_path / name, words) for name, words in kinds):
         assert not is_of_pictures(path)
@@ -452,14 +451,14 @@ def test_tokens_that_nobody_has_named(tmp_path: Path) -> None:
 
 def test_a_text_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     path = write(tmp_path, 4, RUN)
-    text = "".join(write_text(opened(path), "ab", most=20, sampling=GREEDY))
-    again = "".join(write_text(opened(path), "ab", most=None, sampling=GREEDY))
+    text = "".join(write_text(opened(path), "ab", max_tokens=20, sampling=GREEDY))
+    again = "".join(write_text(opened(path), "ab", max_tokens=None, sampling=GREEDY))
     with pytest.raises(LocalError, match=r"no text in UTF-8, because of a byte 0xe9"):
-        list(write_text(opened(path), os.fsdecode(b"caf\xe9"), most=20, sampling=GREEDY))
+        list(write_text(opened(path), os.fsdecode(b"caf\xe9"), max_tokens=20, sampling=GREEDY))
     assert again.startswith(text)
     for prompt, words in (("", "empty"), ("x" * 64, "more than the model's context, 64"), ("x" * 60, "64")):
         with pytest.raises(LocalError, match=words):
-            list(write_text(opened(path), prompt, most=20, sampling=Sampling()))
+            list(write_text(opened(path), prompt, max_tokens=20, sampling=Sampling()))
     monkeypatch.setattr(sys, "argv", ["shoal", "generate", str(path), "ab", "--max-tokens", "20", "--temperature", "0"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -1,1 +1,1 @@
-"""The process that answers for experts: sharing (pure) < server, one expert < process, all of them."""
+"""Answering for experts: sharing (pure) < server (one expert) < process (all experts of the node)."""

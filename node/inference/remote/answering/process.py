@@ -1,9 +1,9 @@
 """The process that answers for experts whose files its node has: `shoal experts answer`.
 
 Rules:
-- Of each part it uses the newest file that is here, and looks for newer ones every LOOK seconds. Questions about the
-  file before it are still answered, until there were none for LAST seconds.
-- It survives a restart of its node: meanwhile nobody can ask, and afterwards it offers its files again.
+- Of each part it uses the newest file that is here, and looks for newer ones every LOOK seconds. It goes on answering
+  for the previous file until there were no questions about it for LAST seconds.
+- It survives a restart of its node: meanwhile no peer can ask, and afterwards it offers its files again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from shoal.node.inference.models import use_threads
 from shoal.node.inference.remote.answering.server import ExpertServer
 from shoal.node.inference.remote.connection import NodeConnection
 from shoal.node.inference.remote.sources import File, Node, Part, Sources, path_of
-from shoal.node.inference.scorer import Expert
-from shoal.node.inference.served import Choices
+from shoal.node.inference.scorer import Scorer
+from shoal.node.inference.served import ServeOptions
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import decode, encode
@@ -41,7 +41,7 @@ log = logging.getLogger("shoal.experts")
 
 @dataclass(slots=True)
 class Held:
-    """An expert that answers."""
+    """One expert, and its server."""
 
     part: str
     round: int
@@ -50,18 +50,18 @@ class Held:
 
 
 class Answering:
-    """For these parts of a family, or for all that are here; a peer has at most `each` texts of an expert."""
+    """Answers for `parts` of a family, or for all that are here; a peer may have at most `each` texts of an expert."""
 
-    def __init__(self, node: Node, parts: Sequence[str], choices: Choices, each: int) -> None:
-        self._node, self._parts, self._choices, self._each = node, parts, choices, each
+    def __init__(self, node: Node, parts: Sequence[str], options: ServeOptions, each: int) -> None:
+        self._node, self._parts, self._options, self._each = node, parts, options, each
         self._held: dict[Digest, Held] = {}
         self._connection = NodeConnection(node.socket, self._asked, self._lost)
         self._tasks = Tasks(lambda error: log.error("an expert does not answer any more", exc_info=error))
         self._offered: tuple[Digest, ...] = ()
-        self._refused: set[Digest] = set()  # files that cannot be used: that is said once
+        self._refused: set[Digest] = set()  # files that cannot be used; each is logged once
 
     async def run(self) -> None:
-        """Answer, until this is cancelled; LocalError if there is nothing to answer for at the start."""
+        """Answer until this is cancelled; LocalError if no file is here at the start."""
         try:
             sources = await LONG.run(self._node.sources)
             self._check(sources)
@@ -96,7 +96,7 @@ class Answering:
     # -- what is here -----------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Until it is time to look again, or the node is gone; then see what there is."""
+        """Wait for LOOK seconds, or until the node is gone; then look for new files."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK):
                 await self._connection.gone.wait()
@@ -111,7 +111,7 @@ class Answering:
                 continue
             try:
                 expert = await LONG.run(self._load, part, file)
-            except Exception as error:  # also out of memory: what answers already goes on
+            except Exception as error:  # also no memory: the experts that answer already go on
                 if file.digest not in self._refused:
                     words = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
                     log.warning("the expert %s of round %d cannot answer: %s", part.part, file.round, words)
@@ -124,10 +124,10 @@ class Answering:
         self._drop_old()
 
     def _drop_old(self) -> None:
-        """What a newer file has replaced, and nobody uses."""
+        """Drop experts that a newer file has replaced, and no peer uses."""
         now = asyncio.get_running_loop().time()
         for digest, held in list(self._held.items()):
-            if held.task.done():  # it has failed, which is in the log; it is taken in anew
+            if held.task.done():  # it has failed, and that was logged; it is loaded again
                 del self._held[digest]
                 continue
             is_old = any(each.part == held.part and each.round > held.round for each in self._held.values())
@@ -141,11 +141,11 @@ class Answering:
             await self._connection.offer(Offer(files))
             self._offered = files
 
-    def _load(self, part: Part, file: File) -> Expert:
+    def _load(self, part: Part, file: File) -> Scorer:
         from shoal.node.experts.files import read_parameters
         from shoal.node.inference.models import expert_of
 
-        return expert_of(part.model, read_parameters(path_of(file), part.model), self._choices, file.file[:16])
+        return expert_of(part.model, read_parameters(path_of(file), part.model), self._options, file.file[:16])
 
     def _check(self, sources: Sources) -> None:
         known = [part.part for part in sources.parts]
@@ -159,10 +159,10 @@ _REMEDY = "wait until a part is published (`shoal experts FAMILY` says which fil
 def answer_until_told(
     home: Home, family: str, parts: tuple[str, ...], slots: int, each: int, device: str, threads: int
 ) -> None:
-    """Until asked to end; LocalError if there is nothing to answer for."""
+    """Answer until the process is asked to end; LocalError if no file is here."""
     check_device(device)
     use_threads(threads)
-    answering = Answering(Node(home, family), parts, Choices(device, slots, threads=threads), min(each, slots))
+    answering = Answering(Node(home, family), parts, ServeOptions(device, slots, threads=threads), min(each, slots))
     asyncio.run(_until_told(answering))
 
 

@@ -1,7 +1,7 @@
-"""One expert that answers: questions go in, the model computes in a thread of its own, answers come out.
+"""Serves one expert to peers: takes their questions, computes in a thread of its own, and answers.
 
-The cores are touched by the loop alone, the model by the thread alone. What ends a text in the cores is told to the
-model with the next step, before its slot is used again.
+Only the loop touches the cores (sharing.py), only the thread touches the model. When a text ends in the cores, the
+model is told with the next step, before the slot is used again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from shoal.node.experts.questions import LATER
 from shoal.node.inference.remote.answering.sharing import Question, QuestionQueue, SlotAccounts
 from shoal.node.inference.remote.rows import MOST_ROWS, pack, rows_fit
-from shoal.node.inference.scorer import Expert, LogProbs, Piece, Weighed
+from shoal.node.inference.scorer import LogProbs, Piece, Scorer
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import encode
@@ -25,18 +25,18 @@ from shoal.protocol.messages.data import Later
 from shoal.protocol.messages.experts import Addition, AskExpert, ExpertSays, Score, Verdict
 from shoal.protocol.messages.node import Refused
 
-LEAST = -1e30  # nats: minus infinity, as a number that may travel
-TIDY = 1.0  # seconds between two looks for texts that are idle
+LOWEST = -1e30  # nats: stands for minus infinity, which cannot be sent
+TIDY = 1.0  # seconds between two searches for idle texts
 
 log = logging.getLogger("shoal.experts")
 
 Scored = tuple[LogProbs, float]
-"""The row (V,) of a piece, and what its tokens but the first were worth."""
+"""The row (V,) of a piece, and `within` (Predictions)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A step's question, with a slot or a verdict for each of its additions."""
+    """A question in a step, with a slot or a verdict for each of its additions."""
 
     question: Question
     places: Sequence[int | Verdict]
@@ -49,9 +49,9 @@ class Job:
 
 
 class ExpertServer:
-    """For one file. A peer has at most `each` texts."""
+    """Answers for one file. A peer may have at most `each` texts."""
 
-    def __init__(self, expert: Expert, each: int) -> None:
+    def __init__(self, expert: Scorer, each: int) -> None:
         self._expert = expert
         self._accounts = SlotAccounts(expert.slots, each, expert.limit)
         self._queue = QuestionQueue()
@@ -63,11 +63,11 @@ class ExpertServer:
 
     @property
     def texts(self) -> int:
-        """That are held."""
+        """How many texts are held."""
         return len(self._accounts)
 
     async def ask(self, peer: PeerId, asked: AskExpert) -> bytes:
-        """The bytes of the answer; RemoteError if nobody may ask that."""
+        """The bytes of the answer; RemoteError if the question is not allowed."""
         question = Question(peer, asked)
         if self._is_over:
             return encode(Refused("the expert does not answer any more"))
@@ -87,11 +87,11 @@ class ExpertServer:
             del self._answers[question]
 
     def lost(self, peer: PeerId) -> None:
-        """A peer has no connection with us."""
+        """A peer is not connected any more."""
         self._accounts.lost(peer)
 
     async def run(self) -> None:
-        """Answer, until this is cancelled; then all are refused."""
+        """Answer until this is cancelled; then all questions are refused."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -120,14 +120,14 @@ class ExpertServer:
         self._accounts.check(question.peer, question.asked.asker, question.asked.additions)
 
     async def _step(self, taken: Sequence[Question]) -> None:
-        """One call of the expert for all of them."""
+        """Call the expert once for all these questions."""
         loop = asyncio.get_running_loop()
         self.used_at = loop.time()
         self._accounts.tidy(self.used_at)
         jobs = [job for question in taken if (job := self._admitted(question)) is not None]
         try:
             done = await loop.run_in_executor(self._thread, self._compute, jobs, self._accounts.freed())
-        except Exception as error:  # of the model's own code, out of memory: these texts are lost, the others are not
+        except Exception as error:  # of the model's code, or no memory: these texts are lost, the others are not
             log.exception("the expert failed")
             for job in jobs:
                 self._failed(job, LocalError(f"the expert failed there: {type(error).__name__}"))
@@ -138,25 +138,25 @@ class ExpertServer:
     def _admitted(self, question: Question) -> Job | None:
         asked, now = question.asked, self.used_at
         try:
-            self._check(question)  # of two that came one after the other the first may have begun the text
+            self._check(question)  # an earlier question may have begun the same text meanwhile
         except RemoteError as error:
             self._settle(question, error)
             return None
         return Job(question, [self._place(now, question, each) for each in asked.additions])
 
     def _place(self, now: float, question: Question, addition: Addition) -> int | Verdict:
-        if addition.text in question.ended:  # by who asked another peer as well: nobody waits for it
+        if addition.text in question.ended:  # the asker has an answer from another peer already
             return Verdict.FORGOTTEN
         return self._accounts.admit(now, question.peer, question.asked.asker, addition)
 
     def _compute(self, jobs: Sequence[Job], freed: Sequence[int]) -> Mapping[int, Scored]:
-        """Rows and `within` by slots."""
+        """Rows and `within` by slot; in the thread."""
         for slot in freed:
             self._expert.end(slot)
         pieces = [Piece(slot, each.tokens) for job in jobs for each, slot in job.admitted]
         if not pieces:
             return {}
-        answer: Weighed = self._expert.weigh(pieces)
+        answer = self._expert.extend(pieces, within=True)
         return {
             piece.slot: (row, float(within))
             for piece, row, within in zip(pieces, answer.rows, answer.within, strict=True)
@@ -175,7 +175,7 @@ class ExpertServer:
                 scores.append(Score(Verdict.NO_NUMBERS, 0.0))
                 continue
             self._accounts.added(self.used_at, peer, asker, addition)
-            scores.append(Score(Verdict.SCORED, max(LEAST, within)))
+            scores.append(Score(Verdict.SCORED, max(LOWEST, within)))
             rows += [row] if addition.wants_row else []
         self._settle(job.question, encode(ExpertSays(tuple(scores), pack(np.stack(rows)) if rows else b"")))
 

@@ -1,1 +1,1 @@
-"""The process that asks experts on other peers: answerers, texts (both pure) < expert, as an ensemble asks it."""
+"""Asking experts on other peers: answerers, texts (both pure) < expert, which an ensemble calls."""

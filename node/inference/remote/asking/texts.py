@@ -1,7 +1,7 @@
-"""What an asker knows of its texts: their tokens, and how much of each a peer has read. Pure.
+"""What an asker knows of its texts: their tokens, and how much of each text a peer has read. Pure.
 
-The tokens are kept here, so any peer can read a text anew. What a peer holds is a copy, under a number that is never
-used again, so late messages about an older copy are never mistaken for the newer one.
+The tokens are kept here, so any peer can read a text from the beginning. A peer holds a copy of a text under a number
+that is never used again, so late messages about an old copy cannot be mistaken for messages about a newer one.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Copy:
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """In one slot of ours."""
+    """The text in one of our slots."""
 
     tokens: list[int] = field(default_factory=list)
-    home: Answerer | None = None  # who is asked
+    home: Answerer | None = None  # the peer that is asked
     copies: dict[Answerer, Copy] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """A piece that is to be scored: the last `length` tokens of a text."""
+    """A piece to be scored: the last `length` tokens of a text."""
 
     slot: int
     text: Text
@@ -49,30 +49,30 @@ class Ask:
 
 
 @dataclass(slots=True, eq=False)
-class Hearing:
-    """One ask on its way through one peer: what it has read, and said, so far."""
+class AskState:
+    """One ask to one peer: what the peer has read and answered so far."""
 
     ask: Ask
     copy: Copy
     row: LogProbs | None = None
     within: float = 0.0
     problem: ShoalError | None = None
-    forgotten: int = 0  # times
+    forgotten: int = 0  # how often the peer has forgotten the text
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing more to be asked."""
+        """Whether there is nothing more to ask."""
         return self.problem is not None or self.copy.held >= len(self.ask.text.tokens)
 
     def next(self) -> Addition:
-        """What is to be read next: what the peer lacks of the text before the piece, then the piece."""
+        """The tokens to send next: first those before the piece that the peer lacks, then the piece."""
         tokens, held = self.ask.text.tokens, self.copy.held
         begin = len(tokens) - self.ask.length
         stop = min(held + CHUNK, begin if held < begin else len(tokens))
         return Addition(self.copy.name, held, tuple(tokens[held:stop]), stop > begin)
 
-    def heard(self, addition: Addition, row: LogProbs | None, within: float) -> None:
-        """The answer to that; what a piece's chunk begins with was foreseen by the answer to the chunk before."""
+    def add_answer(self, addition: Addition, row: LogProbs | None, within: float) -> None:
+        """Take in the answer. The first token of a chunk was predicted by the answer to the chunk before it."""
         if addition.wants_row:
             self.within += within
             if self.row is not None:
@@ -80,42 +80,42 @@ class Hearing:
             self.row = row
         self.copy.held += len(addition.tokens)
 
-    def begin_anew(self, copy: Copy) -> None:
-        """The peer has forgotten the text."""
+    def restart(self, copy: Copy) -> None:
+        """The peer has forgotten the text: begin with a new copy."""
         self.copy, self.row, self.within = copy, None, 0.0
         self.forgotten += 1
 
 
-class Names:
-    """Numbers for copies, and which of them have ended."""
+class CopyNumbers:
+    """Gives numbers to copies, and notes which copies have ended."""
 
     def __init__(self) -> None:
         self._next = count(1)
         self._ended: dict[Answerer, list[int]] = {}
 
     def copy(self) -> Copy:
-        """Of a text that a peer is about to begin."""
+        """A new copy, for a peer that is about to begin a text."""
         return Copy(next(self._next))
 
     def drop(self, text: Text, answerer: Answerer) -> None:
-        """What the peer holds of the text is of no use."""
+        """The peer's copy of the text has ended."""
         if (copy := text.copies.pop(answerer, None)) is not None:
             self._ended.setdefault(answerer, []).append(copy.name)
 
     def ended(self, answerer: Answerer, most: int) -> tuple[int, ...]:
-        """Some that the peer is to be told of now."""
+        """Take at most `most` ended copies of which the peer must be told."""
         its = self._ended.pop(answerer, [])
         if its[most:]:
             self._ended[answerer] = its[most:]
         return tuple(its[:most])
 
     def to_tell(self) -> Sequence[Answerer]:
-        """Whom there is something to tell."""
+        """The peers that must be told of ended copies."""
         return list(self._ended)
 
 
 def calls_of(additions: Sequence[Addition], vocab: int) -> Iterator[range]:
-    """The additions in groups that may be asked about in one call each: by their number, tokens and rows."""
+    """Ranges of the additions that fit into one call each, by their number, tokens and rows."""
     start = tokens = rows = 0
     for number, each in enumerate(additions):
         is_full = number - start == TEXTS or tokens + len(each.tokens) > STEP
@@ -129,12 +129,12 @@ def calls_of(additions: Sequence[Addition], vocab: int) -> Iterator[range]:
 
 
 def prompt_tokens(additions: Sequence[Addition]) -> int:
-    """Tokens to be read, where it is more than one of each text."""
+    """The tokens to be read, or 0 if it is one token of each text."""
     return 0 if all(len(each.tokens) == 1 for each in additions) else sum(len(each.tokens) for each in additions)
 
 
 def to_read(answerer: Answerer, asks: Sequence[Ask]) -> int:
-    """The same, of all that a peer lacks."""
+    """The same for all tokens that a peer lacks."""
     held = [copy.held if (copy := ask.text.copies.get(answerer)) is not None else 0 for ask in asks]
     missing = [len(ask.text.tokens) - has for ask, has in zip(asks, held, strict=True)]
     return 0 if all(each == 1 for each in missing) else sum(missing)

@@ -16,7 +16,7 @@ from torch import Tensor
 from shoal.node.inference.ensemble.ensemble import Ensemble
 from shoal.node.inference.ensemble.panel import Member, Panel
 from shoal.node.inference.local import LlamaScorer
-from shoal.node.inference.scorer import Expert, LogProbs, Piece, Weighed
+from shoal.node.inference.scorer import Piece, Predictions, Scorer
 from shoal.node.manifest.model import ModelSpec
 from shoal.node.training.models.decoder import build
 from shoal.node.training.models.layout import Layout
@@ -26,7 +26,7 @@ SMALL = ModelSpec(vocab=VOCAB, dim=16, layers=1, heads=2, kv_heads=1, hidden=16,
 OTHER = SMALL.model_copy(update={"dim": 32, "layers": 2, "context": 48})
 
 
-class Unigram:
+class Unigram(Scorer):
     """Says always the same of what comes next: `chances` of some letters, and nearly none of anything else."""
 
     def __init__(self, slots: int = 4, limit: int = 1000, **chances: float) -> None:
@@ -38,29 +38,26 @@ class Unigram:
         self.calls: list[list[Piece]] = []
         self.fails: Callable[[], Exception | None] = lambda: None
 
-    def extend(self, pieces: Sequence[Piece]) -> LogProbs:
-        return self.weigh(pieces).rows
-
-    def weigh(self, pieces: Sequence[Piece]) -> Weighed:
+    def extend(self, pieces: Sequence[Piece], within: bool = False) -> Predictions:
         self.calls.append(list(pieces))
         if failure := self.fails():
             raise failure
         for piece in pieces:
             self.held.setdefault(piece.slot, []).extend(piece.tokens)
-        within = [float(self.row[list(piece.tokens[1:])].sum(dtype=np.float64)) for piece in pieces]
-        return Weighed(np.tile(self.row, (len(pieces), 1)), np.array(within))
+        worth = [float(self.row[list(piece.tokens[1:])].sum(dtype=np.float64)) for piece in pieces]
+        return Predictions(np.tile(self.row, (len(pieces), 1)), np.array(worth))
 
     def end(self, slot: int) -> None:
         self.held.pop(slot, None)
 
 
-def panel(experts: Mapping[str, Expert], prior: Sequence[float] = (), k: int | None = None) -> Panel:
+def panel(experts: Mapping[str, Scorer], prior: Sequence[float] = (), k: int | None = None) -> Panel:
     given = torch.tensor(prior or [1 / len(experts)] * len(experts), dtype=torch.float64)
     return Panel(tuple(Member(name, name, each) for name, each in experts.items()), given.log(), k)
 
 
 def ensemble(
-    experts: Mapping[str, Expert], prior: Sequence[float] = (), k: int | None = None, at_once: int = 1
+    experts: Mapping[str, Scorer], prior: Sequence[float] = (), k: int | None = None, at_once: int = 1
 ) -> Ensemble:
     limit = min(each.limit for each in experts.values())
     mix = "full" if k is None else f"top-{k}"

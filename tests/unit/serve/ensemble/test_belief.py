@@ -20,7 +20,7 @@ def row(*chances: float) -> np.ndarray:
 def hear(belief: Belief, tokens: tuple[int, ...], rows: dict[int, np.ndarray], within: dict[int, float]) -> None:
     belief.read(tokens)
     for number in belief.experts:
-        belief.hear(number, tokens, rows[number], within[number])
+        belief.add(number, tokens, rows[number], within[number])
 
 
 def test_shares_are_bayes_over_all_but_the_first_token() -> None:
@@ -66,7 +66,7 @@ def test_a_place_among_the_k_is_taken_by_the_next_which_reads_what_was_written_s
         hear(belief, (token,), rows, dict.fromkeys(rows, 0.0))
     belief.read((1,))
     assert belief.lose(2) == (0, (1, 0, 1))
-    belief.hear(0, (1, 0, 1), rows[0], float(rows[0][0] + rows[0][1]))
+    belief.add(0, (1, 0, 1), rows[0], float(rows[0][0] + rows[0][1]))
     assert (belief.experts, belief.lost) == ((0,), [2])
     np.testing.assert_array_equal(belief.scores(), rows[0])
     assert belief.lose(0) == (1, (1, 0, 1))

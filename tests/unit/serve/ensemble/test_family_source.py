@@ -12,11 +12,11 @@ from shoal.node.base.home import Home
 from shoal.node.inference.ensemble import family as module
 from shoal.node.inference.ensemble.ensemble import Ensemble
 from shoal.node.inference.ensemble.family import FamilyLoader, open_family
-from shoal.node.inference.ensemble.panel import foreseen
+from shoal.node.inference.ensemble.panel import log_likelihoods
 from shoal.node.inference.models import expert_of
 from shoal.node.inference.remote.sources import File, Node, Part, Sources
-from shoal.node.inference.scorer import Piece, Weighed
-from shoal.node.inference.served import Choices
+from shoal.node.inference.scorer import Piece, Predictions
+from shoal.node.inference.served import ServeOptions
 from shoal.node.manifest.manifest import load_manifest, parse_manifest
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import PeerId
@@ -53,7 +53,7 @@ def part(name: str, *files: File) -> Part:
 def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FamilyLoader:
     Known.parts = (part("prose", file(tmp_path, 1)), part("code", file(tmp_path, 3, good=False), file(tmp_path, 2)))
     monkeypatch.setattr(module, "Node", Known)
-    return FamilyLoader(Known(Home(tmp_path), "fam"), Choices(device="cpu", slots=2))
+    return FamilyLoader(Known(Home(tmp_path), "fam"), ServeOptions(device="cpu", slots=2))
 
 
 def test_a_file_that_is_no_model_is_passed_over_for_the_one_before(loader: FamilyLoader) -> None:
@@ -86,30 +86,30 @@ def test_a_family_that_paints_says_how_it_is_served(tmp_path: Path, monkeypatch:
     flow = load_manifest(DIGITS).model
     Known.parts = (Part(part="cluster-0", model=flow, files=(file(tmp_path, 1),)),)
     with pytest.raises(LocalError, match="paints: name the folder that `shoal experts fetch FAMILY DIR` writes"):
-        FamilyLoader(Paints(Home(tmp_path), "fam"), Choices(device="cpu", slots=2))
+        FamilyLoader(Paints(Home(tmp_path), "fam"), ServeOptions(device="cpu", slots=2))
     with pytest.raises(LocalError, match="paints"):
-        expert_of(flow, theta(1, TINY), Choices(device="cpu"), "v")
+        expert_of(flow, theta(1, TINY), ServeOptions(device="cpu"), "v")
 
 
 class Away(Unigram):
     """An expert that no peer answers for."""
 
-    def weigh(self, pieces: Sequence[Piece]) -> Weighed:
-        answer = super().weigh(pieces)
-        return Weighed(answer.rows * 0, answer.within * 0, {piece.slot: TransportError("gone") for piece in pieces})
+    def extend(self, pieces: Sequence[Piece], within: bool = False) -> Predictions:
+        answer = super().extend(pieces, within)
+        return Predictions(answer.rows * 0, answer.within * 0, {piece.slot: TransportError("gone") for piece in pieces})
 
 
 def test_an_expert_that_says_nothing_has_no_prior_not_the_best_of_all() -> None:
-    (worth,) = foreseen(Unigram(a=0.5), [(97, 97)])
+    (worth,) = log_likelihoods(Unigram(a=0.5), [(97, 97)])
     assert worth == pytest.approx(-0.6931, abs=1e-4)
     with pytest.raises(TransportError, match="gone"):
-        foreseen(Away(a=0.5), [(97, 97)])
+        log_likelihoods(Away(a=0.5), [(97, 97)])
 
 
 def test_it_is_followed_until_the_end_and_no_longer(loader: FamilyLoader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK", 0.01)
     home = Home(Path("/nowhere"))
-    served = open_family(home, "fam", Choices(device="cpu", slots=2))
+    served = open_family(home, "fam", ServeOptions(device="cpu", slots=2))
     assert isinstance(served.scorer, Ensemble)
     assert served.follow is not None
     over, before = threading.Event(), served.scorer.panel

@@ -14,13 +14,13 @@ from blake3 import blake3
 from safetensors.torch import save_file
 
 from shoal.node.experts.evaluation import prior_of, scores
+from shoal.node.experts.founding import seeded
 from shoal.node.experts.merging import average, pcb
-from shoal.node.experts.seeds import seeded
 from shoal.node.inference.engine.batch import write
 from shoal.node.inference.ensemble.ensemble import Ensemble
 from shoal.node.inference.ensemble.folder import write_merge
 from shoal.node.inference.scorer import Piece
-from shoal.node.inference.served import Choices, Served
+from shoal.node.inference.served import Served, ServeOptions
 from shoal.node.inference.source import open_source
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.training.checkpoint.read import load
@@ -37,7 +37,7 @@ TEXT = "the quick brown fox jumps over the lazy dog\n" * 9
 
 
 def opened(folder: Path, **more: Any) -> Served:
-    return open_source(folder, Choices(device="cpu", slots=4, threads=1, **more))
+    return open_source(folder, ServeOptions(device="cpu", slots=4, threads=1, **more))
 
 
 def ensemble_of(served: Served) -> Ensemble:
@@ -213,7 +213,7 @@ def model_of(vector: torch.Tensor) -> Llama:
 def check_is(served: Served, vector: torch.Tensor) -> None:
     with torch.inference_mode():
         wanted = torch.log_softmax(model_of(vector)(torch.tensor([TOKENS[:20]]))[0, -1], -1)
-    np.testing.assert_allclose(served.scorer.extend([Piece(0, tuple(TOKENS[:20]))])[0], wanted, atol=1e-4)
+    np.testing.assert_allclose(served.scorer.extend([Piece(0, tuple(TOKENS[:20]))]).rows[0], wanted, atol=1e-4)
 
 
 def test_the_average_is_by_the_prior(alike: Path) -> None:
@@ -253,7 +253,7 @@ def test_pcb_without_a_base_or_with_another_models_says_so(alike: Path, tmp_path
 def test_experts_that_are_equal_write_one_text_however_they_are_put_together(tmp_path: Path) -> None:
     same = write_experts(tmp_path / "same", {"a": (1, SMALL), "b": (1, SMALL)})
     mixes: tuple[dict[str, str], ...] = ({}, {"mix": "top-1"}, {"mix": "average"}, {"mix": "pcb", "base": "1"})
-    texts = {"".join(write(opened(same, **mix), "Once upon", most=20, sampling=GREEDY)) for mix in mixes}
+    texts = {"".join(write(opened(same, **mix), "Once upon", max_tokens=20, sampling=GREEDY)) for mix in mixes}
     assert len(texts) == 1
 
 
@@ -313,7 +313,7 @@ def test_a_merge_is_made_again_only_if_something_has_changed(alike: Path) -> Non
 def test_a_merge_is_a_checkpoint_that_new_experts_branch_from(tmp_path: Path) -> None:
     folder = write_experts(tmp_path / "experts", {"a": (1, SMALL), "b": (2, SMALL)}, {"a": 1, "b": 3})
     edit(folder, lambda table: [each.update(tokens=20) for each in table["experts"]])
-    written = write_merge(folder, tmp_path / "out", Choices(device="cpu", mix="average"))
+    written = write_merge(folder, tmp_path / "out", ServeOptions(device="cpu", mix="average"))
     checkpoint = load(written)
     assert torch.equal(checkpoint.vectors["parameters"], average([theta(1), theta(2)], [0.25, 0.75]))
     assert (checkpoint.about.samples, checkpoint.about.round) == (40, 0)
@@ -330,9 +330,9 @@ def test_a_merge_is_a_checkpoint_that_new_experts_branch_from(tmp_path: Path) ->
 
 def test_what_merges_nothing_is_refused(folder: Path) -> None:
     with pytest.raises(LocalError, match="--mix top-1 merges nothing: say average or pcb"):
-        write_merge(folder, folder, Choices(device="cpu", mix="top-1"))
+        write_merge(folder, folder, ServeOptions(device="cpu", mix="top-1"))
     with pytest.raises(LocalError, match="different models"):
-        write_merge(folder, folder, Choices(device="cpu", mix="average"))
+        write_merge(folder, folder, ServeOptions(device="cpu", mix="average"))
 
 
 @pytest.mark.parametrize("chosen", [{"prefer": "peers"}, {"patience": 1.0}])

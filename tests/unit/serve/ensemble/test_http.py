@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from shoal.node.inference.http.server import Listening, serving
+from shoal.node.inference.http.server import ListenOptions, serving
 from shoal.protocol.base.errors import LocalError, TransportError
 from tests.unit.serve.ensemble.kit import Unigram, ensemble
 from tests.unit.serve.ensemble.test_ensemble import failing_at
@@ -39,7 +39,7 @@ async def experts(port: int) -> list[dict[str, Any]]:
 
 async def test_the_golden_posterior() -> None:
     scorer = ensemble({"a": Unigram(a=0.75, b=0.25), "b": Unigram(a=0.5, b=0.5)}, prior=(0.4, 0.6))
-    async with serving(served(scorer), Listening(port=0)) as port:
+    async with serving(served(scorer), ListenOptions(port=0)) as port:
         _, answer, headers = await ask(port, max_tokens=2)
     choice = answer["choices"][0]
     first = 0.4 * 0.75 * 0.25 / (0.4 * 0.75 * 0.25 + 0.6 * 0.5 * 0.5)  # "aab": the first "a" tells nothing
@@ -58,7 +58,7 @@ async def test_the_golden_posterior() -> None:
 async def test_a_loss_is_said_in_a_header_and_of_each_choice() -> None:
     gone = failing_at(3, Unigram(a=0.9, b=0.1), TransportError("its peer is gone"))
     scorer = ensemble({"a": gone, "b": Unigram(b=0.8, c=0.2)})
-    async with serving(served(scorer), Listening(port=0)) as port:
+    async with serving(served(scorer), ListenOptions(port=0)) as port:
         status, answer, headers = await ask(port, n=2)
         assert [each["trouble"] for each in await experts(port) if not each["answers"]] == [
             "the expert a: its peer is gone"
@@ -73,7 +73,7 @@ async def test_a_loss_is_said_in_a_header_and_of_each_choice() -> None:
 async def test_a_stream_says_it_with_its_last_part() -> None:
     gone = failing_at(3, Unigram(a=0.9, b=0.1), TransportError("its peer is gone"))
     scorer = ensemble({"a": gone, "b": Unigram(b=0.8, c=0.2)})
-    async with serving(served(scorer), Listening(port=0)) as port:
+    async with serving(served(scorer), ListenOptions(port=0)) as port:
         _, events, _ = await ask(port, stream=True, stream_options={"include_usage": True})
     parts = [event["choices"][0] for event in events if event["choices"]]
     assert [part.get("shoal") for part in parts] == [None] * 3 + [{"experts": {"b": 1.0}, "lost": ["a"]}]
@@ -84,7 +84,7 @@ async def test_a_stream_says_it_with_its_last_part() -> None:
 @pytest.mark.parametrize(("error", "status"), [(TransportError("gone"), 502), (LocalError("broken"), 500)])
 async def test_without_any_expert_a_request_ends_with_an_error(error: Exception, status: int) -> None:
     scorer = ensemble({"a": failing_at(3, Unigram(a=0.9), error)})
-    async with serving(served(scorer), Listening(port=0)) as port:
+    async with serving(served(scorer), ListenOptions(port=0)) as port:
         found, answer, _ = await ask(port)
         assert (found, answer["error"]["type"]) == (status, "server_error")
         assert answer["error"]["message"].startswith("no expert is left; of the last one: the expert a: ")

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from shoal.node.experts.evaluation import ensemble_loss, scores
 from shoal.node.experts.posterior import uniform
-from shoal.node.inference.served import Choices
+from shoal.node.inference.served import ServeOptions
 from shoal.node.inference.source import open_source
 from shoal.node.manifest.model import HfSpec, LoraSpec
 from shoal.node.run.naming import complete
@@ -45,7 +45,7 @@ def made(folder: Path, spec: HfSpec) -> HfModel:
 
 def test_they_are_mixed_as_the_evaluation_mixes_them(tmp_path: Path) -> None:
     theirs = made(tmp_path / "both", HfSpec(name="hf", config=json.dumps(TABLE), context=32))
-    served = open_source(tmp_path / "both", Choices(device="cpu", slots=4))
+    served = open_source(tmp_path / "both", ServeOptions(device="cpu", slots=4))
     assert served.scorer.limit == 32
     text = TOKENS[:32]
     found = rows_of(served.scorer, text, prompt=1)
@@ -60,4 +60,4 @@ def test_adapters_are_refused(tmp_path: Path) -> None:
     lora = LoraSpec(rank=2, targets=("q_proj",), base="seed")
     made(tmp_path / "both", HfSpec(name="hf", config=json.dumps(TABLE), context=32, lora=lora))
     with pytest.raises(LocalError, match="an expert is of adapters"):
-        open_source(tmp_path / "both", Choices(device="cpu", slots=4))
+        open_source(tmp_path / "both", ServeOptions(device="cpu", slots=4))

@@ -13,18 +13,18 @@ from shoal.node.diffusion.mixture import noise, paint
 from shoal.node.diffusion.requests import class_of
 from shoal.node.diffusion.server import write
 from shoal.node.inference.ensemble.table import is_of_pictures
-from shoal.node.inference.served import Choices
+from shoal.node.inference.served import ServeOptions
 from shoal.protocol.base.errors import LocalError
 from tests.unit.serve.images.gallery_kit import FLOW, write_gallery, write_table
 
-CHOICES = Choices(device="cpu", threads=1)
+CHOICES = ServeOptions(device="cpu", threads=1)
 
 
 def test_a_folder_opens_with_its_experts_at_the_routers_places(tmp_path: Path) -> None:
     folder = write_gallery(tmp_path / "g", (2, 0))
     assert is_of_pictures(folder)
     assert not is_of_pictures(tmp_path)
-    gallery = Gallery(folder, Choices(device="cpu", threads=1, mix="top-1"))
+    gallery = Gallery(folder, ServeOptions(device="cpu", threads=1, mix="top-1"))
     assert (gallery.name, gallery.panel.experts, gallery.mix) == ("digits", ("cluster-2", "cluster-0"), "top-1")
     assert (list(gallery.panel.mixture.places), gallery.panel.mixture.top) == ([2, 0], 1)
     pictures = paint(gallery.panel.mixture, [3, 4], noise([(0, 0), (0, 1)], 16), steps=2)
@@ -39,9 +39,9 @@ def test_one_expert_needs_no_router(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mix", "why"), [("average", "full, top-1"), ("pcb", "full, top-1"), ("best", "unknown")])
 def test_what_is_for_text_is_refused(tmp_path: Path, mix: str, why: str) -> None:
     with pytest.raises(LocalError, match=why):
-        Gallery(write_gallery(tmp_path), Choices(device="cpu", mix=mix))
+        Gallery(write_gallery(tmp_path), ServeOptions(device="cpu", mix=mix))
     with pytest.raises(LocalError, match="for experts on text"):
-        Gallery(tmp_path, Choices(device="cpu", prior="text"))
+        Gallery(tmp_path, ServeOptions(device="cpu", prior="text"))
 
 
 def test_folders_that_cannot_paint_say_why(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from shoal.node.diffusion.gallery import Gallery, PicturePanel
 from shoal.node.diffusion.mixture import noise, paint
 from shoal.node.diffusion.painter import Canvas, Order, Painted, Painter
 from shoal.node.inference.engine.engine import Stopping
-from shoal.node.inference.served import Choices
+from shoal.node.inference.served import ServeOptions
 from shoal.protocol.base.errors import LocalError
 from tests.unit.serve.images.gallery_kit import FLOW, Brush, write_gallery
 
-CHOICES = Choices(device="cpu", threads=1)
+CHOICES = ServeOptions(device="cpu", threads=1)
 STEPS = 3
 ALL = 1000  # steps
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from shoal.node.base.home import Home
-from shoal.node.experts import pursuit
-from shoal.node.experts.pursuit import Lasting, Pursuit
+from shoal.node.experts import part_training
+from shoal.node.experts.part_training import LastingCondition, PartTraining
 from shoal.protocol.base.errors import LocalError
 from tests.unit.experts.family_kit import ANNA, FAMILY
 
@@ -19,11 +19,11 @@ RUN = "ab" * 32
 
 
 def test_what_breaks_off_has_not_lasted() -> None:
-    lasting = Lasting(5.0)
-    assert [lasting.is_so(is_now, now) for is_now, now in ((True, 0.0), (False, 4.0), (True, 6.0), (True, 10.0))] == [
+    lasting = LastingCondition(5.0)
+    assert [lasting.holds(is_now, now) for is_now, now in ((True, 0.0), (False, 4.0), (True, 6.0), (True, 10.0))] == [
         False
     ] * 4
-    assert lasting.is_so(True, 11.0)
+    assert lasting.holds(True, 11.0)
 
 
 class OneRun:
@@ -43,7 +43,7 @@ class OneRun:
 
 
 def test_a_worker_that_crashes_for_ever_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pursuit, "HELPLESS", 0.2)
+    monkeypatch.setattr(part_training, "HELPLESS", 0.2)
     run = SimpleNamespace(
         failure="",
         trouble="the worker was killed by SIGSEGV; it is started again",
@@ -53,13 +53,13 @@ def test_a_worker_that_crashes_for_ever_is_a_failure(tmp_path: Path, monkeypatch
     runs = OneRun(run)
     assert FAMILY.experts is not None
     part = FAMILY.experts.parts[0]
-    sought = Pursuit(FAMILY, runs, None, None, Home(tmp_path), ANNA.peer, {}, asyncio.Event().wait)  # type: ignore[arg-type]
+    sought = PartTraining(FAMILY, runs, None, None, Home(tmp_path), ANNA.peer, {}, asyncio.Event().wait)  # type: ignore[arg-type]
     sought.run, sought.part = RUN, part.name
 
     async def published(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(sought, "_publish", published)
+    monkeypatch.setattr(sought, "_new_file", published)
 
     async def until_it_fails() -> None:
         async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""What went wrong with a request, in OpenAI's shape: {"error": {message, type, param, code}}."""
+"""Error responses in OpenAI's shape: {"error": {message, type, param, code}}."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ TOO_LONG = "context_length_exceeded"
 CALLER, SERVER = "invalid_request_error", "server_error"
 
 
-class Fault(Exception):
-    """An answer that is none: its status, and what to say."""
+class ApiError(Exception):
+    """An error response: its HTTP status and its body."""
 
     def __init__(
         self, status: int, message: str, kind: str = CALLER, param: str | None = None, code: str | None = None
@@ -23,18 +23,18 @@ class Fault(Exception):
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-class BadRequest(Fault):
-    """The client's mistake."""
+class BadRequest(ApiError):
+    """The client's mistake, in the parameter `param` if it is in one."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(400, message, CALLER, param, code)
 
 
-def fault_of(error: ShoalError) -> Fault:
-    """What a client is told of an error that came while its request was worked on."""
+def api_error(error: ShoalError) -> ApiError:
+    """The response for an error that came up while a request was worked on."""
     if isinstance(error, Stopping):
-        return Fault(503, str(error), SERVER, code="stopping")
+        return ApiError(503, str(error), SERVER, code="stopping")
     if isinstance(error, LocalError):
-        return Fault(500, str(error), SERVER)
+        return ApiError(500, str(error), SERVER)
     blame = "peer" if isinstance(error, RemoteError) else "network"
-    return Fault(502, str(error), SERVER, code=blame)
+    return ApiError(502, str(error), SERVER, code=blame)

@@ -1,6 +1,6 @@
-"""A family's records on disk, for restarts: which part is ours, in which run, and our files' cards.
+"""A family's records on disk, for restarts: the part that this node trains, its run, and the cards of our files.
 
-Records are replaced as a whole (disk.py); a card counts only if its file is there.
+Each record is replaced as a whole (disk.py); a card counts only if its file is there.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ TRAINS = "training"
 
 @message(241)
 class Training(Message):
-    """The record of the part that is ours."""
+    """The record of the part that this node trains."""
 
     part: str
     term: int
     run: str  # its id in hex; empty: none yet
 
 
-class Memory:
-    """One family's. Raises LocalError if the disk is full, or a record damaged."""
+class FamilyRecords:
+    """The records of one family. Methods raise LocalError if the disk is full, or a record is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self._disk = Disk(folder)
 
     def load(self) -> tuple[Training | None, list[ExpertCard]]:
-        """The part that was ours, and the cards of our files."""
+        """The part that this node trained, and the cards of its files."""
         records = self._disk.load()
         training = records.get(TRAINS)
         cards = [each for each in records.values() if isinstance(each, ExpertCard)]
         return (training if isinstance(training, Training) else None), cards
 
-    def trains(self, mine: Claim | None, run: str) -> None:
-        """That is ours now; None: no part is."""
+    def put_training(self, mine: Claim | None, run: str) -> None:
+        """Record the part that this node trains now; None: no part."""
         if mine is None:
             self._disk.remove(TRAINS)
         else:
             self._disk.put(TRAINS, Training(mine.part, mine.term, run))
 
-    def has(self, card: ExpertCard) -> None:
-        """The newest file of its part is here."""
+    def put_card(self, card: ExpertCard) -> None:
+        """Record the card of the newest file of its part."""
         self._disk.put(_name(card), card)
 
     def forget(self) -> None:
-        """All of it."""
+        """Remove all records."""
         _, cards = self.load()
         for name in (TRAINS, *map(_name, cards)):
             self._disk.remove(name)
 
 
 def known_files(runs: Path) -> set[Digest]:
-    """The files of all families whose folders are in this one; what cannot be read names none."""
+    """The files of all families whose folders are in `runs`; unreadable records are skipped."""
     found: set[Digest] = set()
     for folder in {path.parent for path in runs.glob("*/card-*.record")}:
         with suppress(LocalError):
-            found |= {card.file for card in Memory(folder).load()[1]}
+            found |= {card.file for card in FamilyRecords(folder).load()[1]}
     return found
 
 

@@ -1,14 +1,15 @@
-"""The run in which this node trains a part: founded from the furthest file, watched, published from, left.
+"""Trains a part in a run: founds the run from the furthest file, watches it, makes files of its state, and leaves it.
 
 Rules:
-- It begins with the furthest file of the part that is to be had; if there is none, with the seed of its model, or what
-  the manifest's seed gives. A file that is not of the part's model counts for nothing, and its author is named.
-- A peer alone in a run that was killed lacks the state of which it has voted: so it founds the run anew, from its own
-  newest checkpoint if that is beyond the furthest file.
+- The run begins with the furthest file of the part that is available; without one, with the seed of its model, or the
+  parameters that follow from the manifest's seed. A file that is not of the part's model is ignored, and its author is
+  named.
+- A peer that was alone in a run when it was killed may lack the state that it voted for. Then it founds the run again,
+  from its own newest checkpoint if that is further than the furthest file.
 - A worker that makes no step for HELPLESS seconds, crash after crash, counts as a failure, so that a part does not wait
   for a machine that cannot train it.
-- A file is made of the committed state every `publish_every` rounds, as it stands when that is noticed, and of the last
-  round. Training goes on meanwhile.
+- A file is made of the committed state every `publish_every` rounds, at the round where that is noticed, and of the
+  last round. Training goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -37,38 +38,38 @@ from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.messages.directory import ExpertCard
 
 if TYPE_CHECKING:
-    from shoal.node.experts.files import Beginning
+    from shoal.node.experts.files import StartingPoint
     from shoal.node.training.checkpoint.read import Checkpoint
 
-STRANDED = 5.0  # seconds that a run waits for a state which nobody has
-HELPLESS = 120.0  # seconds without a step since a worker was lost
+STRANDED = 5.0  # seconds that a run waits for a state that no peer has
+HELPLESS = 120.0  # seconds without a step after a worker has crashed
 
 log = logging.getLogger("shoal.experts")
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A file of ours, and of which round it is."""
+class NewFile:
+    """A file that was made here, and the round that it is of."""
 
     part: PartSpec
     file: Dataset
     record: CommittedRound
 
 
-class Lasting:
-    """Whether something has been so for a while without a break."""
+class LastingCondition:
+    """Whether a condition has held for a while without a break."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._since = seconds, inf
 
-    def is_so(self, is_now: bool, now: float) -> bool:
-        """After this look."""
+    def holds(self, is_now: bool, now: float) -> bool:
+        """Note whether the condition is met now; whether it has lasted."""
         self._since = min(self._since, now) if is_now else inf
         return now - self._since >= self._seconds
 
 
-class Pursuit:
-    """One family's, on this node. `part` and `run` are what we train, and in which run; empty: nothing."""
+class PartTraining:
+    """The training of one family's part on this node. `part` and `run` name the part and its run; empty if none."""
 
     def __init__(
         self,
@@ -81,22 +82,22 @@ class Pursuit:
         held: Mapping[str, ExpertCard],
         remember: Callable[[], Awaitable[None]],
     ) -> None:
-        """`held` has the newest file of each part that is here; `remember` has part and run written down."""
+        """`held` has the newest file of each part that is here; `remember` records part and run on disk."""
         self._held, self._remember = held, remember
         self.part = self.run = ""
         self._family, self._runs, self._library, self._view = family, runs, library, view
         self._home, self._me = home, me
-        self._stranded, self._helpless = Lasting(STRANDED), Lasting(HELPLESS)
+        self._stranded, self._helpless = LastingCondition(STRANDED), LastingCondition(HELPLESS)
 
     @property
     def open_run(self) -> PartRun | None:
         """The part's run, if it is open."""
         return self._runs.open.get(self.run)
 
-    async def go_on(self, part: PartSpec) -> Made | None:
-        """See to it that the part is trained; what it has published, if anything is due.
+    async def go_on(self, part: PartSpec) -> NewFile | None:
+        """Have the part trained. Returns a new file if one is due.
 
-        LocalError or TransportError if it cannot be trained.
+        LocalError or TransportError if the part cannot be trained.
         """
         if self.run in self._runs.restoring:
             return None
@@ -108,10 +109,10 @@ class Pursuit:
             await self.leave()
             await self._begin(part, before)
             return None
-        return await self._publish(part, run)
+        return await self._new_file(part, run)
 
     async def leave(self) -> None:
-        """Give the run up, if there is one."""
+        """Leave the run, if there is one."""
         run, self.run, self.part = self.run, "", ""
         if run and self._runs.has(run):
             await self._runs.leave(run)
@@ -119,25 +120,25 @@ class Pursuit:
     # -- beginning --------------------------------------------------------------------------------------------
 
     async def _begin(self, part: PartSpec, before: str) -> None:
-        """Found the part's run; `before` is the one in which we trained it."""
+        """Found the part's run; `before` is the run in which we trained it until now."""
         manifest = part_manifest(self._family, part)
         await self._partition()
         start = await self._furthest(part) or await self._seed(part)
         founded = await LONG.run(self._prepare, manifest, start, before)
         self.run, self.part = founded[0].run_id.hex(), part.name
-        await self._remember()  # before we are in it: whoever crashes, or leaves the family, leaves the run as well
+        await self._remember()  # before we are in it, so that a run is never forgotten, after a crash or when we leave
         await self._runs.found(founded[0], True, founded[1])
         at = founded[0].first_round - 1
         log.info("training the part %s of %s from round %d in run %s", part.name, self._family.name, at, self.run[:8])
 
-    def _prepare(self, manifest: Manifest, start: Beginning, before: str) -> tuple[Manifest, Checkpoint]:
+    def _prepare(self, manifest: Manifest, start: StartingPoint, before: str) -> tuple[Manifest, Checkpoint]:
         from shoal.node.experts.files import begin, begin_again
 
         again = begin_again(manifest, self._home, before, start.round) if before else None
         return again or begin(manifest, start, self._home, self._me)
 
-    async def _furthest(self, part: PartSpec) -> Beginning | None:
-        from shoal.node.experts.files import Beginning
+    async def _furthest(self, part: PartSpec) -> StartingPoint | None:
+        from shoal.node.experts.files import StartingPoint
 
         known = {card.file: card for card in self._view.cards(part.name)}
         if (held := self._held.get(part.name)) is not None:
@@ -145,33 +146,33 @@ class Pursuit:
         for card in sorted(known.values(), key=lambda card: -card.round):
             if card.round >= last_round(self._family, part) or not await self.obtain(card):
                 continue
-            return Beginning(
+            return StartingPoint(
                 self._library.path(card.file), card.round, self._history(card.part, card.file), card.tokens
             )
         return None
 
-    async def _seed(self, part: PartSpec) -> Beginning:
-        from shoal.node.experts.files import Beginning
+    async def _seed(self, part: PartSpec) -> StartingPoint:
+        from shoal.node.experts.files import StartingPoint
 
         name, origin = seed_of(self._family, part), self._family.origin
         if name is None:
-            return Beginning(None, 0, self._history(part.name), 0)
+            return StartingPoint(None, 0, self._history(part.name), 0)
         file = await self._common(name)
         if name == SEED and origin is not None:
-            return Beginning(file, 0, Digest(bytes.fromhex(origin.history)), origin.samples)
+            return StartingPoint(file, 0, Digest(bytes.fromhex(origin.history)), origin.samples)
         assert part.seed is not None
         named = Digest(bytes.fromhex(part.seed.file))
-        return Beginning(file, 0, self._history(part.name, named), part.seed.tokens)
+        return StartingPoint(file, 0, self._history(part.name, named), part.seed.tokens)
 
     async def _partition(self) -> None:
-        """Have the file by which the part's texts are known, if the manifest names one."""
+        """Fetch the file that says which texts are the part's, if the manifest names one."""
         clusters = experts_of(self._family).clusters
         if clusters is None or not clusters.file:
             return
         await self._common(PARTITION)
 
     async def _common(self, name: str) -> Path:
-        """The file of that name, which is of no one part (parts.py)."""
+        """The family's common file of that name (parts.py)."""
         for card in self._view.cards(name):
             if await self.obtain(card):
                 return self._library.path(card.file)
@@ -183,7 +184,7 @@ class Pursuit:
     # -- files ------------------------------------------------------------------------------------------------
 
     async def obtain(self, card: ExpertCard) -> bool:
-        """Whether the card's file is here, fetched if need be, and is an expert. LocalError if there is no room."""
+        """Whether the card's file is here, fetched if need be, and valid. LocalError if there is no room."""
         try:
             if not await self._library.open(card) and not self._holders(card):
                 raise TransportError(f"nobody that lives has {words(card.part, card.round)}")
@@ -207,7 +208,7 @@ class Pursuit:
 
     def _check(self, card: ExpertCard) -> None:
         from shoal.node.experts.files import read_parameters
-        from shoal.node.experts.seeds import check_seed
+        from shoal.node.experts.founding import check_seed
 
         path, clusters = self._library.path(card.file), experts_of(self._family).clusters
         if card.part == PARTITION:
@@ -222,7 +223,7 @@ class Pursuit:
         part = experts_of(self._family).part(card.part) or own_seeds(self._family)[card.part]
         read_parameters(path, part.model or self._family.model)
 
-    async def _publish(self, part: PartSpec, run: PartRun) -> Made | None:
+    async def _new_file(self, part: PartSpec, run: PartRun) -> NewFile | None:
         from shoal.node.experts.files import write_parameters
 
         cards = [card.round for card in self._view.cards(part.name)]
@@ -230,17 +231,17 @@ class Pursuit:
         with run.committed.lease() as snapshot:
             is_due = snapshot.round // every > done // every or run.is_finished
             record = run.committed_round(snapshot.round)
-            if snapshot.round <= done or not is_due or record is None:  # which comes a moment after the state
+            if snapshot.round <= done or not is_due or record is None:  # the record follows a moment after the state
                 return None
             made = await self._library.make(partial(write_parameters, snapshot=snapshot))
-        return Made(part, made, record)
+        return NewFile(part, made, record)
 
     def _failure(self, run: PartRun) -> str:
-        """Why the run cannot be trained in here; empty if it can."""
-        is_helpless = self._helpless.is_so(bool(run.trouble), asyncio.get_running_loop().time())
+        """Why this node cannot train in the run; empty if it can."""
+        is_helpless = self._helpless.holds(bool(run.trouble), asyncio.get_running_loop().time())
         return run.failure or (f"nothing is trained any more: {run.trouble}" if is_helpless else "")
 
     def _is_stranded(self, run: PartRun) -> bool:
-        """Whether we have voted on later rounds than we have the state of, and nobody else may have it."""
+        """Whether we have voted on rounds beyond our state, and no other peer may have the state."""
         is_waiting = run.voted_before > run.committed.current.round + 1 and run.is_alone
-        return self._stranded.is_so(is_waiting, asyncio.get_running_loop().time())
+        return self._stranded.holds(is_waiting, asyncio.get_running_loop().time())
