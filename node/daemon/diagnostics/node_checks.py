@@ -14,7 +14,7 @@ from statistics import median
 
 from shoal.node.api.answers import Netcheck
 from shoal.node.base.exits import Exit
-from shoal.node.peers.gateway.judging import is_carriers
+from shoal.node.peers.gateway.double_nat import is_cgnat
 from shoal.node.peers.gateway.router import ports_to_forward
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.multiaddrs import host_and_port, is_public
@@ -39,7 +39,7 @@ class Portmap:
     @property
     def is_carriers(self) -> bool:
         """Whether the router's outside lies in its carrier's own network."""
-        return self.external is not None and is_carriers(ip_address(self.external.rpartition(":")[0]))
+        return self.external is not None and is_cgnat(ip_address(self.external.rpartition(":")[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Facts:
     def is_carriers_customer(self) -> bool:
         """Whether that is the carrier's for sure. Of our own addresses the way out decides: tunnels use that range."""
         where = host_and_port(self.own[0]) if self.own else None
-        return (where is not None and is_carriers(where[0])) or bool(self.portmap and self.portmap.is_carriers)
+        return (where is not None and is_cgnat(where[0])) or bool(self.portmap and self.portmap.is_carriers)
 
     @property
     def ahead(self) -> float | None:
