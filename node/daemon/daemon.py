@@ -36,8 +36,8 @@ from shoal.node.daemon.web.server import serve_api
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.listings import public_runs
 from shoal.node.peers.nearby import Nearby, may_be_near
+from shoal.node.peers.peer_finder import PeerFinder
 from shoal.node.peers.port_mapping import PortMapping
-from shoal.node.peers.reaching import Reaching
 from shoal.node.peers.relaying import Relaying
 from shoal.node.peers.remembered import PeerCache
 from shoal.node.run import view as run_view
@@ -77,8 +77,8 @@ async def run(settings: NodeSettings) -> None:
 class Obstacle:
     """Why the node is not where it should be, as far as it is known."""
 
-    def __init__(self, network: Network, runs: Runs, reaching: Reaching, asked_at_start: AskedAtStart) -> None:
-        self._network, self._runs, self._reaching, self._asked_at_start = network, runs, reaching, asked_at_start
+    def __init__(self, network: Network, runs: Runs, peer_finder: PeerFinder, asked_at_start: AskedAtStart) -> None:
+        self._network, self._runs, self._peer_finder, self._asked_at_start = network, runs, peer_finder, asked_at_start
         self._was_in_runs = bool(runs.restoring)
 
     def words(self) -> str | None:
@@ -89,14 +89,14 @@ class Obstacle:
 
     def waits(self) -> bool:
         """Whether we are the first to be back, and miss nobody yet: where the others were nobody else answers."""
-        return self._runs.are_at_rest() and not self._reaching.is_misled and not self._delay()
+        return self._runs.are_at_rest() and not self._peer_finder.is_misled and not self._delay()
 
     def _unanswered(self) -> str | None:
         """Who was looked for in vain, while we are alone."""
-        unanswered = self._reaching.obstacle() if not self._network.links() else None
+        unanswered = self._peer_finder.obstacle() if not self._network.links() else None
         if unanswered and self._was_in_runs:
             return f"rejoining: {unanswered}"
-        return unanswered if unanswered and self._reaching.is_told else None
+        return unanswered if unanswered and self._peer_finder.has_given_addresses else None
 
     def _delay(self) -> str | None:
         """What is still to be done here."""
@@ -118,8 +118,10 @@ class Daemon:
         self._cache = PeerCache(home.peers)
         self._discovery = Discovery(identity, self._network, is_fellow)
         self._visible_peers = VisiblePeers(self._network, self._open, self._discovery.contacts)
-        self._reaching = Reaching(self._network, settings.bootstrap, self._cache, self._misses_somebody)
-        self._nearby = Nearby(identity.peer, self._network.every_address, self._reaching.hear, self._reaching.unhear)
+        self._peer_finder = PeerFinder(self._network, settings.bootstrap, self._cache, self._misses_somebody)
+        self._nearby = Nearby(
+            identity.peer, self._network.every_address, self._peer_finder.on_announced, self._peer_finder.on_withdrawn
+        )
         self._runs = Runs(
             settings,
             home,
@@ -129,17 +131,17 @@ class Daemon:
             self._fault,
             self._discovery,
             self._open,
-            on_linked=self._reaching.also,
+            on_linked=self._peer_finder.add_linked,
         )
         self._expert_proxy = self._runs.families.proxy
         self._asked_at_start = AskedAtStart(settings, self._runs)
-        self._obstacle = Obstacle(self._network, self._runs, self._reaching, self._asked_at_start)
+        self._obstacle = Obstacle(self._network, self._runs, self._peer_finder, self._asked_at_start)
         self._pausing = under_limits(settings, home.volume, self._network, self._runs, self._cache.load)
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
         self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
         self._directory = Directory(self._discovery, self._network, lambda: self._open)
         self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self._port_mapping.as_json)
-        self._doctor = Doctor(self._network, self._discovery, self._relaying, self._reaching, lambda: self._open)
+        self._doctor = Doctor(self._network, self._discovery, self._relaying, self._peer_finder, lambda: self._open)
         self._calls = self._served()
         self._network.takes = lambda run: self._runs.get(run) is not None
         self._network.is_fellow = is_fellow
@@ -170,7 +172,7 @@ class Daemon:
 
     async def _live(self) -> None:
         """Until asked to stop, or homeless."""
-        finding = [self._reaching.run, self._directory.run, self._relaying.run, self._port_mapping.run]
+        finding = [self._peer_finder.run, self._directory.run, self._relaying.run, self._port_mapping.run]
         if may_be_near(self._settings):
             finding.append(self._nearby.run)
         watching = [self._look_at_home, self._note_peers, Transitions(self.status).run, self._keep_in_touch]
@@ -192,7 +194,7 @@ class Daemon:
 
     async def _enter_runs(self) -> None:
         """The runs of our last life come first, then what the command line wants."""
-        seeds = list(self._reaching.last_seen)
+        seeds = list(self._peer_finder.last_seen)
         await self._runs.restore(seeds)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._runs.keep_restoring(seeds))

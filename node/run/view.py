@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
@@ -9,12 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 from shoal.dht.directory import Evidence
 from shoal.node.api.answers import Meters, PeerRow, Reached, RunDetails, RunRow, Timeline, WorkerRow
 from shoal.node.base.malloc import resident_bytes
-from shoal.node.peers.reached import as_reached
 from shoal.node.run import standing
 from shoal.node.run.either_member import history_of, waited_for
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.membership.members import State
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.net.measure.link import LinkReport
 from shoal.protocol.net.measure.rates import Traffic
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.member import ReplicaMember
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from shoal.node.run.runs import Runs
 
 LAST_ROUNDS = 10
+UNREACHED = cast(Reached, dict.fromkeys(Reached.__annotations__))
 
 
 def row(run: Run, traffic: Traffic) -> RunRow:
@@ -158,6 +160,22 @@ def all_peer_rows(runs: Sequence[Run], network: Network) -> list[PeerRow]:
     in_runs = {row["peer"] for row in rows}
     rest = [link.peer for link in network.links() if link.peer not in in_runs]
     return rows + [cast(PeerRow, {"peer": peer, "run": None, "round": None, **reached(peer)}) for peer in rest]
+
+
+def as_reached(report: LinkReport) -> Reached:
+    """How a peer is reached: path, reason, round trip, and rates in bytes a second (None: not measured yet)."""
+    if report.path is None:
+        return UNREACHED.copy()
+    reason, gauge = report.reason(time.time()), report.gauge
+    return {
+        "path": report.path,
+        "reason": reason.words,
+        "reason_code": reason.code,
+        "relay": report.relay,
+        "rtt_ms": 1000 * gauge.rtt if gauge.rtt is not None else None,
+        "send_rate": gauge.going.rate.value,
+        "receive_rate": gauge.coming.value,
+    }
 
 
 def details(run: Run) -> RunDetails:
