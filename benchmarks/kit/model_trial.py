@@ -34,7 +34,7 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.manifest.model import HfSpec
 from shoal.node.run.facts import first_base
-from shoal.node.run.naming import found
+from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.export import export
 from shoal.node.training.checkpoint.write import write_checkpoint
@@ -104,7 +104,7 @@ def attempt(model_type: str) -> Verdict:
 
 def _live(table: dict[str, Any], folder: Path, tell: Callable[[str], None]) -> None:
     """The whole life; LocalError or Misfit where it ends."""
-    whole, origin = found(_manifest(table), (), Home(folder / "home").create(), ME)
+    whole, origin = create_first_weights(_manifest(table), (), Home(folder / "home").create(), ME)
     tell("train")
     state = OuterState(whole, origin.committed())
     trainer = InnerTrainer(whole, Corpus(TEXT, TEXT[:200], digest("sheep"), 1, 0))

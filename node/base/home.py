@@ -35,7 +35,7 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.net.system.private_file import create_private
 
 MAX_LIFE = 256  # bytes
-EXPORT = ".export-"  # how folders are called that the daemon tries an export in (node/run/naming.py)
+EXPORT = ".export-"  # how folders are called that the daemon tries an export in (node/run/first_weights.py)
 LOCK_PATIENCE = 0.25  # a prober may hold the lock for an instant
 
 

@@ -41,11 +41,11 @@ from shoal.node.peers.port_mapping import PortMapping
 from shoal.node.peers.relaying import Relaying
 from shoal.node.peers.remembered import PeerCache
 from shoal.node.run import view as run_view
-from shoal.node.run.asked_at_start import AskedAtStart
 from shoal.node.run.directory import Directory
 from shoal.node.run.introduction import introduce
+from shoal.node.run.node_state import node_state
 from shoal.node.run.runs import Runs
-from shoal.node.run.standing import node_state
+from shoal.node.run.startup_runs import StartupRuns
 from shoal.node.run.visible_peers import VisiblePeers, is_in_a_run
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId, RunId
@@ -77,8 +77,8 @@ async def run(settings: NodeSettings) -> None:
 class Obstacle:
     """Why the node is not where it should be, as far as it is known."""
 
-    def __init__(self, network: Network, runs: Runs, peer_finder: PeerFinder, asked_at_start: AskedAtStart) -> None:
-        self._network, self._runs, self._peer_finder, self._asked_at_start = network, runs, peer_finder, asked_at_start
+    def __init__(self, network: Network, runs: Runs, peer_finder: PeerFinder, startup_runs: StartupRuns) -> None:
+        self._network, self._runs, self._peer_finder, self._startup_runs = network, runs, peer_finder, startup_runs
         self._was_in_runs = bool(runs.restoring)
 
     def words(self) -> str | None:
@@ -100,7 +100,7 @@ class Obstacle:
 
     def _delay(self) -> str | None:
         """What is still to be done here."""
-        return self._runs.data.obstacle() or self._asked_at_start.obstacle()
+        return self._runs.data.obstacle() or self._startup_runs.obstacle()
 
 
 class Daemon:
@@ -134,8 +134,8 @@ class Daemon:
             on_linked=self._peer_finder.add_linked,
         )
         self._expert_proxy = self._runs.families.proxy
-        self._asked_at_start = AskedAtStart(settings, self._runs)
-        self._obstacle = Obstacle(self._network, self._runs, self._peer_finder, self._asked_at_start)
+        self._startup_runs = StartupRuns(settings, self._runs)
+        self._obstacle = Obstacle(self._network, self._runs, self._peer_finder, self._startup_runs)
         self._pausing = under_limits(settings, home.volume, self._network, self._runs, self._cache.load)
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
         self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
@@ -198,7 +198,7 @@ class Daemon:
         await self._runs.restore(seeds)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._runs.keep_restoring(seeds))
-            group.create_task(self._asked_at_start.run())
+            group.create_task(self._startup_runs.run())
 
     async def _look_at_home(self) -> None:
         """LocalError once the home is gone: nobody could find, ask or stop us there any more."""
@@ -228,7 +228,7 @@ class Daemon:
 
     def _misses_somebody(self) -> bool:
         """Whether we should look for others: we are alone, or not in a run that we should be in."""
-        return self._visible_peers.is_alone() or self._asked_at_start.obstacle() is not None
+        return self._visible_peers.is_alone() or self._startup_runs.obstacle() is not None
 
     # -- what the network says ------------------------------------------------------------------------------
 

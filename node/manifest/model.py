@@ -2,7 +2,7 @@
 
 - `llama`: Shoal's own decoder, in a handful of numbers.
 - `hf`: any causal language model that Hugging Face's transformers builds from a config. Whoever founds the run has the
-  rest filled in (node/run/naming.py): which tensors there are. A config is data: what would name code is refused.
+  rest filled in (run/first_weights.py): which tensors there are. A config is data: what would name code is refused.
 - `flow`, `router`: pictures (node/manifest/flow.py).
 """
 

@@ -17,7 +17,7 @@ from shoal.node.client.report.ledger import Ledger, is_replica
 from shoal.node.client.up.display import Display
 from shoal.node.client.up.peers import LocalPeer
 from shoal.node.client.up.records import Metrics
-from shoal.node.run.replica_words import why_lapsed
+from shoal.node.run.records import why_lapsed
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import short
 

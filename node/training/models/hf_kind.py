@@ -28,7 +28,7 @@ from shoal.protocol.base.errors import LocalError
 
 
 class HfKind:
-    """See kind.py. The weights are the founder's, and the origin of its run: see naming.py."""
+    """See kind.py. The weights are the founder's, and the origin of its run: see first_weights.py."""
 
     def shapes(self, spec: HfSpec) -> Shapes:
         """As the manifest has them: for this, nothing is built and nothing needs to be installed."""
