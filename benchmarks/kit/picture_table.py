@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kit.picture_quality import Quality, accuracy, quality, train_judge
 from shoal.node.diffusion.flow import between, velocity
-from shoal.node.diffusion.mixture import Mixture, noise, paint
+from shoal.node.diffusion.mixture import Mixture, noise, sample_pictures
 from shoal.node.diffusion.pictures import CLASSES, digits, unpack
 
 FIGURES = ("frechet", "accuracy", "score", "copied")
@@ -41,7 +41,7 @@ class Line:
         return found
 
 
-class Gallery:
+class PictureEvaluation:
     """The real pictures, and their judge."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
@@ -72,20 +72,20 @@ class Gallery:
         """As many samples as there are held-out pictures, of their classes, for each seed."""
         asked = self.classes.tolist()
         starts = ([(seed, each) for each in range(len(asked))] for seed in self._seeds)
-        samples = (paint(mixture, asked, noise(each, self.real.shape[1])) for each in starts)
+        samples = (sample_pictures(mixture, asked, noise(each, self.real.shape[1])) for each in starts)
         found = tuple(self._quality(each, self.classes) for each in samples)
         return Line(name, _asked(mixture), self._loss(mixture), found)
 
     def grid(self, mixture: Mixture) -> Tensor:
         """Samples (100, P), ten of each class in a row."""
         wanted = [each // COLUMNS for each in range(10 * COLUMNS)]
-        return paint(mixture, wanted, noise([(0, each) for each in range(len(wanted))], self.real.shape[1]))
+        return sample_pictures(mixture, wanted, noise([(0, each) for each in range(len(wanted))], self.real.shape[1]))
 
     def own(self, mixture: Mixture) -> Tensor:
         """Samples of no class, ten of each expert alone in a row."""
         none = [mixture.none] * COLUMNS
         start = noise([(0, each) for each in range(COLUMNS)], self.real.shape[1])
-        return torch.cat([paint(Mixture([each], [0], None), none, start) for each in mixture.experts])
+        return torch.cat([sample_pictures(Mixture([each], [0], None), none, start) for each in mixture.experts])
 
     def real_grid(self) -> Tensor:
         """Held-out pictures, ten of each class in a row."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.node.diffusion.requests import ImagesAsked
+from shoal.node.diffusion.requests import ImagesRequest
 from shoal.node.inference.http.body import Body, read_asked
 from shoal.node.inference.http.faults import UNSUPPORTED, BadRequest
 from shoal.node.inference.http.requests import ChatAsked, CompletionAsked
@@ -14,7 +14,7 @@ from shoal.node.inference.http.requests import ChatAsked, CompletionAsked
 KINDS: list[tuple[type[Body], dict[str, Any]]] = [
     (CompletionAsked, {"model": "m", "prompt": "a"}),
     (ChatAsked, {"model": "m", "messages": [{"role": "user", "content": "a"}]}),
-    (ImagesAsked, {"prompt": "7"}),
+    (ImagesRequest, {"prompt": "7"}),
 ]
 
 
@@ -59,5 +59,5 @@ def test_what_is_no_request_says_why(kind: type[Body], least: dict[str, Any]) ->
 
 
 def test_the_values_that_are_taken_are_named_as_json() -> None:
-    assert 'must be "auto" or "opaque" here' in refused(ImagesAsked, {"prompt": "7", "background": "red"})[0]
+    assert 'must be "auto" or "opaque" here' in refused(ImagesRequest, {"prompt": "7", "background": "red"})[0]
     assert "must be {} or [] here" in refused(CompletionAsked, KINDS[0][1] | {"logit_bias": {"5": 1}})[0]
