@@ -49,11 +49,11 @@ def train(job: Job, device: str) -> Line:
     size = SIZES[job.size]
     began = time.monotonic()
     made, corpus = training(job.name, job.recipe, job.steps), held_out(stdlib_corpus(), job.choosing)
-    study, crowd = prepare(made, manifest(size, job.recipe, job.seed, job.steps), corpus.train, device)
+    study, workers = prepare(made, manifest(size, job.recipe, job.seed, job.steps), corpus.train, device)
     tokens = job.steps * size.batch * size.model.context * made.lanes
     line: Line = {**job.asked(), "device": device, "tokens": tokens, "loss": None}
     try:
-        result = run(study, crowd, corpus, job.steps, VALIDATION, every=max(1, job.steps // LOOKS))
+        result = run(study, workers, corpus, job.steps, VALIDATION, every=max(1, job.steps // LOOKS))
     except LocalError as error:
         return {**line, "failed": str(error)}
     return {
