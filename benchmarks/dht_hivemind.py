@@ -11,7 +11,8 @@ from typing import Any
 
 import hivemind
 from hivemind.utils import get_dht_time
-from kit.dht import LIFETIME, Boss, value_of
+from kit.dht import LIFETIME, value_of
+from kit.peer import Parent
 
 Timed = tuple[list[float], int]
 
@@ -62,14 +63,14 @@ def cold(what: str, keys: list[str], first: str) -> Timed:
 
 def main() -> None:
     """Be all nodes until nobody asks any more."""
-    boss, nodes = Boss(), list[hivemind.DHT]()
-    while (question := boss.next()) is not None:
+    parent, nodes = Parent(), list[hivemind.DHT]()
+    while (question := parent.next()) is not None:
         if "nodes" in question:
             first = question["first"]
             while len(nodes) < question["nodes"]:
                 nodes.append(make(first))
                 first = first or str(nodes[0].get_visible_maddrs()[0])
-            boss.say(addresses=[str(node.get_visible_maddrs()[0]) for node in nodes])
+            parent.say(addresses=[str(node.get_visible_maddrs()[0]) for node in nodes])
             continue
         [what] = set(question) & {"store", "get", "miss"}
         if "first" in question:
@@ -77,7 +78,7 @@ def main() -> None:
         else:
             work = partial(do, what=what, keys=question[what])
             seconds, right = nodes[question["node"]].run_coroutine(work)
-        boss.say(seconds=seconds, right=right)
+        parent.say(seconds=seconds, right=right)
     for node in nodes:
         node.shutdown()
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from kit.dht import LIFETIME, Boss, value_of
+from kit.dht import LIFETIME, value_of
+from kit.peer import Parent
 
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.ids import Digest, digest
@@ -102,19 +103,19 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def main() -> None:
     """Be the nodes until nobody asks any more."""
-    boss, nodes = Boss(), list[Node]()
-    while (question := await asyncio.to_thread(boss.next)) is not None:
+    parent, nodes = Parent(), list[Node]()
+    while (question := await asyncio.to_thread(parent.next)) is not None:
         if "nodes" in question:
             while len(nodes) < question["nodes"]:
                 nodes.append(Node())
                 await nodes[-1].join(question["first"])
-            boss.say(addresses=[node.network.addresses()[0] for node in nodes])
+            parent.say(addresses=[node.network.addresses()[0] for node in nodes])
         elif "settle" in question:
             await asyncio.gather(*(node.settled() for node in nodes))
-            boss.say(servers=[len(node.discovery.contacts()) for node in nodes])
+            parent.say(servers=[len(node.discovery.contacts()) for node in nodes])
         else:
             seconds, right = await _answer(nodes, question)
-            boss.say(seconds=seconds, right=right)
+            parent.say(seconds=seconds, right=right)
     await asyncio.gather(*(node.close() for node in nodes))
 
 
