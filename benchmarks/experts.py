@@ -57,17 +57,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """`phases` by what was done in them, `dense` the tokens of each dense model; `mixed` and `random` name rows.
+    """The results of all training, for the report."""
 
-    The first of `mixed` is of all experts.
-    """
-
-    phases: Mapping[str, Phase]
-    dense: Mapping[str, int]
+    phases: Mapping[str, Phase]  # by name
+    dense: Mapping[str, int]  # the tokens of each dense model, by name
     table: Table
-    prior: Mapping[str, float]
-    mixed: tuple[str, ...]
-    random: str
+    prior: Mapping[str, float]  # by expert
+    mixed: tuple[str, ...]  # rows of ensembles of the experts; the first is of all experts
+    random: str  # the row of the ensemble of experts on random parts
 
 
 def main() -> int:

@@ -67,7 +67,7 @@ last = {last}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one daemon, in bytes; `beside` in vectors."""
+    """The measurements of one daemon, in bytes; `beside` is in vectors."""
 
     vector: int
     idle: int
@@ -121,7 +121,7 @@ def _start(stack: ExitStack, count: int, checkpoint_every: int) -> list[Node]:
 
 
 def _manifest(folder: Path, name: str, mib: int, nodes: int, last: int) -> Path:
-    """That of a model which is an embedding of so many MiB, and next to nothing else: so a step is quick."""
+    """The manifest of a model that is almost only an embedding of so many MiB, so that a step is quick."""
     path = folder / f"{name}.toml"
     vocab = mib * MIB // 4 // DIM
     path.write_text(MANIFEST.format(name=name, vocab=vocab, dim=DIM, nodes=nodes, last=last), encoding="utf-8")
@@ -174,7 +174,7 @@ def _parse() -> argparse.Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that are resident, and of those its own, of files (programs), and shared; and the most there were."""
+    """Resident bytes: in all, anonymous, of files (programs) and shared; and the highest total so far."""
 
     resident: int
     own: int
@@ -184,7 +184,7 @@ class Memory:
 
 
 def look(pid: int) -> Memory:
-    """How things are now."""
+    """The memory of a process now."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     kib = {name: int(words.split()[0]) for name, _, words in (line.partition(":") for line in lines) if " kB" in words}
     fields = ("VmRSS", "RssAnon", "RssFile", "RssShmem", "VmHWM")
@@ -192,12 +192,12 @@ def look(pid: int) -> Memory:
 
 
 def forget_peak(pid: int) -> None:
-    """From now on, `peak` is the most since now."""
+    """Resets `peak` to the present size."""
     Path(f"/proc/{pid}/clear_refs").write_text(FORGET_PEAK)
 
 
 class Watch:
-    """Looks at processes all the time, until the end of the `with` block: what each was at its fullest, by sorts."""
+    """Samples processes until the end of the `with` block, and keeps each one's largest sample."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids = pids

@@ -106,7 +106,7 @@ def _until(condition: Callable[[], bool]) -> None:
 # -- the picture ----------------------------------------------------------------------------------------------------
 
 
-FLOWS = {  # by kind and way: what people call it
+FLOWS = {  # labels by kind and way
     ("contribution", "sent"): "contributions sent",
     ("contribution", "received"): "contributions received",
     ("final", "received"): "means received",

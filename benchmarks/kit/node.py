@@ -16,7 +16,7 @@ PATIENCE = 300.0  # seconds, also of a busy machine
 
 
 class Node:
-    """`shoal node start --foreground` on free ports, and with more settings by their variables; `run` asks it."""
+    """`shoal node start --foreground` on free ports, with further settings as environment variables."""
 
     def __init__(self, **settings: str) -> None:
         self._settings = settings
