@@ -2,8 +2,9 @@
 
     benchmarks/asking.py
 
-All on one machine, so nothing is gained by the other nodes: what is measured is what asking over the network costs,
-through two nodes on the loopback and three processes for each expert. The experts are those of benchmarks/serving.py.
+All nodes are on one machine, so they add no computing power: the benchmark measures the cost of asking over the
+network, through two nodes on the loopback and three processes for each expert. The experts have the model of
+benchmarks/serving.py.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SERVED = [*FLAGS, "--name", "serving"]  # the name that the clients of benchmark
 
 
 def main() -> int:
-    """Measure here, then there."""
+    """Measures with the experts in the server's process, then on other nodes."""
     with tempfile.TemporaryDirectory() as folder:
         for count in EXPERTS:
             experts = {f"e{number}": (number, MODEL) for number in range(count)}

@@ -101,7 +101,7 @@ class System:
 
 
 def main() -> int:
-    """Measure each system in turn; 0 if every answer of Shoal's was right and in time."""
+    """Measures each system in turn; 0 if all answers were right, and Shoal's in time."""
     options = _parse()
     results = []
     for name in ["shoal", *options.against]:
@@ -122,7 +122,7 @@ def main() -> int:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One system."""
+    """Measures one system."""
     keys = [f"key {number}" for number in range(options.records)]
     missing = [f"missing {number}" for number in range(options.records)]
     everybody = list(range(options.nodes))

@@ -1,6 +1,6 @@
-"""hivemind's DHT for the benchmark: all nodes of it, each in the process that hivemind makes for it, and with its p2pd.
+"""Nodes of hivemind's DHT for the benchmark, each in a process that hivemind makes for it, with its p2pd.
 
-Calls are timed inside that process, so that the way between two processes of hivemind's is not counted.
+Calls are timed inside that process, so that hivemind's communication between processes is not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Timed = tuple[list[float], int]
 
 
 async def store(node: Any, keys: list[str]) -> Timed:
-    """Store these, one after the other."""
+    """Stores these keys, one after the other."""
     seconds, right = [], 0
     for key in keys:
         begin = time.perf_counter()
@@ -28,7 +28,7 @@ async def store(node: Any, keys: list[str]) -> Timed:
 
 
 async def get(node: Any, keys: list[str], wanted: bool) -> Timed:
-    """Get these, one after the other."""
+    """Gets these keys, one after the other; right if there is a value just if `wanted`."""
     seconds, right = [], 0
     for key in keys:
         begin = time.perf_counter()
@@ -44,7 +44,7 @@ async def do(dht: hivemind.DHT, node: Any, what: str, keys: list[str]) -> Timed:
 
 
 def make(first: str) -> hivemind.DHT:
-    """One more node."""
+    """Starts a node."""
     peers = [first] if first else None
     return hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], initial_peers=peers)
 

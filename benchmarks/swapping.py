@@ -1,10 +1,10 @@
-"""What replacing the weights costs a stream: `shoal serve RUN` beside a node that commits every second.
+"""The cost of replacing weights while text is served: `shoal serve RUN` beside a node that commits every second.
 
     benchmarks/swapping.py --threads 1
 
-The node is a real one's desk (node/handout/) over a state that changes by itself, so nobody trains beside it: what is
-measured is the hand-over, the loading, and steps with two versions at once, but not the training that goes on in life.
-The model is that of serving.py, 4.8 M parameters. The same clients ask with and without commits.
+Only the handout of a real node is running (node/handout/), over a state that changes by itself. So the hand-over, the
+loading, and steps with two versions at once are measured, but not the load of training. The model is that of
+serving.py, 4.8 M parameters. The same clients ask with and without commits.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _measured(every: float, threads: int) -> list[Result]:
 
 
 def _node(folder: str, every: float) -> None:
-    """Hand out a state, and replace it again and again."""
+    """Hands out a state, and replaces it again and again."""
     torch.set_num_threads(1)
     committed = state(1, RUN)
     member = SimpleNamespace(rounds=SimpleNamespace(base=SimpleNamespace(round=1)))

@@ -55,7 +55,7 @@ class LionDiLoCo(DiLoCo):
 
 
 def text() -> Tensor:
-    """Something to learn, as bytes."""
+    """A text to learn, as bytes."""
     lines = "".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(3000))
     return torch.frombuffer(bytearray(lines.encode()), dtype=torch.uint8)
 
