@@ -37,7 +37,7 @@ CODECS = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line of the answer."""
+    """The result of one system."""
 
     system: str
     peers: int
@@ -49,7 +49,7 @@ class Result:
 
 
 def main() -> int:
-    """Measure all systems; 0 if all that were measured are right."""
+    """Measures all systems; 0 if all results are right."""
     options = _parse()
     codecs = dict.fromkeys(able(["shoal", *options.against], options.codec), options.codec)
     results = measure(codecs, options.peers, options.mib, options.rounds, options.patience)
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def able(systems: Sequence[str], codec: str) -> list[str]:
-    """Those that can be measured; why others cannot goes to stderr."""
+    """The systems that can be measured; reasons why others cannot go to stderr."""
     found = []
     for system in systems:
         if codec not in CODECS[system]:
@@ -72,7 +72,7 @@ def able(systems: Sequence[str], codec: str) -> list[str]:
 
 
 def measure(codecs: Mapping[str, str], peers: int, mib: int, rounds: int, patience: float = PATIENCE) -> list[Result]:
-    """All rounds of all systems, each with its codec, in turns; one that fails is not ok, and why goes to stderr."""
+    """All rounds of all systems, each with its codec, in turns; one that fails is not ok, the reason goes to stderr."""
     laps: dict[str, list[Lap]] = {system: [] for system in codecs}
     failed = set[str]()
 

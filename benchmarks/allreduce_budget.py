@@ -47,7 +47,7 @@ def rounds(peers: int, mib: int, number: int) -> tuple[float, float]:
 
 
 def kinds(chunk: int) -> dict[str, Callable[[memoryview], object]]:
-    """What is done to a chunk, by name."""
+    """The kinds of work on a chunk, by name."""
     total, copy = torch.zeros(chunk // 4), bytearray(chunk)
     sealer = Sealer(bytes(16))
 
@@ -74,7 +74,7 @@ def cost(work: Callable[[memoryview], object], vector: memoryview, chunk: int) -
 
 
 def opening(vector: memoryview, chunk: int) -> float:
-    """Processor seconds for a byte that is opened."""
+    """Processor seconds for decrypting a byte."""
     into, seconds = memoryview(bytearray(chunk)), 0.0
     sealer, opener = Sealer(bytes(16)), Opener(bytes(16))
     for start in range(0, len(vector), chunk):

@@ -39,7 +39,7 @@ RUN = RunId(content_hash(b"benchmark"))
 
 
 class Peer:
-    """A member of the run that does nothing but average."""
+    """A member of the run that only averages."""
 
     def __init__(self, fleet: Fleet, folder: Path) -> None:
         self._task = fleet.task
@@ -54,7 +54,7 @@ class Peer:
         self.network = Network(self._identity, host=fleet.task.host, port=0)
 
     async def join(self, addresses: list[str]) -> None:
-        """Enter the run of the peers at `addresses`, whose first is its creator."""
+        """Joins the run of the peers at `addresses`, the first of which is its creator."""
         names = [PeerId(address.rpartition("/p2p/")[2]) for address in addresses]
         for name, address in zip(names, addresses, strict=True):
             if name != self.network.peer:
@@ -101,7 +101,7 @@ class Peer:
         return mean, submitted, held, bytes
 
     def sockets(self) -> int:
-        """Of those to other members, to the one that has the most."""
+        """The largest number of sockets to any one member."""
         return max((link.sockets for link in self.network.links()), default=0)
 
     def _encoder(self, vector: Floats) -> Contribute:
@@ -117,7 +117,7 @@ class Peer:
 
 
 class NoState:
-    """Nobody comes late here, so there is nothing to serve."""
+    """A state store without versions, as no member joins late here."""
 
     def versions(self) -> list[int]:
         """None."""

@@ -21,7 +21,7 @@ from shoal.node.client.report.plot import Axis, Plot, picture
 
 DOCS = Path(__file__).parent.parent / "docs"
 TABLE, PLOT = DOCS / "allreduce.jsonl", DOCS / "allreduce.svg"
-SIZES = {  # peers, MiB, codec: how often gloo's time
+SIZES = {  # (peers, MiB, codec): the goal, in multiples of gloo's time
     (2, 64, "fp32"): None,
     (2, 256, "fp32"): 2.5,
     (4, 64, "fp32"): None,
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 def run(peers: int, mib: int, codec: str, rounds: int) -> Row:
-    """One size, by all systems; gloo has no codec but fp32, and is compared with that."""
+    """Measures one size with all systems; gloo has only fp32."""
     codecs = {"shoal": codec, "gloo": "fp32", **dict.fromkeys(able(["hivemind"], codec), codec)}
     results = measure(codecs, peers, mib, rounds)
     seconds: dict[str, Any] = {result.system: result.seconds for result in results if result.ok}
@@ -49,12 +49,12 @@ def run(peers: int, mib: int, codec: str, rounds: int) -> Row:
 
 
 def name(row: Row) -> str:
-    """What was averaged."""
+    """The label of a size."""
     return f"{row['peers']} x {row['mib']}, {row['codec']}"
 
 
 def keep(row: Row) -> list[Row]:
-    """All rows that there are, with this one."""
+    """Stores a row in the table; all rows."""
     rows = {name(each): each for each in map(json.loads, TABLE.read_text().splitlines())} if TABLE.exists() else {}
     rows[name(row)] = row
     ordered = [

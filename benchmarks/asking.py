@@ -2,20 +2,18 @@
 
     benchmarks/asking.py
 
-All on one machine, so nothing is gained by the other nodes: what is measured is what asking over the network costs,
-through two nodes on the loopback and three processes for each expert. The experts are those of benchmarks/serving.py.
+All nodes are on one machine, so they add no computing power: the benchmark measures the cost of asking over the
+network, through two nodes on the loopback and three processes for each expert. The experts have the model of
+benchmarks/serving.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +21,7 @@ import aiohttp
 
 sys.path.append(str(Path(__file__).parents[1]))  # for the tests' nodes and experts
 
-from serving import MODEL, Result, many
+from serving import MODEL, Result, many, serving
 
 from shoal.node.client.up.processes import Children
 from tests.integration.asking_kit import Answerer, are_answered, start_nodes
@@ -33,16 +31,16 @@ from tests.unit.serve.ensemble.kit import write_experts
 EXPERTS = (1, 2, 4)
 ROUNDS = {1: 2, 16: 1}  # requests one after the other of each client, by how many clients there are
 FLAGS = ["--threads", "1"]
-NAME = ["--name", "serving"]  # what the clients of benchmarks/serving.py ask for
+SERVED = [*FLAGS, "--name", "serving"]  # the name that the clients of benchmarks/serving.py ask for
 
 
 def main() -> int:
-    """Measure here, then there."""
+    """Measures with the experts in the server's process, then on other nodes."""
     with tempfile.TemporaryDirectory() as folder:
         for count in EXPERTS:
             experts = {f"e{number}": (number, MODEL) for number in range(count)}
             source = write_experts(Path(folder) / f"here-{count}", experts)
-            with _serving(str(source), FLAGS, os.environ) as url:
+            with serving(str(source), SERVED, os.environ) as url:
                 asyncio.run(_measure(url, count, "here"))
         _there(Path(folder))
     return 0
@@ -60,26 +58,12 @@ def _there(folder: Path) -> None:
                 answering += 1
             parts = {f"e{each}": 1 for each in range(count)}
             until(partial(are_answered, front, "fam", parts), "the experts to be seen", front.words)
-            with _serving("fam", [*FLAGS, "--prefer", "peers"], _home(front)) as url:
+            with serving("fam", [*SERVED, "--prefer", "peers"], _home(front)) as url:
                 asyncio.run(_measure(url, count, "there"))
 
 
 def _home(node: RealNode) -> dict[str, str]:
     return os.environ | {"SHOAL_HOME": str(node.home.root)}
-
-
-@contextmanager
-def _serving(source: str, flags: Sequence[str], environ: Mapping[str, str]) -> Iterator[str]:
-    """A `shoal serve` of a source, for as long as the context is open; its URL."""
-    command = [sys.executable, "-m", "shoal.node", "serve", source, "--port", "0", *NAME, *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as server:
-        try:
-            assert server.stdout is not None
-            found = re.search(r"http://\S+", server.stdout.readline())
-            assert found is not None
-            yield found[0]
-        finally:
-            server.terminate()
 
 
 async def _measure(url: str, experts: int, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether the rates that a node's owner sets hold: what the loopback carried, beside what it may carry.
+"""Checks that a node keeps to the rates that its owner sets: compares them with what the loopback carried.
 
     python benchmarks/caps.py [--rates 4Mbit,20Mbit,100Mbit] [--seconds 10] [--json]
 
@@ -38,9 +38,9 @@ from shoal.protocol.net.system.identity import Identity
 RUN = RunId(b"r" * 32)
 PAYLOAD = 1 << 20  # bytes
 AHEAD = 4  # payloads that wait in the lane
-WARM = 0.3  # of the time, in which it finds its pace
+WARM = 0.3  # share of the time for warming up
 TOLERANCE = 0.05
-PAUSE = 0.05  # seconds between two words
+PAUSE = 0.05  # seconds between two questions
 OWN = "SHOAL_BENCHMARK_OWN_LOOPBACK"
 
 
@@ -56,7 +56,7 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """Whether the rate is kept to, and used."""
+        """Whether the rate is not exceeded, and used."""
         return self.rate is None or abs(self.carried / self.rate - 1) <= TOLERANCE
 
 
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 async def measure(way: str, rate: int | None, seconds: float) -> Result:
-    """One transfer."""
+    """Measures one transfer."""
     sender, receiver = (Network(Identity.generate(), host="127.0.0.1", port=0) for _ in range(2))
     if way != "free":
         (sender.throttle.up if way == "up" else receiver.throttle.down).cap(rate)
@@ -103,7 +103,7 @@ async def measure(way: str, rate: int | None, seconds: float) -> Result:
 
 
 async def _words(sender: Network, receiver: Network, until: float) -> list[float]:
-    """How long each question took."""
+    """The seconds that each question took."""
     times = []
     while (begin := time.monotonic()) < until:
         try:
@@ -117,7 +117,7 @@ async def _words(sender: Network, receiver: Network, until: float) -> list[float
 
 
 async def _time(seconds: float) -> None:
-    """Time itself is the subject."""
+    """Sleeps; a benchmark has to wait for real time."""
     await asyncio.sleep(seconds)
 
 
@@ -135,7 +135,7 @@ def show(results: Sequence[Result], as_json: bool) -> None:
 
 
 def _have_own_loopback() -> None:
-    """Begin anew in a namespace of networks that nobody else is in, where that is possible."""
+    """Restarts this script in a network namespace of its own, if possible."""
     if os.environ.get(OWN) or os.geteuid() != 0 or not (shutil.which("unshare") and shutil.which("ip")):
         return
     again = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, *sys.argv]

@@ -1,4 +1,4 @@
-"""The cost of sending payloads from one process to another over loopback, and what our carrier adds to plain TCP.
+"""The cost of sending payloads between two processes over loopback: our carrier, compared with plain TCP and TLS.
 
     python benchmarks/carrier.py [--mib 512] [--passes 5] [--json]
 
@@ -82,13 +82,13 @@ def show(results: list[Result], as_json: bool) -> None:
 
 
 def median(results: tuple[Result, ...]) -> Result:
-    """Of the passes of one carrier."""
+    """The median of the passes of one carrier."""
     rate, cpu = ([getattr(each, name) for each in results] for name in ("rate", "cpu"))
     return Result(results[0].carrier, statistics.median(rate), statistics.median(cpu))
 
 
 def measure(carrier: str, mib: int) -> Result:
-    """One pass: the receiver is a process of its own, we send."""
+    """One pass: this process sends, another one receives."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.get_context("fork").Process(target=receive, args=(carrier, mib, listener, theirs))
@@ -103,7 +103,7 @@ def measure(carrier: str, mib: int) -> Result:
 
 
 def timed(work: Work, raw: socket.socket, mib: int, go: Callable[[], object]) -> float:
-    """Processor seconds of our end, once the other one is ready."""
+    """Processor seconds of our end, measured from when the other one is ready."""
     go()
     begin = time.process_time()
     work(raw, mib)
@@ -111,7 +111,7 @@ def timed(work: Work, raw: socket.socket, mib: int, go: Callable[[], object]) ->
 
 
 def receive(carrier: str, mib: int, listener: socket.socket, report: Connection) -> None:
-    """The other process."""
+    """Runs in the receiving process."""
     raw, _ = listener.accept()
     report.send("ready")
     begin, spent = time.monotonic(), time.process_time()
@@ -123,7 +123,7 @@ def receive(carrier: str, mib: int, listener: socket.socket, report: Connection)
 
 
 def send_plain(raw: socket.socket, mib: int) -> None:
-    """The same MiB, again and again."""
+    """Sends the same MiB again and again."""
     payload = bytes(MIB)
     for _ in range(mib):
         raw.sendall(payload)
@@ -131,7 +131,7 @@ def send_plain(raw: socket.socket, mib: int) -> None:
 
 
 def receive_plain(raw: socket.socket, mib: int) -> None:
-    """Into one place."""
+    """Receives into one buffer."""
     place, left = memoryview(bytearray(MIB)), mib * MIB
     while left:
         count = raw.recv_into(place[:left])
@@ -157,7 +157,7 @@ def receive_tls(raw: socket.socket, mib: int) -> None:
 
 
 def send_ours(raw: socket.socket, mib: int) -> None:
-    """By a Sender, from a backlog."""
+    """Sends with a Sender, from a backlog."""
     asyncio.run(_send_ours(raw, mib))
 
 
@@ -196,7 +196,7 @@ async def _send_ours(raw: socket.socket, mib: int) -> None:
 
 
 def receive_ours(raw: socket.socket, mib: int) -> None:
-    """By a Receiver, each message in the loop."""
+    """Receives with a Receiver, each message in the event loop."""
     asyncio.run(_receive_ours(raw, mib))
 
 

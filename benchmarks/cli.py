@@ -23,7 +23,7 @@ READ_COMMANDS = (["status"], ["status", "--json"], ["peers"], ["run", "ls"], ["v
 
 
 def main() -> int:
-    """Time them all; 0 if each keeps its limit."""
+    """Times all commands; 0 if each keeps its limit."""
     parser = argparse.ArgumentParser(description="Time the command line.")
     parser.add_argument("--json", action="store_true")
     as_json = parser.parse_args().json

@@ -1,4 +1,4 @@
-"""How fast each codec is on one core, and what it loses, beside a plain copy in the same run.
+"""The speed of each codec on one core, and its errors, compared with a plain copy in the same run.
 
     python benchmarks/codec.py [--mib 64] [--passes 9] [--codecs int8,topk] [--devices cpu,cuda] [--json]
 
@@ -64,21 +64,21 @@ def main() -> None:
 
 
 def measure(values: Tensor, codecs: Sequence[Codec], passes: int) -> list[Result]:
-    """These codecs on one device; the copy first."""
+    """Measures these codecs on one device; the copy comes first."""
     size = CHUNK if values.device.type == "cpu" else len(values)
     chunks = [values[start : start + size] for start in range(0, len(values), size)]
     return [copying(chunks, passes), *(coding(codec, chunks, passes) for codec in codecs)]
 
 
 def copying(chunks: Sequence[Tensor], passes: int) -> Result:
-    """What memory alone allows."""
+    """The speed of a plain copy."""
     place = torch.empty(chunks[0].shape)
     speed = rate(chunks, [partial(place[: len(each)].copy_, each) for each in chunks], passes)
     return Result(name_of(chunks), "copy", 32, speed, None, 0, 0)
 
 
 def coding(codec: Codec, chunks: Sequence[Tensor], passes: int) -> Result:
-    """One codec's line."""
+    """The result of one codec."""
     payloads = [codec.encode(each) for each in chunks]
     encode = rate(chunks, [partial(codec.encode, each) for each in chunks], passes)
     add = None
@@ -97,7 +97,7 @@ def coding(codec: Codec, chunks: Sequence[Tensor], passes: int) -> Result:
 
 
 def counted(codec: Codec, total: Tensor, payload: Payload) -> None:
-    """What an owner does with a contribution."""
+    """The owner's work on a contribution."""
     codec.peak(payload, len(total))
     codec.add(total, payload)
 
@@ -114,7 +114,7 @@ def rate(chunks: Sequence[Tensor], jobs: Sequence[Callable[[], object]], passes:
 
 
 def name_of(chunks: Sequence[Tensor]) -> str:
-    """The device they are on."""
+    """The name of the device that holds the chunks."""
     device = chunks[0].device
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
@@ -142,7 +142,7 @@ def show(results: Sequence[Result], as_json: bool) -> None:
 
 
 def show_targets(result: Result, copy: float) -> None:
-    """A line for what is asked of this codec."""
+    """Prints whether the codec reaches its targets."""
     for (codec, work), target in TARGETS.items():
         speed = getattr(result, work)
         if codec == result.codec:

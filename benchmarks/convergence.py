@@ -34,7 +34,7 @@ FILES = ("convergence.jsonl", "convergence.svg")  # of docs/
 
 
 def main() -> None:
-    """Train what is asked for and not there yet, then show what all that is there comes to."""
+    """Trains the requested jobs that have no line yet, then shows the table of all lines."""
     options = _parse()
     size = "full" if options.full else "tiny" if options.tiny else "small"
     steps = options.steps or (GRID_STEPS if options.grid else STEPS)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def jobs(names: Sequence[str], seeds: int, steps: int, size: str, grid: bool) -> list[Job]:
-    """All trainings of these names: for the table one for each seed, for the grid one for each of its points."""
+    """The jobs of these methods: for the table one per seed, for the grid one per point."""
     if grid:
         return [
             Job(name, recipe, GRID_SEED, steps, size, choosing=True)
@@ -65,7 +65,7 @@ def jobs(names: Sequence[str], seeds: int, steps: int, size: str, grid: bool) ->
 
 
 def train_all(wanted: Sequence[Job], path: Path, device: str, at_once: int) -> None:
-    """Train them, so many at once; their lines go to `path` as they are done."""
+    """Trains the jobs, so many at once; each line is appended to `path` when it is done."""
     for line in _trained(wanted, device, min(at_once, len(wanted))):
         append(path, line)
         print(_said(line), flush=True)
@@ -81,7 +81,7 @@ def _trained(wanted: Sequence[Job], device: str, at_once: int) -> Iterator[Line]
 
 
 def publish(lines: Iterable[Line], out: Path) -> None:
-    """What the document shows, into docs/."""
+    """Copies lines and plot into docs/."""
     docs = ROOT / "docs"
     (docs / FILES[0]).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     shutil.copy(out / FILES[1], docs / FILES[1])

@@ -1,4 +1,4 @@
-"""What training costs on this machine's devices: tokens a second, and where a round's time goes beside its steps.
+"""The cost of training on this machine's devices: tokens a second, and the time of a round beside its steps.
 
     python benchmarks/device.py [--devices cuda,cpu] [--sizes 0.8M,12M,124M]
 
@@ -81,7 +81,7 @@ def busy(trainer: InnerTrainer, step: float) -> str:
 
 
 def transfers(trainer: InnerTrainer) -> str:
-    """What goes over between the device and memory like that which daemon and worker share."""
+    """The time of transfers between the device and shared memory, at both ends of a round."""
     size = trainer.layout.size
     theta, change, moments = (torch.from_numpy(SharedVector.create(n).array) for n in (size, size, moments_size(size)))
     for each in (theta, change, moments):

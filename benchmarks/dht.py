@@ -16,18 +16,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from threading import Timer
 from types import TracebackType
-from typing import IO, Any, cast
+from typing import IO, Any
 
-from kit.fleet import PeerFailed, script
+from kit.fleet import Child, PeerFailed, script
 
 HIVEMIND = Path(__file__).parent / ".hivemind" / "bin" / "python"
 REPLICAS = {"shoal": 15, "hivemind": 5}  # shoal: 5 at each of 3 places of the id space
@@ -48,80 +45,29 @@ ROWS = {
 Timed = tuple[list[float], int]
 
 
-class Child:
-    """One process that is one node, or several."""
-
-    def __init__(self, argv: Sequence[str], patience: float) -> None:
-        self._patience = patience
-        self._words: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed with the child)
-        self.process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words, text=True
-        )
-
-    def tell(self, **question: Any) -> None:
-        """One question."""
-        pipe = cast(IO[str], self.process.stdin)
-        pipe.write(json.dumps(question) + "\n")
-        pipe.flush()
-
-    def answer(self) -> dict[str, Any]:
-        """The answer to it; PeerFailed if there is none in time."""
-        watch = Timer(self._patience, self.process.kill)
-        watch.start()
-        try:
-            line = cast(IO[str], self.process.stdout).readline()
-        finally:
-            watch.cancel()
-        if not line:
-            self._words.seek(0)
-            raise PeerFailed(self._words.read().decode(errors="replace").strip()[-1500:] or "a node was silent")
-        return cast(dict[str, Any], json.loads(line))
-
-    def ask(self, **question: Any) -> dict[str, Any]:
-        """A question and its answer."""
-        self.tell(**question)
-        return self.answer()
-
-    def signal(self, number: int) -> None:
-        """Hurt it."""
-        os.kill(self.process.pid, number)
-
-    def end(self) -> None:
-        """It ends by itself, or is killed; one that was stopped goes on first."""
-        if self.process.poll() is None:
-            self.signal(signal.SIGCONT)
-        cast(IO[str], self.process.stdin).close()
-        try:
-            self.process.wait(self._patience / 10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        cast(IO[str], self.process.stdout).close()
-        self._words.close()
-
-
 class System:
-    """All nodes of one system: `node(i)` is (the child that it is in, its number there)."""
+    """All nodes of one system, in one child each, or, for hivemind, all in one child."""
 
     def __init__(self, name: str, nodes: int, patience: float) -> None:
-        self.name, self.count = name, nodes
-        self._alone = name == "hivemind"  # one script that makes a process for each node
-        argv = script(f"dht_{name}.py", HIVEMIND if self._alone else sys.executable)
-        self.children = [Child(argv, patience) for _ in range(1 if self._alone else nodes)]
+        self.name, self.count, self._patience = name, nodes, patience
+        self._is_one_child = name == "hivemind"  # which itself makes a process for each node
+        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed with the system)
+        argv = script(f"dht_{name}.py", HIVEMIND if self._is_one_child else sys.executable)
+        self.children = [Child(argv, patience, self._errors) for _ in range(1 if self._is_one_child else nodes)]
 
     def node(self, index: int) -> tuple[Child, int]:
-        """Where a node is."""
-        return (self.children[0], index) if self._alone else (self.children[index], 0)
+        """The child of a node, and the node's number within that child."""
+        return (self.children[0], index) if self._is_one_child else (self.children[index], 0)
 
     def join(self) -> str:
-        """Let all find each other; the address of the first."""
-        each = self.count if self._alone else 1
+        """Lets all nodes find each other; the address of the first."""
+        each = self.count if self._is_one_child else 1
         first = str(self.children[0].ask(nodes=each, first="")["addresses"][0])
         for child in self.children[1:]:
             child.tell(nodes=1, first=first)
         for child in self.children[1:]:
             child.answer()
-        if not self._alone:
+        if not self._is_one_child:
             for child in self.children:
                 child.tell(settle=True)
             for child in self.children:
@@ -129,7 +75,7 @@ class System:
         return first
 
     def timed(self, what: str, keys: Sequence[str], nodes: Sequence[int], shift: int) -> Timed:
-        """Do `what` with each key, the next one at the next of `nodes`, one after the other."""
+        """Does `what` with each key, one after the other, at the nodes in turn, starting at index `shift`."""
         seconds, right = list[float](), 0
         for number, key in enumerate(keys):
             child, index = self.node(nodes[(number + shift) % len(nodes)])
@@ -139,7 +85,7 @@ class System:
         return seconds, right
 
     def cold(self, what: str, keys: Sequence[str], first: str) -> Timed:
-        """Do `what` with each key, each time by a new node that joins at the address `first`."""
+        """Does `what` with each key, each time by a new node that joins at the address `first`."""
         answer = self.children[0].ask(first=first, **{what: keys})
         return answer["seconds"], answer["right"]
 
@@ -150,11 +96,12 @@ class System:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for child in self.children:
-            child.end()
+            child.end(self._patience / 10)
+        self._errors.close()
 
 
 def main() -> int:
-    """Measure each system in turn; 0 if every answer of Shoal's was right and in time."""
+    """Measures each system in turn; 0 if all answers were right, and Shoal's in time."""
     options = _parse()
     results = []
     for name in ["shoal", *options.against]:
@@ -163,7 +110,7 @@ def main() -> int:
             continue
         try:
             results.append(measure(name, options))
-        except (PeerFailed, BrokenPipeError) as failure:
+        except PeerFailed as failure:
             print(f"{name} failed: {failure}", file=sys.stderr)
             results.append({"system": name, "ok": False})
         if options.json:
@@ -175,7 +122,7 @@ def main() -> int:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One system."""
+    """Measures one system."""
     keys = [f"key {number}" for number in range(options.records)]
     missing = [f"missing {number}" for number in range(options.records)]
     everybody = list(range(options.nodes))
@@ -206,12 +153,12 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def cripple(system: System, keys: Sequence[str]) -> Timed:
-    """All records, got by those that are left when a quarter is killed and an eighth is silent."""
+    """Kills a quarter of the nodes and stops an eighth; then the rest get all records."""
     killed, stopped = KILLED * system.count // 32, STOPPED * system.count // 32
     for index in range(1, 1 + killed):
-        system.children[index].signal(signal.SIGKILL)
+        system.children[index].process.send_signal(signal.SIGKILL)
     for index in range(1 + killed, 1 + killed + stopped):
-        system.children[index].signal(signal.SIGSTOP)
+        system.children[index].process.send_signal(signal.SIGSTOP)
     return system.timed("get", keys, [0, *range(1 + killed + stopped, system.count)], 1)
 
 

@@ -1,4 +1,4 @@
-"""How the DHT grows: whole networks of the real core, from 100 nodes up, in virtual time and through the real codec.
+"""How the DHT scales: whole networks of the real core, from 100 nodes up, in virtual time and with the real codec.
 
     python benchmarks/dht_curve.py --sizes 100 300 1000
 
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def measure(size: int, seed: int) -> Row:
-    """One network's hour."""
+    """Simulates one network for an hour."""
     begin = time.process_time()
     town = Town(size, seed)
     town.settle()
@@ -57,7 +57,7 @@ def measure(size: int, seed: int) -> Row:
 
 
 def keep(row: Row) -> list[Row]:
-    """All rows that there are, with this one, by size."""
+    """Stores a row in the table; all rows, by size."""
     rows = {each["nodes"]: each for each in map(json.loads, TABLE.read_text().splitlines())} if TABLE.exists() else {}
     rows[row["nodes"]] = row
     ordered = [rows[size] for size in sorted(rows)]

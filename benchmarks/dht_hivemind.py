@@ -1,6 +1,6 @@
-"""hivemind's DHT for the benchmark: all nodes of it, each in the process that hivemind makes for it, and with its p2pd.
+"""Nodes of hivemind's DHT for the benchmark, each in a process that hivemind makes for it, with its p2pd.
 
-Calls are timed inside that process, so that the way between two processes of hivemind's is not counted.
+Calls are timed inside that process, so that hivemind's communication between processes is not counted.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any
 
 import hivemind
 from hivemind.utils import get_dht_time
-from kit.dht import LIFETIME, Boss, value_of
+from kit.dht import LIFETIME, value_of
+from kit.peer import Parent
 
 Timed = tuple[list[float], int]
 
 
 async def store(node: Any, keys: list[str]) -> Timed:
-    """Store these, one after the other."""
+    """Stores these keys, one after the other."""
     seconds, right = [], 0
     for key in keys:
         begin = time.perf_counter()
@@ -27,7 +28,7 @@ async def store(node: Any, keys: list[str]) -> Timed:
 
 
 async def get(node: Any, keys: list[str], wanted: bool) -> Timed:
-    """Get these, one after the other."""
+    """Gets these keys, one after the other; right if there is a value just if `wanted`."""
     seconds, right = [], 0
     for key in keys:
         begin = time.perf_counter()
@@ -43,7 +44,7 @@ async def do(dht: hivemind.DHT, node: Any, what: str, keys: list[str]) -> Timed:
 
 
 def make(first: str) -> hivemind.DHT:
-    """One more node."""
+    """Starts a node."""
     peers = [first] if first else None
     return hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], initial_peers=peers)
 
@@ -62,14 +63,14 @@ def cold(what: str, keys: list[str], first: str) -> Timed:
 
 def main() -> None:
     """Be all nodes until nobody asks any more."""
-    boss, nodes = Boss(), list[hivemind.DHT]()
-    while (question := boss.next()) is not None:
+    parent, nodes = Parent(), list[hivemind.DHT]()
+    while (question := parent.next()) is not None:
         if "nodes" in question:
             first = question["first"]
             while len(nodes) < question["nodes"]:
                 nodes.append(make(first))
                 first = first or str(nodes[0].get_visible_maddrs()[0])
-            boss.say(addresses=[str(node.get_visible_maddrs()[0]) for node in nodes])
+            parent.say(addresses=[str(node.get_visible_maddrs()[0]) for node in nodes])
             continue
         [what] = set(question) & {"store", "get", "miss"}
         if "first" in question:
@@ -77,7 +78,7 @@ def main() -> None:
         else:
             work = partial(do, what=what, keys=question[what])
             seconds, right = nodes[question["node"]].run_coroutine(work)
-        boss.say(seconds=seconds, right=right)
+        parent.say(seconds=seconds, right=right)
     for node in nodes:
         node.shutdown()
 

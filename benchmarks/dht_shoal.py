@@ -7,7 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from kit.dht import LIFETIME, Boss, value_of
+from kit.dht import LIFETIME, value_of
+from kit.peer import Parent
 
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.ids import Digest, digest
@@ -30,7 +31,7 @@ class Node:
         self.network.on_link = self.discovery.link
 
     async def join(self, first: str) -> None:
-        """Listen, and connect with `first`, if there is one."""
+        """Listens, and connects to `first`, if it is given."""
         await self.network.start()
         self.discovery.start()
         if first:
@@ -38,16 +39,16 @@ class Node:
             await until(lambda: bool(self.discovery.contacts()))
 
     async def settled(self) -> None:
-        """Until others can count on us."""
+        """Waits until this node serves others."""
         await until(lambda: self.discovery.verdict.serves)
 
     async def close(self) -> None:
-        """Be no node any more."""
+        """Leaves the DHT."""
         await self.discovery.close()
         await self.network.close()
 
     async def store(self, keys: Sequence[str]) -> Timed:
-        """Store these, one after the other; right if all that are to hold the record are known to hold it."""
+        """Stores these keys, one after the other; right if all nodes that should hold the record do."""
 
         async def one(key: str) -> bool:
             put = await self.discovery.put(_key(key), "", value_of(key), LIFETIME)
@@ -56,7 +57,7 @@ class Node:
         return await timed(keys, one)
 
     async def get(self, keys: Sequence[str], wanted: bool) -> Timed:
-        """Get these, one after the other."""
+        """Gets these keys, one after the other; right if there is a value just if `wanted`."""
 
         async def one(key: str) -> bool:
             values = [each.record.value for each in (await self.discovery.get(_key(key))).found]
@@ -81,7 +82,7 @@ async def do(node: Node, what: str, keys: Sequence[str]) -> Timed:
 
 
 async def cold(what: str, keys: Sequence[str], first: str) -> Timed:
-    """Each key by a node of its own, as soon as it knows somebody."""
+    """Each key by a new node, as soon as it knows a server."""
     seconds, right = [], 0
     for key in keys:
         node = Node()
@@ -102,19 +103,19 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def main() -> None:
     """Be the nodes until nobody asks any more."""
-    boss, nodes = Boss(), list[Node]()
-    while (question := await asyncio.to_thread(boss.next)) is not None:
+    parent, nodes = Parent(), list[Node]()
+    while (question := await asyncio.to_thread(parent.next)) is not None:
         if "nodes" in question:
             while len(nodes) < question["nodes"]:
                 nodes.append(Node())
                 await nodes[-1].join(question["first"])
-            boss.say(addresses=[node.network.addresses()[0] for node in nodes])
+            parent.say(addresses=[node.network.addresses()[0] for node in nodes])
         elif "settle" in question:
             await asyncio.gather(*(node.settled() for node in nodes))
-            boss.say(servers=[len(node.discovery.contacts()) for node in nodes])
+            parent.say(servers=[len(node.discovery.contacts()) for node in nodes])
         else:
             seconds, right = await _answer(nodes, question)
-            boss.say(seconds=seconds, right=right)
+            parent.say(seconds=seconds, right=right)
     await asyncio.gather(*(node.close() for node in nodes))
 
 

@@ -29,7 +29,7 @@ from kit.ending import ended, processes, whole
 from kit.experts_recipe import read_family, text_of
 from kit.picture_arms import Job, alone, monolith, parts, together, train
 from kit.picture_peers import train_family
-from kit.picture_table import Gallery, Line, markdown, save_grids
+from kit.picture_table import Line, PictureEvaluation, markdown, save_grids
 from torch import Tensor
 
 from shoal.node.client.up.plan import prepare_folder
@@ -63,7 +63,7 @@ def main() -> int:
     ways = _ways(family, trained is not None, out, options.jobs)
     say("painting")
     torch.set_num_threads(1)  # of small products more threads make nothing faster
-    gallery = Gallery(range(options.seeds))
+    gallery = PictureEvaluation(range(options.seeds))
     lines = [gallery.floor(), *(gallery.line(name, way) for name, way in ways.items())]
     _draw(gallery, ways, out)
     facts = {"seed": options.seed, "steps": options.steps, "sampling_seeds": options.seeds}
@@ -124,7 +124,7 @@ def _file(job: Job, out: Path) -> Tensor:
     return read_parameters(out / "experts" / f"{job.name}.safetensors", job.manifest.model)
 
 
-def _draw(gallery: Gallery, ways: dict[str, Mixture], out: Path) -> None:
+def _draw(gallery: PictureEvaluation, ways: dict[str, Mixture], out: Path) -> None:
     grids = {name: gallery.grid(way) for name, way in ways.items() if not name.startswith("random")}
     some = {"held-out real": gallery.real_grid()} | grids
     some["random parts, full"] = gallery.grid(ways["random parts, full"])

@@ -19,11 +19,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 import json
+import os
+import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from kit.ending import ended, processes, whole
@@ -31,7 +36,6 @@ from kit.experts_play import Phase, Play
 from kit.experts_recipe import Recipe, read_family
 from kit.experts_table import Table, domains, model_of
 from kit.experts_train import Job, read, train
-from kit.experts_words import APART, CHANCE, SEED, Outcome, facts, report
 from torch import Tensor
 
 from shoal.node.client.up.plan import prepare_folder
@@ -40,13 +44,27 @@ from shoal.node.experts.files import read_parameters
 from shoal.node.experts.merging import average, pcb
 from shoal.node.experts.parts import experts_of
 from shoal.node.inference.ensemble.table import checked, read_table
+from shoal.node.manifest.requirements import parameters
 from shoal.node.training.checkpoint.read import load
 from shoal.node.training.methods.method import PARAMETERS
 
 ROOT = Path(__file__).parent.parent
+SEED, APART, CHANCE = "the seed, together", "experts, apart", "by chance, apart"
 RANDOM = "by chance, ensemble"
 SEED_STEPS, HELD_OUT = 700, 24_000
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """The results of all training, for the report."""
+
+    phases: Mapping[str, Phase]  # by name
+    dense: Mapping[str, int]  # the tokens of each dense model, by name
+    table: Table
+    prior: Mapping[str, float]  # by expert
+    mixed: tuple[str, ...]  # rows of ensembles of the experts; the first is of all experts
+    random: str  # the row of the ensemble of experts on random parts
 
 
 def main() -> int:
@@ -120,6 +138,68 @@ def _measure(recipe: Recipe, out: Path, phases: dict[str, Phase], held_out: int,
 def _experts(folder: Path) -> dict[str, Tensor]:
     """The parameters of all experts that a family has published."""
     return {each.name: read_parameters(checked(folder, each), each.model) for each in read_table(folder).experts}
+
+
+# -- the report -----------------------------------------------------------------------------------------------------
+
+
+def report(recipe: Recipe, outcome: Outcome, seconds: float) -> str:
+    """The whole report."""
+    family, experts = recipe.family, experts_of(recipe.family)
+    method, model = family.method, family.model
+    now = datetime.datetime.now(datetime.UTC).date()
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    prior = ", ".join(f"{name} {share:.2f}" for name, share in outcome.prior.items())
+    return "\n".join(
+        [
+            f"# Experts apart: {family.name}, seed {family.seed}",
+            "",
+            f"{now}, {machine}, {seconds / 60:.1f} minutes.",
+            "",
+            f"{len(experts.parts)} peers; models of {parameters(model):,} parameters, context {model.context}; AdamW, "
+            f"rate {method.inner_lr:g}, batch {method.batch}; {recipe.seed_steps} steps of the seed together, then "
+            f"{experts.steps} of each expert ({method.batch * model.context * experts.steps:,} tokens).",
+            "",
+            *_traffic(outcome.phases),
+            "",
+            "Validation loss, nats per byte:",
+            "",
+            *outcome.table.lines(),
+            "",
+            f"Prior of the ensemble: {prior}.",
+            *_verdicts(outcome),
+            "",
+        ]
+    )
+
+
+def facts(recipe: Recipe, outcome: Outcome) -> dict[str, Any]:
+    """The same as values."""
+    return {
+        "family": recipe.family.model_dump(mode="json"),
+        "seed_steps": recipe.seed_steps,
+        "phases": {name: {**asdict(phase), "folder": str(phase.folder)} for name, phase in outcome.phases.items()},
+        "dense_tokens": dict(outcome.dense),
+        "losses": {name: dict(row) for name, row in outcome.table.rows.items()},
+        "prior": dict(outcome.prior),
+    }
+
+
+def _traffic(phases: Mapping[str, Phase]) -> list[str]:
+    lines = ["| phase | seconds | bytes sent to train | bytes sent for all else |", "| --- | ---: | ---: | ---: |"]
+    for name, each in phases.items():
+        lines.append(f"| {name} | {each.seconds:.0f} | {each.traffic.training:,} | {each.traffic.others:,} |")
+    return lines
+
+
+def _verdicts(outcome: Outcome) -> list[str]:
+    table, full = outcome.table, outcome.mixed[0]  # not the best of them: that would be chosen by the texts scored
+    lines = []
+    for name in (*outcome.dense, outcome.random):
+        gain = table.mean(name) - table.mean(full)
+        verb = "beats" if gain > 0 else "loses to"
+        lines.append(f"The {full} {verb} {name} by {abs(gain):.4f} on average over the domains.")
+    return lines
 
 
 def _parse() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""What an idle daemon costs: at most 150 MB and 1 % of a core over two minutes.
+"""The cost of an idle daemon: at most 150 MB and 1 % of a core over two minutes.
 
     benchmarks/idle.py [--seconds 120] [--json]
 
@@ -22,7 +22,7 @@ SETTLE = 5.0  # seconds for the start, which is not idle
 
 
 def main() -> int:
-    """Watch it do nothing; 0 if it keeps both limits."""
+    """Measures an idle daemon; 0 if it keeps both limits."""
     parser = argparse.ArgumentParser(description="Measure an idle daemon.")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--json", action="store_true")

@@ -22,15 +22,15 @@ import argparse
 import json
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import TracebackType
 
-from kit.memory import Memory, Watch, look
 from kit.node import Node
 
 from shoal.node.manifest.manifest import parse_manifest
@@ -38,6 +38,8 @@ from shoal.node.manifest.requirements import parameters
 
 LIMIT = 3.0
 MIB = 1 << 20
+EVERY = 0.05  # seconds between two looks
+FORGET_PEAK = "5"  # what clear_refs takes for it
 DIM = 128
 IDLE_ROUNDS, WARM_UP = 3, 3
 VERSIONS, VECTORS = 2, 2  # of the state, where nobody leases one; in each
@@ -65,7 +67,7 @@ last = {last}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one daemon, in bytes; `beside` in vectors."""
+    """The measurements of one daemon, in bytes; `beside` is in vectors."""
 
     vector: int
     idle: int
@@ -99,7 +101,7 @@ def measure(mib: int, count: int, rounds: int, checkpoint_every: int) -> list[Re
         _await_round(nodes, "idle", IDLE_ROUNDS)
         idle = [look(pid) for pid in pids]
         for node in nodes:
-            _ask(node, "run", "leave", "idle")
+            node.ask("run", "leave", "idle")
         manifest = _manifest(Path(folder), "large", mib, count, WARM_UP + rounds)
         _found(nodes, manifest)
         _await_round(nodes, "large", WARM_UP)
@@ -114,12 +116,12 @@ def measure(mib: int, count: int, rounds: int, checkpoint_every: int) -> list[Re
 def _start(stack: ExitStack, count: int, checkpoint_every: int) -> list[Node]:
     here = {"SHOAL_LISTEN_HOST": "127.0.0.1", "SHOAL_CHECKPOINT_EVERY": str(checkpoint_every), "SHOAL_DEVICE": "cpu"}
     nodes = [stack.enter_context(Node(**here))]
-    near = {**here, "SHOAL_BOOTSTRAP": _ask(nodes[0], "status")["addresses"][0]}
+    near = {**here, "SHOAL_BOOTSTRAP": nodes[0].ask("status")["addresses"][0]}
     return nodes + [stack.enter_context(Node(**near)) for _ in range(count - 1)]
 
 
 def _manifest(folder: Path, name: str, mib: int, nodes: int, last: int) -> Path:
-    """That of a model which is an embedding of so many MiB, and next to nothing else: so a step is quick."""
+    """The manifest of a model that is almost only an embedding of so many MiB, so that a step is quick."""
     path = folder / f"{name}.toml"
     vocab = mib * MIB // 4 // DIM
     path.write_text(MANIFEST.format(name=name, vocab=vocab, dim=DIM, nodes=nodes, last=last), encoding="utf-8")
@@ -127,29 +129,17 @@ def _manifest(folder: Path, name: str, mib: int, nodes: int, last: int) -> Path:
 
 
 def _found(nodes: Sequence[Node], manifest: Path) -> None:
-    link = _ask(nodes[0], "run", "create", str(manifest))["link"]
+    link = nodes[0].ask("run", "create", str(manifest))["link"]
     for node in nodes[1:]:
-        _ask(node, "run", "join", link, "--yes")
+        node.ask("run", "join", link, "--yes")
 
 
 def _await_round(nodes: Sequence[Node], name: str, round: int) -> None:
     deadline = time.monotonic() + PATIENCE * round
-    while any(_round(node, name) < round for node in nodes):
+    while any(node.round_of(name) < round for node in nodes):
         if time.monotonic() > deadline:
             raise SystemExit(f"round {round} of {name} does not come: try `shoal status`")
         time.sleep(LOOK)
-
-
-def _round(node: Node, name: str) -> int:
-    return max((int(run["round"]) for run in _ask(node, "status")["runs"] if run["name"] == name), default=-1)
-
-
-def _ask(node: Node, *words: str) -> Any:
-    """The answer of a command, as JSON."""
-    done = node.run(*words, "--json")
-    if done.returncode:
-        raise SystemExit(f"shoal {' '.join(words)}: {done.stderr.decode(errors='replace')}")
-    return json.loads(done.stdout)
 
 
 def _result(vector: int, committed: int, idle: Memory, peak: int, fullest: Memory) -> Result:
@@ -177,6 +167,63 @@ def _parse() -> argparse.Namespace:
     if options.nodes < 2 or not 1 <= options.mib <= 480 or options.rounds < 1 or options.checkpoint_every < 0:
         parser.error("--nodes must be at least 2, --mib 1 to 480, --rounds at least 1")
     return options
+
+
+# -- the memory of a process, as Linux counts it (proc(5)) -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident bytes: in all, anonymous, of files (programs) and shared; and the highest total so far."""
+
+    resident: int
+    own: int
+    files: int
+    shared: int
+    peak: int
+
+
+def look(pid: int) -> Memory:
+    """The memory of a process now."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    kib = {name: int(words.split()[0]) for name, _, words in (line.partition(":") for line in lines) if " kB" in words}
+    fields = ("VmRSS", "RssAnon", "RssFile", "RssShmem", "VmHWM")
+    return Memory(*(kib[name] << 10 for name in fields))
+
+
+def forget_peak(pid: int) -> None:
+    """Resets `peak` to the present size."""
+    Path(f"/proc/{pid}/clear_refs").write_text(FORGET_PEAK)
+
+
+class Watch:
+    """Samples processes until the end of the `with` block, and keeps each one's largest sample."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.fullest: dict[int, Memory] = {}
+
+    def __enter__(self) -> Watch:
+        for pid in self._pids:
+            forget_peak(pid)
+            self.fullest[pid] = look(pid)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(EVERY):
+            for pid in self._pids:
+                now = look(pid)
+                if now.resident > self.fullest[pid].resident:
+                    self.fullest[pid] = now
 
 
 if __name__ == "__main__":

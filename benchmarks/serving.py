@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -55,20 +57,25 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         source = write(Path(folder), 1, Manifest(name="serving", model=MODEL))
-        command = [sys.executable, "-m", "shoal.node", "serve", str(source), "--port", "0"]
-        with subprocess.Popen(
-            [*command, "--threads", str(options.threads)], stdout=subprocess.PIPE, text=True, env=os.environ
-        ) as server:
-            try:
-                assert server.stdout is not None
-                found = re.search(r"http://\S+", server.stdout.readline())
-                assert found is not None
-                results = asyncio.run(_measure(found[0]))
-            finally:
-                server.terminate()
+        with serving(str(source), ["--threads", str(options.threads)], os.environ) as url:
+            results = asyncio.run(_measure(url))
     for result in results:
         print(json.dumps(asdict(result)) if options.json else _line(result, results[0]))
     return 0
+
+
+@contextmanager
+def serving(source: str, flags: Sequence[str], environ: Mapping[str, str]) -> Iterator[str]:
+    """Runs `shoal serve` for a source while the context is open; yields its URL."""
+    command = [sys.executable, "-m", "shoal.node", "serve", source, "--port", "0", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as server:
+        try:
+            assert server.stdout is not None
+            found = re.search(r"http://\S+", server.stdout.readline())
+            assert found is not None
+            yield found[0]
+        finally:
+            server.terminate()
 
 
 async def _measure(url: str) -> list[Result]:

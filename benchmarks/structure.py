@@ -1,4 +1,4 @@
-"""How the code is cut into files, in the figures by which one can lay it beside other codebases.
+"""Figures of how code is divided into files, for comparison with other codebases.
 
     benchmarks/structure.py                                   this one
     benchmarks/structure.py h11=../h11/h11 httpcore=../httpcore/httpcore
@@ -80,7 +80,7 @@ def deepest(graph: Mapping[str, set[str]]) -> int:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
-    """The files, by who reaches whom in both directions."""
+    """The groups of files that import each other, directly or not."""
     reached = {name: _reached(graph, name) for name in graph}
     return [{other for other in there if name in reached[other]} | {name} for name, there in reached.items()]
 

@@ -1,4 +1,4 @@
-"""What replacing the weights costs a stream: `shoal serve RUN` beside a node that commits every second.
+"""The cost of replacing weights while text is served: `shoal serve RUN` beside a node that commits every second.
 
     benchmarks/swapping.py --threads 1
 
@@ -90,7 +90,7 @@ def _measured(every: float, threads: int) -> list[Result]:
 
 
 def _node(folder: str, every: float) -> None:
-    """Hand out a state, and replace it again and again."""
+    """Hands out a state, and replaces it again and again."""
     torch.set_num_threads(1)
     committed = state(1, RUN)
     member = SimpleNamespace(rounds=SimpleNamespace(base=SimpleNamespace(round=1)))

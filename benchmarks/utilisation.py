@@ -38,7 +38,7 @@ H = 20  # inner steps between two exchanges of the same numbers
 CONTEXT = 128  # tokens of a step, in batches of one
 PATIENCE = 300.0  # seconds, of a busy machine
 WORKER = Path(__file__).parent / "kit" / "paced_worker.py"
-PACED = (  # a node's first words: its workers are ours
+PACED = (  # code that a node runs first, so that its workers are paced ones
     f"import os; os.environ['SHOAL_STEP'] = '{STEP}'; import shoal.node.run.settings as settings; "
     f"settings.BUILT_IN = ('{sys.executable}', '{WORKER}')"
 )
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 def start(lab: Lab, children: Children, folder: Path) -> list[LabNode]:
-    """Nodes that know each other, with paced workers."""
+    """Starts nodes that know each other, with paced workers."""
     nodes = [LabNode(lab.internet.host(f"peer{n}", link=LINE), folder / f"{n}") for n in range(NODES)]
     for node in nodes:
         node.before = PACED
@@ -122,7 +122,7 @@ def speed_without(nodes: list[LabNode]) -> float:
 
 
 def measure(nodes: list[LabNode], name: str, alone: float) -> Result:
-    """Some rounds by one method."""
+    """Measures some rounds of one method."""
     begin(nodes, name)
     per_cycle = {"ddp": H, "streaming-diloco": 3}.get(name, 1)  # rounds in H steps
     first, last = WARM * per_cycle, (WARM + CYCLES) * per_cycle
@@ -136,7 +136,7 @@ def measure(nodes: list[LabNode], name: str, alone: float) -> Result:
 
 
 def begin(nodes: list[LabNode], name: str) -> None:
-    """A run of all nodes."""
+    """Starts a run of all nodes."""
     method = "\n".join(f"{key} = {json.dumps(value)}" for key, value in METHODS[name].items())
     manifest = MANIFEST.format(label=name.replace(" ", "-"), context=CONTEXT, method=method, members=len(nodes))
     made = nodes[0].ask(lambda client: client.create_run(manifest, True))
@@ -145,7 +145,7 @@ def begin(nodes: list[LabNode], name: str) -> None:
 
 
 def leave(nodes: list[LabNode]) -> None:
-    """The end of the only run."""
+    """Leaves the only run, on all nodes."""
     for node in nodes:
         run = str(row_of(node)["run"])
         node.ask(partial(_leave, run))
@@ -157,7 +157,7 @@ def _leave(run: str, client: Client) -> None:
 
 
 def rounds_of(node: LabNode) -> list[dict[str, Any]]:
-    """What it has seen of its only run's rounds, oldest first."""
+    """The rounds of the node's only run, as it has seen them, oldest first."""
     run, rows = str(row_of(node)["run"]), list[dict[str, Any]]()
 
     def has_any() -> bool:
@@ -169,10 +169,10 @@ def rounds_of(node: LabNode) -> list[dict[str, Any]]:
 
 
 def pace(rows: list[dict[str, Any]], first: int, last: int) -> float:
-    """Steps per second between its contributions to the rounds `first` and `last`, or to the nearest ones in between.
+    """Steps per second between a member's contributions to the rounds `first` and `last`, or the nearest in between.
 
-    A member has no row of a round that it passed over. What it trained for one is what it has a contribution of. That
-    is when its steps were made, whatever the exchange took: with a delay they go on meanwhile.
+    A member has no row of a round that it skipped. The time of a row's steps is when its contribution was ready, not
+    when the exchange was over: with a delay, training goes on during exchanges.
     """
     counted = between(rows, first, last)
     if len(counted) < 2:
@@ -186,12 +186,12 @@ def _ready(row: dict[str, Any]) -> float:
 
 
 def between(rows: list[dict[str, Any]], first: int, last: int) -> list[dict[str, Any]]:
-    """Those of the rounds `first` to `last`."""
+    """The rows of the rounds `first` to `last`."""
     return [row for row in rows if first <= int(row["round"]) <= last]
 
 
 def row_of(node: LabNode) -> dict[str, Any]:
-    """Its only run."""
+    """The row of a node's only run; empty if there is none."""
     return next(iter(node.status().get("runs") or ()), {})
 
 

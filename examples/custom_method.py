@@ -16,9 +16,9 @@ import sys
 import torch
 from torch import Tensor
 
-from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.network import Network
 from shoal.node.lab.study import Study
+from shoal.node.lab.virtual_workers import VirtualWorkers
 from shoal.node.manifest.manifest import parse_manifest
 from shoal.node.training.methods.diloco import DiLoCo
 from shoal.node.training.methods.method import MOMENTUM, PARAMETERS, Answer, Method, Vectors
@@ -55,7 +55,7 @@ class LionDiLoCo(DiLoCo):
 
 
 def text() -> Tensor:
-    """Something to learn, as bytes."""
+    """A text to learn, as bytes."""
     lines = "".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(3000))
     return torch.frombuffer(bytearray(lines.encode()), dtype=torch.uint8)
 
@@ -63,8 +63,8 @@ def text() -> Tensor:
 def losses(method: Method, rounds: int) -> list[float]:
     """The workers' mean training loss at the end of each round."""
     steps = rounds * INNER_STEPS
-    crowd = Crowd(parse_manifest(MANIFEST), text(), WORKERS, steps)
-    study = Study(crowd, method, Network(method.exchange, WORKERS, seed=0))
+    workers = VirtualWorkers(parse_manifest(MANIFEST), text(), WORKERS, steps)
+    study = Study(workers, method, Network(method.exchange, WORKERS, seed=0))
     curve = [study.advance() for _ in range(steps)]
     assert all(torch.equal(row, study.weights[0]) for row in study.weights)  # a round's end: all stand on the same
     return curve[INNER_STEPS - 1 :: INNER_STEPS]

@@ -70,7 +70,7 @@ TORCH_ALLOWED = (
     *(f"node/experts/{name}.py" for name in ("merging", "posterior", "files", "founding", "evaluation")),
     *(f"node/worker/{name}.py" for name in ("worker", "stints", "weights")),
     *(f"node/inference/{name}.py" for name in ("local", "library", "models", "folder", "live")),
-    *("node/run/naming.py", "node/inference/ensemble/", "node/diffusion/"),
+    *("node/run/first_weights.py", "node/inference/ensemble/", "node/diffusion/"),
     *("node/lab/", "node/client/script/", "node/client/up/job.py"),
 )
 WORKERS = ("node/worker/", "node/diffusion/worker.py", "node/client/script/")  # built-in workers, and users' scripts

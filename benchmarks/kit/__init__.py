@@ -1,1 +1,1 @@
-"""What the benchmarks share. The folder of a benchmark is its import path, so these are `kit.fleet` and so on."""
+"""Code that benchmarks share. The folder of a benchmark is its import path, so modules are `kit.fleet` and so on."""

@@ -1,4 +1,4 @@
-"""The picture of convergence.py: validation loss over steps, and the gap that was recovered over bytes sent."""
+"""The plot of convergence.py: validation loss over steps, and the recovered gap over bytes sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLORS = ("#4e79a7", "#1a7f8e", "#5ab4c4", "#84b8c4", "#7a5ba8", "#c0392b", "#e0
 
 
 def draw(lines: Sequence[Line], table: Sequence[Row], path: Path) -> None:
-    """An SVG of all methods and both references that have lines; curves are means over seeds."""
+    """Writes an SVG of all methods and references that have lines; curves are means over seeds."""
     keys = [(name, name) for name in CHOSEN if any(line["name"] == name for line in lines)]
     charts = [each for each in (_losses(lines), _gaps(table)) if each is not None]
     colors = zip((name for name in CHOSEN if name not in REFERENCES), COLORS, strict=True)
@@ -25,7 +25,7 @@ def draw(lines: Sequence[Line], table: Sequence[Row], path: Path) -> None:
 
 
 def _losses(lines: Sequence[Line]) -> Plot:
-    """The loss over the steps; what is beyond the axes is cut off."""
+    """The loss over the steps, cut off at the axes' limits."""
     curves = {name: curve([line for line in lines if line["name"] == name]) for name in CHOSEN}
     low, high = _limits(lines)
     steps = Axis(0, max((step for points in curves.values() for step, _ in points), default=1), "steps")
@@ -39,7 +39,7 @@ def _losses(lines: Sequence[Line]) -> Plot:
 
 
 def _gaps(table: Sequence[Row]) -> Plot | None:
-    """The gap recovered over the bytes sent: the mean over seeds, and a line over their range."""
+    """The recovered gap over the bytes sent: the mean over seeds, and a line for their range."""
     found = [(row, row.gap) for row in table if row.name not in REFERENCES and row.gap is not None and row.sent > 0]
     if not found:
         return None
@@ -62,7 +62,7 @@ def _gaps(table: Sequence[Row]) -> Plot | None:
 
 
 def curve(lines: Sequence[Line]) -> list[tuple[int, float]]:
-    """(steps, the mean over the lines that have a loss there), in order."""
+    """(steps, mean loss over the lines that have one there), in order."""
     losses: defaultdict[int, list[float]] = defaultdict(list)
     for line in lines:
         for step, loss in line.get("curve", ()):
@@ -72,7 +72,7 @@ def curve(lines: Sequence[Line]) -> list[tuple[int, float]]:
 
 
 def _limits(lines: Sequence[Line]) -> tuple[float, float]:
-    """From the lowest loss to where *alone* was early: what is above tells nothing."""
+    """The range of the loss axis: from the lowest loss to that of *alone* after a tenth of the training."""
     alone = curve([line for line in lines if line["name"] == ALONE])
     every = [loss for _, loss in curve(lines)]
     lowest = [line["loss"] for line in lines if line["loss"] is not None] or every or [0.0]

@@ -1,7 +1,7 @@
-"""One training of convergence.py as a line of JSON, and the lines of those that are done.
+"""One training of convergence.py, whose result is a line of JSON, and the file of these lines.
 
-A line has what was asked for (`Job`) and what came of it; a loss that is no number is null. A job whose line is there
-is not trained again, so a calculation that was stopped goes on where it was.
+A line has the fields of the `Job` and its results; a loss that is not finite is null. A job that has a line is not
+trained again, so a benchmark that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shoal.node.training.data.corpus import Corpus, stdlib_corpus
 from shoal.protocol.base.errors import LocalError
 
 VALIDATION = 64 << 10  # bytes of held-out text
-LOOKS = 20  # at the averaged model, over a training
+LOOKS = 20  # measurements of the averaged model in a training
 
 Line = dict[str, Any]
 
@@ -36,24 +36,24 @@ class Job:
     seed: int
     steps: int
     size: str = "small"
-    choosing: bool = False  # for the grid: validated on other text than what is reported
+    choosing: bool = False  # for the grid: validated on other text than the reported results
 
     def asked(self) -> Line:
-        """Its part of a line."""
+        """The job's fields of its line."""
         return {**asdict(self), "recipe": dict(self.recipe)}
 
 
 def train(job: Job, device: str) -> Line:
-    """Make it, on one thread of the processor (or on a GPU); its line."""
+    """Trains on one thread of the processor, or on a GPU; the job's line."""
     torch.set_num_threads(1)
     size = SIZES[job.size]
     began = time.monotonic()
     made, corpus = training(job.name, job.recipe, job.steps), held_out(stdlib_corpus(), job.choosing)
-    study, crowd = prepare(made, manifest(size, job.recipe, job.seed, job.steps), corpus.train, device)
+    study, workers = prepare(made, manifest(size, job.recipe, job.seed, job.steps), corpus.train, device)
     tokens = job.steps * size.batch * size.model.context * made.lanes
     line: Line = {**job.asked(), "device": device, "tokens": tokens, "loss": None}
     try:
-        result = run(study, crowd, corpus, job.steps, VALIDATION, every=max(1, job.steps // LOOKS))
+        result = run(study, workers, corpus, job.steps, VALIDATION, every=max(1, job.steps // LOOKS))
     except LocalError as error:
         return {**line, "failed": str(error)}
     return {
@@ -69,28 +69,28 @@ def train(job: Job, device: str) -> Line:
 
 
 def held_out(corpus: Corpus, choosing: bool) -> Corpus:
-    """The corpus, its validation text being what is reported on: the first part; for choosing, the last one."""
+    """The corpus with the first part of its validation text, or, for choosing settings, with the last part."""
     text = corpus.validation
     return replace(corpus, validation=text[-VALIDATION:] if choosing else text[:VALIDATION])
 
 
 def number(value: float) -> float | None:
-    """JSON has no NaN and no infinity: null."""
+    """None in place of NaN and infinity, which JSON does not have."""
     return round(value, 5) if isfinite(value) else None
 
 
 def missing(jobs: Sequence[Job], lines: Sequence[Line]) -> list[Job]:
-    """Those that have no line yet."""
+    """The jobs that have no line yet."""
     return [job for job in jobs if not any(answers(line, job) for line in lines)]
 
 
 def answers(line: Line, job: Job) -> bool:
-    """Whether a line is that of a job."""
+    """Whether a line is the result of a job."""
     return all(line.get(key) == value for key, value in job.asked().items())
 
 
 def read(path: Path) -> list[Line]:
-    """The lines of a file; none if there is no file. A last line that was cut off by a stop does not count."""
+    """The lines of a file; none if there is no file. An incomplete last line is ignored."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def read(path: Path) -> list[Line]:
 
 
 def append(path: Path, line: Line) -> None:
-    """Add a line, after whatever was cut off."""
+    """Appends a line, in place of an incomplete last one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = path.read_bytes() if path.exists() else b""
     if cut := len(whole) - (whole.rfind(b"\n") + 1):

@@ -1,4 +1,4 @@
-"""What the lines of convergence.py come to: means over seeds, shares of the gap, bytes, and tables of them in Markdown.
+"""Aggregates the lines of convergence.py: means over seeds, recovered gaps and bytes, as tables in Markdown.
 
 `gap` is how much of the way from *alone* to *joined* was recovered, of the same seed (node/client/up/measuring.py).
 Bytes are those of one worker, per parameter and per thousand tokens that it trained on.
@@ -18,7 +18,7 @@ PER = 1000  # tokens
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """A figure's mean over seeds, and how far it goes."""
+    """A figure's mean over seeds, and its range."""
 
     mean: float
     low: float
@@ -26,13 +26,13 @@ class Over:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Over:
-        """Of one or more values."""
+        """The mean and range of one or more values."""
         return cls(sum(values) / len(values), min(values), max(values))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One method, or one reference."""
+    """The figures of one method or reference."""
 
     name: str
     seeds: int
@@ -47,7 +47,7 @@ class Row:
 
 
 def rows(lines: Sequence[Line]) -> list[Row]:
-    """Of each name that has lines, in the order of the recipes. Seeds whose training failed are left out."""
+    """A row for each name that has lines, in the order of the recipes. Seeds whose training failed are left out."""
     done = [line for line in lines if line["loss"] is not None]
     by_name = {name: {line["seed"]: line for line in done if line["name"] == name} for name in CHOSEN}
     return [_row(name, seeds, by_name) for name, seeds in by_name.items() if seeds]
@@ -107,7 +107,7 @@ def _result(row: Row, unit: float | None) -> str:
 
 
 def settings() -> str:
-    """What was chosen, and among what, in Markdown."""
+    """The chosen settings, and the values that were tried, in Markdown."""
     lines = ["| | chosen | of |", "|---" * 3 + "|"]
     for name, recipe in CHOSEN.items():
         chosen = recipe if name in REFERENCES else {"inner_steps": INNER_STEPS, **recipe}
@@ -117,7 +117,7 @@ def settings() -> str:
 
 
 def best(lines: Sequence[Line]) -> dict[str, Line]:
-    """Of each name the line with the lowest loss; a training that failed loses to any other."""
+    """For each name the line with the lowest loss; a failed training loses to any other."""
     found: dict[str, Line] = {}
     for line in sorted(lines, key=lambda each: (each["loss"] is None, each["loss"] or 0.0)):
         found.setdefault(line["name"], line)

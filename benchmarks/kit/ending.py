@@ -1,7 +1,7 @@
-"""How a long benchmark ends: with a code and words, and with nothing left of what it has started.
+"""Ends a long benchmark cleanly: with an exit code and a message, and without leaving processes behind.
 
-Daemons lead sessions of their own, so a Ctrl-C, a closed terminal or a `kill` reaches this process alone: all become a
-SystemExit, which leaves every `with` block on its way. Further signals are ignored meanwhile; SIGKILL is not.
+Daemons lead sessions of their own, so a Ctrl-C, a closed terminal or a `kill` reaches this process alone. All of these
+become a SystemExit, which leaves every `with` block on its way; further signals are ignored meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def ended(name: str, work: Callable[[], int]) -> int:
-    """What `work` returns; 1, and words, after a ShoalError. A signal leaves it by SystemExit: 128 and its number."""
+    """The exit code of `work`: its result, or 1 after a ShoalError. A signal raises SystemExit(128 + its number)."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         for each in SIGNALS:
@@ -41,7 +41,7 @@ def ended(name: str, work: Callable[[], int]) -> int:
 
 @contextmanager
 def processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """So many to work in; whoever leaves the block by an error or a signal does not wait for what they are at."""
+    """A pool of processes, which are killed if the block is left by an error or a signal."""
     pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_deaf)
     try:
         yield pool
@@ -54,7 +54,7 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """A type of arguments: whole numbers from `least` on."""
+    """An argparse type: whole numbers from `least` on."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -65,5 +65,5 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def _deaf() -> None:
-    """A Ctrl-C is for who has started us."""
+    """Ignores Ctrl-C, which the parent process handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

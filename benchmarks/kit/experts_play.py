@@ -1,7 +1,7 @@
-"""The play of `make experts`: four daemons, as `shoal up` starts them, train a seed together, then experts apart.
+"""The peers of `make experts`: daemons, started as by `shoal up`, train a seed together, then experts apart.
 
-What they did is read from themselves: how far they are and what they sent, by their own counters. What comes of it is
-in files: the seed's checkpoint, and for each family the folder that `shoal experts fetch` gives.
+Their progress and their traffic are read from their own counters. The results are files: the seed's checkpoint, and for
+each family the folder that `shoal experts fetch` writes.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from shoal.node.training.checkpoint.scan import CHECKPOINTS, newest_first
 from shoal.protocol.base.errors import LocalError
 
 POLL = 0.5  # seconds
-SAID = 10.0  # seconds between two lines of progress
-STALLED = 180.0  # seconds in which nothing changes, and the play has failed
+REPORT_EVERY = 10.0  # seconds between two lines of progress
+STALLED = 180.0  # seconds without progress after which the benchmark fails
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that all peers have sent while something went on."""
+    """Bytes that all peers have sent in a phase."""
 
-    training: int  # of the runs in which is trained: parameters, gradients, and what their members say to each other
-    others: int  # all else on the wire: the DHT, pings, probes, and the files that were published
+    training: int  # in runs that train: parameters, gradients, and messages between their members
+    others: int  # all other traffic: the DHT, pings, probes, and published files
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One of the play, in `folder` what came of it."""
+    """One phase of the benchmark; its results are in `folder`."""
 
     folder: Path
     seconds: float
@@ -48,7 +48,7 @@ class Phase:
 
 
 class Play:
-    """The peers, and where all of it is written."""
+    """The peers, and what they do in each phase."""
 
     def __init__(self, recipe: Recipe, out: Path, children: Children, say: Callable[[str], None]) -> None:
         names = [f"peer-{number}" for number in range(1, len(experts_of(recipe.family).parts) + 1)]
@@ -57,7 +57,7 @@ class Play:
         self._peers = [LocalPeer(name, out) for name in names]
 
     async def start(self) -> None:
-        """Start the daemons, each of which knows the first."""
+        """Starts the daemons, each of which knows the first."""
         first, *others = self._peers
         first.start(self._children, self._plan, None)
         await first.ready()
@@ -67,7 +67,7 @@ class Play:
         await self._until(self._stranger)
 
     async def seed(self) -> Phase:
-        """Train the seed together; the phase's folder is its checkpoint."""
+        """Trains the seed together; the phase's folder is its checkpoint."""
         manifest, began = self._recipe.seed, time.monotonic()
         before = await self._sent()
         run = await self._enter(manifest)
@@ -90,7 +90,7 @@ class Play:
         return Phase(folder, time.monotonic() - began, traffic)
 
     async def family(self, manifest: Manifest, seed: Path) -> Phase:
-        """Train a family's experts apart; the phase's folder has what was published."""
+        """Trains a family's experts apart; the phase's folder has the published files."""
         began, before = time.monotonic(), await self._sent()
         family = await self._enter(manifest, str(seed))
         sent, name = Counted(), manifest.name
@@ -125,7 +125,7 @@ class Play:
         await self._ask_all(lambda client: client.leave_run(run))
 
     async def _rows(self, sent: Counted) -> list[Answer]:
-        """The row of the run that is counted, of every peer; what all their runs have sent is counted."""
+        """Notes what all runs of all peers have sent; each peer's row of the run that `sent` is about."""
         statuses = await self._ask_all(Client.status)
         found: list[Answer] = []
         for peer, status in zip(self._peers, statuses, strict=True):
@@ -141,7 +141,7 @@ class Play:
         return sum(int(status["traffic"]["sent"]) for status in statuses)
 
     async def _stranger(self) -> str:
-        """Who knows nobody of the others yet."""
+        """The peers that know no other yet, in words."""
         statuses = await self._ask_all(Client.status)
         known = [(status["dht"] or {}).get("servers") for status in statuses]
         alone = [peer.name for peer, servers in zip(self._peers, known, strict=True) if not servers]
@@ -161,13 +161,13 @@ class Play:
         return await peer.ask(call)
 
     async def _until(self, is_left: Callable[[], Awaitable[str]]) -> None:
-        """Wait until nothing is left to wait for; LocalError if that does not change any more."""
+        """Waits until `is_left` returns nothing; LocalError if its result stops changing before."""
         last, moved_at, said_at = "", time.monotonic(), 0.0
         while left := await is_left():
             now = time.monotonic()
             if left != last:
                 last, moved_at = left, now
-                if now >= said_at + SAID:
+                if now >= said_at + REPORT_EVERY:
                     said_at = now
                     self._say(left)
             if now - moved_at > STALLED:
@@ -176,17 +176,17 @@ class Play:
 
 
 class Counted:
-    """What runs have sent, as last seen: `run`, or all that there are."""
+    """The bytes that runs have sent, as last seen; `run` is the one that is waited for, if any."""
 
     def __init__(self, run: str = "") -> None:
         self.run = run
         self._bytes: dict[tuple[str, str], int] = {}
 
     def see(self, peer: str, row: Answer) -> None:
-        """A row of a peer's status."""
+        """Notes a row of a peer's status."""
         self._bytes[peer, row["run"]] = int(row.get("bytes_sent") or 0)
 
     @property
     def total(self) -> int:
-        """Of all peers."""
+        """The sum over all peers and runs."""
         return sum(self._bytes.values())

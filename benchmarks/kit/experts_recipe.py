@@ -1,4 +1,4 @@
-"""The manifests of `make experts`: of the seed's run, of the family, and of the same family cut by chance."""
+"""The manifests of `make experts`: of the seed's run, of the family, and of the same family with random parts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from shoal.node.manifest.toml import dump
 from shoal.protocol.base.errors import LocalError
 
 AVERAGED = {"name": "diloco", "outer_lr": 1.0, "outer_momentum": 0.0}
-SHORTER = 2  # times are the rounds of the seed
+SHORTER = 2  # the seed's rounds have 1 / SHORTER of the family's inner steps
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`family` as its author wrote it; its seed makes `seed_steps` steps, whole rounds."""
+    """`family` as its author wrote it; its seed is trained for `seed_steps` steps, whole rounds."""
 
     family: Manifest
     seed_steps: int
 
     def check(self) -> None:
-        """LocalError unless it can be played, and what comes of it compared with one model of as many tokens."""
+        """LocalError unless the family can be trained here and compared with one model of as many tokens."""
         experts, inner = experts_of(self.family), self.seed.method.inner_steps
         if experts.clusters is not None or any(part.model or part.steps for part in experts.parts):
             raise LocalError(
@@ -57,7 +57,7 @@ class Recipe:
 
     @property
     def by_chance(self) -> Manifest:
-        """As many parts, steps and texts, but which text is whose is drawn."""
+        """The same number of parts and steps, but texts are assigned to parts at random."""
         experts = experts_of(self.family)
         table = {
             "steps": experts.steps,
@@ -67,7 +67,7 @@ class Recipe:
         return self._run("by-chance", {"name": "experts"}, {}, {"experts": table})
 
     def dense(self, steps: int) -> Manifest:
-        """What an expert's run is, on the texts of all."""
+        """A run like an expert's, on the texts of all parts."""
         return self._run("dense", AVERAGED, {"last": steps // self.family.method.inner_steps}, {})
 
     def _run(self, name: str, method: dict[str, Any], rounds: dict[str, Any], more: dict[str, Any]) -> Manifest:
@@ -87,7 +87,7 @@ class Recipe:
 
 
 def read_family(file: Path, steps: int | None = None, seed: int | None = None) -> Manifest:
-    """The family in a file, with so many steps of each expert; LocalError if it is none, or these no whole rounds."""
+    """The family in a file, with so many steps of each expert; LocalError if it is invalid."""
     family = load_manifest(file)
     if family.experts is None:
         raise LocalError(f'{file} is not the manifest of a family: its method is "{family.method.name}"')

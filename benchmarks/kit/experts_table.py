@@ -1,7 +1,7 @@
-"""Losses per domain of all that `make experts` has trained, in nats per token, on texts that none of it has seen.
+"""Losses per domain of all models that `make experts` has trained, in nats per token, on held-out texts.
 
-The held-out texts of a domain are cut into blocks. One in four is for the prior and never scored; the rest are scored,
-as many as are asked for, spread evenly. The cached prior is of all domains' blocks in turn.
+The held-out texts of a domain are cut into blocks. One in four is for the prior and never scored; of the rest, as many
+as requested are scored, spread evenly. The cached prior is computed on blocks of all domains in turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shoal.node.training.models.registry import build
 from shoal.protocol.base.errors import LocalError
 
 BLOCK = 2048  # tokens
-FOR_PRIOR = 4  # of so many blocks, one
+FOR_PRIOR = 4  # one in so many blocks is for the prior
 PRIOR_TOKENS = 12_000  # of a domain
 
 Row = Mapping[str, float]
@@ -40,7 +40,7 @@ class Domain:
 
 
 def domains(family: Manifest, union: Manifest, tokens: int) -> list[Domain]:
-    """Those of a family's parts; LocalError if what is held out of one is trained on in `union`, the run about all."""
+    """The domains of a family's parts; LocalError if `union`, the run on all texts, trains on held-out text."""
     found, held = [], 0
     for part in experts_of(family).parts:
         text = load_corpus(part_manifest(family, part).data).validation
@@ -62,20 +62,20 @@ def model_of(spec: AnyModel, family: Manifest, theta: Tensor) -> Model:
 
 
 class Table:
-    """Rows by name, in the order in which they were measured."""
+    """Losses by row and domain, in the order in which rows were measured."""
 
     def __init__(self, texts: Sequence[Domain], context: int) -> None:
         self.domains, self._context = texts, context
         self.rows: dict[str, Row] = {}
 
     def single(self, models: Mapping[str, Model]) -> None:
-        """A row for each model, used alone."""
+        """Adds a row for each model alone."""
         found = {each.name: losses(self._scores(list(models.values()), each.scored)) for each in self.domains}
         for number, name in enumerate(models):
             self.rows[name] = {domain: row[number] for domain, row in found.items()}
 
     def mixed(self, experts: Sequence[Model], names: Mapping[str, int | None]) -> Tensor:
-        """A row for each way to mix: by so many of the most probable experts, or by all; the prior, (E,)."""
+        """Adds a row for each mix, of the k most probable experts or of all (None); returns the prior, (E,)."""
         log_prior = self.prior(experts)
         found = {each.name: self._scores(experts, each.scored) for each in self.domains}
         for name, k in names.items():
@@ -83,7 +83,7 @@ class Table:
         return log_prior.exp()
 
     def prior(self, experts: Sequence[Model]) -> Tensor:
-        """The cached prior, log p(j), (E,), by the texts for it: a window of each domain in turn."""
+        """The cached prior, log p(j), (E,), on the texts for it: a window of each domain in turn."""
         windows = [self._scores(experts, each.for_prior).per_window() for each in self.domains]
         start = torch.zeros(len(experts), dtype=torch.float64)
         turns = [window for turn in zip(*windows, strict=False) for window in turn]
@@ -113,6 +113,6 @@ class Table:
 
 
 def _some(blocks: Sequence[Tensor], tokens: int) -> Tensor:
-    """So many tokens of the blocks at most, spread evenly."""
+    """At most so many tokens of the blocks, spread evenly."""
     step = max(1, sum(map(len, blocks)) // tokens)
     return torch.cat([*blocks[::step]])[:tokens]

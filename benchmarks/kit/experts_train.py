@@ -1,4 +1,4 @@
-"""Training in this process, without a network: the dense models with which experts are compared, and HDEE's experts."""
+"""Trains models in this process, without a network: the dense models to compare with, and HDEE's experts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shoal.node.training.trainer.inner import InnerTrainer
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All rounds of a manifest on the batches of these lanes, joined, from the parameters in a file, if any."""
+    """A training: all rounds of a manifest, on the joined batches of these lanes, from the parameters in `start`."""
 
     name: str
     manifest: Manifest
@@ -25,14 +25,14 @@ class Job:
 
     @property
     def tokens(self) -> int:
-        """That are trained on."""
+        """The number of tokens that are trained on."""
         method, last = self.manifest.method, self.manifest.rounds.last
         assert last is not None
         return last * method.inner_steps * method.batch * self.manifest.model.context * len(self.lanes)
 
 
 def train(job: Job) -> Path:
-    """Make it on one thread, unless its file is there; the file of its parameters, a flat vector."""
+    """Trains on one thread, unless the file is there already; the file of the parameters, a flat vector."""
     if job.out.exists():
         return job.out
     torch.set_num_threads(1)

@@ -1,8 +1,9 @@
-"""The parent's side of a benchmark: N children of one system, driven in step, and ended whatever happens."""
+"""The parent's side of a benchmark: child processes that are asked over pipes, and a fleet of them, driven in step."""
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -20,19 +21,74 @@ GRACE = 5.0  # seconds that a child has to end
 
 
 class PeerFailed(Exception):
-    """A child died or was silent; the message has the end of what it said."""
+    """A child died or did not answer in time; the message is the end of what all children wrote to stderr."""
+
+
+class Child:
+    """A process that answers JSON lines on its stdin by JSON lines on its stdout; `errors` gets its stderr."""
+
+    def __init__(self, argv: Sequence[str], patience: float, errors: IO[bytes]) -> None:
+        """`patience` is how many seconds an answer may take."""
+        self._patience, self._errors = patience, errors
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+
+    def tell(self, **question: Any) -> None:
+        """Sends one line; PeerFailed if the child has ended."""
+        pipe = cast(IO[str], self.process.stdin)
+        try:
+            pipe.write(json.dumps(question) + "\n")
+            pipe.flush()
+        except BrokenPipeError:
+            raise PeerFailed(self._last_words()) from None
+
+    def answer(self) -> dict[str, Any]:
+        """The next line; a child that does not answer in time is killed, which raises PeerFailed."""
+        watch = Timer(self._patience, self.process.kill)
+        watch.start()
+        try:
+            line = cast(IO[str], self.process.stdout).readline()
+        finally:
+            watch.cancel()
+        if not line:
+            raise PeerFailed(self._last_words())
+        return cast(dict[str, Any], json.loads(line))
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        """Sends one line and reads the answer."""
+        self.tell(**question)
+        return self.answer()
+
+    def end_input(self) -> None:
+        """The end of input tells the child to end."""
+        cast(IO[str], self.process.stdin).close()
+
+    def end(self, grace: float) -> None:
+        """Waits for the child to end, and kills it after `grace` seconds; one that was stopped is continued."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+        self.end_input()
+        try:
+            self.process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        cast(IO[str], self.process.stdout).close()
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace").strip()[-1500:] or "a peer was silent"
 
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """One round: from the last submit to the slowest peer's result, and the worst error of all peers."""
+    """The measurements of one round."""
 
-    seconds: float
+    seconds: float  # from the last submit to the slowest peer's result
     bytes: int | None  # on the loopback interface, from when all were ready to that result
-    error: float
-    cpu: float = 0.0  # processor seconds of all peers that tell theirs
-    lines: tuple[tuple[int, int], ...] = ()  # of each peer that knows its own: bytes a second up and down
-    sockets: int = 0  # from a peer to another, at the most, of those that tell
+    error: float  # the largest of all peers
+    cpu: float = 0.0  # processor seconds of all peers that report theirs
+    lines: tuple[tuple[int, int], ...] = ()  # bytes a second up and down, of each peer that knows its line
+    sockets: int = 0  # the most from a peer to another, of the peers that report it
 
 
 class Fleet:
@@ -45,26 +101,20 @@ class Fleet:
         patience: float,
         place: Callable[[int, Sequence[str]], Sequence[str]] = lambda rank, argv: argv,
     ) -> None:
-        """`place` makes of the command line that of the peer of this rank, wherever it is to run."""
-        self._patience = patience  # seconds for any one answer
-        self._words: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed with the fleet)
-        self._children = [
-            subprocess.Popen(
-                place(task.rank, argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words, text=True
-            )
-            for task in tasks
-        ]
+        """`place` turns the command line into that of the peer of this rank, where it is to run."""
+        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed with the fleet)
+        self._children = [Child(place(task.rank, argv), patience, self._errors) for task in tasks]
         for child, task in zip(self._children, tasks, strict=True):
-            self._tell(child, **asdict(task))
+            child.tell(**asdict(task))
 
     def gather(self) -> None:
-        """Let them find each other."""
+        """Lets the peers find each other."""
         addresses = [answer["ready"] for answer in self._answers()]
         self._tell_all(addresses=addresses)
         self._answers()
 
     def lap(self, round: int) -> Lap:
-        """One all-reduce."""
+        """Runs one all-reduce."""
         self._tell_all(round=round)
         self._answers()
         before = carried()
@@ -87,47 +137,17 @@ class Fleet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for child in self._children:
-            cast(IO[str], child.stdin).close()
+            child.end_input()
         for child in self._children:
-            try:
-                child.wait(GRACE if error is None else 0.1)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-            cast(IO[str], child.stdout).close()
-        self._words.close()
+            child.end(GRACE if error is None else 0.1)
+        self._errors.close()
 
     def _tell_all(self, **words: Any) -> None:
         for child in self._children:
-            self._tell(child, **words)
-
-    def _tell(self, child: subprocess.Popen[str], **words: Any) -> None:
-        pipe = cast(IO[str], child.stdin)
-        try:
-            pipe.write(json.dumps(words) + "\n")
-            pipe.flush()
-        except BrokenPipeError:
-            raise PeerFailed(self._last_words()) from None
+            child.tell(**words)
 
     def _answers(self) -> list[dict[str, Any]]:
-        return [self._answer(child) for child in self._children]
-
-    def _answer(self, child: subprocess.Popen[str]) -> dict[str, Any]:
-        """A child's next line; one that is silent for too long is killed, which ends its output."""
-        watch = Timer(self._patience, child.kill)
-        watch.start()
-        try:
-            line = cast(IO[str], child.stdout).readline()
-        finally:
-            watch.cancel()
-        if not line:
-            raise PeerFailed(self._last_words())
-        return cast(dict[str, Any], json.loads(line))
-
-    def _last_words(self) -> str:
-        self._words.seek(0)
-        words = self._words.read().decode(errors="replace").strip()
-        return words[-1500:] or "a peer was silent"
+        return [child.answer() for child in self._children]
 
 
 def script(name: str, python: Path | str = sys.executable) -> list[str]:

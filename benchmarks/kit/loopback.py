@@ -1,4 +1,4 @@
-"""What the loopback interface has carried, headers included."""
+"""The bytes that the loopback interface has carried, headers included."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ COUNTERS = Path("/proc/net/dev")
 
 
 def carried() -> int | None:
-    """Bytes since the machine started; None where nobody counts them (Linux does)."""
+    """Bytes since the machine started; None on systems other than Linux."""
     if not COUNTERS.exists():
         return None
     line = next(line for line in COUNTERS.read_text().splitlines() if line.strip().startswith("lo:"))

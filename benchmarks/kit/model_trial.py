@@ -1,8 +1,8 @@
-"""One type of model through its whole life in one process: founded, trained for two rounds, exported, opened, served.
+"""Tests one type of model in one process: a run is founded, trained for two rounds, exported, opened and served.
 
-What comes out of it is held to what the library itself makes of the same weights. Where a run is refused, the library
-is asked alone whether it can build, train, save and open such a model, and the line at which it cannot is named. If it
-cannot even build and train the model, the config is at fault, and another of the type may do: it was not tried.
+The results are compared with what the library itself makes of the same weights. If a run is refused, the library alone
+is tested on building, training, saving and opening such a model, and the line at which it fails is reported. If it
+cannot even build and train the model, the config is at fault, so the type counts as not tried.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.manifest.model import HfSpec
 from shoal.node.run.facts import first_base
-from shoal.node.run.naming import found
+from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.export import export
 from shoal.node.training.checkpoint.write import write_checkpoint
@@ -60,21 +60,21 @@ COMPUTING = ("build", "train")  # where these fail, another config of the type m
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one type."""
+    """The outcome for one type."""
 
     type: str
     what: str  # WORKS, REFUSED, UNTRIED or FAILS
     where: str = ""  # the step at which it ended
     reason: str = ""
-    line: str = ""  # of the library, where it cannot
+    line: str = ""  # of the library's code, where it fails
 
 
-class Misfit(Exception):
-    """What came out is not what the library makes."""
+class Mismatch(Exception):
+    """A result differs from the library's."""
 
 
-class Unable(Exception):
-    """The library, alone, cannot do it."""
+class LibraryFailure(Exception):
+    """The library alone fails at a step."""
 
     def __init__(self, step: str, error: Exception) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
@@ -82,7 +82,7 @@ class Unable(Exception):
 
 
 def attempt(model_type: str) -> Verdict:
-    """Try one type."""
+    """Tests one type."""
     try:
         table = toy(model_type)
     except Exception as error:
@@ -95,16 +95,16 @@ def attempt(model_type: str) -> Verdict:
         if isinstance(error, LocalError) and step[-1] == "found":
             try:
                 _alone(table)
-            except Unable as cannot:
-                what = UNTRIED if cannot.step in COMPUTING else REFUSED
-                return Verdict(model_type, what, cannot.step, _short(error), cannot.line)
+            except LibraryFailure as failure:
+                what = UNTRIED if failure.step in COMPUTING else REFUSED
+                return Verdict(model_type, what, failure.step, _short(error), failure.line)
         return Verdict(model_type, FAILS, step[-1], _short(error), _line(error))
     return Verdict(model_type, WORKS)
 
 
 def _live(table: dict[str, Any], folder: Path, tell: Callable[[str], None]) -> None:
-    """The whole life; LocalError or Misfit where it ends."""
-    whole, origin = found(_manifest(table), (), Home(folder / "home").create(), ME)
+    """All steps; LocalError or Mismatch if one fails."""
+    whole, origin = create_first_weights(_manifest(table), (), Home(folder / "home").create(), ME)
     tell("train")
     state = OuterState(whole, origin.committed())
     trainer = InnerTrainer(whole, Corpus(TEXT, TEXT[:200], digest("sheep"), 1, 0))
@@ -140,7 +140,7 @@ def _manifest(table: dict[str, Any]) -> Manifest:
 
 
 def _round(state: OuterState, trainer: InnerTrainer) -> None:
-    """What members of one process, one after the other, train from the state is averaged and applied to it."""
+    """One round: members train from the state, one after the other, and their mean is applied to it."""
     base = state.committed.current.vectors[PARAMETERS].clone()
     mean = torch.zeros_like(base)
     number = state.committed.current.round + 1
@@ -149,13 +149,13 @@ def _round(state: OuterState, trainer: InnerTrainer) -> None:
         trainer.train(number, [lane])
         mean += (base - trainer.read()) / MEMBERS
     if not mean.isfinite().all() or not mean.any():
-        raise Misfit("nothing was learned, or no numbers")
+        raise Mismatch("nothing was learned, or no numbers")
     encode = state.encoder(mean.numpy(), number)
     state.apply([encode(chunk) for chunk in range(len(state.bounds(number)))])
 
 
 def _filled(whole: Manifest, table: dict[str, Any], parameters: Tensor) -> Any:
-    """The library's own model with the run's weights, whose names are looked up in it."""
+    """The library's own model with the run's weights, by name."""
     network = _built(table, CONFIG_SEED)
     ours = build(whole)
     named = dict(network.named_parameters())
@@ -174,20 +174,20 @@ def _built(table: dict[str, Any], seed: int = 1) -> Any:
 
 
 def _compare(ours: Path, theirs: Path) -> None:
-    """Misfit unless both folders have the same files, and these say the same, but for what ends a text."""
+    """Mismatch unless both folders have the same files with the same content, except for the end-of-text token."""
     names = [{file.name for file in folder.iterdir()} for folder in (ours, theirs)]
     if missing := names[1] - names[0]:
-        raise Misfit(f"the export lacks {sorted(missing)}")
+        raise Mismatch(f"the export lacks {sorted(missing)}")
     one, other = (_tensors(folder) for folder in (ours, theirs))
     if differing := sorted(one.keys() ^ other.keys()):
-        raise Misfit(f"{differing[0]} is in one of the two only ({len(differing)} such)")
+        raise Mismatch(f"{differing[0]} is in one of the two only ({len(differing)} such)")
     for name, tensor in one.items():
         if tensor.dtype != other[name].dtype or not torch.equal(tensor, other[name]):
-            raise Misfit(f"{name} is not what save_pretrained writes")
+            raise Mismatch(f"{name} is not what save_pretrained writes")
     for file in sorted(name for name in names[1] if name.endswith(".json")):
         one, other = (json.loads((folder / file).read_text()) for folder in (ours, theirs))
         if one | {END: 0} != other | {END: 0}:
-            raise Misfit(f"{file} is not what save_pretrained writes")
+            raise Mismatch(f"{file} is not what save_pretrained writes")
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
@@ -195,14 +195,14 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _open(folder: Path, network: Any) -> None:
-    """Misfit unless the library opens it, finds all that it looks for, and computes the same."""
+    """Mismatch unless the library opens the folder, finds all keys, and computes the same logits."""
     with quietly():
         opened, about = extra.transformers().AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True
         )
     for key in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if about[key]:
-            raise Misfit(f"{key}: {sorted(map(str, about[key]))[0]} ({len(about[key])} such)")
+            raise Mismatch(f"{key}: {sorted(map(str, about[key]))[0]} ({len(about[key])} such)")
     _close("the logits", _logits(opened.eval()), _logits(network))
 
 
@@ -214,14 +214,14 @@ def _logits(network: Any, tokens: Tensor = TOKENS) -> Tensor:
 
 def _close(what: str, ours: Tensor, theirs: Tensor) -> None:
     if not (away := (ours - theirs).abs().max()) <= CLOSE:
-        raise Misfit(f"{what} are {away:.2g} away from the library's")
+        raise Mismatch(f"{what} are {away:.2g} away from the library's")
 
 
 # -- the library alone --------------------------------------------------------------------------------------
 
 
 def _alone(table: dict[str, Any]) -> None:
-    """Unable, with the step, if the library cannot build, train, save and open a model, or if that looks ahead."""
+    """LibraryFailure if the library cannot build, train, save and open a model, or if the model is not causal."""
     with _step("build"):
         network = _built(table)
     with _step("train"), quietly():
@@ -248,12 +248,12 @@ def _step(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise Unable(name, error) from error
+        raise LibraryFailure(name, error) from error
 
 
 def _line(error: BaseException) -> str:
-    """The innermost line of the library, or of ours where that is none of it."""
-    error = error.__cause__ if isinstance(error, Unable) and error.__cause__ else error
+    """The innermost line of the library in the traceback, or of our code if there is none."""
+    error = error.__cause__ if isinstance(error, LibraryFailure) and error.__cause__ else error
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [each for each in frames if f"{Path('site-packages/transformers')}/" in each.filename] or frames[-1:]
     last = theirs[-1]

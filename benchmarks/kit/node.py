@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,12 +10,13 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 PATIENCE = 300.0  # seconds, also of a busy machine
 
 
 class Node:
-    """`shoal node start --foreground` on free ports, and with more settings by their variables; `run` asks it."""
+    """`shoal node start --foreground` on free ports, with further settings as environment variables."""
 
     def __init__(self, **settings: str) -> None:
         self._settings = settings
@@ -42,8 +44,19 @@ class Node:
             self._folder.cleanup()
 
     def run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
-        """A command of the CLI that asks this node."""
+        """Runs a command of the CLI that asks this node."""
         return subprocess.run(shoal(*words), env=self.environ, capture_output=True, timeout=PATIENCE)
+
+    def ask(self, *words: str) -> Any:
+        """The answer of a command, from its JSON; SystemExit if the command fails."""
+        done = self.run(*words, "--json")
+        if done.returncode:
+            raise SystemExit(f"shoal {' '.join(words)}: {done.stderr.decode(errors='replace')}")
+        return json.loads(done.stdout)
+
+    def round_of(self, name: str) -> int:
+        """The last round of the run of this name on this node; -1 if it is in none."""
+        return max((int(run["round"]) for run in self.ask("status")["runs"] if run["name"] == name), default=-1)
 
 
 def shoal(*words: str) -> list[str]:

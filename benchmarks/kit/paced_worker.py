@@ -1,8 +1,7 @@
-"""The built-in worker, as it is on a machine whose steps are made by a device of its own.
+"""The built-in worker with steps of a fixed length, as on a machine with an accelerator.
 
-A step is made, and then waits until SHOAL_STEP seconds are over, so that several workers, their daemons and a
-laboratory of networks fit on a machine of few cores, and what is measured is waiting, not who gets a core. All else is
-the worker's.
+A step is made, and then waits until SHOAL_STEP seconds are over, so that several workers, their daemons and a simulated
+network fit on a machine of few cores, and waiting for the network is measured, not contention for cores.
 """
 
 from __future__ import annotations

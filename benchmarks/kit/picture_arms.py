@@ -1,8 +1,8 @@
-"""What experts on pictures are compared with, at equal training compute: networks of several sizes on all pictures.
+"""The arms of the comparison of experts on pictures: networks of several sizes on all pictures, at equal compute.
 
-Compute is 6 x parameters x pictures; without the router's. The larger a network is, the fewer steps it makes: one
-as large as an expert costs as much to ask as top-1, and those of twice and of all experts' parameters as much as top-2
-and as all.
+Compute is 6 x parameters x pictures, without the router's. The larger a network, the fewer steps it makes. A network as
+large as one expert costs as much to evaluate as top-1; those as large as two and as all experts cost as much as top-2
+and as the full mixture.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def monolith(family: Manifest, times: int) -> Job:
 
 
 def parts(family: Manifest, file: Path | None) -> list[Job]:
-    """Its experts, in order, and its router at the end."""
+    """The trainings of a family's experts, in order, and of its router at the end."""
     paths = () if file is None else (file,)
     return [Job(part.name, part_manifest(family, part), paths) for part in experts_of(family).parts]
 
 
 def train(job: Job) -> Tensor:
-    """The weights (d,) in the end."""
+    """Trains a network; its final weights (d,)."""
     torch.set_num_threads(1)
     register_extensions()
     trainer = InnerTrainer(job.manifest, load_corpus(job.manifest.data, job.paths))
@@ -75,12 +75,12 @@ def train(job: Job) -> Tensor:
 
 
 def alone(job: Job, weights: Tensor) -> Mixture:
-    """One network as a mixture of one."""
+    """One network as a mixture of one expert."""
     return Mixture([_velocity(job, weights)], [0], None)
 
 
 def together(jobs: Sequence[Job], weights: Sequence[Tensor], top: int | None = None) -> Mixture:
-    """Experts, and the router that comes last."""
+    """The mixture of experts and their router, which comes last."""
     experts = [_velocity(job, each) for job, each in zip(jobs[:-1], weights[:-1], strict=True)]
     router = _loaded(jobs[-1], weights[-1])
     assert isinstance(router, Router)

@@ -1,4 +1,4 @@
-"""A family of experts on pictures, trained by real daemons on this machine, one of which is killed in the middle."""
+"""Trains a family of experts on pictures with real daemons on this machine, one of which is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """How the training went."""
+    """The outcome of the training."""
 
     seconds: float
-    payload_bytes: int  # of contributions and means, by the daemons' own counts: what experts exchange
+    payload_bytes: int  # of contributions and means, by the daemons' own counters
     file_bytes: int  # of the published experts
     killed: str  # the part that the killed peer was training
     published: int  # the part's newest round when its peer was killed
@@ -54,16 +54,16 @@ class Peer:
 
     @property
     def client(self) -> Client:
-        """Asks it."""
+        """A client of its API."""
         return Client(self.home)
 
     def ready(self) -> Peer:
-        """Once it answers."""
+        """Waits until it answers."""
         until(lambda: self.home.read_daemon() is not None, f"the daemon of {self.home.root} to start", STARTING)
         return self
 
     def parts(self, family: str) -> dict[str, Answer]:
-        """As it sees them; nothing while it does not answer."""
+        """The parts of a family as this peer sees them; empty while it does not answer."""
         try:
             return {row["part"]: row for row in self.client.experts(family)}
         except ShoalError:
@@ -76,7 +76,7 @@ class Peer:
 
 
 def train_family(manifest: str, peers: int, folder: Path, say: Say) -> Trained:
-    """Train and kill; what was published lies in `folder`/experts. LocalError if it does not come to an end."""
+    """Trains a family and kills a peer; published files are in `folder`/experts. LocalError if it does not finish."""
     began = time.monotonic()
     with Children() as children:
         first = Peer(folder / "peer-1", children, None).ready()
@@ -108,7 +108,7 @@ def train_family(manifest: str, peers: int, folder: Path, say: Say) -> Trained:
 
 
 class _Watch:
-    """What goes on, as the peers that live see it."""
+    """Watches the training, as the living peers see it."""
 
     def __init__(self, family: str, peers: list[Peer], say: Say) -> None:
         self.peers, self.payload, self.victim_id = peers, 0, ""
@@ -116,13 +116,13 @@ class _Watch:
         self._finished: set[str] = set()
 
     def owner(self, part: str) -> str | None:
-        """Who trains a part."""
+        """The peer that trains a part; "finished" if it is, None if no peer does."""
         self.look()
         found = self.peers[0].parts(self._family).get(part)
         return None if found is None else "finished" if found["finished"] else found["peer"]
 
     def victim(self) -> tuple[Peer, str, int]:
-        """A peer, not the founder, that trains a cluster of which another has a file; the cluster, and its round."""
+        """A peer, not the founder, to kill; the cluster that it trains, and the newest round that another peer has."""
         founder, names = self.peers[0], {str(peer.client.status()["peer"]): peer for peer in self.peers[1:]}
         found: list[tuple[str, str, int]] = []
 
@@ -139,7 +139,7 @@ class _Watch:
         return names[self.victim_id], part, published
 
     def are_finished(self) -> bool:
-        """All parts, with their files at the founder."""
+        """Whether all parts are finished, and the founder has their files."""
         self.look()
         rows = self.peers[0].parts(self._family)
         for part, row in rows.items():
@@ -149,7 +149,7 @@ class _Watch:
         return bool(rows) and all(row["finished"] and row["published"]["here"] for row in rows.values())
 
     def look(self) -> None:
-        """Count what experts exchange; runs that end take their counts with them, so the most is kept."""
+        """Counts payloads; runs that end take their counters with them, so the highest sum is kept."""
         self.payload = max(self.payload, sum(peer.payload() for peer in self.peers))
 
     def _is_kept(self, part: str, but: str) -> bool:
@@ -159,13 +159,13 @@ class _Watch:
 
 
 def _rounds_of(part: str, peers: list[Peer]) -> list[int]:
-    """The rounds from which these peers have begun to train a part."""
+    """The rounds from which these peers have begun to train a part, by their logs."""
     text = "\n".join(peer.log.read_text(errors="replace") for peer in peers)
     return [int(each) for each in re.findall(rf"training the part {part} of \S+ from round (\d+)", text)] or [0]
 
 
 def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> None:
-    """Wait; LocalError after `patience` seconds."""
+    """Waits for a condition; LocalError after `patience` seconds."""
     deadline = time.monotonic() + patience
     while not condition():
         if time.monotonic() > deadline:

@@ -1,13 +1,14 @@
-"""Who judges sampled pictures: a small classifier of real ones, and what its answers say.
+"""Measures of sampled pictures, by a small classifier of real ones.
 
-It is trained on the pictures that experts are trained on, and on no other; how often it is right about held-out real
-ones bounds what its judgement is worth. Its last hidden layer gives the features of the distance of Fréchet between
+The classifier is trained on the pictures that experts are trained on, and on no others; its accuracy on held-out real
+pictures bounds what the measures are worth. Its last hidden layer gives the features for the Fréchet distance between
 normal distributions:
 
     |m_1 - m_2|^2 + tr(C_1 + C_2 - 2 (C_1^1/2 C_2 C_1^1/2)^1/2)
 
-FID (arXiv 1706.08500) takes features of a network trained on ImageNet; here they are those of a classifier of the very
-data. Only distances by the same features, and of as many pictures, can be compared: few pictures look further away.
+FID (arXiv 1706.08500) uses features of a network trained on ImageNet; here they are those of a classifier of the same
+data. Only distances with the same features and the same number of pictures can be compared: with fewer pictures the
+distance is larger.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from shoal.node.diffusion.pictures import Pictures
 
 HIDDEN, FEATURES = 128, 32
 STEPS, BATCH, RATE, DECAY = 600, 128, 2e-3, 0.5
-JITTER = 0.6  # of noise on what it learns from: without, its features of these differ from those of other real ones
+JITTER = 0.6  # of noise on training pictures: without it, their features differ from those of other real pictures
 
 
 class Judge(nn.Module):
@@ -48,16 +49,16 @@ class Judge(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What a set of pictures is worth; for the distance and the entropy of single pictures, less is better."""
+    """Measures of a set of pictures; of `frechet` and `copied` lower values are better, of the others higher ones."""
 
-    frechet: float  # to real pictures that nobody has trained on
-    accuracy: float  # the share that is taken for the class that was asked for
+    frechet: float  # distance to held-out real pictures
+    accuracy: float  # the share that is classified as the requested class
     score: float  # exp of the mean divergence of p(class | picture) from p(class): 1 to the number of classes
     copied: float  # the share that is nearer to a training picture than real pictures usually are
 
 
 def train_judge(pictures: Pictures, seed: int = 0) -> Judge:
-    """The same for the same pictures and seed, on one machine."""
+    """Trains the classifier; reproducible from pictures and seed on one machine."""
     pixels, classes = torch.from_numpy(pictures.pixels), torch.from_numpy(pictures.classes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -76,12 +77,12 @@ def train_judge(pictures: Pictures, seed: int = 0) -> Judge:
 
 
 def accuracy(judge: Judge, pictures: Tensor, classes: Tensor) -> float:
-    """The share of pictures (n, P) that it takes for their classes (n,)."""
+    """The share of pictures (n, P) that are classified as their classes (n,)."""
     return float((judge(pictures).argmax(-1) == classes).float().mean())
 
 
 def quality(judge: Judge, pictures: Tensor, classes: Tensor, real: Tensor, trained: Tensor) -> Quality:
-    """Of sampled pictures (n, P) of the classes (n,) that were asked for; `real` (m, P) are held out, `trained` not."""
+    """Measures sampled pictures (n, P) of the requested classes (n,); `real` (m, P) are held out, `trained` are not."""
     shares = torch.softmax(judge(pictures), dim=-1)
     mean = shares.mean(0)
     divergence = (shares * (shares.clamp(min=1e-12).log() - mean.clamp(min=1e-12).log())).sum(-1).mean()
@@ -95,7 +96,7 @@ def quality(judge: Judge, pictures: Tensor, classes: Tensor, real: Tensor, train
 
 
 def frechet_distance(one: Tensor, other: Tensor) -> float:
-    """Of features (n, d) and (m, d), n and m over 1."""
+    """The Fréchet distance of features (n, d) and (m, d), with n and m over 1."""
     (mean, spread), (other_mean, other_spread) = _normal(one), _normal(other)
     root = _root(spread)
     overlap = torch.linalg.eigvalsh(root @ other_spread @ root).clamp(min=0).sqrt().sum()
@@ -111,7 +112,7 @@ def _normal(features: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _root(matrix: Tensor) -> Tensor:
-    """The square root of a symmetric matrix without negative eigenvalues, but for errors of rounding."""
+    """The square root of a positive semidefinite matrix; eigenvalues that rounding made negative count as 0."""
     values, vectors = torch.linalg.eigh(matrix)
     root: Tensor = vectors @ torch.diag(values.clamp(min=0).sqrt()) @ vectors.T
     return root

@@ -1,4 +1,4 @@
-"""How good sampled digits are: one line for each way to make them, over several seeds of the noise."""
+"""Evaluates sampled digits: one line for each model, over several seeds of the noise."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from torch import Tensor
 
 from kit.picture_quality import Quality, accuracy, quality, train_judge
 from shoal.node.diffusion.flow import between, velocity
-from shoal.node.diffusion.mixture import Mixture, noise, paint
+from shoal.node.diffusion.mixture import Mixture, noise, sample_pictures
 from shoal.node.diffusion.pictures import CLASSES, digits, unpack
 
 FIGURES = ("frechet", "accuracy", "score", "copied")
 COLUMNS = 10  # of a grid
-SCALE, MARGIN = 3, 20  # of save_grids: the side of a pixel, and what lies around a grid
+SCALE, MARGIN = 3, 20  # of save_grids: the enlargement, and the margin around a grid
 NEAREST = Image.Resampling.NEAREST
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One way."""
+    """The results of one model."""
 
     name: str
-    asked: int  # parameters that each look at one picture takes, with the router's
+    asked: int  # parameters that are evaluated for a picture in each step, with the router's
     loss: float | None  # of the velocity, on held-out pictures
-    qualities: tuple[Quality, ...]  # of each seed
+    qualities: tuple[Quality, ...]  # one per seed
 
     def figures(self) -> dict[str, tuple[float, float]]:
         """Mean and standard deviation over the seeds."""
@@ -41,8 +41,8 @@ class Line:
         return found
 
 
-class Gallery:
-    """The real pictures, and their judge."""
+class PictureEvaluation:
+    """Compares models with real pictures, by a classifier."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         train, held, _ = digits()
@@ -53,15 +53,15 @@ class Gallery:
         self.judged = accuracy(self._judge, self.real, self.classes)
 
     def floor(self) -> Line:
-        """Real pictures that were trained on, as many of each class as are sampled: nobody need be nearer."""
+        """The line of real training pictures, as many of each class as are sampled: a bound for models."""
         several = [self.like_held(seed) for seed in self._seeds]
         found = tuple(self._quality(self.trained[some], self.trained_classes[some]) for some in several)
         return Line("real, trained on", 0, None, found)
 
     def like_held(self, seed: int) -> Tensor:
-        """Numbers of training pictures, drawn so that each class is as often among them as among those held out.
+        """Indices of training pictures, drawn so that classes are as frequent as among the held-out ones.
 
-        Samples are of just these classes; with others the distance would be that of the classes' shares, too.
+        Samples have the same classes; otherwise the distance would also measure different class frequencies.
         """
         drawn = torch.randperm(len(self.trained), generator=torch.Generator().manual_seed(seed))
         wanted = torch.bincount(self.classes, minlength=CLASSES).tolist()
@@ -69,23 +69,23 @@ class Gallery:
         return torch.cat([some[:often] for some, often in zip(of_class, wanted, strict=True)])
 
     def line(self, name: str, mixture: Mixture) -> Line:
-        """As many samples as there are held-out pictures, of their classes, for each seed."""
+        """The line of a model: for each seed as many samples as there are held-out pictures, of their classes."""
         asked = self.classes.tolist()
         starts = ([(seed, each) for each in range(len(asked))] for seed in self._seeds)
-        samples = (paint(mixture, asked, noise(each, self.real.shape[1])) for each in starts)
+        samples = (sample_pictures(mixture, asked, noise(each, self.real.shape[1])) for each in starts)
         found = tuple(self._quality(each, self.classes) for each in samples)
         return Line(name, _asked(mixture), self._loss(mixture), found)
 
     def grid(self, mixture: Mixture) -> Tensor:
         """Samples (100, P), ten of each class in a row."""
         wanted = [each // COLUMNS for each in range(10 * COLUMNS)]
-        return paint(mixture, wanted, noise([(0, each) for each in range(len(wanted))], self.real.shape[1]))
+        return sample_pictures(mixture, wanted, noise([(0, each) for each in range(len(wanted))], self.real.shape[1]))
 
     def own(self, mixture: Mixture) -> Tensor:
-        """Samples of no class, ten of each expert alone in a row."""
+        """Samples without a class, ten of each expert alone in a row."""
         none = [mixture.none] * COLUMNS
         start = noise([(0, each) for each in range(COLUMNS)], self.real.shape[1])
-        return torch.cat([paint(Mixture([each], [0], None), none, start) for each in mixture.experts])
+        return torch.cat([sample_pictures(Mixture([each], [0], None), none, start) for each in mixture.experts])
 
     def real_grid(self) -> Tensor:
         """Held-out pictures, ten of each class in a row."""
@@ -122,7 +122,7 @@ def markdown(lines: Sequence[Line]) -> str:
 
 
 def save_grids(grids: dict[str, Tensor], path: Path) -> None:
-    """All grids in one picture, in two rows, each below its name."""
+    """Writes all grids in one picture, in two rows, each below its name."""
     images = {name: ImageOps.scale(Image.fromarray(tiled(each)), SCALE, NEAREST) for name, each in grids.items()}
     width = max(each.width for each in images.values()) + MARGIN
     height = max(each.height for each in images.values()) + 2 * MARGIN
@@ -136,7 +136,7 @@ def save_grids(grids: dict[str, Tensor], path: Path) -> None:
 
 
 def tiled(pictures: Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    """Square pictures (n, P) side by side in rows of COLUMNS, dark on white, with a line of paper between them."""
+    """Square pictures (n, P) side by side in rows of COLUMNS, dark on white, with a white line between them."""
     side = round(pictures.shape[1] ** 0.5)
     rows = len(pictures) // COLUMNS
     framed = torch.full((rows * COLUMNS, side + 1, side + 1), -1.0)

@@ -1,4 +1,4 @@
-"""How each method and each reference of convergence.py is trained, and among what its settings were chosen.
+"""The settings of each method and reference of convergence.py, and the grids from which they were chosen.
 
 A recipe is a mapping: `inner_lr` (the peak), `inner_steps` (H) and `warm` (first steps that all make together) are the
 training's; all else are settings of the method (shoal.node.lab.registry). A grid has a row of values for some of them:
@@ -81,7 +81,7 @@ def points(name: str, grid: Grid) -> list[Recipe]:
 
 
 def training(name: str, recipe: Recipe, steps: int) -> Experiment:
-    """What the laboratory is asked for."""
+    """The laboratory's experiment for a method or a reference."""
     if name in REFERENCES:
         lanes = WORKERS if name == JOINED else 1
         return Experiment("diloco", workers=1, lanes=lanes, steps=steps, warm=steps)  # all its steps are plain ones

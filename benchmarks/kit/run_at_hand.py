@@ -1,7 +1,7 @@
-"""A run of a script's own module without a node: this process is the other end of the link, and plays one more member.
+"""A custom run without a node: this process is also the other end of the script's link, and simulates a second member.
 
-What a script meets is what it meets with a node: it is refused or founds, gets orders, hands in, is given what came of
-it. The other member hands in what this one does, turned around and halved, so that the two never agree.
+The script sees the same as with a node: it founds a run or is refused, gets orders, hands in contributions and is given
+the results. The second member contributes -0.5 times the script's contribution, so that the two never agree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shoal.protocol.base.wire import Message
 
 
 class Loop:
-    """The node's end of a link; `theta` is the state that it agrees on with the other member."""
+    """The node's end of a link; `theta` is the agreed state."""
 
     def __init__(self, own: OwnModule, tables: dict[str, Any]) -> None:
         manifest = manifest_of(own, tables)
@@ -67,7 +67,7 @@ class Loop:
 
 
 class RunAtHand(Run):
-    """Founded by `wrap`, as `create` has it, with a `Loop` in the place of a node."""
+    """A run that `wrap` founds, as after `create`, with a `Loop` in place of a node."""
 
     loop: Loop | None = None  # once it is founded
 

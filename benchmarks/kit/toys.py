@@ -1,10 +1,10 @@
-"""One rule that makes a model of the library small: its default config, with each number shrunk by what its key says.
+"""Makes a small model of any type of the library: its default config, with each number shrunk by what its key means.
 
-The rule knows words, and no model: a key with `head` in it counts heads, unless it says how wide one is, and so on. A
-number that is small enough already stays, and so does what is no number. Where keys and values have fewer heads than
-queries, or some layers are counted, they are as large a part of the few as they were of the many. A list that says
-something of each layer is as long as there are layers, with its kinds in turn. What the library works out of other
-numbers is left to it, so that it comes out right for the small ones. What makes some types causal is said to all.
+The rule depends on words in keys, not on models: a key with `head` in it counts heads, unless it is a head's width, and
+so on. Numbers that are small enough, and other values, stay. If keys and values have fewer heads than queries, or a
+number counts some of the layers, its ratio to the whole is kept. A list with an entry for each layer gets the length of
+the small model, with its kinds in turn. Values that the library derives from others are left out, so that it derives
+them from the small ones. The settings that make some types causal are set for all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.node.manifest.model import IGNORED
 
 VOCAB, CONTEXT = 256, 64
 LAYERS, HEADS, EXPERTS, WIDTH, HEAD = 4, 4, 4, 64, 16  # a layer's width is that of its heads together
-# The first line of which a word is in a key says what a number of that key is at most.
+# The first line with a word that is in the key gives the maximum for the key's number.
 MOST = (
     (("vocab",), VOCAB),
     (("head_dim", "head_size", "headdim", "d_head", "dim_head", "rope_dim", "rotary_dim", "d_kv", "d_state"), HEAD),
@@ -32,8 +32,8 @@ MOST = (
     (("size", "dim", "d_model", "n_embd", "width", "inner", "ffn", "channels"), WIDTH),
     (("layer", "depth", "blocks"), LAYERS),
 )
-FILLED = ("head", "expert", "per_tok")  # in keys that some defaults leave out, although their model needs them
-LARGEST = 1024  # of what no word speaks of: more than this is some size
+FILLED = ("head", "expert", "per_tok")  # words of keys that some default configs leave out, although models need them
+LARGEST = 1024  # the maximum for keys without such a word
 HEAD_PARTS = ("qk_nope_head_dim", "qk_rope_head_dim")
 KV_HEADS = ("kv_head", "kv_n_head", "key_value_head", "head_kv")
 ALL_HEADS = ("num_attention_heads", "n_heads", "n_head", "num_heads")
@@ -46,9 +46,9 @@ def toy(model_type: str) -> dict[str, Any]:
 
 
 def _said(config: Any) -> dict[str, Any]:
-    """What a config says, and not what its constructor worked out: what is no field, and numbers and tables unset.
+    """The values of a config that its constructor has not derived.
 
-    What says something of each layer stays.
+    Extra keys, and numbers and tables whose default is unset, are left out; values with an entry per layer are kept.
     """
     table = config.to_dict()
     defaults = {field.name: field.default for field in fields(config)}
@@ -93,7 +93,7 @@ def _value(key: str, value: Any, table: dict[str, Any]) -> Any:
 
 
 def _most(key: str, value: int, table: dict[str, Any]) -> int:
-    """What a number is at most in the small config."""
+    """The maximum for a number in the small config."""
     words, most = next((line for line in MOST if any(word in key for word in line[0])), ((), LARGEST))
     if key.endswith("head_dim") and value == sum(table.get(part) or 0 for part in HEAD_PARTS):
         return 2 * HEAD
@@ -105,7 +105,7 @@ def _most(key: str, value: int, table: dict[str, Any]) -> int:
 
 
 def _count(table: dict[str, Any], keys: Iterable[str]) -> int:
-    """How many there are before they are shrunk; 0 if the config does not say."""
+    """The original number under the first of these keys that is present; 0 if there is none."""
     return next((each for each in map(table.get, keys) if isinstance(each, int)), 0)
 
 
@@ -114,12 +114,12 @@ def _of_each_layer(value: Any, table: dict[str, Any]) -> bool:
 
 
 def _by_layer(value: Any) -> bool:
-    """Whether it is a table of some layers, by their numbers."""
+    """Whether the value is a table of layers by their numbers."""
     return isinstance(value, dict) and bool(value) and all(str(key).isdecimal() for key in value)
 
 
 def _for_few(by_layer: dict[Any, Any], table: dict[str, Any]) -> dict[str, Any]:
-    """For as many layers as there will be, each with what the first of its kind had: its own, and what all have."""
+    """The table for the small model's layers: each gets the entry of the first layer of its kind, and common values."""
     kinds = list(table.get("layer_types") or ())
     common = {key: each for key, each in table.items() if key.endswith("head_dim")}
     entries = {int(key): common | each for key, each in by_layer.items()}
@@ -128,6 +128,6 @@ def _for_few(by_layer: dict[Any, Any], table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _varied(values: Iterable[Any]) -> list[Any]:
-    """For as many layers as there will be: each kind in turn, as they first come."""
+    """The values for the small model's layers: the distinct ones in turn, in the order of their first occurrence."""
     kinds = list({repr(each): each for each in values}.values())
     return (kinds * LAYERS)[:LAYERS]

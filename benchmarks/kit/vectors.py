@@ -1,6 +1,6 @@
-"""Random vectors that every process can make again, and the check of a mean against fp64.
+"""Random vectors that every process can reproduce, and the error of a mean against fp64.
 
-Values are uniform in [-1, 1). A vector is made block by block, so that nobody holds those of all peers at once.
+Values are uniform in [-1, 1). Vectors are made block by block, so that no process holds those of all peers at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 
 BLOCK = 1 << 20  # elements
-# Of the relative RMS error; what each codec may lose, there and back.
+# The largest relative RMS error of each codec, for contributions and means together.
 TOLERANCE = {"fp32": 1e-6, "fp16": 1e-3, "bf16": 5e-3, "int8": 2e-2, "fp4": 0.4}
 
 

@@ -35,7 +35,7 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.net.system.private_file import create_private
 
 MAX_IDENTITY = 256  # bytes of a process identity in `lock`
-EXPORT = ".export-"  # prefix of folders in which the daemon tries an export (node/run/naming.py)
+EXPORT = ".export-"  # prefix of folders in which the daemon tries an export (node/run/first_weights.py)
 LOCK_PATIENCE = 0.25  # seconds: a process that tests the lock may hold it for an instant
 
 

@@ -35,16 +35,16 @@ from shoal.node.daemon.web.server import serve_api
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.listings import public_runs
 from shoal.node.peers.nearby import Nearby, may_be_near
+from shoal.node.peers.peer_finder import PeerFinder
 from shoal.node.peers.port_mapping import PortMapping
-from shoal.node.peers.reaching import Reaching
 from shoal.node.peers.relaying import Relaying
 from shoal.node.peers.remembered import PeerCache
 from shoal.node.run import view as run_view
-from shoal.node.run.asked_at_start import AskedAtStart
 from shoal.node.run.directory import Directory
 from shoal.node.run.introduction import introduce
+from shoal.node.run.node_state import node_state
 from shoal.node.run.runs import Runs
-from shoal.node.run.standing import node_state
+from shoal.node.run.startup_runs import StartupRuns
 from shoal.node.run.visible_peers import VisiblePeers, is_in_a_run
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId, RunId
@@ -76,8 +76,8 @@ async def run(settings: NodeSettings) -> None:
 class Obstacle:
     """Why the node is not in the state that it should be in, as far as it is known."""
 
-    def __init__(self, network: Network, runs: Runs, reaching: Reaching, asked_at_start: AskedAtStart) -> None:
-        self._network, self._runs, self._reaching, self._asked_at_start = network, runs, reaching, asked_at_start
+    def __init__(self, network: Network, runs: Runs, peer_finder: PeerFinder, startup_runs: StartupRuns) -> None:
+        self._network, self._runs, self._peer_finder, self._startup_runs = network, runs, peer_finder, startup_runs
         self._was_in_runs = bool(runs.restoring)
 
     def words(self) -> str | None:
@@ -91,18 +91,18 @@ class Obstacle:
 
         Not if another peer answers at the address of a member.
         """
-        return self._runs.are_at_rest() and not self._reaching.is_misled and not self._delay()
+        return self._runs.are_at_rest() and not self._peer_finder.is_misled and not self._delay()
 
     def _unanswered(self) -> str | None:
         """The peers that were sought in vain, while we have no connection."""
-        unanswered = self._reaching.obstacle() if not self._network.links() else None
+        unanswered = self._peer_finder.obstacle() if not self._network.links() else None
         if unanswered and self._was_in_runs:
             return f"rejoining: {unanswered}"
-        return unanswered if unanswered and self._reaching.is_told else None
+        return unanswered if unanswered and self._peer_finder.has_given_addresses else None
 
     def _delay(self) -> str | None:
         """What this node still has to do itself."""
-        return self._runs.data.obstacle() or self._asked_at_start.obstacle()
+        return self._runs.data.obstacle() or self._startup_runs.obstacle()
 
 
 class Daemon:
@@ -120,8 +120,10 @@ class Daemon:
         self._cache = PeerCache(home.peers)
         self._discovery = Discovery(identity, self._network, shares_run)
         self._visible_peers = VisiblePeers(self._network, self._open, self._discovery.contacts)
-        self._reaching = Reaching(self._network, settings.bootstrap, self._cache, self._misses_somebody)
-        self._nearby = Nearby(identity.peer, self._network.every_address, self._reaching.hear, self._reaching.unhear)
+        self._peer_finder = PeerFinder(self._network, settings.bootstrap, self._cache, self._misses_somebody)
+        self._nearby = Nearby(
+            identity.peer, self._network.every_address, self._peer_finder.on_announced, self._peer_finder.on_withdrawn
+        )
         self._runs = Runs(
             settings,
             home,
@@ -131,17 +133,17 @@ class Daemon:
             self._fault,
             self._discovery,
             self._open,
-            on_linked=self._reaching.also,
+            on_linked=self._peer_finder.add_linked,
         )
         self._expert_proxy = self._runs.families.proxy
-        self._asked_at_start = AskedAtStart(settings, self._runs)
-        self._obstacle = Obstacle(self._network, self._runs, self._reaching, self._asked_at_start)
+        self._startup_runs = StartupRuns(settings, self._runs)
+        self._obstacle = Obstacle(self._network, self._runs, self._peer_finder, self._startup_runs)
         self._pausing = apply_limits(settings, home.volume, self._network, self._runs, self._cache.load)
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
         self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
         self._directory = Directory(self._discovery, self._network, lambda: self._open)
         self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self._port_mapping.as_json)
-        self._doctor = Doctor(self._network, self._discovery, self._relaying, self._reaching, lambda: self._open)
+        self._doctor = Doctor(self._network, self._discovery, self._relaying, self._peer_finder, lambda: self._open)
         self._calls = self._served()
         self._network.takes = lambda run: self._runs.get(run) is not None
         self._network.shares_run = shares_run
@@ -172,7 +174,7 @@ class Daemon:
 
     async def _run_tasks(self) -> None:
         """Run all tasks until asked to stop, or until the home is gone."""
-        finding = [self._reaching.run, self._directory.run, self._relaying.run, self._port_mapping.run]
+        finding = [self._peer_finder.run, self._directory.run, self._relaying.run, self._port_mapping.run]
         if may_be_near(self._settings):
             finding.append(self._nearby.run)
         watching = [self._watch_home, self._note_peers, Transitions(self.status).run, self._notify_manager]
@@ -194,11 +196,11 @@ class Daemon:
 
     async def _enter_runs(self) -> None:
         """Enter the runs in which the node was when it last stopped, then those of the command line."""
-        seeds = list(self._reaching.last_seen)
+        seeds = list(self._peer_finder.last_seen)
         await self._runs.restore(seeds)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._runs.keep_restoring(seeds))
-            group.create_task(self._asked_at_start.run())
+            group.create_task(self._startup_runs.run())
 
     async def _watch_home(self) -> None:
         """LocalError once the home is gone: no command could find, ask or stop us any more."""
@@ -228,7 +230,7 @@ class Daemon:
 
     def _misses_somebody(self) -> bool:
         """Whether to look for other peers: we are alone, or not in a run that we should be in."""
-        return self._visible_peers.is_alone() or self._asked_at_start.obstacle() is not None
+        return self._visible_peers.is_alone() or self._startup_runs.obstacle() is not None
 
     # -- what the network says ------------------------------------------------------------------------------
 

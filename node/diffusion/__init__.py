@@ -1,15 +1,15 @@
-"""Pictures from noise: flow matching, by one network, or by experts that were trained apart and a router.
+"""Flow matching: generates pictures from noise, by one network, or by experts that were trained apart and a router.
 
-An extra: `pip install 'shoal[digits]'`. Nothing below imports it; a process loads it with the first run about pictures
-(extension.py), or with the first folder of such experts that it serves. See docs/diffusion.md.
+An extra: `pip install 'shoal[digits]'`. No lower layer imports it; a process loads it with its first run about pictures
+(extension.py), or when it serves a folder of such experts. See docs/diffusion.md.
 
-flow       what a network is to tell, and how noise is carried to pictures
-network    the two networks, and the kind of models that they are
-pictures   what is learned from, and the rows of a step
-extension  these for whoever trains; worker: the process that does
-mixture    experts as one velocity, by a router
-gallery    a folder of experts as something to serve
-painter    whose pictures are painted next, many in a call
-requests   OpenAI's body about pictures
-server     /v1/images/generations, and pictures as a file
+flow            the training target, and the sampler
+network         the two networks, and their kind of model
+pictures        the data, and the batches of a training step
+extension       the package as an extension of training; worker: the process that trains
+mixture         experts as one velocity, by a router
+picture_source  a folder of experts that can be served
+engine          batches the requests of many clients
+requests        OpenAI's request for pictures
+server          /v1/images/generations, and pictures as a file
 """

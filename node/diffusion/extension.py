@@ -1,4 +1,4 @@
-"""What this package brings to training: its kinds of models, its data, and a worker that knows both."""
+"""Diffusion as an extension of training: its kinds of models, its data, and a worker with both."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from shoal.node.manifest.data import DataSpec
 from shoal.node.manifest.model import PICTURES
 from shoal.node.training.data.corpus import Corpus
 
-NAMES = (*PICTURES, "digits")  # of models and of data
+NAMES = (*PICTURES, "digits")  # of its models and its data
 PROGRAM = (sys.executable, "-P", "-m", "shoal.node.diffusion.worker")  # -P: no module comes from the current folder
 
 
 def corpus(spec: DataSpec, paths: Sequence[Path]) -> Corpus:
-    """The last of the paths is the partition's file, where there is one."""
+    """The digits as a corpus; the last of the paths is the partition's file, if there is one."""
     train, held, name = digits(spec.cluster, paths[-1] if paths else None)
     count, nothing = len(train) + len(held), torch.empty(0, dtype=torch.uint8)
     return Corpus(nothing, held.validation(), name, count, 0, batches=train)

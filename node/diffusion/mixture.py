@@ -1,8 +1,9 @@
-"""Experts that were trained apart, as one velocity: a router says which of them know what lies behind a noisy picture.
+"""Experts that were trained apart, mixed to one velocity by the probabilities that a router gives them.
 
-Guided (arXiv 2207.12598), the velocity is led away from that of no class: u = u_none + g (u_class - u_none), each of
-the two mixed by its own shares. An expert is asked only about pictures of which it has a share, so top-1 costs as much
-as one network, beside the router. Pictures begin with noise that follows from their seeds.
+Classifier-free guidance (arXiv 2207.12598) leads the velocity away from that without a class: u = u_none +
+g (u_class - u_none), where each of the two is mixed by its own shares. An expert is evaluated only for pictures in
+which it has a share, so top-1 costs as much as one network, beside the router. The noise of a picture follows from its
+seed.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from shoal.node.diffusion.flow import Field, kept, sample
+from shoal.node.diffusion.flow import Field, sample, top_shares
 from shoal.node.diffusion.network import Router, Velocity
 
-STEPS = 8  # of Heun's method: 15 looks at the velocity
-GUIDANCE = 1.5  # more makes clearer pictures, and fewer kinds of them
+STEPS = 8  # of Heun's method: 15 evaluations of the velocity
+GUIDANCE = 1.5  # more makes pictures clearer, but less varied
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixture:
-    """`places` are the experts' columns of the router's answer; `top` of them are mixed, None for all.
+    """`places` are the experts' columns in the router's output; the `top` most probable are mixed (None: all).
 
-    One expert alone needs no router.
+    A single expert needs no router.
     """
 
     experts: Sequence[Velocity]
@@ -35,51 +36,51 @@ class Mixture:
 
     @property
     def none(self) -> int:
-        """The class that stands for none."""
+        """The class that stands for no class."""
         return self.experts[0].none
 
     @property
     def device(self) -> torch.device:
-        """On which it computes."""
+        """The device of the networks."""
         return next(self.experts[0].parameters()).device
 
     @torch.inference_mode()
     def shares(self, x: Tensor, t: Tensor, classes: Tensor) -> Tensor:
-        """How much each expert counts for, (B, E), of noisy pictures (B, P) at times (B,), of classes (B,)."""
+        """The share of each expert, (B, E), for noisy pictures (B, P) at times (B,), of classes (B,)."""
         if self.router is None:
             return torch.ones(len(x), 1, device=x.device)
         among = self.router(x, t, classes)[:, list(self.places)]
         shares = torch.softmax(among, dim=-1)
-        return shares if self.top is None else kept(shares, min(self.top, len(self.experts)))
+        return shares if self.top is None else top_shares(shares, min(self.top, len(self.experts)))
 
     @torch.inference_mode()
     def velocity(self, x: Tensor, t: Tensor, classes: Tensor) -> Tensor:
-        """u, (B, P)."""
+        """The mixed velocity u, (B, P)."""
         shares, mixed = self.shares(x, t, classes), torch.zeros_like(x)
         for expert, share in zip(self.experts, shares.T, strict=True):
-            asked = share > 0
-            if bool(asked.any()):
-                mixed[asked] += share[asked, None] * expert(x[asked], t[asked], classes[asked])
+            needed = share > 0
+            if bool(needed.any()):
+                mixed[needed] += share[needed, None] * expert(x[needed], t[needed], classes[needed])
         return mixed
 
     def guided(self, classes: Tensor, guidance: float) -> Field:
-        """The field that leads to pictures of the classes (B,)."""
+        """The guided velocity field for pictures of the classes (B,)."""
         none = torch.full_like(classes, self.none)
 
         def field(x: Tensor, t: Tensor) -> Tensor:
             if guidance == 1:
                 return self.velocity(x, t, classes)
-            told = self.velocity(x.repeat(2, 1), t.repeat(2), torch.cat((classes, none)))
-            led, free = told.chunk(2)
-            return free + guidance * (led - free)
+            both = self.velocity(x.repeat(2, 1), t.repeat(2), torch.cat((classes, none)))
+            conditional, unconditional = both.chunk(2)
+            return unconditional + guidance * (conditional - unconditional)
 
         return field
 
 
 def noise(seeds: Sequence[tuple[int, int]], pixels: int) -> Tensor:
-    """Of pictures by their seeds, each a request's seed and the picture's number in it: (n, pixels).
+    """The initial noise (n, pixels) of pictures by their seeds: each a request's seed and the picture's number in it.
 
-    A picture's noise is its own, whichever others are painted with it.
+    It does not depend on the other pictures in a batch.
     """
     rows = []
     for seed, number in seeds:
@@ -89,7 +90,7 @@ def noise(seeds: Sequence[tuple[int, int]], pixels: int) -> Tensor:
     return torch.stack(rows)
 
 
-def paint(
+def sample_pictures(
     mixture: Mixture, classes: Sequence[int], start: Tensor, *, steps: int = STEPS, guidance: float = GUIDANCE
 ) -> Tensor:
     """Pictures (n, P) from -1 to 1 of the classes, from noise (n, P)."""

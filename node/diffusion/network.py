@@ -1,8 +1,8 @@
-"""The two networks of a family of pictures, each a page: the velocity of flow matching, and the router.
+"""The two networks of a family of pictures: the velocity of flow matching, and the router.
 
 Both read a noisy picture x_t, its time t and a class through one kind of trunk: residual layers whose norms are scaled,
-shifted and gated by time and class (adaLN-zero; DiT, arXiv 2212.09748). Class `classes` stands for none, as guidance
-needs it. No layer has a bias: of the time's features one is constant, so shifts can be.
+shifted and gated by time and class (adaLN-zero; DiT, arXiv 2212.09748). Class number `classes` stands for no class,
+which guidance needs. No layer has a bias: one of the time's features is constant, which allows constant shifts.
 Shapes: B pictures, P pixels, D width, F hidden, C classes, K experts.
 """
 
@@ -27,18 +27,18 @@ from shoal.node.training.models.layers import CallLayer, call_layer, layer_call
 from shoal.node.training.models.layout import Layout
 from shoal.protocol.base.errors import LocalError
 
-FASTEST = 100.0  # radians that the last of the time's features turns by between t = 0 and 1
-ZERO = ("down.weight", "modulation.weight", "head.weight")  # at first a layer adds nothing, and the answer is 0
+FASTEST = 100.0  # radians by which the fastest of the time's features turns between t = 0 and 1
+ZERO = ("down.weight", "modulation.weight", "head.weight")  # so that at first layers add nothing, and the output is 0
 
 
 def skeleton(spec: FlowSpec | RouterSpec) -> PictureModel:
-    """The model without numbers: names and shapes only."""
+    """The model on the meta device: names and shapes of its parameters only."""
     with torch.device("meta"):
         return Velocity(spec) if isinstance(spec, FlowSpec) else Router(spec)
 
 
 def build(spec: FlowSpec | RouterSpec, seed: int) -> PictureModel:
-    """The model on the CPU, initialised from `seed` to the same bits on every machine, see decoder.py."""
+    """The model on the CPU, initialised from `seed` to the same bits on every machine (see decoder.py)."""
     model = skeleton(spec)
     model.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
@@ -53,11 +53,11 @@ def build(spec: FlowSpec | RouterSpec, seed: int) -> PictureModel:
 
 
 class PictureModel(TrainedModel):
-    """Pictures, times and classes in; what comes out is the head's affair."""
+    """A trunk over pictures, times and classes, and a head with `out` outputs."""
 
     def __init__(self, spec: PictureSpec, out: int) -> None:
         super().__init__()
-        self.none = spec.classes  # the class that stands for none
+        self.none = spec.classes  # the class that stands for no class
         self.trunk = Trunk(spec)
         self.head = nn.Linear(spec.width, out, bias=False)
 
@@ -72,29 +72,29 @@ class PictureModel(TrainedModel):
 
 
 class Velocity(PictureModel):
-    """u(x_t, t, class), (B, P)."""
+    """Predicts the velocity u(x_t, t, class), (B, P)."""
 
     def __init__(self, spec: FlowSpec) -> None:
         super().__init__(spec, spec.context)
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Mean squared error of the velocity, of rows that pictures.py has packed."""
+        """Mean squared error of the velocity, on rows that pictures.py has packed."""
         rows = unpack(tokens)
-        told = self(between(rows.x0, rows.noise, rows.t), rows.t, rows.classes)
-        return F.mse_loss(told.float(), velocity(rows.x0, rows.noise))
+        predicted = self(between(rows.x0, rows.noise, rows.t), rows.t, rows.classes)
+        return F.mse_loss(predicted.float(), velocity(rows.x0, rows.noise))
 
 
 class Router(PictureModel):
-    """The logarithm of p(S_k | x_t, t, class), but for a constant, (B, K)."""
+    """Predicts the logits, (B, K), of the posterior p(S_k | x_t, t, class)."""
 
     def __init__(self, spec: RouterSpec) -> None:
         super().__init__(spec, spec.experts)
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Mean cross-entropy of the cluster, in nats, of rows that pictures.py has packed."""
+        """Mean cross-entropy of the cluster, in nats, on rows that pictures.py has packed."""
         rows = unpack(tokens)
-        told = self(between(rows.x0, rows.noise, rows.t), rows.t, rows.classes)
-        return F.cross_entropy(told.float(), rows.clusters)
+        logits = self(between(rows.x0, rows.noise, rows.t), rows.t, rows.classes)
+        return F.cross_entropy(logits.float(), rows.clusters)
 
 
 class Trunk(nn.Module):
@@ -118,7 +118,7 @@ class Trunk(nn.Module):
 
 
 class Layer(nn.Module):
-    """A gated MLP on a copy of the stream that is normed, scaled and shifted; what comes of it is gated and added."""
+    """A residual MLP on the normed, scaled and shifted stream, whose output is gated."""
 
     def __init__(self, spec: PictureSpec) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Layer(nn.Module):
 
 
 def time_features(t: Tensor) -> Tensor:
-    """Cosines and sines of a time (B,) turned at speeds from 0 to FASTEST: (B, TIMES)."""
+    """Cosines and sines of times (B,) at frequencies from 0 to FASTEST: (B, TIMES)."""
     half = TIMES // 2
     speeds = torch.cat([torch.zeros(1), torch.logspace(0, math.log10(FASTEST), half - 1)]).to(t.device)
     angle = t[:, None] * speeds
@@ -142,7 +142,7 @@ def time_features(t: Tensor) -> Tensor:
 
 
 class PictureKind:
-    """See kind.py. The seed gives the weights, to the bit."""
+    """See kind.py. The weights follow from the seed, to the bit."""
 
     def shapes(self, spec: FlowSpec | RouterSpec) -> Shapes:
         """See kind.py."""
@@ -153,7 +153,7 @@ class PictureKind:
         return build(spec, seed)
 
     def flops_per_token(self, spec: FlowSpec | RouterSpec) -> int:
-        """A weight is multiplied and added once forward and twice backward, for each picture."""
+        """Each weight costs a multiplication and an addition once forward and twice backward, for each picture."""
         return 6 * spec.parameters // spec.context
 
     def write(self, spec: FlowSpec | RouterSpec, parameters: Tensor, folder: Path) -> NoReturn:

@@ -1,9 +1,9 @@
-"""Pictures that a run learns from, and the rows that one inner step sees of them.
+"""The pictures that a run learns from, and the batches of its inner steps.
 
 A batch is a pure function of (run seed, lane, round, step), as for text (node/training/data/lanes.py): BLAKE3 draws
-which pictures, with replacement, their times, the noise, and whose class is left out. Normal numbers are made of
-uniform ones by Box and Muller in float64: their last bits may differ between machines, which no other machine is held
-to.
+the pictures, with replacement, their times, the noise, and whose class is left out. Normal numbers are made from
+uniform ones by the Box-Muller transform in float64; their last bits may differ between machines, which does not matter,
+as no other machine repeats them.
 
 The pictures are scikit-learn's digits: 1,797 real ones of 8 x 8 grey pixels (the test part of UCI's "Optical
 Recognition of Handwritten Digits"). One in five is held out, chosen by the hash of its pixels.
@@ -30,11 +30,11 @@ from shoal.node.training.data.texts import Text
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, digest
 
-CLASSLESS = 0.1  # of the rows: these train the velocity that guidance leads away from (arXiv 2207.12598)
+CLASSLESS = 0.1  # the share of rows without a class, for classifier-free guidance (arXiv 2207.12598)
 HEAD = 3  # columns of a row before its pixels: class, cluster, time
 DRAWS = "shoal v1 picture rows"
 VALIDATION = (0, (1 << 64) - 1, 0)  # seed, lane and round that no worker ever has
-LOOKS = 8  # at each picture that validates, at different times
+LOOKS = 8  # rows of each validation picture, at different times
 HELD_OUT = 0.2  # of all pictures
 CLASSES = DIGITS[1]
 BRIGHTEST = 16  # a pixel is 0 to 16
@@ -42,9 +42,9 @@ BRIGHTEST = 16  # a pixel is 0 to 16
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What one step is about."""
+    """The rows of one step, unpacked."""
 
-    classes: Tensor  # (B,) int64; `classes` of the model where it is left out
+    classes: Tensor  # (B,) int64; the number of classes where the class is left out
     clusters: Tensor  # (B,) int64
     t: Tensor  # (B,)
     x0: Tensor  # (B, P), -1 to 1
@@ -58,7 +58,7 @@ class Pictures:
     pixels: npt.NDArray[np.float32]
     classes: npt.NDArray[np.int64]
     clusters: npt.NDArray[np.int64]
-    count: int  # of classes there are
+    count: int  # of classes
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -73,7 +73,7 @@ class Pictures:
 
     def batch(self, seed: int, lane: int, round: int, step: int, batch: int) -> Tensor:
         """The rows of one inner step, packed: fp32, (batch, HEAD + 2 P)."""
-        places = 4 + self._normals  # of 32 bits in a row's draws: which (two), its time, its class, the noise
+        places = 4 + self._normals  # 32-bit draws of a row: two for the picture, one each for time and class, the noise
         key = struct.pack("<4Q", seed, lane, round, step)
         drawn = blake3(key, derive_key_context=DRAWS).digest(length=4 * places * batch)
         draws = np.frombuffer(drawn, "<u4").reshape(batch, places)
@@ -83,7 +83,7 @@ class Pictures:
         return _packed(classes, self.clusters[which], _unit(draws[:, 2]), self.pixels[which], self._noise(draws[:, 4:]))
 
     def validation(self) -> Tensor:
-        """Rows by which all measure the same: each picture LOOKS times, at times side by side, with its class."""
+        """The same rows for everybody: each picture LOOKS times, at evenly spaced times, with its class."""
         which = np.repeat(np.arange(len(self)), LOOKS)
         times = (np.arange(len(which)) % LOOKS + 0.5) / LOOKS
         key = struct.pack("<3Q", *VALIDATION)
@@ -93,7 +93,7 @@ class Pictures:
 
     @property
     def _normals(self) -> int:
-        """Draws for the noise of a picture: normal numbers are made two by two."""
+        """The number of draws for the noise of a picture: normal numbers are made in pairs."""
         pixels = int(self.pixels.shape[1])
         return pixels + pixels % 2
 
@@ -108,13 +108,13 @@ def unpack(rows: Tensor) -> Rows:
 
 
 def _unit(draws: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
-    """Uniform in (0, 1), without its ends."""
+    """Uniform numbers in (0, 1), without the ends."""
     unit: npt.NDArray[np.float64] = (draws + 0.5) / 2**32
     return unit
 
 
 def _normal(draws: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
-    """Normal numbers (B, P) of as many draws, P even."""
+    """Normal numbers (B, P) from as many draws, P even."""
     one, other = np.split(_unit(draws), 2, axis=1)
     far, angle = np.sqrt(-2 * np.log(one)), 2 * np.pi * other
     return np.concatenate((far * np.cos(angle), far * np.sin(angle)), axis=1)
@@ -127,7 +127,7 @@ def _packed(*columns: npt.NDArray[Any]) -> Tensor:
 
 
 def samples() -> tuple[list[Text], npt.NDArray[np.int64]]:
-    """All pictures, by number, as their pixels' bytes; and their classes, (n,). LocalError without scikit-learn."""
+    """All pictures as texts of their pixels' bytes, and their classes, (n,). LocalError without scikit-learn."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -138,9 +138,9 @@ def samples() -> tuple[list[Text], npt.NDArray[np.int64]]:
 
 
 def digits(cluster: ClusterSpec | None = None, file: Path | None = None) -> tuple[Pictures, Pictures, Digest]:
-    """What is trained on, what is held out, and the digest of all.
+    """The training pictures, the held-out ones, and the digest of all; LocalError if one of the two sets is empty.
 
-    Of one cluster, or of all in their clusters; `file` is the partition's, where it has one.
+    Both are those of the cluster with `cluster.number`, or of all clusters; `file` is the partition's, if it has one.
     """
     every, classes = samples()
     groups = np.zeros_like(classes) if cluster is None else np.array(groups_of(every, cluster.groups, file), np.int64)
@@ -154,11 +154,11 @@ def digits(cluster: ClusterSpec | None = None, file: Path | None = None) -> tupl
 
 
 def _pixels(every: Sequence[Text]) -> npt.NDArray[np.float32]:
-    """From -1 to 1, (n, 64)."""
+    """The pixels, (n, 64), from -1 to 1."""
     grey = np.stack([np.frombuffer(each.content, np.uint8) for each in every])
     return (grey / (BRIGHTEST / 2) - 1).astype(np.float32)
 
 
 def _fraction(content: bytes) -> float:
-    """A picture as a number in [0, 1)."""
+    """A hash of the picture as a number in [0, 1)."""
     return int.from_bytes(blake3(content).digest()[:6], "little") / 2**48

@@ -1,6 +1,6 @@
-"""What a client may ask for: OpenAI's body about pictures, as far as it means something here. Sizes are bounded.
+"""OpenAI's request for pictures, as far as it applies here. Sizes are bounded.
 
-The prompt names a class: the digits' names, as figures or in words.
+The prompt names a class: a digit, as a figure or in words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_PICTURES = 10  # of a request, as OpenAI has it
 MAX_STEPS = 200
 MAX_SIDE = 1024  # pixels
 USUAL_SIDE = 256
-IGNORED = ("user", "quality", "moderation", "style", "output_compression")  # they do not change what is painted
+IGNORED = ("user", "quality", "moderation", "style", "output_compression")  # they have no effect on the pictures
 NEUTRAL: dict[str, tuple[Any, ...]] = {  # keys that are refused unless they have these values
     "response_format": ("b64_json",),
     "output_format": ("png",),
@@ -30,7 +30,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {  # keys that are refused unless they hav
 
 
 def class_of(prompt: str, classes: int) -> int:
-    """The one class that the prompt names; ValueError, in words for whoever wrote it, if it names none or several."""
+    """The class that the prompt names; ValueError, in words for the user, if it names none or several."""
     named = {int(figure) if figure else WORDS.index(word.lower()) for figure, word in NAME.findall(prompt)}
     if len(named) != 1:
         found = "several" if named else "none"
@@ -46,11 +46,11 @@ class ImagesRequest(RequestModel):
 
     ignored, neutral = IGNORED, NEUTRAL
 
-    model: str = ""  # empty: the only one that there is
+    model: str = ""  # empty: the only one
     prompt: Annotated[str, Field(max_length=4000)]
     n: Annotated[int, Field(ge=1, le=MAX_PICTURES)] = 1
     size: str = "auto"
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None  # not OpenAI's, like all below
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None  # this and all below are extensions of OpenAI's API
     steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] = STEPS
     guidance: Annotated[float, Field(ge=0, le=20)] = GUIDANCE
 
@@ -60,7 +60,7 @@ class ImagesRequest(RequestModel):
         return float(value) if type(value) is int else value
 
     def scale(self, side: int) -> int:
-        """How many pixels of the answer a pixel of pictures of `side` becomes; BadRequest for another size."""
+        """The factor from the model's `side` to the requested size; BadRequest if it is not a whole number."""
         if self.size == "auto":
             return max(1, USUAL_SIDE // side)
         found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", self.size)

@@ -1,1 +1,1 @@
-"""The laboratory: a method trained by many virtual workers in one process, without a network; a tool for research."""
+"""The laboratory, a tool for research: many virtual workers train by a method in one process, without a network."""

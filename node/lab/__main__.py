@@ -27,7 +27,7 @@ SMALL = Manifest(
     method=MethodSpec(batch=8),
 )
 LAST = 20  # steps whose mean is the training loss at the end
-TOLD = 10  # times that a person hears how far it is
+REPORTS = 10  # lines of progress
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:
@@ -38,17 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
         parse(options.method, options.settings)  # before anything takes time
         manifest = _manifest(options)
         corpus = stdlib_corpus()
-        study, crowd = prepare(_experiment(options), manifest, corpus.train)
+        study, workers = prepare(_experiment(options), manifest, corpus.train)
     except (LocalError, WrongSetting) as error:
         parser.error(str(error))
 
     def tell(step: int, loss: float) -> None:
-        if step % max(1, options.steps // TOLD) == 0:
+        if step % max(1, options.steps // REPORTS) == 0:
             print(f"step {step} of {options.steps}: training loss {loss:.4f}", file=sys.stderr, flush=True)
 
     try:
-        told = None if options.json else tell
-        result = run(study, crowd, corpus, options.steps, options.validation, told, options.every)
+        report = None if options.json else tell
+        result = run(study, workers, corpus, options.steps, options.validation, report, options.every)
     except LocalError as error:
         print(f"the training failed: {error}", file=sys.stderr)
         return Exit.FAILED
@@ -169,7 +169,7 @@ def _table(options: argparse.Namespace, result: Result) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null."""
+    """None in place of NaN and infinity, which JSON does not have."""
     return None if isinstance(value, float) and not isfinite(value) else value
 
 

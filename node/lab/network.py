@@ -1,27 +1,27 @@
-"""The results of an exchange among virtual workers, without a network: a pure function of the seed and its number.
+"""Computes the results of exchanges among virtual workers, each a pure function of the seed and the exchange's number.
 
 With probability `lose`, by a hash of the seed, the exchange and the workers concerned, something fails:
 
-- MEAN: the whole exchange, for all, as an aborted round;
-- PAIR: a pair, neither of which gets an answer; nor does a worker that is left over;
+- MEAN: the whole exchange, for all workers, as an aborted round;
+- PAIR: a pair, neither of which gets an answer; a worker without a partner gets none either;
 - GRAPH: a worker, which neither sends nor gets anything. Its neighbours keep its weight for themselves, so the mean
-  over all stays as it is; a worker without neighbours has no answer.
+  over all workers stays the same; a worker without neighbours has no answer.
 
-Bytes are those of one worker, in the mean over all workers. Failed exchanges count nothing.
+Bytes are those of one worker, averaged over all workers. Failed exchanges count nothing.
 
-- MEAN: each owns a share of the vector, gets it from M - 1 others and sends them its mean: (M - 1) / M of the
-  contribution by its codec go out, and as much of the mean in fp32 comes back. As an owner each does the reverse, too.
-- PAIR and GRAPH: each sends its payload to its partner, or to each neighbour, and gets theirs.
+- MEAN: each worker owns a share of the vector, gets it from M - 1 others and sends them its mean: (M - 1) / M of the
+  contribution, in its codec, go out, and as much of the mean in fp32 comes back. As an owner it does the reverse, too.
+- PAIR and GRAPH: each worker sends its payload to its partner, or to each neighbour, and gets theirs.
 
-A GRAPH is random, drawn for the round: each two members are neighbours with the same probability (Erdős and Rényi's
-graph), by a hash of the seed, the round and the two names. So all who know the members come to the same graph, whatever
-order they name them in, and an edge does not depend on who else is there. Weights are those of Metropolis and Hastings:
-for neighbours i and j
+The graph of a round is an Erdős-Rényi graph: any two members are neighbours with the same probability, by a hash of the
+seed, the round and the two names. So all who know the members compute the same graph, in whatever order they name them,
+and an edge does not depend on other members. Weights are those of Metropolis and Hastings: for neighbours i and j
 
     w_ij = 1 / (1 + max(deg_i, deg_j))        w_ii = 1 - sum_j w_ij >= 1 / (1 + deg_i)
 
-They are symmetric, so columns as well as rows sum to 1: mixing leaves the mean over all as it is. Each needs only its
-neighbours' degrees. Who has no neighbour keeps weight 1. Two parts of a graph that no edge joins mix in later rounds.
+They are symmetric, so columns as well as rows sum to 1: mixing preserves the mean over all workers. Each worker needs
+only its neighbours' degrees; one without neighbours keeps weight 1. Components of a graph that no edge joins mix in
+later rounds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Graph = Mapping[Peer, tuple[Peer, ...]]
 
 
 def neighbours(seed: bytes, round: int, members: Sequence[Peer], probability: float) -> Graph[Peer]:
-    """The graph of a round: of each member its neighbours, sorted; ValueError if the arguments mean nothing."""
+    """The graph of a round: the sorted neighbours of each member; ValueError if an argument is invalid."""
     if not 0 <= probability <= 1:
         raise ValueError(f"the probability of an edge is {probability}; it must be from 0 to 1")
     if len(set(members)) < len(members):
@@ -59,7 +59,7 @@ def neighbours(seed: bytes, round: int, members: Sequence[Peer], probability: fl
 
 
 def weights_of(graph: Graph[Peer], member: Peer) -> tuple[float, ...]:
-    """The weights of a member's neighbours, in their order; what is missing to 1 is its own."""
+    """The weights of a member's neighbours, in their order; its own weight is the rest to 1."""
     degree = len(graph[member])
     return tuple(1 / (1 + max(degree, len(graph[other]))) for other in graph[member])
 
@@ -76,25 +76,25 @@ HASHES = 2**64
 class Traffic(NamedTuple):
     """Bytes of one worker in one exchange."""
 
-    contributed: float  # what it has to say
-    answered: float  # what comes back to it
-    sent: float  # all that leaves it, as an owner of others' contributions as well; as much arrives
+    contributed: float  # of its own contribution
+    answered: float  # of the answers to it
+    sent: float  # all that leaves the worker, as an owner, too; as much arrives
 
     @classmethod
     def of_mean(cls, members: int, size: int, values: Codec) -> Traffic:
-        """Of a MEAN of `size` numbers, contributions being in the codec `values`."""
+        """The traffic of a MEAN of `size` numbers, with contributions in the codec `values`."""
         share = (members - 1) / members
         there, back = share * values.bytes_for(size), share * FP32.bytes_for(size)
         return cls(there, back, there + back)
 
     @classmethod
     def of_payloads(cls, count: float, size: int) -> Traffic:
-        """Of so many payloads that are sent, and as many that come, each of `size` numbers in fp32."""
-        much = count * FP32.bytes_for(size)
-        return cls(much, much, much)
+        """The traffic of sending and receiving so many payloads, each of `size` numbers in fp32."""
+        bytes = count * FP32.bytes_for(size)
+        return cls(bytes, bytes, bytes)
 
     def plus(self, other: Traffic) -> Traffic:
-        """The sums."""
+        """The sum of both."""
         return Traffic(*(one + two for one, two in zip(self, other, strict=True)))
 
 
@@ -102,14 +102,14 @@ NO_TRAFFIC = Traffic(0.0, 0.0, 0.0)
 
 
 class Outcome(NamedTuple):
-    """Of one exchange."""
+    """The result of one exchange."""
 
-    answers: list[Answer | None]  # of each worker
-    traffic: Traffic  # of one worker, in the mean over all
+    answers: list[Answer | None]  # one per worker
+    traffic: Traffic  # of one worker, on average over all
 
 
 class Network:
-    """What joins the workers, which are numbered from 0."""
+    """A simulated network between workers, which are numbered from 0."""
 
     def __init__(
         self,
@@ -121,14 +121,14 @@ class Network:
         degree: float = 0.0,
         values: Codec = FP32,
     ) -> None:
-        """`degree`: how many neighbours one has on average, of GRAPH; `values`: the codec of contributions, of MEAN."""
+        """`degree` is the average number of neighbours (GRAPH), `values` the codec of contributions (MEAN)."""
         self._kind, self._values = kind, values
         self._names = [f"{worker:06}" for worker in range(workers)]
         self._seed, self._lose = seed.to_bytes(8, "little"), lose
         self._probability = min(1.0, degree / (workers - 1)) if workers > 1 else 0.0
 
     def exchange(self, number: int, payloads: Sequence[Tensor]) -> Outcome:
-        """The answers to what all workers send, in their order; `number` counts the exchanges of the run."""
+        """The answers to the workers' payloads, in their order; `number` counts the exchanges of the run."""
         if self._kind is Exchange.MEAN:
             return self._mean(number, payloads)
         return self._pairs(number, payloads) if self._kind is Exchange.PAIR else self._graph(number, payloads)

@@ -1,9 +1,10 @@
-"""The methods of the laboratory by name, their settings with defaults, and how key=value sets them.
+"""The laboratory's methods by name, with their settings, which are given as key=value.
 
-A setting has the type of its default: a whole number, a number or a name. Defaults are a place to start; none was
-tuned. Methods like DiLoCo have DiLoCo's, which are high where answers come late: there a lower `lr` was better.
+A setting has the type of its default: a whole number, a number or a name. Defaults are a starting point; none was
+tuned. Methods like DiLoCo have DiLoCo's, which are high for methods with delayed answers: there a lower `lr` was
+better.
 
-Runs make the same classes from a manifest (methods/registry.py). There are two functions because the laboratory has
+Runs make the same classes from a manifest (methods/registry.py). The laboratory has its own registry because it has
 settings that no run has (`neighbours`), its schedules end with the training instead of a last round, and stored results
 use these names.
 """
@@ -16,8 +17,8 @@ from math import isnan
 from typing import Any
 
 from shoal.node.lab.codecs import CODECS
-from shoal.node.lab.crowd import EPSILON, Crowd
 from shoal.node.lab.network import FP32
+from shoal.node.lab.virtual_workers import EPSILON, VirtualWorkers
 from shoal.node.training.methods.ddp import DDP
 from shoal.node.training.methods.diloco import DiLoCo
 from shoal.node.training.methods.gossip import Gossip
@@ -33,31 +34,31 @@ OUTER = {"lr": 0.7, "momentum": 0.9}  # DiLoCo's
 
 
 class WrongSetting(ValueError):
-    """What was asked for cannot be; the message says what can."""
+    """An unknown method, or an invalid setting; the message says what is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A method, and what the network has to know of it."""
+    """A method, and the settings of the network for it."""
 
     method: Method
     values: Codec = FP32  # of contributions
-    degree: float = 0.0  # neighbours of a worker, on average, of a graph
+    degree: float = 0.0  # average number of a worker's neighbours in a graph
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A method's settings with their defaults, and how it is made of (crowd, inner steps, settings)."""
+    """A method's settings with their defaults, and its constructor from (workers, inner steps, settings)."""
 
     defaults: Settings
-    make: Callable[[Crowd, int, Settings], Setup]
+    make: Callable[[VirtualWorkers, int, Settings], Setup]
 
 
-def set_up(name: str, given: Sequence[str], crowd: Crowd, inner_steps: int) -> Setup:
-    """The method `name` with the settings `given`, each "key=value"; WrongSetting if there is no such thing."""
+def set_up(name: str, given: Sequence[str], workers: VirtualWorkers, inner_steps: int) -> Setup:
+    """The method `name` with the settings `given`, each "key=value"; WrongSetting if the method refuses them."""
     settings = parse(name, given)
     try:
-        return METHODS[name].make(crowd, inner_steps, settings)
+        return METHODS[name].make(workers, inner_steps, settings)
     except ValueError as error:
         raise WrongSetting(f"{name}: {error}") from error
 
@@ -90,24 +91,24 @@ def _value(key: str, text: str, kind: type) -> int | float | str:
     return value
 
 
-def _ddp(crowd: Crowd, inner_steps: int, settings: Settings) -> Setup:
-    spec = crowd.manifest.method
-    return Setup(DDP(crowd.rate, spec.betas, EPSILON, spec.weight_decay, spec.clip, crowd.layout.undecayed))
+def _ddp(workers: VirtualWorkers, inner_steps: int, settings: Settings) -> Setup:
+    spec = workers.manifest.method
+    return Setup(DDP(workers.rate, spec.betas, EPSILON, spec.weight_decay, spec.clip, workers.layout.undecayed))
 
 
-def _co2(crowd: Crowd, inner_steps: int, settings: Settings) -> Setup:
+def _co2(workers: VirtualWorkers, inner_steps: int, settings: Settings) -> Setup:
     typical = settings["typical_change"] or None
     return Setup(CO2(inner_steps, settings["lr"], settings["momentum"], settings["clip"], typical))
 
 
-def _sparseloco(crowd: Crowd, inner_steps: int, settings: Settings) -> Setup:
+def _sparseloco(workers: VirtualWorkers, inner_steps: int, settings: Settings) -> Setup:
     if settings["codec"] not in CODECS:
         raise WrongSetting(f"codec={settings['codec']}: known are {', '.join(CODECS)}")
     values = CODECS[settings["codec"]]
     return Setup(SparseLoCo(inner_steps, settings["lr"], settings["decay"], values), values)
 
 
-def _gossip(crowd: Crowd, inner_steps: int, settings: Settings) -> Setup:
+def _gossip(workers: VirtualWorkers, inner_steps: int, settings: Settings) -> Setup:
     for key in ("mixing_steps", "neighbours"):
         if not settings[key] > 0:
             raise WrongSetting(f"{key}={settings[key]}: {key} must be more than 0")
@@ -126,7 +127,7 @@ METHODS: Mapping[str, Entry] = {
     "co2": Entry({"lr": 1.0, "momentum": 0.2, "clip": float("inf"), "typical_change": 0.0}, _co2),
     "streaming-diloco": Entry(
         {"strides": 2, "delay": 1, "alpha": 0.5, **OUTER},
-        lambda crowd, steps, settings: Setup(Streaming(crowd.layout, inner_steps=steps, **settings)),
+        lambda workers, steps, settings: Setup(Streaming(workers.layout, inner_steps=steps, **settings)),
     ),
     "sparseloco": Entry({"lr": 1.0, "decay": 0.95, "codec": "topk"}, _sparseloco),
     "noloco": Entry(
@@ -135,5 +136,5 @@ METHODS: Mapping[str, Entry] = {
     ),
     "gossip": Entry({"mixing_steps": 1, "neighbours": 2.0, "delay": 0}, _gossip),
 }
-"""`codec` is any of the product's or of node/lab/codecs; of fedzip the most bytes are counted that a payload may have.
-In `co2` a typical change of 0 means no staleness penalty; `neighbours` are a worker's in `gossip`, on average."""
+"""`codec` is any of a run's or of node/lab/codecs; for fedzip the largest possible payload is counted.
+In `co2` a typical change of 0 means no staleness penalty; `neighbours` is a worker's average number in `gossip`."""

@@ -2,7 +2,7 @@
 
 - `llama`: Shoal's own decoder, described by a few numbers.
 - `hf`: any causal language model that Hugging Face's transformers builds from a config. The founder's node fills in
-  which tensors it has (node/run/naming.py). A config is data: keys that would name code are refused.
+  which tensors it has (node/run/first_weights.py). A config is data: keys that would name code are refused.
 - `custom`: a module that the members' own scripts make (node/client/script/). Only the names and shapes of its tensors
   are here, and no code is sent. The run begins with the founder's weights, which are its origin; frozen weights are not
   exchanged, but their hash is here, so that all members train on the same ones.

@@ -1,1 +1,1 @@
-"""The other nodes: how they are found and reached, and how they reach this one."""
+"""Other nodes: how we find and reach them, and how they reach us."""

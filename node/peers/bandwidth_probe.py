@@ -1,11 +1,11 @@
-"""Measuring how fast a path is, on the connection that carries messages: the shell of measure/bandwidth_probe.py.
+"""Measures how fast a path is, on the connection that carries messages: the shell of measure/bandwidth_probe.py.
 
-A newcomer measures its uplink so, since payloads show it only after the first round (`find_uplink`):
-- Once in a node's life, and only while nothing is known: PROBE bytes at most, for two seconds at most, to one member
-  with whom it is connected over the internet and without a relay. Nothing is sent to machines nearby, nor when alone.
+A newcomer measures its uplink this way, since payloads show it only after the first round (`find_uplink`):
+- Once in a node's life, and only while nothing is known: at most MOST bytes and two seconds, to one member that is
+  connected over the internet without a relay. Machines on the local network are not used.
 - It is the measurement of `shoal doctor`, which the other peer limits: a peer that refuses, or is silent, is skipped,
   and all are asked again later.
-- The result holds until payloads show more, or, slowly, less.
+- The result holds until payloads show a higher rate, or, slowly, a lower one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 
 from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId
@@ -25,22 +26,23 @@ from shoal.protocol.net.measure.bandwidth_probe import LARGEST, MOST, BandwidthP
 from shoal.protocol.net.peers.network import Network
 
 PART_LIMIT = 10.0  # seconds
-FILLING = os.urandom(LARGEST)  # nothing on the way can make it shorter
-TRIPS = 3  # whose fastest is the round trip
+FILLING = os.urandom(LARGEST)  # random, so that nothing on the way can compress it
+TRIPS = 3
+RETRY = 5.0  # seconds until the members are looked at again
 
 
 async def round_trip(network: Network, peer: PeerId) -> float:
-    """Seconds, the least of some; an error if the peer does not answer."""
+    """The fastest of TRIPS round trips, in seconds; TransportError or RemoteError if the peer does not answer."""
     return min([await _carry(network, peer, Carry(b"", 0)) for _ in range(TRIPS)])
 
 
 async def probe_to(network: Network, peer: PeerId, most: int) -> BandwidthProbe:
-    """From us to `peer`; an error if it does not take what we send."""
+    """Measures the path from us to `peer`; TransportError or RemoteError if it does not take what we send."""
     return await _probe(most, lambda size: _carry(network, peer, Carry(FILLING[:size], 0)))
 
 
 async def probe_from(network: Network, peer: PeerId, most: int) -> BandwidthProbe:
-    """The same from `peer` to us."""
+    """Measures the path from `peer` to us, likewise."""
     return await _probe(most, lambda size: _carry(network, peer, Carry(b"", size)))
 
 
@@ -73,7 +75,7 @@ async def _probe(most: int, carry: Callable[[int], Awaitable[float]]) -> Bandwid
 
 
 async def _carry(network: Network, peer: PeerId, message: Carry) -> float:
-    """The seconds that it took; an error if it was not taken."""
+    """Seconds until the message was answered; TransportError or RemoteError if it was not."""
     clock = asyncio.get_running_loop().time
     begin = clock()
     answer = await network.call(peer, message, PART_LIMIT)
@@ -89,29 +91,18 @@ async def _carry(network: Network, peer: PeerId, message: Carry) -> float:
 # -- the uplink of a newcomer --------------------------------------------------------------------------------------
 
 
-PROBE = MOST
-AGAIN = 5.0  # seconds until it is looked again who is there
-
-
 async def find_uplink(network: Network, members: Callable[[], Iterable[PeerId]]) -> None:
-    """Until something is known of our line, by this or by payloads."""
+    """Runs until the bandwidth of our line is known, by a probe or by payloads."""
     while not any(network.bandwidth.claim()):
         for peer in far(network, members()):
-            if (rate := await uplink_to(network, peer)) is not None:
-                network.bandwidth.far.up.suppose(rate)
-                return
-        await asyncio.sleep(AGAIN)
+            with suppress(ShoalError):  # it refuses, or is silent
+                if (rate := (await probe_to(network, peer, MOST)).rate) is not None:
+                    network.bandwidth.far.up.suppose(rate)
+                    return
+        await asyncio.sleep(RETRY)
 
 
 def far(network: Network, members: Iterable[PeerId]) -> list[PeerId]:
-    """Those with whom we are connected so that it shows our line."""
+    """The members that are connected over the internet without a relay."""
     there = {link.peer for link in network.links() if link.path != RELAYED and any_is_public(link.addresses)}
     return [peer for peer in members if peer in there]
-
-
-async def uplink_to(network: Network, peer: PeerId) -> float | None:
-    """Bytes a second; None if the peer does not take part."""
-    try:
-        return (await probe_to(network, peer, PROBE)).rate
-    except ShoalError:
-        return None

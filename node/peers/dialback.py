@@ -1,4 +1,4 @@
-"""Finds out whether others can dial us, and tries that for them: the shell of shoal.dht.reachability."""
+"""Finds out whether others can dial us, and dials others who want to know: the shell of shoal.dht.reachability."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from shoal.protocol.messages.dht import Reached, TryMe
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.net.peers.network import Network
 
-DIAL_LIMIT = 4.0  # seconds for what we dial for others
-CALL_LIMIT = 6.0  # seconds for the answer to our question
-DOUBT = 0.7  # seconds for which somebody tries to dial us, as nobody needs whose packets get through
-LOOK = 5.0  # seconds between two looks whether somebody is to be asked
-FIRST_LIMIT = 5.0  # seconds until we count as not reachable, if the first whom we ask do not say
-MAX_NAMED = 8  # addresses in our question
+DIAL_LIMIT = 4.0  # seconds for dialling others
+CALL_LIMIT = 6.0  # seconds for the answer to our request
+DOUBT = 0.7  # seconds after which a dial of us has probably failed: those that succeed are faster
+LOOK = 5.0  # seconds between two checks whether to ask a peer
+FIRST_LIMIT = 5.0  # seconds until we count as not reachable, if the first peers that we ask do not answer
+MAX_NAMED = 8  # addresses in our request
 
 
 class DialBack:
-    """Asks and answers. `tell` hears of each new verdict."""
+    """Asks other peers to dial us, and dials those that ask us. `on_verdict` is called with each new verdict."""
 
-    def __init__(self, network: Network, tell: Callable[[Verdict], None]) -> None:
+    def __init__(self, network: Network, on_verdict: Callable[[Verdict], None]) -> None:
         self.verdict = Verdict()
-        self.is_doubtful = False  # somebody has tried for so long that it may be in vain
+        self.is_doubtful = False  # a peer has been dialling us for longer than DOUBT
         self._network = network
-        self._tell = tell
+        self._on_verdict = on_verdict
         self._reachability = Reachability()
         self._tries = DialBackLimits()
-        self._somebody_came = asyncio.Event()
+        self._changed = asyncio.Event()
         self._was_tried = asyncio.Event()
 
     def look_again(self) -> None:
-        """Somebody wants to know how it is now."""
+        """Have others dial us again, even if the verdict is settled."""
         self._reachability.renew()
-        self._somebody_came.set()
+        self._changed.set()
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody is about to say something new."""
-        return self._reachability.is_settled and not self._somebody_came.is_set()
+        """Whether no peer is about to report something new."""
+        return self._reachability.is_settled and not self._changed.is_set()
 
     def link(self) -> None:
-        """Somebody is connected now, whom we may ask, or we are elsewhere."""
-        self._somebody_came.set()
+        """A peer is connected now, which we may ask, or our addresses have changed."""
+        self._changed.set()
 
     async def first_verdict(self) -> None:
-        """Wait, not for long, until somebody has tried to dial us."""
+        """Waits, at most FIRST_LIMIT, until a peer has tried to dial us."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LIMIT):
                 await self._was_tried.wait()
         self._was_tried.set()
 
     async def run(self) -> None:
-        """For good: ask whoever is connected, while we want to know more."""
+        """Runs until it is cancelled: asks connected peers while the verdict is not settled."""
         while True:
-            self._somebody_came.clear()
+            self._changed.clear()
             self._reachability.set_addresses(self._named())
             direct = [link for link in self._network.links() if link.path == "direct"]
             linked = [(link.peer, realm_between(link.addresses)) for link in direct]
@@ -72,10 +72,10 @@ class DialBack:
             self._look_at_verdict()
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK):
-                    await self._somebody_came.wait()
+                    await self._changed.wait()
 
     async def try_for(self, asker: PeerId, message: TryMe) -> Message:
-        """Our answer to one that wants to be dialled."""
+        """Dials a peer that asks for it; the answer says at which of its addresses it was reached."""
         if not self._tries.allows(_now(), asker):
             return Refused("asked too often to be dialled")
         addresses = to_dial(message.addresses, self._network.remote_addresses(asker))
@@ -110,16 +110,16 @@ class DialBack:
     def _doubt(self) -> None:
         if not self.is_doubtful:
             self.is_doubtful = True
-            self._tell(self.verdict)
+            self._on_verdict(self.verdict)
 
     def _named(self) -> tuple[str, ...]:
-        """Where we may be."""
+        """Our addresses that others should try."""
         return shortlist((*self._network.mapped_addresses, *self._network.own_addresses()), MAX_NAMED)
 
     def _look_at_verdict(self) -> None:
         if (verdict := self._reachability.verdict()) != self.verdict:
             self.verdict, self.is_doubtful = verdict, False
-            self._tell(verdict)
+            self._on_verdict(verdict)
 
 
 def _now() -> float:

@@ -1,13 +1,13 @@
 """The DHT on the real network and clock: the shell around `Kademlia`.
 
 Rules:
-- Its calls use the control stream that two nodes have anyway: opening a stream of its own would cost milliseconds. The
+- Calls use the control stream that two nodes have anyway: opening a stream of their own would cost milliseconds. The
   protocol id of that stream is the version of everything on it.
-- Its clock is never set, and goes on while the machine sleeps. The difference to the wall clock is read anew each time,
-  and only records use it: setting the clock wrong and right again has no lasting effect.
-- Addresses that a peer names are reduced to those that mean something here (shoal.dht.scope) before the core sees them.
-- We serve while others can dial us (shoal.dht.reachability). Connections that were unused for a while are closed
-  (`Idle`).
+- The clock is monotonic, and goes on while the machine sleeps. Only records use the wall clock; the difference is read
+  each time, so setting it wrong and right again has no lasting effect.
+- Addresses that a peer names are reduced to those that are meaningful here (shoal.dht.scope) before the core sees them.
+- We serve while others can dial us (shoal.dht.reachability). Connections that were idle for a while are closed
+  (`LastUse`).
 - Sequence numbers are milliseconds since 1970, and always higher than the last one, so what we write after a restart
   wins. If servers hold a higher number of ours, because a clock was ahead before the restart, we go on from that one.
 """
@@ -43,12 +43,12 @@ from shoal.protocol.net.system.addresses import interface_addresses
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.system.tasks import Tasks
 
-# -- connections that nobody needs ---------------------------------------------------------------------------------
+# -- idle connections ----------------------------------------------------------------------------------------------
 
 
-KEPT = 48  # connections with peers that are in none of our runs
+MAX_SPARE = 48  # connections with peers that are in none of our runs
 IDLE = 60.0  # seconds without a call
-FEW, LONG_IDLE = 8, 300.0  # the same for who does not serve, beside KEPT and IDLE
+MAX_SPARE_OF_CLIENT, LONG_IDLE = 8, 300.0  # a node that does not serve also closes those beyond 8 after 300 s
 MAX_KNOWN = 4096  # peers whose last call is remembered
 
 
@@ -59,7 +59,7 @@ class LastUse:
         self._at: OrderedDict[PeerId, float] = OrderedDict()
 
     def note(self, now: float, peer: PeerId) -> None:
-        """A call, whoever asked."""
+        """A call in either direction."""
         self._at[peer] = now
         self._at.move_to_end(peer)
         if len(self._at) > MAX_KNOWN:
@@ -68,20 +68,20 @@ class LastUse:
     def to_close(
         self, now: float, linked: Iterable[PeerId], needed: Collection[PeerId], serves: bool = True
     ) -> list[PeerId]:
-        """The connections beyond KEPT, or FEW, that were idle for longest."""
+        """The connections to close: those beyond MAX_SPARE, or MAX_SPARE_OF_CLIENT, that were idle for longest."""
         spare = [peer for peer in linked if peer not in needed]
         for peer in spare:
             self._at.setdefault(peer, now)
         spare.sort(key=lambda peer: self._at[peer], reverse=True)
-        few = KEPT if serves else FEW
-        unused = [peer for peer in spare[few:KEPT] if self._at[peer] + LONG_IDLE <= now]
-        return unused + [peer for peer in spare[KEPT:] if self._at[peer] + IDLE <= now]
+        most = MAX_SPARE if serves else MAX_SPARE_OF_CLIENT
+        unused = [peer for peer in spare[most:MAX_SPARE] if self._at[peer] + LONG_IDLE <= now]
+        return unused + [peer for peer in spare[MAX_SPARE:] if self._at[peer] + IDLE <= now]
 
 
 SERVED = (Greet, FindNode, FindRecords, Store)
-TIDY_EVERY = 10.0  # seconds between two looks for idle connections
-STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # where there is no such clock, it may sleep, too
-GOODBYE = 1.0  # seconds for handing over what we hold
+TIDY_EVERY = 10.0  # seconds between two checks for idle connections
+STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # without BOOTTIME the clock may stop in sleep
+GOODBYE = 1.0  # seconds for handing over our records to other servers
 MAX_BLAMED = 1024  # peers whose blame was logged
 
 End = TypeVar("End", Got, Put)
@@ -90,10 +90,10 @@ log = logging.getLogger("shoal.dht")
 
 
 class Discovery:
-    """Gets and puts records; serves them to others. `needed` says whether a run wants the connection with a peer."""
+    """Gets and puts records; serves them to others. `needed` says whether a run needs the connection with a peer."""
 
     def __init__(self, identity: Identity, network: Network, needed: Callable[[PeerId], bool] = lambda peer: False):
-        self.on_news: Callable[[], None] = lambda: None  # we know better where we are, or who serves
+        self.on_news: Callable[[], None] = lambda: None  # our verdict, or the set of known servers, has changed
         self._network = network
         self._needed = needed
         self._signer = identity.signer(RECORDS)
@@ -111,7 +111,7 @@ class Discovery:
     # -- life -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Be a node of the DHT; the network must have been started."""
+        """Joins the DHT; the network must have been started."""
         self._running = True
         self._carry_out(self._core.start(self.now()))
         self._settle(self._dial_back.verdict)
@@ -119,7 +119,7 @@ class Discovery:
         self._tasks.spawn(self._tidy())
 
     async def close(self) -> None:
-        """Be none any more; who still waits for an answer gets a TransportError."""
+        """Leaves the DHT; calls that still wait for an answer raise TransportError."""
         if not self._running:
             return
         last_words = self._carry_out(self._core.leave(self.now()))
@@ -132,23 +132,23 @@ class Discovery:
                 future.set_exception(TransportError("the node is ending"))
 
     def now(self) -> float:
-        """Seconds of a clock that is never set; the core learns what the wall clock shows beside it."""
+        """Seconds of the monotonic clock; also tells the core how far the wall clock is ahead of it."""
         now = time.clock_gettime(STEADY)
         self._core.wall.ahead = time.time() - now
         return now
 
-    # -- what others want -----------------------------------------------------------------------------------
+    # -- public operations ----------------------------------------------------------------------------------
 
     async def get(self, key: Digest, subkeys: Sequence[tuple[PeerId, str]] = (), quorum: int = 2) -> Got:
-        """What is known under `key`; TransportError if the node ends meanwhile."""
+        """The records under `key`; TransportError if the node ends meanwhile."""
         ticket, wanted = next(self._tickets), tuple(subkeys)
         return await self._ends(ticket, lambda now: self._core.get(now, ticket, key, wanted, quorum), Got)
 
     async def put(self, key: Digest, subkey: str, value: bytes, lifetime: float) -> Put:
-        """Say `value` under (`key`, `subkey`) for `lifetime` seconds; a later word of ours replaces it."""
+        """Stores `value` under (`key`, `subkey`) for `lifetime` seconds; a later put of ours replaces it."""
         put = await self._put(key, subkey, value, lifetime)
         if StoreResult.OUTDATED in put.refusals:
-            self._sequence = max(self._sequence, await self._last_word(key, subkey))
+            self._sequence = max(self._sequence, await self._last_sequence(key, subkey))
             put = await self._put(key, subkey, value, lifetime)
         return put
 
@@ -158,7 +158,7 @@ class Discovery:
         record = make_record(key, subkey, value, self._sequence, int(clock + lifetime), self._signer)
         return await self._ends(ticket, lambda now: self._core.put(now, ticket, record), Put)
 
-    async def _last_word(self, key: Digest, subkey: str) -> int:
+    async def _last_sequence(self, key: Digest, subkey: str) -> int:
         """The sequence number of the latest record of ours that is held under (`key`, `subkey`); 0 if none is found."""
         me = self._signer.peer
         records = [each.record for each in (await self.get(key, ((me, subkey),))).found]
@@ -173,15 +173,15 @@ class Discovery:
         self._carry_out(self._core.link(self.now(), peer, up))
 
     def moved(self) -> None:
-        """Our addresses have changed: whoever is connected may try them."""
+        """Our addresses have changed: connected peers are asked to try them."""
         self._dial_back.link()
 
     def calls(self) -> dict[type[Message], Serve]:
-        """Who answers the calls of the DHT."""
+        """The handlers of the DHT's calls, by message type."""
         return dict.fromkeys((*SERVED, TryMe), self.on_call)
 
     def on_call(self, peer: PeerId, message: Message) -> Message | Coroutine[Any, Any, Message]:
-        """Our answer to one of those calls."""
+        """Our answer to a call of the DHT."""
         if not self._running:
             return Refused("not yet a node of the DHT, or no longer")
         self._last_use.note(self.now(), peer)
@@ -192,22 +192,22 @@ class Discovery:
         return self._greeted() if isinstance(message, Greet) else answer
 
     async def _greeted(self) -> Message:
-        """Whoever is told that we do not serve asks no more for a while."""
+        """Our answer to a greeting. It waits for the first verdict: a peer told that we do not serve stays away."""
         await self._dial_back.first_verdict()
         return self._core.greeted(self.now())
 
     def worth_dialling(self, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Of the addresses in a record, those at which its author may be for us."""
+        """Of the addresses in a record, those at which we might reach its author."""
         horizon = max((scope_between(link.addresses) for link in self._network.links()), default=Scope.LOOPBACK)
         return worth_dialling(addresses, horizon, interface_addresses())
 
     def used(self, peer: PeerId) -> None:
-        """Something that is not the DHT's was asked over the connection with a peer, by it or by us."""
+        """A call that is not the DHT's went over the connection with a peer, in either direction."""
         if self._running:
             self._last_use.note(self.now(), peer)
 
     def keep(self, peers: Sequence[PeerId]) -> None:
-        """Connections with these are not closed, however little is said over them."""
+        """Connections with these peers are not closed, even if they are idle."""
         self._kept = frozenset(peers)
 
     @property
@@ -217,12 +217,12 @@ class Discovery:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether who tries to dial us takes so long that nobody may be able to."""
+        """Whether a peer has been dialling us for so long that probably none can."""
         return self._dial_back.is_doubtful
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody is about to say something new of that."""
+        """Whether the verdict is not about to change."""
         return self._dial_back.is_settled
 
     def look_again(self) -> None:
@@ -237,10 +237,10 @@ class Discovery:
         """For `status`."""
         return {"servers": len(self.contacts()), "serves": self.verdict.serves, "records": self._core.records_held}
 
-    # -- what the core wants --------------------------------------------------------------------------------
+    # -- effects of the core --------------------------------------------------------------------------------
 
     def _carry_out(self, effects: Sequence[Effect]) -> list[asyncio.Task[None]]:
-        """The calls that are under way now."""
+        """Carries out the effects; returns the calls that were started."""
         calls = []
         for effect in effects:
             match effect:
@@ -303,12 +303,12 @@ class Discovery:
         finally:
             del self._waiting[ticket]
 
-    # -- our place ------------------------------------------------------------------------------------------
+    # -- our own contact ------------------------------------------------------------------------------------
 
     def _settle(self, verdict: Verdict) -> None:
-        """Others find us where we were found; until then, nobody is to count on us."""
+        """A new verdict: publishes the addresses at which others have reached us, and whether we serve."""
         self._network.reachability = verdict.reachability
-        self.on_news()  # who is told below that we serve may ask us at once to be its relay
+        self.on_news()  # before others learn that we serve, as they may then ask us at once to be their relay
         addresses = verdict.addresses or self._network.own_addresses()
         self._carry_out(self._core.set_contact(self.now(), addresses, verdict.serves))
 

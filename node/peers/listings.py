@@ -1,4 +1,4 @@
-"""What the DHT lists of runs that we are not in: who has their manifests, and which ones are public.
+"""Looks up runs in the DHT that we are not in: peers that have their manifests, and runs that are public.
 
 All of it is hearsay, signed only by its author: a manifest is checked against the run's id, and whether a run is public
 follows from its manifest, not from an announcement.
@@ -27,7 +27,7 @@ log = logging.getLogger("shoal.daemon")
 
 
 async def providers(discovery: Discovery, run: RunId) -> list[Contact]:
-    """Who is said to have a run's manifest: those who say so, and else its members."""
+    """The peers that say that they have a run's manifest; if there are none, its members."""
     for key in (manifest_key(run), run_key(run)):
         found = (await discovery.get(key)).found
         contacts = [Contact(each.record.author, discovery.worth_dialling(_addresses(each))) for each in found]
@@ -37,7 +37,7 @@ async def providers(discovery: Discovery, run: RunId) -> list[Contact]:
 
 
 async def public_runs(discovery: Discovery) -> list[PublicRun]:
-    """The runs that were announced, those with most members first; LocalError if nobody can be asked."""
+    """The runs that were announced, those with most members first; LocalError if no DHT server is known."""
     if not discovery.contacts():
         raise LocalError(
             "this node knows no other that could tell it of public runs: start it with --bootstrap and the address of "
@@ -48,7 +48,7 @@ async def public_runs(discovery: Discovery) -> list[PublicRun]:
         entry = read_entry(each)
         if isinstance(entry, RunNotice) and each.record.subkey == entry.run.hex():
             notices.setdefault(entry.run, []).append(entry)
-    rows = [_row(run, said) for run, said in notices.items()]
+    rows = [_row(run, of_run) for run, of_run in notices.items()]
     ranked = sorted(rows, key=lambda row: (-row["members"], row["run"]))
     if len(ranked) > MAX_LISTED:
         log.info("%d public runs are announced, and the %d with most members are listed", len(ranked), MAX_LISTED)
@@ -56,19 +56,19 @@ async def public_runs(discovery: Discovery) -> list[PublicRun]:
 
 
 def _addresses(found: Found) -> tuple[str, ...]:
-    """Where the author of an entry says that it can be asked."""
+    """The addresses that the author of an entry gives."""
     entry = read_entry(found)
     return entry.addresses if isinstance(entry, ManifestEntry | MemberEntry) else ()
 
 
-def _row(run: RunId, said: Sequence[RunNotice]) -> PublicRun:
-    """One run, from all that was said of it; the newest of them knows best."""
-    best = max(said, key=lambda notice: (notice.round, notice.members))
+def _row(run: RunId, notices: Sequence[RunNotice]) -> PublicRun:
+    """One run, from all announcements of it; name, round and members are those of the newest."""
+    best = max(notices, key=lambda notice: (notice.round, notice.members))
     return {
         "run": run.hex(),
         "name": best.name[:MAX_NAME],
         "round": best.round,
         "members": best.members,
-        "announced_by": len(said),
-        "link": format_link(run, [address for notice in said for address in notice.addresses]),
+        "announced_by": len(notices),
+        "link": format_link(run, [address for notice in notices for address in notice.addresses]),
     }

@@ -1,14 +1,13 @@
-"""Our ports at the home router's outside, so that others can dial us: the shell around shoal.node.peers.gateway.
+"""Maps our ports at the home router, so that others can dial us: the shell around shoal.node.peers.gateway.
 
 Rules:
-- It is a convenience: whatever goes wrong, mistakes of ours included, is said once, is tried again, and never ends the
-  node.
-- A mapped address is one more that others may try (dialback.py). It makes nobody `public` before somebody has dialled
-  us there, and is not named to others where the router is itself behind another one.
-- The port of bulk sockets is mapped beside the first, and peers that we invite there are told its number outside.
-  Without it payloads go as they do where somebody has forwarded one port only: we dial.
-- What is mapped is removed when the node ends. Where it is killed, the mapping ends with its lease.
-- A node that listens on the loopback or by IPv6 alone, or is in no network of private addresses, asks nobody.
+- It is a convenience: every failure, bugs included, is logged once and tried again, and never ends the node.
+- A mapped address is one more that others may try (dialback.py). We do not count as `public` before somebody has
+  dialled us there, and the address is not told to others if the router is itself behind another NAT.
+- The port of bulk sockets is mapped, too, and peers that we invite to it are told its external number. Without that
+  mapping it is we who dial for payloads, as with one forwarded port.
+- Mappings are removed when the node ends. If it is killed, they end with their leases.
+- A node that listens on the loopback or by IPv6 only, or is in no network of private addresses, asks no router.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from shoal.node.api import answers
 from shoal.node.base.logs import warn
 from shoal.node.base.options import NodeSettings
 from shoal.node.peers.discovery import Discovery
-from shoal.node.peers.gateway.judging import Judgement, judge
+from shoal.node.peers.gateway.double_nat import DoubleNat, detect_double_nat
 from shoal.node.peers.gateway.natpmp import NatPmpGateway
 from shoal.node.peers.gateway.router import (
     Declined,
@@ -42,10 +41,10 @@ from shoal.protocol.base.multiaddrs import multiaddr
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.addresses import is_loopback
 
-GLANCE = 5.0  # seconds between two looks at the network that we are in
+CHECK_EVERY = 5.0  # seconds between two checks of the network that we are in
 FIND_LIMIT = 15.0  # seconds for finding a router
-GOODBYE = 2.0  # seconds for removing what we mapped
-BEYOND = (
+GOODBYE = 2.0  # seconds for removing our mappings
+DOUBLE_NAT_REMEDY = (
     "put the inner router into bridge mode, or ask the provider for a public address; without either this node works "
     "like all others behind routers"
 )
@@ -60,7 +59,7 @@ def may_map(settings: NodeSettings) -> bool:
 
 
 class PortMapping:
-    """`tell` is called when our addresses have changed."""
+    """Keeps our ports mapped; `on_moved` is called when our addresses have changed."""
 
     def __init__(
         self,
@@ -68,42 +67,42 @@ class PortMapping:
         network: Network,
         discovery: Discovery,
         relaying: Relaying,
-        tell: Callable[[], None],
+        on_moved: Callable[[], None],
     ) -> None:
         self._settings, self._network = settings, network
-        self._discovery, self._relaying, self._tell = discovery, relaying, tell
+        self._discovery, self._relaying, self._on_moved = discovery, relaying, on_moved
         self._port = 0  # on which we listen, once we do
-        self._may_ask = may_map(settings)  # as far as we know
+        self._may_ask = may_map(settings)  # until the network has been checked
         self._home: HomeNetwork | None = None
         self._gateway: Gateway | None = None
         self._upkeep = Upkeep((), random.Random())
         self._trouble: str | None = None  # why there is no mapping
-        self._said: tuple[str | None, ...] = (None, None)
+        self._logged: tuple[str | None, ...] = (None, None)
 
-    def outside(self, port: int) -> tuple[str, int] | None:
-        """Where a TCP port of ours is at the router's outside; None if it is nowhere."""
+    def external_place(self, port: int) -> tuple[str, int] | None:
+        """The router's external address and port that lead to a TCP port of ours; None if it is not mapped."""
         host, lease = self._upkeep.host, self._upkeep.leases.get(port)
         return (host, lease.external) if host and lease else None
 
     def as_json(self) -> answers.PortMapping | None:
-        """For `status`; None where nobody is asked, and `pending` until it is known what comes of it.
+        """For `status`; None if no router is asked. It is `pending` until there is a mapping or an error.
 
-        Where another NAT lies behind the router, `error` says of what kind it is.
+        If there is another NAT behind the router, `error` says of what kind it is.
         """
         if not self._may_ask:
             return None
-        judgement, external = self._judge(), self._external()
-        error = judgement.words or self._trouble
+        double_nat, external = self._double_nat(), self._external()
+        error = double_nat.reason or self._trouble
         return {
             "protocol": self._gateway.protocol if self._gateway is not None else None,
             "external": external,
             "error": error,
-            "behind_another_nat": judgement.is_behind,
+            "behind_another_nat": double_nat.is_behind,
             "pending": not (external or error),
         }
 
     async def run(self) -> None:
-        """For good."""
+        """Runs until it is cancelled."""
         if not self._may_ask:
             return
         self._port = port_in(self._network.own_addresses())
@@ -113,24 +112,24 @@ class PortMapping:
                 await self._step()
                 self._settle()
         finally:
-            await self._give_back()
+            await self._remove_mappings()
 
     # -- with the router ------------------------------------------------------------------------------------
 
     async def _step(self) -> None:
-        action: Action = Wait(GLANCE)
+        action: Action = Wait(CHECK_EVERY)
         try:
-            self._glance()
+            self._check_network()
             action = self._upkeep.next(_now()) if self._home is not None else action
             await self._take(action)
         except GatewayError as error:
             self._fail(action, error)
-        except Exception as error:  # our own mistake, or this machine is out of something: no reason to end the node
+        except Exception as error:  # a bug, or this machine lacks something: no reason to end the node
             log.error("asking the router for a port has failed: %s", error)
             self._fail(action, GatewayError(str(error) or type(error).__name__))
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(CHECK_EVERY)
 
-    def _glance(self) -> None:
+    def _check_network(self) -> None:
         if (found := home_network(self._settings.listen_host)) != self._home:
             self._home, self._gateway, self._trouble = found, None, None
             self._upkeep.moved(_now())
@@ -140,7 +139,7 @@ class PortMapping:
         where, gateway, upkeep = self._home, self._gateway, self._upkeep
         match action:
             case Wait(seconds):
-                await asyncio.sleep(min(seconds, GLANCE))
+                await asyncio.sleep(min(seconds, CHECK_EVERY))
             case FindRouter() if where is not None:
                 self._gateway = await find_router(where)
                 upkeep.found(_now())
@@ -157,49 +156,51 @@ class PortMapping:
         if isinstance(action, MapPort) and isinstance(error, Declined):
             upkeep.declined(now, action.port, error.is_taken)
         elif isinstance(action, MapPort):
-            upkeep.unheard(now, action.port)
-        elif not isinstance(action, Wait):  # which has nothing to do with the router
+            upkeep.unanswered(now, action.port)
+        elif not isinstance(action, Wait):  # a wait has nothing to do with the router
             upkeep.failed(now)
         if not self._upkeep.has_router:
             self._gateway = None
         if not self._upkeep.leases:
             self._trouble = str(error)
 
-    async def _give_back(self) -> None:
-        """Remove what is mapped, if the router is quick to hear."""
+    async def _remove_mappings(self) -> None:
+        """Removes our mappings, if the router answers quickly."""
         if self._gateway is not None:
             with suppress(Exception):  # the node ends all the same
                 async with asyncio.timeout(GOODBYE):
                     for lease in self._upkeep.leases.values():
                         await self._gateway.unmap(lease)
 
-    # -- with all others ------------------------------------------------------------------------------------
+    # -- with other peers -----------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Name the mapped address to others, unless it is no use to them, and say what has changed."""
-        judgement = self._judge()
-        place, door = (None if judgement.is_behind else self.outside(port) for port in (self._port, self._port + 1))
-        self._network.set_mapped_port(door[1] if door else None)
+        """Tells others the mapped address, unless it is of no use to them, and logs changes."""
+        double_nat = self._double_nat()
+        place, bulk_place = (
+            None if double_nat.is_behind else self.external_place(port) for port in (self._port, self._port + 1)
+        )
+        self._network.set_mapped_port(bulk_place[1] if bulk_place else None)
         addresses = (multiaddr(*place),) if place else ()
         if addresses != self._network.mapped_addresses:
             self._network.mapped_addresses = addresses
             self._discovery.moved()
-            self._tell()
-        self._say(judgement)
+            self._on_moved()
+        self._log_changes(double_nat)
 
-    def _judge(self) -> Judgement:
+    def _double_nat(self) -> DoubleNat:
         is_online = any(scope_between(link.addresses) is Scope.INTERNET for link in self._network.links())
         is_confirmed = any(each in self._discovery.verdict.addresses for each in self._network.mapped_addresses)
-        return judge(self._upkeep.host, self._relaying.seen_hosts, is_online, is_confirmed)
+        return detect_double_nat(self._upkeep.host, self._relaying.seen_hosts, is_online, is_confirmed)
 
-    def _say(self, judgement: Judgement) -> None:
-        """Log each change once."""
-        external, error = said = (self._external(), judgement.words or self._trouble)
-        if said == self._said:
+    def _log_changes(self, double_nat: DoubleNat) -> None:
+        """Logs each change once."""
+        external, error = state = (self._external(), double_nat.reason or self._trouble)
+        if state == self._logged:
             return
-        self._said = said
-        if judgement.is_behind:
-            warn(log, "behind-another-nat", f"a port mapping is of no use: {error}; {BEYOND}")
+        self._logged = state
+        if double_nat.is_behind:
+            warn(log, "behind-another-nat", f"a port mapping is of no use: {error}; {DOUBLE_NAT_REMEDY}")
         elif error and self._gateway is not None:
             remedy = f"forward {ports_to_forward(self._port)} to this machine there by hand"
             words = f"the router does not let others in: {error}; it is asked again now and then, or {remedy}"
@@ -212,7 +213,7 @@ class PortMapping:
             log.info("the router lets others in no more", extra={"code": "port-mapping-gone"})
 
     def _external(self) -> str | None:
-        place = self.outside(self._port)
+        place = self.external_place(self._port)
         return f"{place[0]}:{place[1]}" if place else None
 
 
@@ -220,10 +221,10 @@ class PortMapping:
 
 
 async def find_router(home: HomeNetwork) -> Gateway:
-    """The router that leads out of our network; GatewayError, with what each said, if none can be asked.
+    """The router of our network; GatewayError, with the reasons of both protocols, if none can be asked.
 
-    Both protocols are tried side by side. NAT-PMP is preferred where a router speaks both: it tells when the router has
-    started again, and takes one packet for what takes UPnP four.
+    Both protocols are tried at once. NAT-PMP is preferred if a router speaks both: it tells when the router has
+    restarted, and needs one packet where UPnP needs four.
     """
     try:
         async with asyncio.timeout(FIND_LIMIT):
@@ -247,11 +248,11 @@ async def _find_router(home: HomeNetwork) -> Gateway:
             return await searching
         except GatewayError as error:
             if pmp is not None:
-                return pmp  # it has no address outside; that is for its owner to know
+                return pmp  # it has no external address, which its owner should see in `status`
             raise GatewayError("; ".join(str(each) for each in (refusal, error) if each is not None)) from error
     finally:
         searching.cancel()
-        await asyncio.gather(searching, return_exceptions=True)  # raises what ends ourselves, and nothing else
+        await asyncio.gather(searching, return_exceptions=True)  # raises only if we are cancelled ourselves
 
 
 def _now() -> float:

@@ -1,12 +1,12 @@
-"""How the other members of a run reach us: what our JOINs say of it, so that chunk owners need no relay.
+"""How the other members of a run can reach us, as our JOINs say, so that members are made owners that need no relay.
 
 Rules:
 - A connected member is apart from us if all our connections with it go by a relay.
 - A member without a connection is apart from us if neither of us can be dialled.
-- Members that can be dialled come first in the list, as others state that about themselves.
+- In the list, members that say that they can be dialled come first.
 
-Of the addresses in membership, which one member passes on to another, loopback addresses are dropped if we are
-connected with any other machine. Those of local networks are kept, as runs may span routed ones.
+Of the addresses that members pass on to each other, loopback addresses are dropped if we are connected with any other
+machine. Addresses of local networks are kept, because runs may span several local networks with routes between them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Statuses = Mapping[PeerId, RunStatus | None]
 
 
 def own_standing(network: Network, membership: MembershipView) -> Standing:
-    """What to say now."""
+    """Our standing now, for a JOIN."""
     others = {peer: membership.status(peer) for peer in membership.alive()}
     return standing_among(others, network.links(), network.reachability)
 
 
 def standing_among(others: Statuses, links: Iterable[Link], reachability: str) -> Standing:
-    """What to say in a run with these other members; `reachability` is our own."""
+    """Our standing in a run with these other members; `reachability` is our own."""
     paths = {link.peer: link.path for link in links}
     apart = [
         peer
@@ -44,7 +44,7 @@ def standing_among(others: Statuses, links: Iterable[Link], reachability: str) -
 
 
 def worth_remembering(addresses: Iterable[str], links: Iterable[Link]) -> tuple[str, ...]:
-    """Those of a member's addresses at which it may be for us, who are connected by these."""
+    """Those of a member's addresses at which we might reach it, given our own connections."""
     is_alone = all(scope_between(link.addresses) is Scope.LOOPBACK for link in links)
     least = Scope.LOOPBACK if is_alone else Scope.LAN
     return tuple(each for each in addresses if (found := scope_of(place_of(each))) is not None and found >= least)

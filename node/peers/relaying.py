@@ -3,15 +3,15 @@
 Rules:
 - A node that can be dialled from the internet is a relay for others, within limits
   (shoal.protocol.net.circuit.accounts).
-- A node that cannot keeps reservations with relays that it is connected with, or finds in the DHT: every DHT server on
-  the internet is a relay. Peers of the local network are not used, as nodes that need a relay are not there. A node
-  without an internet address, or that is not found at once by peers that try to dial it, does not wait until they have
+- Any other node keeps reservations with relays that it is connected with, or finds in the DHT: every DHT server on the
+  internet is a relay. Peers of the local network are not used, because those that dial us by a relay are elsewhere. A
+  node without an internet address, or that peers do not reach at once, asks for reservations before those peers have
   given up, which takes seconds.
-- Each relay is asked where it sees the port that we listen on, whether or not it connects others with us. If all see it
-  at one place, others can meet us there without a relay, when both dial at once (shoal.protocol.net.circuit.punch).
-- Every change (our addresses, who serves, a relay that is gone) is acted on at once; the timer is for what time brings.
-- Where we can be dialled by a relay is among our addresses as long as it holds: in the directory of a run, in its
-  membership, in links.
+- Each relay is asked where it sees the port that we listen on, even if it refuses a reservation. If all see it at one
+  place, others can reach us there without a relay, when both dial at once (shoal.protocol.net.circuit.punch).
+- Every change (our addresses, who serves, a lost relay) is acted on at once; the timer is for what changes with time.
+- Addresses by relays are among our addresses while the reservations hold: in the directory of a run, in its membership,
+  in links.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from shoal.protocol.net.peers.network import Network
 
 ADDRESSES = 2  # of one relay
 UNKNOWN = 1e6  # milliseconds to a relay that we are not connected with
-LOOK = 2.0  # seconds between two looks whether something is to be done
+LOOK = 2.0  # seconds between two checks whether something is to be done
 
 log = logging.getLogger("shoal.daemon")
 
 
 class Relaying:
-    """`discovery` knows whether we can be dialled, and who can; `tell` hears when our addresses have changed."""
+    """Holds reservations with relays, or is a relay. `on_moved` is called when our addresses have changed."""
 
-    def __init__(self, network: Network, discovery: Discovery, tell: Callable[[], None]) -> None:
-        self._network, self._discovery, self._tell = network, discovery, tell
+    def __init__(self, network: Network, discovery: Discovery, on_moved: Callable[[], None]) -> None:
+        self._network, self._discovery, self._on_moved = network, discovery, on_moved
         self._holder = Reservations()
         self._mapping = NatMapping()
         self._changed = asyncio.Event()
@@ -54,17 +54,17 @@ class Relaying:
 
     @property
     def relays(self) -> list[PeerId]:
-        """Those that connect others with us."""
+        """The relays that connect others with us."""
         return self._holder.relays
 
     @property
     def nat(self) -> str:
-        """What our router makes of our port, see shoal.protocol.net.circuit.nat."""
+        """How our router maps our port, see shoal.protocol.net.circuit.nat."""
         return self._mapping.kind(self._network.own_addresses())
 
     @property
     def seen_places(self) -> tuple[str, ...]:
-        """Where relays see the port that we listen on."""
+        """The addresses at which relays see the port that we listen on."""
         return self._mapping.seen
 
     @property
@@ -91,7 +91,7 @@ class Relaying:
         self._changed.set()
 
     async def run(self) -> None:
-        """For good."""
+        """Runs until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()
@@ -110,7 +110,7 @@ class Relaying:
         self._changed.set()
 
     def _lend(self) -> None:
-        """Be a relay where others have found us."""
+        """Offers ourselves as a relay at the internet addresses at which others have reached us."""
         public = tuple(each for each in self._discovery.verdict.addresses if scope_of(each) is Scope.INTERNET)
         if public != self._lent:
             self._lent = public
@@ -131,7 +131,7 @@ class Relaying:
         return self._discovery.is_doubtful or not any_is_public(self._network.own_addresses())
 
     def _candidates(self) -> list[PeerId]:
-        """Servers of the internet, those first that we are connected with, of them the nearest."""
+        """DHT servers on the internet: connected ones first, the lowest round trip first."""
         links = {link.peer: link for link in self._network.links()}
         found: dict[PeerId, float] = {}
         for contact in self._discovery.contacts():
@@ -146,9 +146,9 @@ class Relaying:
     async def _ask(self, relay: PeerId) -> None:
         try:
             promise = _for_others(await self._network.reserve(relay))
-        except Exception as error:  # one relay's nonsense, or our own mistake with it, must not end the others' care
-            is_ours = not isinstance(error, ShoalError)
-            log.log(logging.ERROR if is_ours else logging.DEBUG, "no reservation with %s: %s", short(relay), error)
+        except Exception as error:  # a bad answer of one relay, or a bug, must not end the reservations with the others
+            is_bug = not isinstance(error, ShoalError)
+            log.log(logging.ERROR if is_bug else logging.DEBUG, "no reservation with %s: %s", short(relay), error)
             self._holder.refused(time.monotonic(), relay)
             self._network.forget_relay(relay)
             if not self._mapping.seen:
@@ -163,29 +163,29 @@ class Relaying:
             self._holder.granted(time.monotonic(), promise)
 
     async def _look_from(self, relay: PeerId) -> None:
-        """Ask a relay where it sees us, by each version of IP: who is met by the other one alone is met, too."""
+        """Asks a relay where it sees us, over IPv4 and IPv6, as other peers may have only one of them."""
         known = [*self._network.remote_addresses(relay), *self._addresses_of(relay)]
         public = [each for each in known if scope_of(each) is Scope.INTERNET and not is_relayed(each)]
-        doors = {each.split("/")[1]: each for each in reversed(public)}
-        await asyncio.gather(*(self._look_from_door(relay, door) for door in doors.values()))
+        by_family = {_family(each): each for each in reversed(public)}
+        await asyncio.gather(*(self._look_from_address(relay, address) for address in by_family.values()))
 
-    async def _look_from_door(self, relay: PeerId, door: str) -> None:
+    async def _look_from_address(self, relay: PeerId, address: str) -> None:
         try:
-            seen, _ = await self._network.seen_by(relay, door)
+            seen, _ = await self._network.seen_by(relay, address)
         except ShoalError as error:
-            log.debug("the relay %s at %s does not say where it sees us: %s", short(relay), door, error)
+            log.debug("the relay %s at %s does not say where it sees us: %s", short(relay), address, error)
         else:
-            self._mapping.note(relay, host_of(door), seen)
+            self._mapping.note(relay, host_of(address), seen)
             self._network.meet_at(self._mapping.places, self.nat == "symmetric")
 
     def _announce(self) -> None:
         self._network.relayed_addresses = self._holder.addresses
         self._discovery.keep(self._holder.relays)
-        self._tell()
+        self._on_moved()
 
 
 def _for_others(promise: Reservation) -> Reservation:
-    """Those addresses of it that make sense on the internet, and not more than all need to know."""
+    """The reservation with at most ADDRESSES internet addresses; TransportError if it has none."""
     public = [each for each in promise.addresses if scope_of(each) is Scope.INTERNET]
     if not public:
         raise TransportError(f"the relay {short(promise.relay)} does not say where it is")
@@ -193,5 +193,5 @@ def _for_others(promise: Reservation) -> Reservation:
 
 
 def _family(address: str) -> str:
-    """IPv4 or IPv6: whoever has one of them only needs that one."""
+    """ip4 or ip6."""
     return address.split("/")[1]

@@ -1,13 +1,14 @@
 """What a node keeps on disk to go on after a restart: the runs that it is in, and the addresses of other nodes.
 
     runs/<id>/joined.record   the manifest, its author's signature, whether we train, the checkpoint that we came with;
-                              forced to disk before we are in
-    peers.json                the last good peers, those first that answered last; a hint, so a damaged file is no file.
-                              It is written before we are in a run that others have told us of, and soon after anybody
-                              is new. Whoever has been silent for SILENT_MOST, while others answered, is dropped:
-                              seconds in which it was looked for, by a clock that nobody sets
+                              forced to disk before we enter the run
+    peers.json                the last good peers, the last to answer first; a hint, so a damaged file counts as none.
+                              It is written before we enter a run that others have told us of, and soon after a new peer
+                              is seen. A peer is dropped once it has been silent for SILENT_MOST while others answered;
+                              only the time in which it was dialled counts, by a monotonic clock
 
-A record is checked like a peer's word: the manifest must hash to the folder's name, and its author must have signed it.
+A record is checked like data from a peer: the manifest must hash to the folder's name, and its author must have signed
+it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from shoal.protocol.base.wire import Message, message
 KEPT = 64  # peers
 MAX_ADDRESSES, MAX_ADDRESS = 8, 256  # of one peer; characters
 SILENT_MOST = 3 * 86_400.0  # seconds
-STEP_MOST = 600.0  # seconds between two tries that count: in more, nobody was looked for
+STEP_MOST = 600.0  # seconds between two tries that count at most: in a longer gap nobody was dialled
 JOINED = "joined"
 
 
@@ -44,28 +45,28 @@ class Joined(Message):
     author: PeerId
     signature: bytes
     trains: bool
-    checkpoint: str  # the folder of the one that we came with, absolute; empty: none
+    checkpoint: str  # the absolute path of the checkpoint that we came with; empty: none
 
 
 def remember_run(home: Home, run: str, joined: Joined) -> None:
-    """Be in `run` after a restart, too; LocalError if that cannot be written."""
+    """Writes that `run` is to be entered again after a restart; LocalError if that fails."""
     Disk(home.make_run_folder(run)).put(JOINED, joined)
 
 
 def forget_run(home: Home, run: str) -> None:
-    """Not be in `run` after a restart; its votes stay, because we may come back."""
+    """`run` is not entered again after a restart; its votes stay, because we may come back."""
     Disk(home.run_folder(run)).remove(JOINED)
 
 
 def remembered_runs(home: Home) -> list[str]:
-    """The runs that we were in, in the order in which we entered them: ids in hex. LocalError if it cannot be seen."""
+    """Ids in hex of the runs that we were in, in the order in which we entered them; LocalError if unreadable."""
     folders = [each for each in list_folder(home.runs) if is_run_id(each.name, whole=True)]
     found = [(at, each.name) for each in folders if (at := _entered(each / f"{JOINED}{SUFFIX}")) is not None]
     return [run for _, run in sorted(found)]
 
 
 def _entered(record: Path) -> int | None:
-    """When it was written, in ns; None if there is none. What cannot be seen is there: reading it will say why."""
+    """When the record was written, in ns; None if there is none, 0 on other errors, which reading it will report."""
     try:
         return record.stat().st_mtime_ns
     except (FileNotFoundError, NotADirectoryError):
@@ -84,7 +85,7 @@ def recall_run(home: Home, run: str) -> Joined:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A row of the file: where a peer was, and for how many seconds it has been silent."""
+    """A row of the file: a peer's addresses, and for how many seconds it has been silent."""
 
     addresses: tuple[str, ...]
     silent: float = 0.0
@@ -92,14 +93,14 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class PeerCache:
-    """The file of the last good peers. All but `load` write the disk: call them in a thread; several may at once.
+    """The file of the last good peers. All methods but `load` write to disk: call them in threads.
 
-    A full disk is no reason to stop, and what cannot be read now is not replaced.
+    A full disk is no reason to stop, and a file that cannot be read now is not replaced.
     """
 
     path: Path
     _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-    _missed: dict[PeerId, float] = field(default_factory=dict, repr=False, compare=False)  # when last, in this life
+    _missed: dict[PeerId, float] = field(default_factory=dict, repr=False, compare=False)  # when last missed
 
     def load(self) -> dict[PeerId, tuple[str, ...]]:
         """Peers and their addresses, latest first; empty if the file is missing, damaged, or cannot be read now."""
@@ -108,13 +109,13 @@ class PeerCache:
         return {}
 
     def update(self, peers: Mapping[PeerId, tuple[str, ...]]) -> None:
-        """`peers` are there, at these addresses: put them first; those before them stay while there is room."""
+        """Puts `peers`, which are alive at these addresses, first; others stay while there is room."""
         with self._writing, suppress(OSError):
             fresh = {peer: _Known(plain) for peer, addresses in peers.items() if (plain := _addresses(addresses))}
             self._put_first(fresh)
 
     def reached(self, peer: PeerId, address: str) -> None:
-        """`peer` answered at `address`: put both first; the peer's other addresses stay while there is room."""
+        """Puts `peer`, which has answered, and `address` first; its other addresses stay while there is room."""
         with self._writing, suppress(OSError):
             known = self._read().get(peer)
             addresses = dict.fromkeys([*_addresses([address]), *(known.addresses if known else ())])
@@ -122,7 +123,7 @@ class PeerCache:
                 self._put_first({peer: _Known(shortlist(addresses, MAX_ADDRESSES))})
 
     def missed(self, peers: Iterable[PeerId]) -> None:
-        """`peers` did not answer although others did; who did not for days is dropped."""
+        """`peers` did not answer although others did; those silent for SILENT_MOST are dropped."""
         with self._writing, suppress(OSError):
             rows, now = self._read(), time.monotonic()
             for peer in [each for each in peers if each in rows]:
@@ -161,7 +162,7 @@ def _known(row: Mapping[str, object]) -> _Known:
 
 
 def _addresses(found: object) -> tuple[str, ...]:
-    """Those that look like addresses, without the PeerID at their end."""
+    """The well-formed addresses, without the PeerID at their end."""
     each = found if isinstance(found, list | tuple) else ()
     plain = (place_of(str(address)[:MAX_ADDRESS]) for address in each)
     return shortlist((address for address in plain if address.startswith("/")), MAX_ADDRESSES)

@@ -1,1 +1,1 @@
-"""Runs: those that a node is in, how it comes into one, and what one does from round to round."""
+"""The runs of a node: how they are entered and left, and what one run does from round to round."""

@@ -1,11 +1,11 @@
-"""The directory of our runs: we write in it that we are members, and read who else is.
+"""The directory of our runs in the DHT: we write that we are members, and read which other peers are.
 
 Rules:
-- shoal.dht.directory decides when, and what follows; this module does it. Without a server of the DHT nothing is tried.
-- A peer that is listed but not among the members that membership sees is contacted: if it is a member, the two
-  memberships exchange the rest. So any node of the DHT is a way into a run, and heals one that was cut.
-- What we wrote is withdrawn when we leave a run, or end; entries of a node that was killed expire.
-- A public run is announced to all by some of its members; which ones follows from their names.
+- shoal.dht.directory decides when to read and write; this module does it. Nothing is tried without a DHT server.
+- A peer that is listed, but not a living member as membership sees it, is contacted: if it is a member, the two
+  memberships exchange the rest. So any DHT node is a way into a run, and heals one that was cut.
+- Our entries are withdrawn when we leave a run, or end; entries of a node that was killed expire.
+- A public run is announced by ANNOUNCERS of its members: those with the lowest PeerIDs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shoal.dht.directory import CUT_WINDOW, LIFETIME, MANIFEST, MEMBER, Evidence
 from shoal.dht.keys import COPIES, PUBLIC_RUNS, REPLICAS, manifest_key, run_key
 from shoal.node.peers.discovery import Discovery
 from shoal.node.run.either_member import history_after
-from shoal.node.run.standing import is_much
+from shoal.node.run.node_state import is_mass_loss
 from shoal.protocol.base.errors import ShoalError
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.base.multiaddrs import shortlist
@@ -33,13 +33,13 @@ from shoal.protocol.net.peers.network import Network
 if TYPE_CHECKING:
     from shoal.node.run.run import Run
 
-LOOK = 2.0  # seconds between two looks whether something is to be done
+LOOK = 2.0  # seconds between two checks whether something is to be done
 ADDRESSES = 8  # in an entry: it must fit into a record
-CALLED_UPON = 16  # strangers after one reading
+MAX_CONTACTED = 16  # unknown peers after one reading
 ANNOUNCERS = 3  # members that announce a public run
-AGREEING = 2  # replicas, and a reading ends
+READ_QUORUM = 2  # replicas that have answered when a reading ends
 WITHDRAWN = 60.0  # seconds that an empty entry lives: as long as an older one may still be on its way
-GOODBYE = 1.0  # seconds for withdrawing what we wrote, as the node ends
+GOODBYE = 1.0  # seconds for withdrawing our entries as the node ends
 
 log = logging.getLogger("shoal.dht")
 
@@ -55,19 +55,19 @@ class Directory:
         self._has_erred = False
 
     async def run(self) -> None:
-        """For good."""
+        """Runs until it is cancelled."""
         while True:
             if self._discovery.contacts():
                 await self._turn()
             await asyncio.sleep(LOOK)
 
     def evidence(self, run: Run) -> Evidence:
-        """What the directory says of a run against what its membership says."""
+        """Contradictions between a run's directory and its membership."""
         page = self._pages.get(run.id.hex())
         return page.evidence if page is not None else Evidence()
 
     async def close(self) -> None:
-        """Withdraw what we wrote, if that is quick."""
+        """Withdraws our entries, if that is quick."""
         pages, self._pages = list(self._pages.values()), {}
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE):
@@ -76,14 +76,14 @@ class Directory:
     async def _turn(self) -> None:
         open_runs = self._runs()
         left = [self._pages.pop(key) for key, page in list(self._pages.items()) if open_runs.get(key) is not page.run]
-        await self._see_to(page.withdraw() for page in left)  # first: a run that we are in again is written anew
+        await self._run_all(page.withdraw() for page in left)  # first: a run that was left may be open again
         for key, run in open_runs.items():
             if key not in self._pages:
                 self._pages[key] = Page(run, self._discovery, self._network)
-        await self._see_to(page.turn() for page in self._pages.values())
+        await self._run_all(page.turn() for page in self._pages.values())
 
-    async def _see_to(self, work: Iterable[Coroutine[None, None, None]]) -> None:
-        """All of it; a mistake of ours is logged once, and costs the other runs, and the node, nothing."""
+    async def _run_all(self, work: Iterable[Coroutine[None, None, None]]) -> None:
+        """Runs all coroutines; a bug in one is logged once, and stops neither the others nor the node."""
         for error in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(error, Exception) and not self._has_erred:
                 self._has_erred = True
@@ -91,7 +91,7 @@ class Directory:
 
 
 class Page:
-    """Our place in one run's directory."""
+    """Our entries in one run's directory, and what was read there."""
 
     def __init__(self, run: Run, discovery: Discovery, network: Network) -> None:
         self.evidence = Evidence()
@@ -103,31 +103,31 @@ class Page:
         self._written: dict[tuple[Digest, str], None] = {}
 
     async def turn(self) -> None:
-        """Do what is due."""
+        """Writes and reads, if it is time."""
         run, membership, now = self.run, self.run.member.membership, self._discovery.now()
         if run.failure:
             self.evidence = Evidence()
             return
         self.evidence.still_lost(membership.lost_since(NEVER))
         lost = membership.lost_since(run.driver.now() - CUT_WINDOW)
-        cut = is_much(run.commits.group, len({*lost, *self.evidence.elsewhere}))
+        cut = is_mass_loss(run.commits.group, len({*lost, *self.evidence.elsewhere}))
         addresses = self._addresses()
         if self._schedule.must_write(now, addresses, cut):
             held = await self._write(addresses)
             self._schedule.wrote(now, addresses, held)
         if self._schedule.must_read(now, not membership.alive() and not run.is_finished, len(lost), cut):
             self._schedule.read(now)
-            await self._read(COPIES * REPLICAS if cut else AGREEING)  # those beyond a cut write with few of ours
+            await self._read(COPIES * REPLICAS if cut else READ_QUORUM)  # beyond a cut, others write to other replicas
 
     async def withdraw(self) -> None:
-        """An empty entry hides what we wrote."""
+        """Replaces our entries by empty ones."""
         written, self._written = list(self._written), {}
         await asyncio.gather(*(self._put(*slot, b"", WITHDRAWN) for slot in written))
 
     # -- writing --------------------------------------------------------------------------------------------
 
     async def _write(self, addresses: tuple[str, ...]) -> bool:
-        """Whether any server holds that we are in the run."""
+        """Writes our entries; whether any server holds the one that says that we are a member."""
         run, status = self.run, self.run.member.status
         entry = MemberEntry(addresses, status.round, status.history)
         puts = [
@@ -142,7 +142,7 @@ class Page:
 
     async def _put(self, key: Digest, subkey: str, value: bytes, lifetime: float = LIFETIME) -> bool:
         if value:
-            self._written[key, subkey] = None  # before anybody has it: who is cancelled meanwhile withdraws it, too
+            self._written[key, subkey] = None  # before the put, so that it is withdrawn even if the put is cancelled
         try:
             put = await self._discovery.put(key, subkey, value, lifetime)
         except ShoalError as error:
@@ -154,7 +154,7 @@ class Page:
         return put.held > 0
 
     def _addresses(self) -> tuple[str, ...]:
-        """Where others were seen to reach us comes first, then where relays connect them with us."""
+        """Our addresses: first those at which others have reached us, then those by relays."""
         network = self._network
         known = [*self._discovery.verdict.addresses, *network.relayed_addresses, *network.own_addresses()]
         return shortlist(known, ADDRESSES)
@@ -172,11 +172,11 @@ class Page:
         lost = membership.lost_since(NEVER)
         self.evidence.weigh(listed, lost, self._history)
         unseen = [each for each in listed if membership.state(each.peer) in (None, State.DEAD)]
-        chosen = self._rng.sample(unseen, min(CALLED_UPON, len(unseen)))
-        await asyncio.gather(*(self._call_upon(each) for each in chosen))
+        chosen = self._rng.sample(unseen, min(MAX_CONTACTED, len(unseen)))
+        await asyncio.gather(*(self._contact(each) for each in chosen))
 
-    async def _call_upon(self, listed: ListedMember) -> None:
-        """Membership asks whoever a connection is made with; with whom there is one already, now."""
+    async def _contact(self, listed: ListedMember) -> None:
+        """Connects to a listed peer, as membership then asks it; a connected one is reported to membership now."""
         peer, addresses = listed.peer, self._discovery.worth_dialling(listed.entry.addresses)
         if not addresses:
             return
@@ -190,5 +190,5 @@ class Page:
             log.debug("%s, of the directory of %s, cannot be reached: %s", peer, self.run.manifest.name, error)
 
     def _history(self, round: int) -> Digest | None:
-        """Our history after a round that we know to be decided."""
+        """Our history digest after a decided round; None if we do not know it."""
         return history_after(self.run.member, round)

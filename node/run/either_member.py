@@ -1,4 +1,4 @@
-"""What the driver and the page read of a member, for both kinds of runs: with an agreed state, or with replicas."""
+"""Reads a member's state, for both kinds of runs: with an agreed state, or with replicas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AnyMember = Member | ReplicaMember
 
 
 def base_of(member: AnyMember) -> int | None:
-    """The round that the next one builds on; None while there is none."""
+    """The round that the next one builds on; None while we have no state."""
     if isinstance(member, ReplicaMember):
         return member.base
     base = member.rounds.base
@@ -20,19 +20,19 @@ def base_of(member: AnyMember) -> int | None:
 
 
 def waited_for(member: AnyMember) -> Iterable[PeerId]:
-    """Whom the round hangs on."""
+    """The peers that the round waits for."""
     return member.waiting_for() if isinstance(member, ReplicaMember) else member.rounds.waiting_for()
 
 
 def history_of(member: AnyMember) -> Digest:
-    """The digest of all that was decided; of replicas a constant of the run."""
+    """The history digest of all decided rounds; with replicas it is constant."""
     if isinstance(member, ReplicaMember) or member.rounds.base is None:
         return member.status.history
     return member.rounds.base.history
 
 
 def history_after(member: AnyMember, round: int) -> Digest | None:
-    """The same after a round that we know to be decided."""
+    """The history digest after a decided round; None if we do not know that round's decision."""
     if isinstance(member, ReplicaMember):
         return member.status.history
     history = member.history

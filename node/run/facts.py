@@ -1,4 +1,4 @@
-"""What a run's member knows from its manifest and its disk alone."""
+"""The facts of a run that follow from its manifest and the node's disk alone, for the cores."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from shoal.protocol.tensors.compression import codec
 if TYPE_CHECKING:
     from shoal.node.training.checkpoint.read import Checkpoint
 
-WEIGHED = 1 << 16  # values, whose sizes say how much the one codec's payloads weigh against the other's
-SLACK = 60.0  # seconds at the pace of steps: for a worker on a busy machine, or one that is started again
+WEIGHED = 1 << 16  # values, by whose encoded sizes the payloads of the two codecs are compared
+SLACK = 60.0  # seconds at the pace `steps`: for a worker on a busy machine, or one that is restarted
 
 
 def run_facts(
     manifest: Manifest, author: PeerId, *, seeded: Digest, chunks: tuple[int, ...], holds_origin: bool
 ) -> RunFacts:
-    """The facts of a run; `seeded` is the root of the state that the manifest's seed gives."""
+    """The facts of a run; `seeded` is the root of the state that follows from the manifest's seed."""
     return RunFacts(first_base(manifest, author, seeded), policy_of(manifest, chunks), holds_origin)
 
 
 def policy_of(manifest: Manifest, chunks: tuple[int, ...]) -> Policy:
-    """What all members agree on of who may be in a round, and when it begins."""
+    """The rules, agreed by all members, for which members are in a round and when it begins."""
     rounds = manifest.rounds
     return Policy(
         rounds.min_members,
@@ -46,7 +46,7 @@ def policy_of(manifest: Manifest, chunks: tuple[int, ...]) -> Policy:
 
 
 def first_history(manifest: Manifest) -> Digest:
-    """The digest of what was decided before the run's first round."""
+    """The history digest before the run's first round."""
     origin = manifest.origin
     return genesis(manifest.run_id, PART) if origin is None else Digest(bytes.fromhex(origin.history))
 
@@ -60,13 +60,13 @@ def first_base(manifest: Manifest, author: PeerId, seeded: Digest) -> Base:
 
 
 def last_vote(records: Mapping[str, Message]) -> int:
-    """The last round that we have voted in, in an earlier life, as it was written down; 0 if there is none."""
+    """The last round in which this node has voted, by its records from before a restart; 0 if there is none."""
     vote = records.get(f"vote-{PART}")
     return vote.round if isinstance(vote, VoteRecord) else 0
 
 
 def training_now(view: View) -> int:
-    """How many members train, as far as we see: those that live and say so, and we."""
+    """How many members train: we, and the living ones whose status says so."""
     others = (view.status(peer) for peer in view.alive())
     return 1 + sum(status is not None and status.trains for status in others)
 

@@ -1,4 +1,4 @@
-"""What a run's founder does before there is a run, in threads, as it imports torch or a library of models."""
+"""What a founder does before the run exists; in threads, as it imports torch or a library of models."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def check_is_new(manifest: Manifest, is_known: bool) -> None:
-    """LocalError if the node is in the run that is to be founded."""
+    """LocalError if the node is in the run already (`is_known`)."""
     if is_known:
         raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
 
 
 def check_begins(manifest: Manifest) -> None:
-    """LocalError if the run would begin with nothing."""
+    """LocalError if the run would have no first weights."""
     if manifest.lacks_weights:
         raise LocalError(
             f"the manifest of '{manifest.name}' has the model's tensors but not its first weights: leave out `tensors` "
@@ -37,13 +37,13 @@ def check_begins(manifest: Manifest) -> None:
         )
 
 
-async def begun(
+async def resolve_origin(
     manifest: Manifest, checkpoints: Sequence[Checkpoint], data: Supply, families: Families
 ) -> tuple[Manifest, Checkpoint | None]:
-    """The manifest with its origin, and the checkpoint that it is, if there is one; LocalError if they do not fit.
+    """The manifest with its origin, and the origin's checkpoint, if there is one; LocalError if they do not fit.
 
-    A family gets the names of its partition and of the seeds of its parts, too, whose files are among those of
-    `families` then.
+    A family's manifest also gets the digests of its partition and of the seeds of its parts, whose files are then kept
+    by `families`.
     """
     if manifest.experts is None:
         if len(checkpoints) > 1:
@@ -66,7 +66,7 @@ async def begun(
 async def _seeded(
     manifest: Manifest, checkpoints: Sequence[Checkpoint], families: Families
 ) -> tuple[Manifest, Checkpoint | None]:
-    """A family's manifest with its seeds, and the checkpoint that is of its model; files of the other ones are made."""
+    """A family's manifest with its seeds, and the checkpoint of its own model; seeds of other models become files."""
     if not checkpoints:
         return manifest, None
     from shoal.node.experts.founding import allot, seeded, with_own, write_seed
@@ -80,7 +80,7 @@ async def _seeded(
 
 
 async def _parted(manifest: Manifest, paths: list[Path], families: Families) -> tuple[Manifest, Path | None]:
-    """A family's manifest with its partition's name, and where its file is; it is made here, or is here already."""
+    """A family's manifest with its partition's digest, and the partition's file, which is written if there is none."""
     experts = manifest.experts
     if experts is None or experts.clusters is None or not experts.clusters.is_learned:
         return manifest, None
@@ -96,7 +96,7 @@ async def _parted(manifest: Manifest, paths: list[Path], families: Families) -> 
     return manifest.model_copy(update={"experts": experts.with_file(made.digest.hex())}), made.path
 
 
-async def found(
+async def first_weights(
     manifest: Manifest,
     data: Supply,
     weights: Sequence[Path],
@@ -104,36 +104,37 @@ async def found(
     me: PeerId,
     check_room: Callable[[Manifest], None],
 ) -> tuple[Manifest, Checkpoint]:
-    """The rest of a manifest whose model its seed alone does not give, and its first weights (run/naming.py).
+    """The complete manifest of a run of a library's model, and the checkpoint of its first weights (first_weights.py).
 
-    `data` has the run's text; `check_room` is asked once it is known how large the model is, before it is made.
-    LocalError if nothing can come of it, and then nothing is left on the disk.
+    `data` has the run's text; `check_room` is called once the model's size is known, before it is built.
+    LocalError if the run cannot be founded; then nothing is left on the disk.
     """
     if manifest.experts is not None:
         raise LocalError("the experts of a library's model begin with a checkpoint: found the family --from one")
     paths = await _tokenized(manifest, data)
 
     def build() -> tuple[Manifest, Checkpoint]:
-        from shoal.node.run.naming import found
+        from shoal.node.run.first_weights import create_first_weights
 
-        return found(manifest, weights, home, me, lambda whole: _check_tokens(whole, paths), check_room)
+        check = partial(_check_tokens, paths=paths)
+        return create_first_weights(manifest, weights, home, me, check, check_room)
 
     with or_no_room(f"the model of the run '{manifest.name}' cannot be made"):
         return await LONG.run(build)
 
 
 def forget_founded(home: Home, manifest: Manifest) -> None:
-    """A run that was founded is not entered: what `found` has written for it is nobody's."""
+    """Deletes what `first_weights` has written, when the founded run is not entered."""
     shutil.rmtree(home.run_folder(manifest.run_id.hex()), ignore_errors=True)
 
 
 async def check_tokens(manifest: Manifest, data: Supply) -> None:
-    """LocalError if the model lacks tokens of the run's tokenizer; `data` has the run's text."""
+    """LocalError if the model's vocabulary is too small for the run's tokenizer; `data` has the run's text."""
     await LONG.run(_check_tokens, manifest, await _tokenized(manifest, data))
 
 
 async def _tokenized(manifest: Manifest, data: Supply) -> list[Path]:
-    """Where the text is that a tokenizer is for, and may be among."""
+    """The paths of the run's text, among which its tokenizer may be; none for a run without a tokenizer."""
     return [Path(path) for path in await data.get(manifest.data, list)] if manifest.data.tokenizer else []
 
 

@@ -1,11 +1,11 @@
-"""A newcomer asks for a run's manifest.
+"""How a newcomer gets a run's manifest from other peers.
 
-It asks the peers that it is connected with and those at the addresses of a link, all side by side, so that an address
-that does not answer delays nothing. When the first of them does not help, peers that the DHT names for the manifest are
-asked, too.
+It asks the peers that it is connected with and those at the addresses of a link, all at once, so that an address that
+does not answer delays nothing. Once one of them has failed or refused, peers that have the manifest, as the DHT says,
+are asked, too.
 
 No answer is trusted: the manifest must hash to the run's id, and its author must have signed it; the named members must
-be few, and plausible. A bad answer names its sender in the log, and has no other effect.
+be few, and plausible. A bad answer is logged with its sender, and has no other effect.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from shoal.node.experts.family import Family
     from shoal.node.run.run import Run
 
-MEMBERS_TOLD = 16  # at most, by us and by those whom we ask
-AT_ONCE = 8  # peers that are asked
-SAID = 4  # failures that are put into words
+MEMBERS_TOLD = 16  # members in an answer, at most
+AT_ONCE = 8  # peers that are asked at once
+MAX_FAILURES_SHOWN = 4
 MAX_PACE = 1e9  # seconds of a round: thirty years
 
 Providers = Callable[[RunId], Awaitable[Sequence[Contact]]]
-"""Who is said to have the manifest of a run."""
+"""Looks up peers that may have the manifest of a run."""
 
 log = logging.getLogger("shoal.daemon")
 
@@ -68,29 +68,29 @@ def introduce(message: GetManifest, runs: Sequence[Run | Family], own_addresses:
 
 
 def link_to(run: Run | Family, own_addresses: tuple[str, ...]) -> str:
-    """The link by which others join a run that we are in: over us, and over other members that are alive."""
+    """The link by which others join a run that we are in, with our addresses and those of other living members."""
     return format_link(run.id, [*own_addresses, *(address for _, addresses in _others(run) for address in addresses)])
 
 
-def wanted(text: str) -> tuple[str, tuple[str, ...]]:
-    """The run that a person names by its link, its id or the begin of that: the id in hex, and where to ask."""
+def parse_run_name(text: str) -> tuple[str, tuple[str, ...]]:
+    """The id in hex, or its prefix, and the addresses to ask, of a run named by its link, its id or a prefix of it."""
     if is_run_id(text):
         return text.lower(), ()
     link = parse_link(text)
     return link.run.hex(), link.addresses
 
 
-async def nobody(run: RunId) -> Sequence[Contact]:
-    """No providers."""
+async def no_providers(run: RunId) -> Sequence[Contact]:
+    """A lookup that finds no peers."""
     return ()
 
 
 async def find_manifest(
-    run: str, network: Network, identity: Identity, addresses: Sequence[str] = (), providers: Providers = nobody
+    run: str, network: Network, identity: Identity, addresses: Sequence[str] = (), providers: Providers = no_providers
 ) -> Introduction:
-    """The first good answer to be had; `run` is the id in hex, or the begin of it.
+    """The first good answer; `run` is the id in hex, or a prefix of it.
 
-    Without one, the blame of a bad answer, or TransportError if somebody could not be asked, or UnknownRun.
+    If there is none: RemoteError after a bad answer, else TransportError if a peer was not reached, else UnknownRun.
     """
     peers = [link.peer for link in network.links()]
     if not peers and not addresses:
@@ -101,7 +101,7 @@ async def find_manifest(
     inquiry = _Inquiry(run, network, identity)
     found = await _first(
         [
-            *(inquiry.knock(address) for address in addresses),
+            *(inquiry.ask_at(address) for address in addresses),
             *(inquiry.ask(peer) for peer in peers),
             inquiry.look_up(providers),
         ]
@@ -112,7 +112,7 @@ async def find_manifest(
 
 
 class _Inquiry:
-    """Asks for one run, nobody twice, and remembers what went wrong. Its coroutines give None where nobody helped."""
+    """Asks for one run, each peer once, and remembers failures. Its coroutines return None without a good answer."""
 
     def __init__(self, run: str, network: Network, identity: Identity) -> None:
         self._run = run
@@ -120,13 +120,13 @@ class _Inquiry:
         self._identity = identity
         self._places = asyncio.Semaphore(AT_ONCE)
         self._asked: set[PeerId] = set()
-        self._disappointed = asyncio.Event()
+        self._has_failed = asyncio.Event()  # a peer has not answered, or has refused
         self._refused = 0
-        self._liar: RemoteError | None = None
-        self._unreached: list[str] = []  # in words
+        self._bad_answer: RemoteError | None = None
+        self._unreached: list[str] = []  # failures, in words
 
     async def ask(self, peer: PeerId) -> Introduction | None:
-        """What a connected peer says."""
+        """Asks a connected peer."""
         if peer in self._asked:
             return None
         self._asked.add(peer)
@@ -138,34 +138,35 @@ class _Inquiry:
             self._refused += 1
         except RemoteError as error:
             warn(log, "bad-introduction", f"{peer} did not introduce us to the run {self._run[:8]}: {error}")
-            self._liar = error
+            self._bad_answer = error
         except TransportError as error:
             self._unreached.append(str(error))
-        self._disappointed.set()
+        self._has_failed.set()
         return None
 
-    async def knock(self, address: str) -> Introduction | None:
-        """What the peer at an address says; a host name may stand for several, and one of them knows the run."""
+    async def ask_at(self, address: str) -> Introduction | None:
+        """Asks the peer at an address; if a host name stands for several, all of them."""
         place, name = split(address)
         with suppress(TransportError):  # `connect` says why
             places = () if name else await resolve(place)
             if len(places) > 1:
-                return await _first(map(self._knock, places))
-        return await self._knock(address)
+                return await _first(map(self._ask_at, places))
+        return await self._ask_at(address)
 
-    async def _knock(self, address: str) -> Introduction | None:
+    async def _ask_at(self, address: str) -> Introduction | None:
         try:
             peer = await self._connect(address)
         except ShoalError as error:
             self._unreached.append(str(error) if address in str(error) else f"{address}: {error}")
-            self._disappointed.set()
+            self._has_failed.set()
             return None
         return await self.ask(peer)
 
     async def _connect(self, address: str) -> PeerId:
-        """Whoever answers at an address, also if it names another: a member may have a new key, or a new address.
+        """The peer that answers at an address, even if it is not the one named: that may have a new key, or have moved.
 
-        Once for each dial that was counted as failed: a dial without a name is not counted, and hosts are hearsay.
+        Dials without a name are not counted against a host. Hosts are hearsay, so there is one only after each failed
+        dial with a name.
         """
         try:
             return await self._network.connect(address)
@@ -178,30 +179,31 @@ class _Inquiry:
             raise
 
     async def look_up(self, providers: Providers) -> Introduction | None:
-        """What those say who are said to have the manifest; they are looked for once somebody has not helped."""
-        await self._disappointed.wait()
+        """Asks peers that may have the manifest; they are looked up once another peer has failed or refused."""
+        await self._has_failed.wait()
         if not is_run_id(self._run, whole=True):
             return None
         contacts = await providers(RunId(bytes.fromhex(self._run)))
         for each in contacts:
             self._network.remember(each.peer, each.addresses)  # all are tried, if the first does not answer
-        doors = [f"{place_of(each.addresses[0])}/p2p/{each.peer}" for each in contacts if each.addresses]
-        return await _first(map(self.knock, doors))
+        first = [f"{place_of(each.addresses[0])}/p2p/{each.peer}" for each in contacts if each.addresses]
+        return await _first(map(self.ask_at, first))
 
     def failure(self) -> ShoalError:
-        """Why nobody has helped."""
-        if self._liar is not None:
-            return self._liar
+        """The error to raise when no peer has given a good answer."""
+        if self._bad_answer is not None:
+            return self._bad_answer
         if not self._unreached:
             who = f"none of the {self._refused} peers that answered is" if self._refused > 1 else "who answered is not"
             return UnknownRun(f"{who} in a run {self._run}")
-        words, more = "; ".join(self._unreached[:SAID]), len(self._unreached) - SAID
+        words = "; ".join(self._unreached[:MAX_FAILURES_SHOWN])
+        more = len(self._unreached) - MAX_FAILURES_SHOWN
         words += (f"; and {more} more" if more > 0 else "") + ("; others do not know it" if self._refused else "")
         return TransportError(f"nobody has told us of the run {self._run[:8]}: {words}")
 
 
 async def _first(work: Iterable[Coroutine[None, None, Introduction | None]]) -> Introduction | None:
-    """The first introduction that comes of it, without waiting for the rest."""
+    """The first introduction that any of them returns; the rest are cancelled."""
     tasks = [asyncio.create_task(each) for each in work]
     try:
         for done in asyncio.as_completed(tasks):
@@ -215,13 +217,13 @@ async def _first(work: Iterable[Coroutine[None, None, Introduction | None]]) -> 
 
 
 def _others(run: Run | Family) -> list[tuple[PeerId, tuple[str, ...]]]:
-    """The other members that are alive, and where: those first that can be dialled from farthest."""
+    """The other living members and their addresses; those with the widest scope first."""
     others = [(peer, addresses) for peer, addresses in run.others().items() if peer != run.me]
     return sorted(others, key=lambda other: -max((scope_of(place_of(each)) or 0 for each in other[1]), default=-1))
 
 
 def _check(run: str, answer: ManifestIs, source: PeerId, identity: Identity) -> Introduction:
-    """RemoteError, naming the one that answered, unless all holds; NewerProtocol if only a later version knows."""
+    """The answer, checked: RemoteError, naming `source`, if it is bad; NewerProtocol if it needs a later version."""
     if len(answer.manifest) > MAX_MANIFEST:
         raise RemoteError(f"answered with a manifest of {len(answer.manifest)} bytes", source)
     run_id = RunId(sha256(answer.manifest).digest())
@@ -229,18 +231,18 @@ def _check(run: str, answer: ManifestIs, source: PeerId, identity: Identity) -> 
         raise RemoteError("answered with another run's manifest, or one that was tampered with", source)
     try:
         manifest = check_manifest(answer.manifest, run_id, answer.author, answer.signature, identity.signer(run_id))
-    except RemoteError as error:  # whoever passes on a forgery is to blame, not the one it names
+    except RemoteError as error:  # the peer that passes on a forgery is to blame, not the author that it names
         raise RemoteError(error.reason, source) from error
     _check_members(answer.members, source)
     if not 0 <= answer.pace <= MAX_PACE:
         raise RemoteError(f"says that a round takes {answer.pace:g} seconds", source)
     members = {source: (), **dict(answer.members)}
-    members.pop(identity.peer, None)  # an earlier life of ours
+    members.pop(identity.peer, None)  # we ourselves, before a restart
     return Introduction(manifest, answer.author, answer.signature, members, answer.present, answer.round, answer.pace)
 
 
 def _check_members(members: tuple[tuple[PeerId, tuple[str, ...]], ...], source: PeerId) -> None:
-    """RemoteError, naming `source`, for members that no honest peer names: we are about to remember and dial them."""
+    """RemoteError, naming `source`, for implausible members: we are about to remember and dial them."""
     if len(members) > MEMBERS_TOLD:
         raise RemoteError(f"names {len(members)} members, more than the {MEMBERS_TOLD} to begin with", source)
     for peer, addresses in members:
@@ -255,10 +257,7 @@ def _check_members(members: tuple[tuple[PeerId, tuple[str, ...]], ...], source: 
 
 
 def describe(found: Introduction, data: DataStanding, lack: str = "") -> Preview:
-    """The answer; `data` is how it stands with the run's data on this machine.
-
-    `lack` is why it has no room for the run.
-    """
+    """The preview of a run; `data` is which of its data are on this machine, `lack` why there is no room for it."""
     manifest = found.manifest
     needs = requirements(manifest, found.present + 1)
     return {
@@ -278,7 +277,7 @@ def describe(found: Introduction, data: DataStanding, lack: str = "") -> Preview
 
 
 def data_in_words(spec: DataSpec, data: DataStanding) -> str:
-    """What the run learns from, and whether this machine has it."""
+    """The run's data, and whether this machine has them, in words."""
     if spec.name == "own":
         return "what the script of each member trains on"
     if spec.name == "stdlib":

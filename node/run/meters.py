@@ -1,7 +1,7 @@
 """Counters of a run on this node since the daemon joined it, for `/metrics`. They only grow.
 
-Each is counted where the event happens, and nowhere else. Plain numbers: the format is the reader's.
-`Outgoing` counts what leaves this node for an all-reduce.
+Each event is counted where it happens, and nowhere else. `Outgoing` counts the payloads of all-reduces that leave this
+node.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ class Meters:
 
     def __init__(self) -> None:
         self._samples = 0  # tokens behind the rounds that were committed here
-        self._failures = Counter({kind.value: 0 for kind in Kind})  # attempts, by why they failed
-        self._rounds = [0] * (len(BOUNDS) + 1)  # committed rounds that we took part in, by how long they took
-        self._seconds = 0.0  # of all of them
+        self._failures = Counter({kind.value: 0 for kind in Kind})  # failed attempts, by reason
+        self._rounds = [0] * (len(BOUNDS) + 1)  # committed rounds that we took part in, by duration
+        self._seconds = 0.0  # of all these rounds
         self._exchanges: Counter[str] = Counter()  # rounds of a replica: exchanges, and lapses by their reasons
         self._sync_sent = self._sync_received = 0  # bytes of state, to joiners and from donors
 
     def committed(self, samples: int, seconds: float, *, took_part: bool) -> None:
-        """A round is applied, `seconds` after we were ready for it; it may have gone on without us."""
+        """A round was applied, `seconds` after we were ready for it; we may not have taken part."""
         self._samples += samples
         if took_part:
             self._rounds[bisect_left(BOUNDS, seconds)] += 1
             self._seconds += seconds
 
     def exchanged(self, lapse: str, *, is_mutual: bool) -> None:
-        """A round of our replica is over, with an exchange or, with the reason `lapse`, without."""
+        """A round of our replica is over: with an exchange, or without, for the reason `lapse`."""
         self._exchanges[lapse or ("mutual" if is_mutual else "one-sided")] += 1
 
     def failed(self, kind: Kind) -> None:
-        """An attempt came to nothing."""
+        """An attempt has failed."""
         self._failures[kind.value] += 1
 
     def sent(self, message: Message) -> None:
-        """A bulk message was written to its stream."""
+        """A payload was written to the network."""
         if isinstance(message, StateChunk):
             self._sync_sent += len(message.payload)
 
     def received(self, message: Message) -> None:
-        """Any message has come."""
+        """A message has arrived."""
         if isinstance(message, StateChunk):
             self._sync_received += len(message.payload)
 
@@ -75,7 +75,7 @@ class Meters:
         }
 
 
-# -- what leaves this node -----------------------------------------------------------------------------------------
+# -- outgoing payloads ---------------------------------------------------------------------------------------------
 
 
 class Outgoing:
@@ -90,9 +90,9 @@ class Outgoing:
         self._chunks: set[int] = set()
 
     def sent(self, message: Message, attempt: Attempt | None, exchanged: int = 0) -> None:
-        """A bulk message has been written to its stream, while we were in `attempt`.
+        """A payload was written to the network, while we were in `attempt`.
 
-        `exchanged` is how many chunks two replicas give each other: then there is no attempt.
+        `exchanged` is how many chunks two replicas give each other; in such a run there is no attempt.
         """
         match message:
             case Contribution():
@@ -101,7 +101,7 @@ class Outgoing:
             case Final():
                 self._commits.sent(message.round, len(message.payload))
             case Fetched() if attempt is not None and message.round == attempt.plan.round:
-                self._commits.sent(message.round, len(message.payload))  # else somebody is catching up
+                self._commits.sent(message.round, len(message.payload))  # for other rounds, a peer is catching up
 
     def _contributed(self, message: Contribution, attempt: Attempt | None, exchanged: int) -> None:
         if self._attempt != (message.round, message.attempt):
@@ -119,6 +119,6 @@ class Outgoing:
                 self._fault.sent(message.round, len(self._chunks), total, role)
 
     def _roles(self, attempt: Attempt) -> list[str]:
-        """What we are in a group: a leader may be an owner too."""
+        """Our roles in a group; a leader may be an owner, too."""
         work = "owner" if attempt.owns_any() else "contributor"
         return ["any", work, "leader"] if attempt.plan.leader == self._me else ["any", work]

@@ -1,7 +1,7 @@
-"""What was kept of a run is outgrown when a later round is committed here.
+"""Deletes the kept state of a resting run once a later round is committed here.
 
-Then others have a later state, and we have voted beyond the one that was kept: no restart could go on from it, and it
-would only fill the disk.
+Then others have a later state, and we have voted beyond the kept one: no restart could go on from it, and it would only
+fill the disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shoal.protocol.rounds.rest import Rest
 
 
 async def unless_outgrown(rest: Rest | None, round: int, run_folder: Path) -> Rest | None:
-    """`rest` as long as no later round than its own is committed; then it is forgotten on disk, too."""
+    """`rest`, or None, and deleted on disk, if `round`, which was committed, is later than its newest round."""
     if rest is None or round <= rest.newest:
         return rest
     await DISK.run(forget_rest, run_folder)

@@ -1,7 +1,7 @@
-"""The phases of a round at one member, and whom it waited for in each.
+"""The phases of a round at one member, and the peers that it waited for in each.
 
 Pure: the time is passed in. A retried round goes through matching and reducing again, so phases are a list, not a
-table. The list is bounded; further attempts of a round add to the spans that are there.
+table. The list is bounded: beyond MOST, time is added to existing spans.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from shoal.protocol.base.ids import PeerId
 
-LEAST = 0.002  # seconds: a shorter span is not worth telling
+LEAST = 0.002  # seconds: shorter spans are left out
 MOST = 64  # spans of a round
-LOOK = 0.2  # seconds between two looks at whom we wait for: the answer takes time on large models
+LOOK = 0.2  # seconds between two checks of whom we wait for, which take time on large models
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """So long in one phase, after what stands before it in the list."""
+    """The time spent in one phase, after the spans before it in the list."""
 
     phase: str
     seconds: float
@@ -36,7 +36,7 @@ class PhaseLog:
         self._waited: dict[tuple[str, PeerId], float] = {}  # by phase
 
     def observe(self, now: float, phase: str, waiting_for: Callable[[], Iterable[PeerId]]) -> None:
-        """The member is in `phase`; call it after every step that it makes."""
+        """The member is in `phase`; call this after each of its steps."""
         if phase != self._phase or now - self._looked_at >= LOOK:
             self._count(now)
             self._waiting = tuple(waiting_for())
@@ -57,7 +57,7 @@ class PhaseLog:
         return spans, waited
 
     def waited(self) -> dict[tuple[str, PeerId], float]:
-        """The seconds that we waited for each peer in each phase since the last cut, up to the last look."""
+        """The seconds that we waited for each peer in each phase since the last cut, up to the last check."""
         return dict(self._waited)
 
     def _count(self, now: float) -> None:

@@ -1,6 +1,6 @@
 """The records of committed rounds on this node, for people and for `shoal up`.
 
-A long run has many rounds, so older ones keep their figures only, without phases and who was waited for.
+A long run has many rounds, so older records keep only their figures, without phases and waiting times.
 """
 
 from __future__ import annotations
@@ -8,19 +8,26 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast
 
 from shoal.node.api.answers import Round
 from shoal.node.run.phases import PhaseLog, Span
-from shoal.node.run.replica_words import why_lapsed
 from shoal.protocol.base.ids import Digest, PeerId, short
+from shoal.protocol.replicas.events import Lapse
 from shoal.protocol.rounds.agreement.certificate import counted_everywhere, next_history
 from shoal.protocol.rounds.allreduce.shelf import Decision
 
 KEPT = 10_000  # rounds
-PACED = 10  # of them, the last: what is said of the run's pace
-DETAILED = 500  # of them, the last: with phases, and who was waited for
+PACED = 10  # the last rounds, from which the run's pace is computed
+DETAILED = 500  # the last rounds, whose records have phases and waiting times
+LAPSES: Mapping[str, str] = {
+    Lapse.ALONE: "nobody else who trains is here",
+    Lapse.BYE: "the others are pairs without this node",
+    Lapse.NOBODY_LEFT: "whom it would have met declined, was lost, or did not come in time",
+    Lapse.BEHIND: "most others are rounds ahead, and nobody is left to meet in between",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +42,22 @@ class CommitRecord:
     took_part: bool  # we are in its roster; otherwise we only followed
     seconds: float  # from our own readiness to the applied result
     resent: int  # bytes of contributions that we sent a second time, because an owner was lost
-    tokens: int  # that we trained on for it
+    tokens: int  # that we trained on for the round
     loss: float | None  # mean over our own inner steps; None if we have not trained
     round_samples: int  # tokens behind the round, of all members
     samples: int  # tokens behind the state, of all rounds
     applied_at: float  # seconds of this machine's clock
-    phases: tuple[Span, ...]  # what came before, from the last round that we applied
+    phases: tuple[Span, ...]  # since the last round that we applied
     waited_for: dict[PeerId, float]  # seconds, the longest first; several may be waited for at once
     called: bool  # whether the others waited for us
-    partner: PeerId | None = None  # of a replica: with whom it has exchanged
-    is_mutual: bool = True  # and whether the partner is known to have taken ours
+    partner: PeerId | None = None  # of a replica: the partner of its exchange
+    is_mutual: bool = True  # of a replica: whether the partner is known to have taken our part
     lapse: str = ""  # of a replica: why there was no exchange
 
 
 @dataclass(frozen=True, slots=True)
-class OwnOutcome:
-    """What a round has brought our replica."""
+class ReplicaOutcome:
+    """The result of a round of our replica: an exchange with a partner, or a lapse."""
 
     round: int
     partner: PeerId | None = None
@@ -73,7 +80,7 @@ class CommitLog:
 
     @property
     def last_commit(self) -> float:
-        """When the last round was applied here, or, before the first one, when we joined: seconds of the clock."""
+        """Wall-clock seconds at which the last round was applied here, or, before the first one, at which we joined."""
         return self.records[-1].applied_at if self.records else self._joined_at
 
     @property
@@ -83,17 +90,17 @@ class CommitLog:
         return max(0.0, last[-1].applied_at - last[0].applied_at) / (len(last) - 1) if len(last) > 1 else 0.0
 
     def submitted(self, now: float, tokens: int = 0, loss: float | None = None) -> None:
-        """We are ready for the current round, with so many tokens and this mean loss."""
+        """Our contribution to the current round is ready, of so many tokens and this mean loss."""
         if self._submitted_at is None:
             self._submitted_at = now
         self._tokens, self._loss = tokens, loss if loss is not None and math.isfinite(loss) else None
 
     def called(self) -> None:
-        """The others wait for us to hand in what we have."""
+        """The others wait for our contribution."""
         self._called = True
 
     def forget(self) -> None:
-        """What we were ready with is dropped: it belongs to no round."""
+        """The contribution that was ready is dropped, as it belongs to no round."""
         self._submitted_at, self._tokens, self._loss = None, 0, None
 
     def sent(self, round: int, size: int) -> None:
@@ -103,7 +110,7 @@ class CommitLog:
     def add(
         self, decision: Decision, me: PeerId, now: float, resent: int, phases: PhaseLog, samples: int
     ) -> CommitRecord:
-        """A round is applied; there are `samples` tokens behind the state now."""
+        """Records a committed round that was applied; there are `samples` tokens behind the state now."""
         proposal = decision.certificate.proposal
         self.group = len(proposal.members)
         return self._append(
@@ -120,18 +127,18 @@ class CommitLog:
             samples=samples,
         )
 
-    def add_own(
-        self, outcome: OwnOutcome, root: Digest, group: int, now: float, resent: int, phases: PhaseLog, samples: int
+    def add_replica(
+        self, outcome: ReplicaOutcome, root: Digest, group: int, now: float, resent: int, phases: PhaseLog, samples: int
     ) -> CommitRecord:
-        """A round of our replica is over, whose root is `root` now; `group` members are here."""
-        self.group, there = group, 1 if outcome.partner is None else 2
+        """Records a round of our replica, whose root is `root` now; `group` members are alive."""
+        self.group, members = group, 1 if outcome.partner is None else 2
         return self._append(
             now,
             phases,
             round=outcome.round,
             attempt=1,
-            members=there,
-            contributors=there,
+            members=members,
+            contributors=members,
             digest=root.hex(),
             took_part=outcome.partner is not None,
             resent=resent,
@@ -144,11 +151,11 @@ class CommitLog:
 
     @property
     def tokens(self) -> int:
-        """That we have trained on for the current round."""
+        """Tokens that we have trained on for the current round."""
         return self._tokens
 
     def _append(self, now: float, phases: PhaseLog, **facts: Any) -> CommitRecord:
-        """The record of these facts and of what is gathered since the last one."""
+        """Appends the record of these facts, and of what was gathered since the last one."""
         spans, waited_for = phases.cut(now)
         record = CommitRecord(
             seconds=0.0 if self._submitted_at is None else now - self._submitted_at,
@@ -170,7 +177,7 @@ class CommitLog:
         return record
 
     def as_json(self, last: int | None = None) -> list[Round]:
-        """All records or the `last` ones, for the API, each with the bytes that we have sent for it so far."""
+        """All records or the `last` ones, for the API, each with the bytes that we have sent so far for its round."""
         first = 0 if last is None else max(0, len(self.records) - last)
         return [_row(record, self._sent[record.round]) for record in self.records[first:]]
 
@@ -183,13 +190,18 @@ def _row(record: CommitRecord, sent: int) -> Round:
 
 
 def words_of(record: CommitRecord) -> str:
-    """What has come of a round of our replica; empty where all agree on what a round brings."""
+    """The outcome of a round of our replica, in words; empty for other runs."""
     if record.lapse:
         return f"no exchange: {why_lapsed(record.lapse)}"
     if record.partner is None:
         return ""
     doubt = "" if record.is_mutual else ", which was lost then and may not have taken ours"
     return f"exchanged with {short(record.partner)}{doubt}"
+
+
+def why_lapsed(reason: str) -> str:
+    """Why a round of a replica had no exchange, in words; an unknown reason is given as it is."""
+    return LAPSES.get(reason, reason)
 
 
 def _clock() -> float:

@@ -1,4 +1,4 @@
-"""Reports when a run's payloads take relays, which makes rounds slow.
+"""Warns while a run's payloads take relays, which makes rounds slow.
 
 The log says when that begins and when it is over; in between `shoal status` and the page show it.
 """
@@ -21,25 +21,25 @@ log = logging.getLogger("shoal.run")
 
 
 class RelayWarning:
-    """Of the last group of one run."""
+    """The warning about the last group of one run."""
 
     def __init__(self, run: str) -> None:
         self._run = run
         self._words = ""
 
     def begun(self, plan: Plan, own: Sequence[str]) -> None:
-        """A group is at work; our `own` addresses say which ports others would need."""
-        self._tell(words(plan, port_in(own)))
+        """A group has formed; from our `own` addresses follows which ports would have to be forwarded."""
+        self._update(words(plan, port_in(own)))
 
     def met(self, path: str | None, own: Sequence[str]) -> None:
         """A replica has a partner for a round, and `path` is how their payloads go."""
-        self._tell(words_of_pair(port_in(own)) if path == RELAYED else "")
+        self._update(words_of_pair(port_in(own)) if path == RELAYED else "")
 
-    def _tell(self, found: str) -> None:
-        said, self._words = self._words, found
-        if self._words and not said:
+    def _update(self, found: str) -> None:
+        before, self._words = self._words, found
+        if self._words and not before:
             warn(log, CODE, f"{self._run}: {self._words}")
-        elif said and not self._words:
+        elif before and not self._words:
             log.info("%s: no payload takes a relay any more", self._run)
 
     def warnings(self) -> list[NodeWarning]:

@@ -11,9 +11,8 @@ from shoal.node.base.pools import ROUNDS
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.run.facts import first_history, policy_of, samples_before
-from shoal.node.run.records import OwnOutcome
+from shoal.node.run.records import ReplicaOutcome, why_lapsed
 from shoal.node.run.replica_saving import ReplicaSaving
-from shoal.node.run.replica_words import why_lapsed
 from shoal.node.run.run import Run
 from shoal.node.run.settings import RunSettings
 from shoal.node.training.checkpoint.lineage import check_fits
@@ -127,7 +126,7 @@ class ReplicaRun(Run):
                 warn(
                     log, "one-sided", f"{event.partner} was lost in round {round}, and may not have taken what we sent"
                 )
-            await self._is_over(OwnOutcome(round, event.partner, event.is_mutual), snapshot)
+            await self._is_over(ReplicaOutcome(round, event.partner, event.is_mutual), snapshot)
         self._begin_round(goes_on=True)
 
     async def _pass(self, event: Lapsed) -> None:
@@ -137,16 +136,16 @@ class ReplicaRun(Run):
             snapshot = self.outer.passed(event.round)
             reason = why_lapsed(event.reason)
             log.info("round %d passes without an exchange: %s", event.round, reason)
-            await self._is_over(OwnOutcome(event.round, lapse=str(event.reason)), snapshot)
+            await self._is_over(ReplicaOutcome(event.round, lapse=str(event.reason)), snapshot)
         self._begin_round(goes_on=True)
 
-    async def _is_over(self, outcome: OwnOutcome, snapshot: Snapshot) -> None:
+    async def _is_over(self, outcome: ReplicaOutcome, snapshot: Snapshot) -> None:
         tokens, driver = self.commits.tokens, self.driver
         self.samples += tokens
         driver.command(lambda now: self.member.applied(now, snapshot.root))
         group = len(self.member.membership.alive()) + 1
         resent, phases = self.outgoing.resent, driver.phases
-        record = self.commits.add_own(outcome, snapshot.root, group, driver.now(), resent, phases, self.samples)
+        record = self.commits.add_replica(outcome, snapshot.root, group, driver.now(), resent, phases, self.samples)
         self.meters.committed(tokens, record.seconds, took_part=record.took_part)
         self.meters.exchanged(outcome.lapse, is_mutual=outcome.is_mutual)
         await self.saving.checkpoint_own(outcome.round, snapshot.root, self.samples, self.training)

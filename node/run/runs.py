@@ -2,12 +2,12 @@
 
 Rules:
 - One run is entered or left at a time.
-- A run is on disk before we are in it and until we leave it, so a restart forgets none. It is opened again as it
-  was, never created a second time: its creator, too, goes on with the votes that it has written down.
-- While the node is paused all of them are at rest, as after a stop, and none is entered.
+- A run is on disk before we enter it and until we leave it, so a restart forgets none. It is opened again as it was,
+  never created a second time: its creator, too, goes on with the votes that it has written down.
+- While the node is paused all runs are at rest, as after a stop, and none is entered.
 - A run is shown as restoring until it is open again; one that cannot be opened is shown as failed, with the reason,
-  until it is left. One that does not fit into memory now is tried again, as others may end.
-- Whether a run fits into memory is checked before anything of it is made.
+  until it is left. One that does not fit into memory now is tried again, as other programs may end.
+- Whether a run fits into memory is checked before any part of it is built.
 - torch is loaded with the first run, not before.
 """
 
@@ -37,8 +37,15 @@ from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.listings import providers
 from shoal.node.peers.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
 from shoal.node.run import reloading
-from shoal.node.run.founding import begun, check_begins, check_is_new, check_tokens, forget_founded, found
-from shoal.node.run.introduction import describe, find_manifest, link_to, wanted
+from shoal.node.run.founding import (
+    check_begins,
+    check_is_new,
+    check_tokens,
+    first_weights,
+    forget_founded,
+    resolve_origin,
+)
+from shoal.node.run.introduction import describe, find_manifest, link_to, parse_run_name
 from shoal.node.run.reloading import Kept
 from shoal.node.training.data.supply import GIB, Supply
 from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
@@ -73,12 +80,12 @@ class Runs:
         open_runs: dict[str, Run],
         on_linked: Callable[[Sequence[str]], None],
     ) -> None:
-        """`open_runs` is where the open ones are kept; `on_linked` hears the addresses of links by which we joined."""
+        """Open runs are kept in `open_runs`; `on_linked` gets the addresses of each link by which we joined."""
         self.open = open_runs
-        self.restoring = remembered_runs(home)  # runs of our last life that are not open yet
+        self.restoring = remembered_runs(home)  # runs from before the restart that are not open yet
         self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
-        self.lacking: dict[str, str] = {}  # those that cannot be restored yet, and why
-        self.paused = ""  # why no run is entered, in a sentence; empty if they are
+        self.restore_obstacles: dict[str, str] = {}  # runs that cannot be restored yet, and why
+        self.paused = ""  # why no run is entered, in a sentence; empty if the node is not paused
         limit = round(settings.data_limit * GIB)
         self.data = Supply(home.data, settings.data, limit, settings.share_data, network.call)
         self.families = Families(self, home, identity, network, discovery)
@@ -88,77 +95,77 @@ class Runs:
         self._fault = fault
         self._entering = asyncio.Lock()
         self._closing = False
-        self._warned: dict[str, str] = {}  # of which kind of reason, for those that cannot be restored yet
+        self._warned: dict[str, str] = {}  # the code of the last warning about each run that cannot be restored yet
 
     def get(self, run: RunId | None) -> Run | None:
-        """The run that a message is about, if we are in it."""
+        """The open run of this id, if we are in it."""
         return self.open.get(run.hex()) if run is not None else None
 
     def find(self, wanted: str) -> Run:
-        """The run that a person means; UnknownRun if we are not in it."""
+        """The open run that a person names; UnknownRun if there is none."""
         return self.open[find_run(wanted, {key: each.manifest.name for key, each in self.open.items()})]
 
     def has(self, prefix: str) -> bool:
-        """Whether we are, or should be, in the run whose id is or begins like that, be it broken."""
+        """Whether we are in a run with this id or prefix, open or not."""
         known = [*self.open, *self.families.open, *self.restoring, *self.broken]
         return any(key.startswith(prefix.lower()) for key in known)
 
     def has_founded(self, wanted: Manifest) -> bool:
-        """Whether we are, or should be, in the run of this manifest, or in ours of it that names its data, too."""
+        """Whether we are in the run of this manifest, or have founded it with its data filled in."""
         return self.has(wanted.run_id.hex()) or reloading.has_founded(self._home, self._identity, wanted)
 
     @property
     def all(self) -> list[Run | Family]:
-        """That are open, and the families."""
+        """All open runs, and the families."""
         return [*self.open.values(), *self.families.open.values()]
 
     def are_at_rest(self) -> bool:
-        """Whether all that we are in is over, or what we kept when all nodes had stopped, and nobody else is back."""
+        """Whether all runs are over, or were kept when all nodes stopped and no other member is back yet."""
         is_all_open = self.open and not self.restoring and not self.broken
         return bool(is_all_open) and all(run.is_resting or run.is_finished for run in self.open.values())
 
     # -- entering and leaving -------------------------------------------------------------------------------
 
     async def restore(self, seeds: Sequence[PeerId]) -> None:
-        """Be again in the runs that we were in; `seeds` were there last time."""
+        """Opens the runs again that we were in; `seeds` are peers that were seen last time."""
         for run in list(self.restoring):
             async with self._entering:
                 if run not in self.restoring or self.paused:
-                    continue  # it was left meanwhile, or is to wait
+                    continue  # it was left meanwhile, or has to wait
                 try:
                     with or_no_room(f"opening the run {run[:8]} again"):
                         await self._restore(run, seeds)
                     log.info("in run %s again", run)
                 except (ShoalError, OSError, MemoryError) as error:
                     if self.paused:
-                        continue  # in the middle of it
-                    is_unreached = isinstance(error, TransportError)  # nobody is there who has its data
+                        continue  # the node was paused meanwhile
+                    is_unreached = isinstance(error, TransportError)  # no peer that has its data is reachable
                     if is_unreached or is_temporary(error):
                         self._await(run, "run-waits" if is_unreached else "no-room", in_words(error))
                         continue
                     self.broken[run] = in_words(error)
                     log.error("cannot be in run %s again: %s", run, error, extra={"code": "run-not-restored"})
                 self.restoring.remove(run)
-                self.lacking.pop(run, None)
+                self.restore_obstacles.pop(run, None)
                 self._warned.pop(run, None)
 
     def _await(self, run: str, code: str, words: str) -> None:
-        """It cannot be opened yet. It is warned of if its kind is another than before: amounts change each time."""
+        """The run cannot be opened yet. A warning is repeated only if its code changes: amounts differ each time."""
         if self._warned.get(run) != code:
             warn(log, code, f"cannot be in run {run} again yet: {words}; trying again")
         self._warned[run] = code
-        self.lacking[run] = words
+        self.restore_obstacles[run] = words
 
     async def keep_restoring(self, seeds: Sequence[PeerId]) -> None:
-        """Try again, as long as this is awaited, where there was no room; also what has failed since for want of it."""
+        """Until cancelled: retries runs for which there was no room, and those that failed later for lack of it."""
         while True:
             await asyncio.sleep(RETRY)
             await self._set_aside()
-            if self.lacking:
+            if self.restore_obstacles:
                 await self.restore(seeds)
 
     async def _set_aside(self) -> None:
-        """Runs that have failed for want of what there may be again: they are opened as after a restart."""
+        """Ends runs that failed for a temporary shortage, so that they are opened again as after a restart."""
         for key, run in list(self.open.items()):
             if run.may_be_opened_again:
                 async with self._entering:
@@ -166,7 +173,7 @@ class Runs:
                         await end_all([run])
                         del self.open[key]
                         self.restoring.append(key)
-                        self.lacking[key] = run.failure
+                        self.restore_obstacles[key] = run.failure
 
     async def _restore(self, run: str, seeds: Sequence[PeerId]) -> None:
         found, joined = await RECORDS.run(reloading.recall, self._home, self._identity, run, seeds)
@@ -178,7 +185,7 @@ class Runs:
         await self._enter(found, joined.trains, came_with, kept)
 
     async def pause(self) -> None:
-        """Say good-bye to all runs, and keep them until `restore`; `paused` says why, before this is called."""
+        """Ends all runs, and keeps them for `restore`; `paused` must be set before, to the reason."""
         families = list(self.families.open)
         await self.families.close()
         async with self._entering:
@@ -187,12 +194,12 @@ class Runs:
             self.open.clear()
 
     async def create(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> CreatedRun:
-        """Found a run, and be its first member; from the folder of a checkpoint it goes on there.
+        """Founds a run, as its first member; it goes on from the checkpoints in these folders, if any are given.
 
-        The answer also says what of the person's files is not in the run's data (`left_out`), if anything is not.
+        The answer lists files of the person that are not in the run's data (`left_out`), if there are any.
         """
         manifest = parse_manifest(manifest_toml)
-        if manifest.model.is_complete:  # else once it is
+        if manifest.model.is_complete:  # else checked once it is complete
             await self._check_room_with_text(manifest, train)
         manifest = await self.data.named(manifest)
         created = await self._create(manifest, train, checkpoints)
@@ -203,12 +210,12 @@ class Runs:
         seeds = [loaded for each in checkpoints if (loaded := await reloading.load_checkpoint(each)) is not None]
         if seeds or manifest.model.is_complete:
             await check_tokens(manifest, self.data)
-            manifest, loaded = await begun(manifest, seeds, self.data, self.families)
+            manifest, loaded = await resolve_origin(manifest, seeds, self.data, self.families)
             return await self.found(manifest, train, loaded)
         check_is_new(manifest, await RECORDS.run(self.has_founded, manifest))
         weights, me = self._settings.trainer.folders, self._identity.peer
         check = partial(self._check_room, train=train, text=await self.data.size(manifest.data))
-        manifest, loaded = await found(manifest, self.data, weights, self._home, me, check)
+        manifest, loaded = await first_weights(manifest, self.data, weights, self._home, me, check)
         try:
             return await self.found(manifest, train, loaded)
         except BaseException:
@@ -216,7 +223,7 @@ class Runs:
             raise
 
     async def found(self, manifest: Manifest, train: bool, loaded: Checkpoint | None) -> RunLink:
-        """Found the run of this manifest, which goes on from that checkpoint."""
+        """Founds the run of this complete manifest, which goes on from the checkpoint `loaded`, if there is one."""
         check_begins(manifest)
         async with self._entering:
             check_is_new(manifest, self.has(manifest.run_id.hex()))
@@ -225,35 +232,34 @@ class Runs:
             return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, loaded)
 
     async def preview(self, link: str) -> Preview:
-        """What joining a run would mean, from its link or id; nothing is joined, and nothing kept."""
+        """What joining a run would need, from its link or id; nothing is joined or kept."""
         found = await self._find(link)
         data = await self.data.standing(found.manifest.data, self._donors(found))
-        lack = await self._lack(found.manifest)
-        return await LONG.run(describe, found, data, lack)
+        return await LONG.run(describe, found, data, await self._room_problem(found.manifest))
 
     async def join(self, link: str, train: bool, checkpoint: str = "") -> RunLink:
-        """Become a member of a run, from its link or id; with the checkpoint that it goes on from, at once."""
-        self._check_goes_on()
+        """Joins a run, from its link or id; with the run's origin in the folder `checkpoint` nothing is downloaded."""
+        self._check_is_open()
         loaded = await reloading.load_checkpoint(checkpoint)
-        found = await self._find(link)  # which may take long: others may be entered meanwhile, or all be left
+        found = await self._find(link)  # may take long: other runs may be entered or left meanwhile
         await self._check_room_with_text(found.manifest, train)
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
-        await self._data_for(found, train)  # which may take hours, and holds up no other run
+        await self._data_for(found, train)  # may take hours, so it is outside the lock
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
             await reloading.forget_rest(self._home.run_folder(found.manifest.run_id.hex()))
             entered = await self._enter(found, train, loaded)
-        self._on_linked(wanted(link)[1])
+        self._on_linked(parse_run_name(link)[1])
         return entered
 
     def move(self) -> None:
-        """We can be reached elsewhere, and every member is told."""
+        """Our addresses have changed: tells the members of all runs."""
         for run in self.open.values():
             run.driver.move(self._network.addresses())
 
     async def leave(self, wanted: str) -> RunName:
-        """Say good-bye to a run, or a family, and forget it."""
+        """Leaves a run or a family, and forgets it."""
         if (family := self.families.named(wanted)) is not None:
             await RECORDS.run(forget_run, self._home, family.id.hex())
             return await self.families.leave(family)
@@ -264,16 +270,16 @@ class Runs:
             await RECORDS.run(forget_run, self._home, key)
             self.broken.pop(key, None)
             self.restoring = [run for run in self.restoring if run != key]
-            self.lacking.pop(key, None)
+            self.restore_obstacles.pop(key, None)
             if key in self.open:
                 await self.open[key].close(for_good=True)
                 await self._forget_data(self.open.pop(key))
             await reloading.forget_rest(self._home.run_folder(key))
-        asyncio.get_running_loop().call_later(10.0, sweep)  # seconds: then nothing of it goes on
+        asyncio.get_running_loop().call_later(10.0, sweep)  # seconds: by then all tasks of the run have ended
         return {"run": key, "name": names[key]}
 
     async def close(self) -> None:
-        """Say good-bye to all runs; LocalError, when all are ended and saved, if some did not end well."""
+        """Ends all runs; LocalError, once all are ended and saved, if some did not end well."""
         self._closing = True
         await self.families.close()
         self.data.close()
@@ -283,7 +289,7 @@ class Runs:
             raise LocalError("; ".join(failed))
 
     def link(self, wanted: str) -> RunLink:
-        """The link by which others join a run of ours, as of now."""
+        """The link by which others can join a run of ours now."""
         run = self.families.named(wanted) or self.find(wanted)
         own = self._network.addresses()
         link = link_to(run, own)
@@ -294,7 +300,7 @@ class Runs:
 
     async def _find(self, link: str) -> Introduction:
         """The introduction to a run that we are not in."""
-        run, addresses = wanted(link)
+        run, addresses = parse_run_name(link)
         self._check_is_new(run)
         return await find_manifest(run, self._network, self._identity, addresses, partial(providers, self._discovery))
 
@@ -302,20 +308,20 @@ class Runs:
         trainer, is_on_gpu = self._settings.trainer, has_gpu(self._settings.device)
         return Load(train, trainer.micro_batch, is_on_gpu, recompute=trainer.recompute, text=text)
 
-    async def _lack(self, manifest: Manifest) -> str:
-        """Why a run that we would train has no room here, as joining it would say; empty if it has."""
+    async def _room_problem(self, manifest: Manifest) -> str:
+        """Why there is no room here to train a run, with the words of `join`; empty if there is room."""
         try:
             await self._check_room_with_text(manifest, train=True)
         except NoRoom as error:
             return str(error)
         except LocalError:
-            return ""  # the text here cannot be read, as is said of the data
+            return ""  # the text here cannot be read, which `DataStanding` reports
         return ""
 
     async def _check_room_with_text(self, manifest: Manifest, train: bool) -> None:
-        """NoRoom, also for the text here that a manifest does not measure; before it is read if all else is too much.
+        """Checks room for the run, and then with the text here, whose size a manifest may not have.
 
-        LocalError if that text cannot be read.
+        NoRoom if it does not fit; LocalError if the text cannot be read.
         """
         await DISK.run(self._check_room, manifest, train)
         if text := await self.data.size(manifest.data):
@@ -328,7 +334,8 @@ class Runs:
             what = f"a checkpoint of the run '{manifest.name}' (--checkpoint-every 0 makes none)"
             check_disk(self._home.root, checkpoint_bytes(manifest), what)
 
-    def _check_goes_on(self) -> None:
+    def _check_is_open(self) -> None:
+        """LocalError if no run may be entered now."""
         if self._closing or self.paused:
             raise LocalError(self.paused or "the node is ending")
 
@@ -343,15 +350,15 @@ class Runs:
         checkpoint: Checkpoint | None = None,
         kept: Kept = None,
     ) -> RunLink:
-        self._check_goes_on()
+        self._check_is_open()
         manifest, key = found.manifest, found.manifest.run_id.hex()
         data = await self._data_for(found, train)
         run = None
         if manifest.experts is None:
             with or_no_room(f"the run '{manifest.name}' is not entered"):
                 run = await LONG.run(self._build, found, data, train, checkpoint, kept)
-            self._check_goes_on()
-        await NOTES.run(self._cache.update, found.members)  # who is killed now must find them again
+            self._check_is_open()
+        await NOTES.run(self._cache.update, found.members)  # before `joined`: a restart must find them
         path = str(checkpoint.path) if checkpoint is not None and run is not None else ""
         joined = Joined(manifest.canonical(), found.author, found.signature, train, path)
         await RECORDS.run(remember_run, self._home, key, joined)
@@ -364,14 +371,14 @@ class Runs:
         return self.link(key)
 
     async def _forget_data(self, left: Run) -> None:
-        """Free the disk of the data of a run that we have left, unless another one may be about them."""
+        """Deletes the data of a run that we have left, unless another run may need them."""
         spec = left.manifest.data
         is_wanted = any(each.manifest.data.digest == spec.digest for each in self.open.values())
         if not (self.restoring or self.broken or is_wanted or self.families.wants(spec.digest)):
             await self.data.forget(spec)
 
     async def _data_for(self, found: Introduction, train: bool) -> tuple[str, ...]:
-        """What the worker is to read, from the members if it is not here; who does not train gives it if it is."""
+        """The paths of the run's data, downloaded if needed; without training none, or what is here, for donating."""
         self._donors(found)
         spec = found.manifest.data
         if not train and not await self.data.has(spec):
@@ -379,7 +386,7 @@ class Runs:
         return self.families.with_partition(spec, await self.data.get(spec, lambda: self._donors(found)))
 
     def _donors(self, found: Introduction) -> list[PeerId]:
-        """Who may have a run's data: its members, whose addresses are remembered, and whoever is connected."""
+        """Peers that may have a run's data: its members, whose addresses are remembered, and all connected peers."""
         for peer, addresses in found.members.items():
             self._network.remember(peer, addresses)
         return list(dict.fromkeys([*found.members, *(link.peer for link in self._network.links())]))
@@ -387,20 +394,30 @@ class Runs:
     def _build(
         self, found: Introduction, data: tuple[str, ...], train: bool, checkpoint: Checkpoint | None, kept: Kept
     ) -> Run:
-        """In a thread: importing torch alone takes seconds, and the network must not wait for it."""
-        from shoal.node.run.opening import open_run
+        """Builds the run, before it is started; in a thread, as importing torch alone takes seconds.
+
+        `checkpoint` is the run's origin; `kept` is what an earlier life of this node has kept of the run.
+        """
+        from shoal.node.run.agreed_run import AgreedRun
+        from shoal.node.run.replica_run import ReplicaRun
+        from shoal.node.run.resting import Rested
         from shoal.node.run.settings import RunSettings
 
         run_id = found.manifest.run_id
+        signed = found.manifest, found.author, found.signature, self._identity.signer(run_id)
         settings = RunSettings.of(self._settings, self._home.make_run_folder(run_id.hex()), data, train, self._fault)
-        return open_run(found, self._identity.signer(run_id), self._network, settings, checkpoint, kept)
+        if found.manifest.method.has_replicas:
+            own = None if isinstance(kept, Rested) else kept
+            return ReplicaRun(*signed, self._network, settings, checkpoint, own)
+        rested = kept if isinstance(kept, Rested) else None
+        return AgreedRun(*signed, self._network, settings, checkpoint, rested)
 
 
 # -- the end of all runs -------------------------------------------------------------------------------------------
 
 
 async def end_all(runs: Sequence[Run]) -> list[str]:
-    """End them; of those that did not end well, which it is and why."""
+    """Ends the runs; a sentence for each that did not end well."""
     ends = await asyncio.gather(*(run.close() for run in runs), return_exceptions=True)
     failed = [(run.manifest.name, end) for run, end in zip(runs, ends, strict=True) if end is not None]
     for name, error in failed:

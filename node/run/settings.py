@@ -1,4 +1,4 @@
-"""What a run needs to know of the node that it is on."""
+"""A run's settings on this node."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from shoal.node.training.checkpoint.keep import Keeping
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Private to the node; nothing of it is agreed with others."""
+    """Settings of the node's own choice, which other members need not share."""
 
-    folder: Path  # the run's own
+    folder: Path  # of the run, on this node
     threads: int  # of the worker
-    data: tuple[str, ...]  # paths that its worker reads
+    data: tuple[str, ...]  # paths that the worker reads
     trains: bool
     keeping: Keeping
     fault: FaultTrigger | None = None
     device: str = AUTO  # on which the worker trains
-    trainer: TrainerOptions = field(default_factory=TrainerOptions)  # how it makes its steps
+    trainer: TrainerOptions = field(default_factory=TrainerOptions)
 
     @classmethod
     def of(
         cls, node: NodeSettings, folder: Path, data: tuple[str, ...], trains: bool, fault: FaultTrigger | None
     ) -> RunSettings:
-        """Those of a run on a node that was started so."""
+        """The settings of a run on a node with these settings."""
         keeping = Keeping(node.checkpoint_every, node.checkpoint_keep)
         return cls(folder, node.threads, data, trains, keeping, fault, node.device, node.trainer)
 
     def worker(self, manifest: Manifest, sizes: Sizes) -> WorkerSettings:
-        """What the run's worker is started with."""
+        """The settings with which the run's worker is started."""
         return WorkerSettings(
             folder=self.folder,
             log=self.folder / "worker.log",
@@ -52,7 +52,7 @@ class RunSettings:
 
 
 def _program(model: str) -> tuple[str, ...]:
-    """Of the workers of such models; that of a script's own is the script, which comes by itself."""
+    """The command line of a worker for this model; empty for custom runs, whose script connects by itself."""
     if model == "custom":
         return ()
     found = find_extension(model)

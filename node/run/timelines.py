@@ -1,17 +1,16 @@
-"""What happened in a run's last rounds at one member, and when: what `shoal logs --round` shows.
+"""Timelines of a run's last rounds at one member: what happened when. `shoal logs --round` shows them.
 
-A round has thousands of messages, so of each kind and peer only the times of the first and the last, the number and the
-bytes are kept; peers over the bound are counted together. A payload that is sent counts when it has left this node.
-Messages of the next round that come early, and those of the last one that leave late, are put where they belong.
+A round has thousands of messages, so for each kind and peer only the times of the first and the last, the number and
+the bytes are kept; peers over the bound are counted together. A sent payload counts when it has left this node.
+Messages of the next round that come early, and messages of the last one that leave late, are counted for their round.
 
-Timelines are in memory, and in one file of JSON lines, so that a restart knows them.
+Timelines are kept in memory, and in one file of JSON lines, so that they survive a restart. A round is written some
+time after its end, because its last votes and payloads come late. A failure to write is logged once and has no other
+effect. The file is not forced to disk, and is rewritten before it gets long.
 
-A round is written some time after its end, because its last votes and payloads come late. What cannot be written is
-said once and costs nothing else: nobody votes on it. The file is forced to no disk, and begins anew before it is long.
-
-In JSON (docs/rounds.md has the fields) all times are seconds since this member was ready for the round, so those before
-are negative; `ready_at` says when that was on the clock of this machine, so that timelines of several members can be
-laid side by side.
+In JSON (docs/rounds.md has the fields) all times are seconds since this member was ready for the round, so earlier ones
+are negative; `ready_at` is that moment by the clock of this machine, so that timelines of several members can be
+aligned.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from operator import call
 from pathlib import Path
@@ -30,7 +29,7 @@ from typing import Any, get_args
 from shoal.node.api.errors import UnknownRound
 from shoal.node.base.logs import warn
 from shoal.node.run.phases import PhaseLog
-from shoal.node.run.replica_words import why_lapsed
+from shoal.node.run.records import why_lapsed
 from shoal.protocol.base.effects import Event
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
@@ -49,9 +48,9 @@ from shoal.protocol.rounds.stages import round_of
 
 
 MOST_FLOWS = 1024  # of a round, by way, kind and peer
-MOST_EVENTS = 128  # of a round, the last ones
-MOST_PHASES = 64  # of a round, the first ones
-OTHERS = PeerId("others")  # who is over the bound
+MOST_EVENTS = 128  # of a round: the last ones are kept
+MOST_PHASES = 64  # of a round: the first ones are kept
+OTHERS = PeerId("others")  # stands for the peers over the bound
 
 KINDS: dict[type, str] = {kind: kind.__name__.lower() for kind in get_args(ROUND_MESSAGES)}
 SENT, RECEIVED = "sent", "received"
@@ -64,12 +63,12 @@ class Flow:
     first: float
     last: float
     count: int = 0
-    bytes: int = 0  # of payloads; words are small
+    bytes: int = 0  # of payloads; control messages are small
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """One thing that is neither a message nor a phase."""
+class RoundEvent:
+    """An event that is neither a message nor a phase."""
 
     at: float
     what: str
@@ -79,13 +78,13 @@ class Happening:
 
 @dataclass(slots=True)
 class Trace:
-    """One round; times are those of the clock that was passed in."""
+    """What is recorded of one round; times are those of the clock that was passed in."""
 
     round: int
-    phases: list[tuple[str, float]] = field(default_factory=list)  # and when each began
+    phases: list[tuple[str, float]] = field(default_factory=list)  # each with the time at which it began
     flows: dict[tuple[str, str, PeerId], Flow] = field(default_factory=dict)  # by (way, kind, peer)
-    events: deque[Happening] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
-    waited: Mapping[tuple[str, PeerId], float] = field(default_factory=dict)  # seconds, by phase and peer
+    events: deque[RoundEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    waited: Mapping[tuple[str, PeerId], float] = field(default_factory=dict)  # seconds, by (phase, peer)
     paths: dict[PeerId, str] = field(default_factory=dict)  # of the group's payloads
     plan: Plan | None = None  # of the last group
     committed: float | None = None
@@ -94,11 +93,11 @@ class Trace:
 
     @property
     def zero(self) -> float | None:
-        """When this member was ready, or need not be any more: what all times of the round are relative to."""
+        """When this member was ready, or could not take part any more: all times of the round are relative to it."""
         return next((at for phase, at in self.phases if phase not in ("training", "syncing")), None)
 
     def enter(self, now: float, phase: str) -> None:
-        """The member is in another phase."""
+        """The member has entered a phase."""
         if len(self.phases) < MOST_PHASES:
             self.phases.append((phase, now))
 
@@ -112,37 +111,34 @@ class Trace:
         flow.count += 1
         flow.bytes += size
 
-    def happened(self, now: float, what: str, peer: PeerId | None = None, words: str = "") -> None:
-        """Something else; what is said again and again is kept once."""
-        if not self.events or (self.events[-1].what, self.events[-1].peer, self.events[-1].words) != (
-            what,
-            peer,
-            words,
-        ):
-            self.events.append(Happening(now, what, peer, words))
+    def note_event(self, now: float, what: str, peer: PeerId | None = None, words: str = "") -> None:
+        """Any other event; one that repeats the last one is not added."""
+        event = RoundEvent(now, what, peer, words)
+        if not self.events or replace(self.events[-1], at=now) != event:
+            self.events.append(event)
 
     def commit(self, now: float, decision: Decision) -> None:
-        """The round is decided, and all its bytes are here."""
+        """The round is decided, and all its bytes have arrived."""
         proposal = decision.certificate.proposal
         counted = {proposal.members[index] for index in counted_everywhere(decision.chunks, len(proposal.members))}
         self.committed, self.uncounted = now, tuple(peer for peer in proposal.members if peer not in counted)
-        self.happened(now, "committed", words=f"attempt {proposal.attempt}")
+        self.note_event(now, "committed", words=f"attempt {proposal.attempt}")
 
 
 class Timeline:
-    """The round that goes on, the one before and the one after it."""
+    """Traces of the current round, the one before and the one after it."""
 
     def __init__(self) -> None:
         self.current: Trace | None = None
         self.previous: Trace | None = None
         self._next: Trace | None = None
         self._phase = ""
-        self._reassign: Reassign | None = None  # the last one that we have seen, which goes to many
+        self._reassign: Reassign | None = None  # the last one, which is sent to many peers and noted once
 
     def observe(self, now: float, phase: str, round: int) -> Trace | None:
-        """The member is in `phase` of `round` (0: still in that of before); the trace that ends with this, if one does.
+        """The member is in `phase` of `round` (0: the same as before). Call this after each of its steps.
 
-        Call it after every step that the member makes.
+        Returns the trace of the round that has ended with this, if one has.
         """
         if phase == self._phase and (not round or (self.current is not None and round == self.current.round)):
             return None
@@ -155,47 +151,47 @@ class Timeline:
         return done
 
     def sent(self, now: float, to: PeerId, message: Message) -> None:
-        """A message was handed to the network, or, if it is a payload, has left for it."""
+        """A message was handed to the network, or, if it is a payload, has left this node."""
         self._note(now, SENT, to, message)
 
     def received(self, now: float, sender: PeerId, message: Message) -> None:
-        """A message has come, and was not a bad one."""
+        """A valid message has arrived."""
         self._note(now, RECEIVED, sender, message)
 
     def told(self, now: float, event: Event) -> None:
-        """The member has told us something."""
+        """The member has reported an event."""
         trace = self.current
         if trace is None:
             return
         match event:
             case Begun(plan):
                 trace.plan = plan
-                trace.happened(now, "begun", plan.leader, f"attempt {plan.attempt}, {len(plan.members)} members")
+                trace.note_event(now, "begun", plan.leader, f"attempt {plan.attempt}, {len(plan.members)} members")
             case Committed(decision) if decision.round == trace.round:
                 trace.commit(now, decision)
             case Aborted(_, attempt, reason):
-                trace.happened(now, "failed", words=f"attempt {attempt}: {reason}")
+                trace.note_event(now, "failed", words=f"attempt {attempt}: {reason}")
             case HandIn():
-                trace.happened(now, "called")
+                trace.note_event(now, "called")
             case Waiting(reason):
-                trace.happened(now, "waiting", words=reason)
+                trace.note_event(now, "waiting", words=reason)
             case PeerSuspected(peer):
-                trace.happened(now, "suspected", peer)
+                trace.note_event(now, "suspected", peer)
             case PeerDown(peer):
-                trace.happened(now, "lost", peer)
+                trace.note_event(now, "lost", peer)
             case PeerLeft(peer):
-                trace.happened(now, "left", peer)
+                trace.note_event(now, "left", peer)
             case Blamed(peer, reason):
-                trace.happened(now, "blamed", peer, reason)
+                trace.note_event(now, "blamed", peer, reason)
             case Met(_, partner):
-                trace.happened(now, "met", partner)
+                trace.note_event(now, "met", partner)
             case Exchanged(partner=partner, is_mutual=is_mutual):
                 trace.committed = now
-                trace.happened(now, "exchanged", partner, "and it has ours" if is_mutual else "it was lost then")
+                trace.note_event(now, "exchanged", partner, "and it has ours" if is_mutual else "it was lost then")
             case Lapsed(_, reason):
-                trace.happened(now, "lapsed", words=why_lapsed(reason))
+                trace.note_event(now, "lapsed", words=why_lapsed(reason))
             case Behind(peer, round):
-                trace.happened(now, "behind", peer, f"round {round}")
+                trace.note_event(now, "behind", peer, f"round {round}")
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -217,7 +213,7 @@ class Timeline:
         trace.note(now, way, kind, peer, size)
         if isinstance(message, Reassign) and message is not self._reassign:
             self._reassign = message
-            trace.happened(now, "reassigned", message.ballot.leader, _moves(message))
+            trace.note_event(now, "reassigned", message.ballot.leader, _moves(message))
 
     def _trace_of(self, round: int) -> Trace | None:
         current = self.current
@@ -230,7 +226,7 @@ class Timeline:
 
 
 def _moves(message: Reassign) -> str:
-    """How many chunks a Reassign moves to how many members."""
+    """The numbers of reassigned chunks and of their new owners, in words."""
     owners = Counter(each.owner for each in message.assignments)
     return f"{owners.total()} chunks to {len(owners)} members"
 
@@ -238,12 +234,12 @@ def _moves(message: Reassign) -> str:
 # -- as JSON -----------------------------------------------------------------------------------------------
 
 
-LEAST = 0.001  # seconds: a shorter phase, or wait, is not worth telling
+LEAST = 0.001  # seconds: shorter phases and waits are left out
 MOST_NAMES = 64  # in each list of peers
 
 
 def as_json(trace: Trace, me: PeerId, now: float, clock: float) -> dict[str, Any]:
-    """The round as it is known `now`, when the machine's clock shows `clock`."""
+    """The round as it is known `now`, when the wall clock shows `clock`."""
     began = trace.phases[0][1]
     zero = trace.zero if trace.zero is not None else began
     end = trace.ended if trace.ended is not None else now
@@ -257,7 +253,7 @@ def as_json(trace: Trace, me: PeerId, now: float, clock: float) -> dict[str, Any
         **_group(trace),
         "phases": _phases(trace, end, zero),
         "waited_for": _waited(trace),
-        "events": [_happening(zero, each) for each in trace.events],
+        "events": [asdict(each) | {"at": _since(zero, each.at)} for each in trace.events],
         "traffic": [
             {"way": way, "kind": kind, "peer": peer}
             | {"first": _since(zero, flow.first), "last": _since(zero, flow.last)}
@@ -269,7 +265,7 @@ def as_json(trace: Trace, me: PeerId, now: float, clock: float) -> dict[str, Any
 
 
 def _group(trace: Trace) -> dict[str, Any]:
-    """Who was in the last attempt, and who made the means of how many chunks."""
+    """The group of the last attempt, and how many chunks each owner had."""
     plan = trace.plan
     owners = Counter(plan.owners).most_common(MOST_NAMES) if plan is not None else []
     return {
@@ -298,10 +294,6 @@ def _waited(trace: Trace) -> list[dict[str, Any]]:
     ]
 
 
-def _happening(zero: float, each: Happening) -> dict[str, Any]:
-    return {**asdict(each), "at": _since(zero, each.at)}
-
-
 def _since(zero: float, at: float | None) -> float | None:
     return round(at - zero, 4) if at is not None else None
 
@@ -314,7 +306,7 @@ log = logging.getLogger("shoal.run")
 
 
 class Timelines:
-    """Of one run on this node; `now` is the time of the event loop."""
+    """The timelines of one run on this node; `now` is the time of the event loop."""
 
     def __init__(
         self,
@@ -323,19 +315,24 @@ class Timelines:
         write: Callable[[Callable[[], None]], object] = call,
         kept: Sequence[tuple[int, str]] | None = None,
     ) -> None:
-        """`write` has something written, some time, one after the other; `kept` is what was read of it before."""
-        self.links: Callable[[], Sequence[Link]] = tuple  # whom we are connected with, and how
+        """`write` runs functions that write, later, in order; `kept` are the lines of the file, if already read."""
+        self.links: Callable[[], Sequence[Link]] = tuple  # our connections
         self._live = Timeline()
-        self.sent, self.received = self._live.sent, self._live.received  # see there
+        self.sent, self.received = self._live.sent, self._live.received
         self._me = me
         self._path, self._write = folder / NAME, write
         self._ending: list[Trace] = []  # rounds that are over, and not written yet
         self._lines = dict((kept_in(folder) if kept is None else kept)[-KEPT:])  # by round
-        self._written = 2 * KEPT if self._lines else 0  # lines of the file; what an earlier life left may be damaged
+        self._written = (
+            2 * KEPT if self._lines else 0
+        )  # lines of the file; an old file is rewritten, as in case of damage
         self._has_failed = False
 
     def observe(self, now: float, phase: str, round: int, phases: PhaseLog) -> bool:
-        """The member is in `phase` of `round`, 0: of the same; whether a round has ended: `keep` is due in LINGER."""
+        """The member is in `phase` of `round` (0: the same as before).
+
+        Returns whether a round has ended, which the caller has to `keep` after LINGER.
+        """
         done = self._live.observe(now, phase, round)
         if done is None:
             return False
@@ -345,7 +342,7 @@ class Timelines:
         return True
 
     def told(self, now: float, event: Event) -> None:
-        """The member has told us something."""
+        """The member has reported an event."""
         self._live.told(now, event)
         if isinstance(event, Begun) and self._live.current is not None:
             self._note_paths(self._live.current)
@@ -360,7 +357,7 @@ class Timelines:
         self._ending.clear()
 
     def find(self, now: float, round: int) -> dict[str, Any]:
-        """A round's timeline, also of the one that goes on; UnknownRound if nothing of it is kept."""
+        """A round's timeline, also of the current one; UnknownRound if it is not kept."""
         for trace in (self._live.current, *self._ending):
             if trace is not None and trace.round == round:
                 return self._as_json(trace, now)
@@ -379,7 +376,7 @@ class Timelines:
         trace.paths |= {link.peer: link.path for link in self.links() if link.peer in members}
 
     def _words(self) -> str:
-        """Which rounds are known, in a phrase."""
+        """The rounds that are known, in words."""
         live = [trace.round for trace in (*self._ending, self._live.current) if trace is not None]
         known = sorted({*self._lines, *live})
         if not known:
@@ -412,7 +409,7 @@ class Timelines:
 
 
 def kept_in(folder: Path) -> list[tuple[int, str]]:
-    """The rounds of a run's file and their lines, oldest first; what is damaged is passed over."""
+    """The rounds of a run's file and their lines, oldest first; damaged lines are skipped."""
     try:
         lines = (folder / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -429,7 +426,7 @@ def kept_in(folder: Path) -> list[tuple[int, str]]:
 
 
 def _ranges(rounds: Sequence[int]) -> str:
-    """1 to 3, 5: a sorted list in few words."""
+    """A sorted list of rounds in words, like "1 to 3, 5"."""
     parts: list[list[int]] = []
     for each in rounds:
         if parts and each == parts[-1][-1] + 1:

@@ -1,7 +1,8 @@
-"""A run as the API shows it: read from the parts, changing nothing."""
+"""A run as the API shows it, read from its parts."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
@@ -9,12 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 from shoal.dht.directory import Evidence
 from shoal.node.api.answers import PeerConnection, PeerRow, RunDetails, RunMetrics, RunRow, Timeline, WorkerRow
 from shoal.node.base.malloc import resident_bytes
-from shoal.node.peers.reached import as_reached
-from shoal.node.run import standing
+from shoal.node.run import node_state
 from shoal.node.run.either_member import history_of, waited_for
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.membership.members import State
 from shoal.protocol.messages.membership import RunStatus
+from shoal.protocol.net.measure.link import LinkReport
 from shoal.protocol.net.measure.rates import Traffic
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.member import ReplicaMember
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from shoal.node.run.runs import Runs
 
 LAST_ROUNDS = 10
+UNREACHED = cast(PeerConnection, dict.fromkeys(PeerConnection.__annotations__))
 
 
 def row(run: Run, traffic: Traffic) -> RunRow:
@@ -65,27 +67,24 @@ def row(run: Run, traffic: Traffic) -> RunRow:
 
 
 def broken_row(run: str, reason: str) -> RunRow:
-    """A run that this node was in and cannot enter again, in `shoal status`: a row like the others."""
+    """A run that this node was in and cannot enter again, in `shoal status`."""
     return {**_row_of_closed(run), "phase": "failed", "failure": reason}
 
 
 def restoring_row(run: str, is_paused: bool = False, lack: str | None = None) -> RunRow:
-    """A run that this node was in and is about to enter again, now or when it goes on: a row like the others.
-
-    `lack`: why there is no room for it yet.
-    """
+    """A run that this node enters again, now or when it is resumed. `lack` is why it cannot be entered yet."""
     return {**_row_of_closed(run), "phase": "paused" if is_paused else "restoring", "waiting_for": lack}
 
 
 def family_rows(runs: Runs) -> list[RunRow]:
-    """Families of experts, in whose rows most is unknown."""
+    """The rows of families of experts, in which most values are None."""
     return [cast(RunRow, {**_unknown(), **row}) for row in runs.families.rows()]
 
 
 def rows_of_closed(runs: Runs) -> list[RunRow]:
-    """Runs of this node that are not open, or not yet."""
+    """The rows of runs that are not open: those still to be restored, and those that cannot be."""
     return [
-        *(restoring_row(run, bool(runs.paused), runs.lacking.get(run)) for run in runs.restoring),
+        *(restoring_row(run, bool(runs.paused), runs.restore_obstacles.get(run)) for run in runs.restoring),
         *(broken_row(*each) for each in runs.broken.items()),
     ]
 
@@ -95,12 +94,12 @@ def _row_of_closed(run: str) -> RunRow:
 
 
 def _unknown() -> dict[str, Any]:
-    """All keys of a row, with nothing known."""
+    """A row with all values None."""
     return dict.fromkeys(RunRow.__annotations__)
 
 
 def _worker(run: Run) -> WorkerRow:
-    """What trains, on what, and how much memory it holds; None where nothing does, or nobody knows."""
+    """The worker's device, memory and speed; None where there is no worker, or the value is not known."""
     training = run.training
     pid, progress = (training.pid, training.progress) if training is not None else (None, None)
     return {
@@ -114,7 +113,7 @@ def _worker(run: Run) -> WorkerRow:
 
 
 def waiting_for(run: Run) -> str | None:
-    """What holds the run up, in one sentence; None if nothing does."""
+    """What the run waits for, in one sentence; None if it does not wait."""
     if run.failure or run.is_finished:
         return None
     if run.driver.trouble:
@@ -149,7 +148,7 @@ def peer_rows(run: Run, reached: Callable[[PeerId], PeerConnection]) -> list[Pee
 
 
 def all_peer_rows(runs: Sequence[Run], network: Network) -> list[PeerRow]:
-    """`shoal peers`: the members of all runs, and after them whoever else is connected."""
+    """`shoal peers`: the members of all runs, and after them other connected peers."""
 
     def reached(peer: PeerId) -> PeerConnection:
         return as_reached(network.link_report(peer))
@@ -160,12 +159,28 @@ def all_peer_rows(runs: Sequence[Run], network: Network) -> list[PeerRow]:
     return rows + [cast(PeerRow, {"peer": peer, "run": None, "round": None, **reached(peer)}) for peer in rest]
 
 
+def as_reached(report: LinkReport) -> PeerConnection:
+    """How a peer is reached: path, reason, round trip, and rates in bytes a second (None: not measured yet)."""
+    if report.path is None:
+        return UNREACHED.copy()
+    reason, gauge = report.reason(time.time()), report.gauge
+    return {
+        "path": report.path,
+        "reason": reason.words,
+        "reason_code": reason.code,
+        "relay": report.relay,
+        "rtt_ms": 1000 * gauge.rtt if gauge.rtt is not None else None,
+        "send_rate": gauge.going.rate.value,
+        "receive_rate": gauge.coming.value,
+    }
+
+
 def details(run: Run) -> RunDetails:
     """The run in `shoal run show`."""
     last = run.manifest.rounds.last
-    own = _standing(run.member.me, run.member.status, last)
+    own = _member(run.member.me, run.member.status, last)
     others = [
-        _standing(peer, status, last)
+        _member(peer, status, last)
         for peer in run.member.membership.alive()
         if (status := run.member.membership.status(peer)) is not None
     ]
@@ -187,7 +202,7 @@ def timeline(run: Run, round: int) -> Timeline:
 
 
 def meters(run: Run, traffic: Traffic) -> RunMetrics:
-    """The run in `/metrics`, as far as it is counted; the rest is in its row."""
+    """The run's counters in `/metrics`; the rest is in its row."""
     last = run.commits.records[-1] if run.commits.records else None
     return {
         "run": run.id.hex(),
@@ -204,26 +219,27 @@ def meters(run: Run, traffic: Traffic) -> RunMetrics:
 
 
 def by_path(traffic: Traffic) -> dict[str, dict[str, int]]:
-    """The bytes of payloads, by the path that they took: {path: {sent, received}}."""
+    """The bytes of payloads by path: {path: {sent, received}}."""
     return {path: asdict(count) for path, count in traffic.bulk.items()}
 
 
 def is_active(run: Run) -> bool:
-    """Whether there are rounds, or may be soon: it is not over, and others are here."""
+    """Whether there are rounds, or may be soon: the run is not over, and others are alive."""
     return not run.failure and not run.is_finished and bool(run.member.membership.alive())
 
 
 def why_split(run: Run, evidence: Evidence) -> str:
-    """What speaks for it that the run has come apart, see standing.py; `evidence` is that of the directory."""
+    """Why the run seems to have come apart (node_state.py); `evidence` is from the directory. Empty if it has not."""
     membership, alive = run.member.membership, run.member.membership.alive()
+    lost = membership.lost_since(run.driver.now() - node_state.LOSS_WINDOW)
     if isinstance(run.member, ReplicaMember):  # nothing is voted on, and roots differ
-        return standing.why_split(
-            standing.Scene(
+        return node_state.why_split(
+            node_state.SplitEvidence(
                 voters=0,
                 absent=(),
                 has_quorum=True,
                 group=run.commits.group,
-                lost=membership.lost_since(run.driver.now() - standing.LOSS_WINDOW),
+                lost=lost,
                 elsewhere=evidence.elsewhere,
                 apart=(),
                 own=run.member.status,
@@ -235,13 +251,13 @@ def why_split(run: Run, evidence: Evidence) -> str:
     gone = [voter for voter in voters if voter in left or membership.state(voter) is State.LEFT]
     here = [run.member.me, *alive]
     is_open = base is not None and base.round > run.manifest.first_round - 1 and not run.is_resting
-    return standing.why_split(
-        standing.Scene(
+    return node_state.why_split(
+        node_state.SplitEvidence(
             voters=len(voters),
             absent=sorted(set(voters) - {*here, *gone}),
             has_quorum=not is_open or is_quorum(here, voters, gone),
             group=run.commits.group,
-            lost=membership.lost_since(run.driver.now() - standing.LOSS_WINDOW),
+            lost=lost,
             elsewhere=evidence.elsewhere,
             apart=evidence.apart,
             own=run.member.status,
@@ -251,18 +267,18 @@ def why_split(run: Run, evidence: Evidence) -> str:
 
 
 def all_splits(runs: Iterable[tuple[Run, Evidence]]) -> str | None:
-    """The evidence of each run that has come apart, in one sentence; None if none has, or only one that is over."""
-    going = [(run, evidence) for run, evidence in runs if not run.is_finished]
-    found = [f"{run.manifest.name}: {why}" for run, evidence in going if (why := why_split(run, evidence))]
+    """The evidence of each unfinished run that has come apart, in words; None if none has."""
+    unfinished = [(run, evidence) for run, evidence in runs if not run.is_finished]
+    found = [f"{run.manifest.name}: {why}" for run, evidence in unfinished if (why := why_split(run, evidence))]
     return ". ".join(found) or None
 
 
 def _phase(status: RunStatus, last: int | None) -> str:
-    """A member's; after the last round nothing goes on, whatever it would do next."""
+    """A member's phase; "finished" after the last round, whatever the status says."""
     return "finished" if last is not None and status.round >= last else status.phase
 
 
-def _standing(peer: PeerId, status: RunStatus, last: int | None) -> dict[str, Any]:
+def _member(peer: PeerId, status: RunStatus, last: int | None) -> dict[str, Any]:
     return {
         "peer": peer,
         "round": status.round,

@@ -14,17 +14,17 @@ from shoal.protocol.net.peers.network import Network
 if TYPE_CHECKING:
     from shoal.node.run.run import Run
 
-NOTED_SERVERS = 16  # of the DHT, beside the members: a way back into any run
-NOTE_EVERY = 1.0  # seconds between two looks whether anybody is new, to be noted for our next life
+NOTED_SERVERS = 16  # DHT servers that are noted beside the members: a way back into any run
+NOTE_EVERY = 1.0  # seconds between two checks for new peers, which are noted for after a restart
 
 
 def is_in_a_run(runs: Mapping[str, Run], peer: PeerId) -> bool:
-    """Whether a peer is a living member of any of these."""
+    """Whether a peer is a living member of any of these runs."""
     return any(run.member.membership.is_alive(peer) for run in runs.values())
 
 
 class VisiblePeers:
-    """`runs` are the open ones, `servers` gives those of the DHT that are known."""
+    """`runs` are the open runs, `servers` returns the known DHT servers."""
 
     def __init__(self, network: Network, runs: Mapping[str, Run], servers: Callable[[], Sequence[Contact]]) -> None:
         self._network = network
@@ -32,14 +32,14 @@ class VisiblePeers:
         self._servers = servers
 
     def is_alone(self) -> bool:
-        """Whether we know nobody, or are in a run without anybody else."""
+        """Whether no peer is connected, or an unfinished run has no other living member."""
         lonely = (not run.is_finished and not run.member.membership.alive() for run in self._runs.values())
         return not self._network.links() or any(lonely)
 
     def to_note(self) -> dict[PeerId, tuple[str, ...]]:
-        """Whom to knock at in our next life: living members, those that we are connected with first; then some servers.
+        """The peers to dial after a restart: living members, connected ones first; then some DHT servers.
 
-        The same while the same are there, whoever spoke last.
+        The result changes only with the set of peers, not with which of them was active last.
         """
         links = [link.peer for link in self._network.links()]
         alive = [
@@ -53,7 +53,7 @@ class VisiblePeers:
         return members | {each.peer: each.addresses for each in servers if each.peer not in members}
 
     async def keep_noted(self, update: Callable[[dict[PeerId, tuple[str, ...]]], None]) -> None:
-        """For good: whenever anybody is new, have all noted, in a thread, as that may write the disk."""
+        """Until cancelled: calls `update`, in a thread as it may write to disk, whenever these peers have changed."""
         noted = self.to_note()
         while True:
             await asyncio.sleep(NOTE_EVERY)

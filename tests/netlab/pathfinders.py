@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from shoal.node.peers.discovery import Discovery
-from shoal.node.peers.reaching import Reaching
+from shoal.node.peers.peer_finder import PeerFinder
 from shoal.node.peers.relaying import Relaying
 from shoal.node.peers.remembered import PeerCache
 from shoal.protocol.base.errors import TransportError
@@ -117,13 +117,13 @@ class Pathfinder:
         self.network = Network(self.identity, port=self.port)
         self.discovery = Discovery(self.identity, self.network, lambda peer: True)
         self.relaying = Relaying(self.network, self.discovery, self._tell)
-        self.reaching = Reaching(self.network, (), self._cache, lambda: not self.network.links())
+        self.peer_finder = PeerFinder(self.network, (), self._cache, lambda: not self.network.links())
         self.network.on_call = self._on_call
         self.network.on_link = self._on_link
         await self.network.start()
         self.discovery.start()
-        self.reaching.also(self._link)
-        duties = [asyncio.create_task(duty()) for duty in (self.reaching.run, self.relaying.run)]
+        self.peer_finder.add_linked(self._link)
+        duties = [asyncio.create_task(duty()) for duty in (self.peer_finder.run, self.relaying.run)]
         self._started.set()
         try:
             await self._ended.wait()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.node.client.up.processes import Children
-from shoal.node.run.standing import LOSS_WINDOW
+from shoal.node.run.node_state import LOSS_WINDOW
 from tests.integration.nodes import until
 from tests.integration.test_node import MANIFEST
 from tests.netlab.lab import Lab

@@ -11,13 +11,13 @@ import torch
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from kit.picture_quality import accuracy, frechet_distance, quality, train_judge
-from kit.picture_table import Gallery
+from kit.picture_table import PictureEvaluation
 
 from shoal.node.diffusion.pictures import digits
 
 
 def test_real_pictures_that_samples_are_held_to_have_the_classes_of_those_held_out() -> None:
-    gallery = Gallery(range(2))
+    gallery = PictureEvaluation(range(2))
     held = torch.bincount(gallery.classes)
     for seed in range(2):
         some = gallery.like_held(seed)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shoal.dht.effects import Call, Effect
-from shoal.node.peers.discovery import FEW, LONG_IDLE, Discovery
+from shoal.node.peers.discovery import LONG_IDLE, MAX_SPARE_OF_CLIENT, Discovery
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Greet, Greeted
@@ -58,7 +58,7 @@ async def test_a_connection_over_which_others_ask_is_not_closed(monkeypatch: pyt
     network = Network(identity, host="127.0.0.1", port=0)
     discovery = Discovery(identity, network)
     discovery._running = True
-    busy, *others = (PeerId(f"peer{number}") for number in range(FEW + 5))
+    busy, *others = (PeerId(f"peer{number}") for number in range(MAX_SPARE_OF_CLIENT + 5))
     began = discovery.now()
     assert not discovery._last_use.to_close(began, [busy, *others], (), serves=False)
     monkeypatch.setattr(discovery, "now", lambda: began + LONG_IDLE)

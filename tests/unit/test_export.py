@@ -17,7 +17,7 @@ from shoal.node.inference.source import open_source
 from shoal.node.manifest.data import DataSpec
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import HfSpec
-from shoal.node.run.naming import found
+from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.export import export
 from shoal.node.training.checkpoint.read import load
@@ -116,7 +116,9 @@ def test_a_librarys_model_ends_texts_where_the_run_does(tmp_path: Path, table: d
     given = None if of_bytes else tokenizer(tmp_path).read_bytes()
     data = DataSpec() if of_bytes else DataSpec(name="files", tokenizer="tokenizer.json", end_of_text="<end>")
     model = HfSpec(name="hf", config=json.dumps(table), context=16)
-    whole, checkpoint = found(Manifest(name="a", model=model, data=data), (), Home(tmp_path / "home").create(), ME)
+    whole, checkpoint = create_first_weights(
+        Manifest(name="a", model=model, data=data), (), Home(tmp_path / "home").create(), ME
+    )
     export(checkpoint.path, tmp_path / "out", given)
     end = 0 if of_bytes else 1
     for name in ("config.json", "generation_config.json"):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shoal.node.peers.discovery import FEW, IDLE, KEPT, LONG_IDLE, MAX_KNOWN, LastUse
+from shoal.node.peers.discovery import IDLE, LONG_IDLE, MAX_KNOWN, MAX_SPARE, MAX_SPARE_OF_CLIENT, LastUse
 from shoal.protocol.base.ids import PeerId
 
-PEERS = [PeerId(f"{number:04}") for number in range(KEPT + 10)]
+PEERS = [PeerId(f"{number:04}") for number in range(MAX_SPARE + 10)]
 
 
 def used(peers: list[PeerId]) -> LastUse:
@@ -17,7 +17,7 @@ def used(peers: list[PeerId]) -> LastUse:
 
 def test_those_used_last_are_kept_and_so_are_all_while_they_are_few() -> None:
     last = used(PEERS)
-    assert last.to_close(1000.0, PEERS[:KEPT], ()) == []
+    assert last.to_close(1000.0, PEERS[:MAX_SPARE], ()) == []
     assert sorted(last.to_close(1000.0, PEERS, ())) == PEERS[:10]
 
 
@@ -30,7 +30,7 @@ def test_who_does_not_serve_keeps_few_that_were_not_used_for_long() -> None:
     last, some = used(PEERS[:20]), PEERS[:20]
     assert last.to_close(LONG_IDLE - 1.0, some, (), serves=False) == []
     assert last.to_close(LONG_IDLE + 3.0, some, (), serves=False) == [PEERS[3], PEERS[2], PEERS[1], PEERS[0]]
-    assert sorted(last.to_close(2 * LONG_IDLE, some, (), serves=False)) == PEERS[: 20 - FEW]
+    assert sorted(last.to_close(2 * LONG_IDLE, some, (), serves=False)) == PEERS[: 20 - MAX_SPARE_OF_CLIENT]
     assert last.to_close(2 * LONG_IDLE, some, (), serves=True) == []
     assert len(used(PEERS).to_close(IDLE + len(PEERS), PEERS, (), serves=False)) == 10
 

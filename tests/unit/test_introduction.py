@@ -14,7 +14,7 @@ import pytest
 
 from shoal.node.api.errors import UnknownRun
 from shoal.node.manifest.manifest import MAX_MANIFEST, PROTOCOL, Manifest, NewerProtocol, sign_manifest
-from shoal.node.run.introduction import MEMBERS_TOLD, find_manifest, introduce, link_to, wanted
+from shoal.node.run.introduction import MEMBERS_TOLD, find_manifest, introduce, link_to, parse_run_name
 from shoal.node.run.run import Run
 from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
@@ -221,10 +221,10 @@ async def test_providers_are_looked_for_once_somebody_has_not_helped() -> None:
 
 
 def test_what_a_person_names_a_run_by() -> None:
-    assert wanted(RUN[:8].upper()) == (RUN[:8], ())
-    assert wanted(f"shoal:{RUN}?p={HERE}") == (RUN, (HERE,))
+    assert parse_run_name(RUN[:8].upper()) == (RUN[:8], ())
+    assert parse_run_name(f"shoal:{RUN}?p={HERE}") == (RUN, (HERE,))
     with pytest.raises(LocalError, match="no link to a run"):
-        wanted("short")
+        parse_run_name("short")
 
 
 @pytest.mark.asyncio

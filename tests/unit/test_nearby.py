@@ -16,7 +16,7 @@ from zeroconf import NonUniqueNameException, ServiceStateChange
 
 from shoal.node.base.options import NodeSettings
 from shoal.node.peers import nearby
-from shoal.node.peers.nearby import HEARD_ON, SERVICE, Nearby, heard_on, may_be_near, words
+from shoal.node.peers.nearby import MAX_HOSTS, SERVICE, Nearby, may_be_near, multicast_hosts, text_record
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.system.interfaces import InterfaceKind, NetworkInterface
@@ -85,7 +85,7 @@ def attach(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
 
 @pytest.fixture
 def air(monkeypatch: pytest.MonkeyPatch) -> Air:
-    air = Air(words(ANNA, [THERE]))
+    air = Air(text_record(ANNA, [THERE]))
     monkeypatch.setattr(nearby, "interface_addresses", lambda: [ip_interface("10.0.0.7/24")])
     attach(monkeypatch, "10.0.0.7")
     monkeypatch.setattr(nearby, "LOOK", 0.001)
@@ -135,7 +135,7 @@ async def test_who_is_heard_is_passed_on(air: Air, at_hand: bool) -> None:
     (info,) = air.registered
     assert info.name == f"{ME}.{SERVICE}"
     assert (info.port, info.parsed_addresses) == (4101, ["10.0.0.7"])
-    assert info.properties == words(ME, [HERE])
+    assert info.properties == text_record(ME, [HERE])
     air.announce(ME)  # an echo
     air.announce(ANNA)
     await until(lambda: ear.found)
@@ -238,12 +238,12 @@ async def test_only_so_many_are_asked_at_once(air: Air, monkeypatch: pytest.Monk
     monkeypatch.setattr(air, "async_request", request)
     task = asyncio.create_task(Ear().nearby.run())
     await until(lambda: air.registered)
-    for number in range(3 * nearby.ASKED):
+    for number in range(3 * nearby.MAX_QUERIES):
         air.announce(f"somebody-{number}")
     await until(lambda: asked)
     task.cancel()
     await asyncio.wait([task])
-    assert asked == nearby.ASKED
+    assert asked == nearby.MAX_QUERIES
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -256,8 +256,8 @@ def test_it_is_spoken_wherever_others_may_hear_it_networks_first() -> None:
     network = NetworkInterface(
         "eth0", tuple(map(ip_interface, ("192.168.1.5/24", "192.168.1.6/24", "fd00::5/64", "fd00::6/64")))
     )
-    assert heard_on([*bridges, deaf, inside, network]) == (["192.168.1.5", "fd00::5", "172.60.0.1"], [])
-    many = [NetworkInterface(f"eth{i}", (ip_interface(f"10.{i}.0.1/16"),)) for i in range(HEARD_ON + 2)]
-    heard, unheard = heard_on([inside, *many])
-    assert heard == [f"10.{i}.0.1" for i in range(HEARD_ON)]
+    assert multicast_hosts([*bridges, deaf, inside, network]) == (["192.168.1.5", "fd00::5", "172.60.0.1"], [])
+    many = [NetworkInterface(f"eth{i}", (ip_interface(f"10.{i}.0.1/16"),)) for i in range(MAX_HOSTS + 2)]
+    heard, unheard = multicast_hosts([inside, *many])
+    assert heard == [f"10.{i}.0.1" for i in range(MAX_HOSTS)]
     assert unheard == ["10.16.0.1", "10.17.0.1", "172.60.0.1"], "what is left out is said"

@@ -82,7 +82,7 @@ async def test_who_knows_its_line_sends_nothing() -> None:
 
 @pytest.mark.asyncio
 async def test_while_nobody_is_there_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.node.peers.bandwidth_probe.AGAIN", 0.001)
+    monkeypatch.setattr("shoal.node.peers.bandwidth_probe.RETRY", 0.001)
     wire, members = Wire([]), [A]
     probing = asyncio.create_task(run(wire, members))
     await asyncio.sleep(0.01)

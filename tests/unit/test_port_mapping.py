@@ -92,7 +92,7 @@ async def mapping(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(port_mapping, "find_router", find)
         patch.setattr(port_mapping, "home_network", lambda listen_host: place)
-        patch.setattr(port_mapping, "GLANCE", 0.01)
+        patch.setattr(port_mapping, "CHECK_EVERY", 0.01)
         us = PortMapping(NodeSettings(folder), around, around, around, lambda: None)
         task = asyncio.create_task(us.run())
         try:
@@ -125,9 +125,9 @@ def test_a_mapped_address_is_named_to_others_and_removed_at_the_end(
         around, router = Around(), Router()
         async with mapping(around, tmp_path, lambda: router) as us:
             await until(lambda: around.mapped_addresses == (PLACE,))
-            assert us.outside(4101) == (OUTSIDE, 4101)
+            assert us.external_place(4101) == (OUTSIDE, 4101)
             await until(lambda: around.door == 4102)
-            assert us.outside(4103) is None
+            assert us.external_place(4103) is None
             assert us.as_json() == MAPPED
             around.verdict = Verdict((PLACE,), "public")
             assert shown(us) == {**MAPPED, "behind_another_nat": False}
@@ -146,7 +146,7 @@ def test_what_leads_into_another_nat_is_not_named(
         around = Around()
         around.seen_hosts = frozenset(seen_at)
         async with mapping(around, tmp_path, lambda: Router(host)) as us:
-            await until(lambda: us.outside(4101) is not None and bool(shown(us)["behind_another_nat"]))
+            await until(lambda: us.external_place(4101) is not None and bool(shown(us)["behind_another_nat"]))
             await until(lambda: "behind-another-nat" in codes(caplog))
             assert around.mapped_addresses == ()
             assert host in shown(us)["error"]

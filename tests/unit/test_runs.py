@@ -79,10 +79,10 @@ async def test_a_run_that_cannot_be_opened_for_what_passes_is_tried_again(
 
     monkeypatch.setattr(reloading, "recall", recall)
     await runs.restore([])
-    assert (set(runs.restoring), set(runs.lacking), runs.broken) == ({FIRST, SECOND}, {FIRST, SECOND}, {})
+    assert (set(runs.restoring), set(runs.restore_obstacles), runs.broken) == ({FIRST, SECOND}, {FIRST, SECOND}, {})
     lacking = False
     await runs.restore([])
-    assert (runs.restoring, runs.lacking, set(runs.broken)) == ([], {}, {FIRST, SECOND})
+    assert (runs.restoring, runs.restore_obstacles, set(runs.broken)) == ([], {}, {FIRST, SECOND})
 
 
 @pytest.mark.asyncio
@@ -117,7 +117,7 @@ async def test_a_run_that_has_failed_for_what_passes_is_opened_again(home: Home)
     bug = SimpleNamespace(may_be_opened_again=False, failure="KeyError", close=close, manifest=MANIFEST)
     runs.open |= {"aa": cast(Run, full), "bb": cast(Run, bug)}
     await runs._set_aside()
-    assert (list(runs.open), runs.lacking, closed) == (["bb"], {"aa": "the disk is full"}, [True])
+    assert (list(runs.open), runs.restore_obstacles, closed) == (["bb"], {"aa": "the disk is full"}, [True])
     assert "aa" in runs.restoring
 
 
@@ -384,4 +384,4 @@ async def test_own_text_counts_for_who_joins_or_is_back_in_a_run_that_does_not_m
     run = manifest.run_id.hex()
     runs.restoring.append(run)
     await runs.restore([])
-    assert "or a text of at most" in runs.lacking[run]
+    assert "or a text of at most" in runs.restore_obstacles[run]

@@ -9,7 +9,7 @@ import typer
 from shoal.node.client.cli.flags import refuse
 
 if TYPE_CHECKING:
-    from shoal.node.diffusion.gallery import Gallery
+    from shoal.node.diffusion.picture_source import PictureSource
     from shoal.node.inference.served import Served, ServeOptions
 
 Source = Annotated[
@@ -192,14 +192,14 @@ def _is_of_pictures(source: str, context: typer.Context) -> bool:
     return False
 
 
-def _gallery(source: str, choices: ServeOptions, name: str = "") -> Gallery:
+def _gallery(source: str, choices: ServeOptions, name: str = "") -> PictureSource:
     from pathlib import Path
 
     from shoal.node.base.options import check_device
-    from shoal.node.diffusion.gallery import Gallery
+    from shoal.node.diffusion.picture_source import PictureSource
 
     check_device(choices.device)
-    return Gallery(Path(source), choices, name)
+    return PictureSource(Path(source), choices, name)
 
 
 def _paint(source: str, prompt: str, choices: ServeOptions, count: int, seed: int, out: str) -> None:

@@ -21,7 +21,7 @@ from shoal.node.base.pools import NOTES
 from shoal.node.client.report.story import Ledger, is_replica
 from shoal.node.client.up.display import LineDisplay
 from shoal.node.client.up.peers import LocalPeer
-from shoal.node.run.replica_words import why_lapsed
+from shoal.node.run.records import why_lapsed
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import short
 from shoal.protocol.base.shortages import in_words

@@ -21,9 +21,9 @@ from shoal.node.daemon.diagnostics.peer_lookup import AddressSources, KnownAddre
 from shoal.node.peers.bandwidth_probe import probe_from, probe_to, round_trip
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.gateway.router import port_in, ports_to_forward
-from shoal.node.peers.reached import UNREACHED, as_reached
-from shoal.node.peers.reaching import Reaching
+from shoal.node.peers.peer_finder import PeerFinder
 from shoal.node.peers.relaying import Relaying
+from shoal.node.run.view import UNREACHED, as_reached
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.base.multiaddrs import is_relayed, shortlist
@@ -56,11 +56,11 @@ class Doctor:
         network: Network,
         discovery: Discovery,
         relaying: Relaying,
-        reaching: Reaching,
+        peer_finder: PeerFinder,
         runs: Callable[[], Mapping[str, Run]],
     ) -> None:
         self._network, self._discovery, self._relaying = network, discovery, relaying
-        self._sources = AddressSources(network, discovery, reaching, runs)
+        self._sources = AddressSources(network, discovery, peer_finder, runs)
         self._answering = DoctorResponder(network, self.standing)
         self._under_way = 0
 

@@ -14,7 +14,7 @@ from statistics import median
 
 from shoal.node.api.answers import NetcheckReport, PortMapping
 from shoal.node.base.exits import Exit
-from shoal.node.peers.gateway.judging import is_carriers
+from shoal.node.peers.gateway.double_nat import is_cgnat
 from shoal.node.peers.gateway.router import ports_to_forward
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.multiaddrs import host_and_port, is_public
@@ -89,8 +89,8 @@ class Facts:
         """
         where = host_and_port(self.own[0]) if self.own else None
         outside = self.portmap["external"] if self.portmap else None
-        return (where is not None and is_carriers(where[0])) or (
-            outside is not None and is_carriers(ip_address(outside.rpartition(":")[0]))
+        return (where is not None and is_cgnat(where[0])) or (
+            outside is not None and is_cgnat(ip_address(outside.rpartition(":")[0]))
         )
 
     @property

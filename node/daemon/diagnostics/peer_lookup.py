@@ -13,7 +13,7 @@ from shoal.dht.directory import members_in
 from shoal.dht.keys import run_key
 from shoal.dht.link import is_address, looks_like_link, parse_link
 from shoal.node.peers.discovery import Discovery
-from shoal.node.peers.reaching import Reaching
+from shoal.node.peers.peer_finder import PeerFinder
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.multiaddrs import place_of, split
@@ -84,15 +84,15 @@ class AddressSources:
     """Knows addresses of peers, from membership, the DHT, the local network, the cache on disk, and other peers."""
 
     def __init__(
-        self, network: Network, discovery: Discovery, reaching: Reaching, runs: Callable[[], Mapping[str, Run]]
+        self, network: Network, discovery: Discovery, peer_finder: PeerFinder, runs: Callable[[], Mapping[str, Run]]
     ) -> None:
-        self._network, self._discovery, self._reaching, self._runs = network, discovery, reaching, runs
+        self._network, self._discovery, self._peer_finder, self._runs = network, discovery, peer_finder, runs
 
     def peers(self) -> list[PeerId]:
         """All peers of which we know the PeerID; some several times."""
         members = (peer for run in self._runs().values() for peer in run.member.membership.alive())
         linked = (link.peer for link in self._network.links())
-        return [*linked, *members, *(each.peer for each in self._discovery.contacts()), *self._reaching.peers()]
+        return [*linked, *members, *(each.peer for each in self._discovery.contacts()), *self._peer_finder.peers()]
 
     def places(self, peer: PeerId) -> KnownAddresses:
         """The addresses of `peer` that are known here, without asking anybody."""
@@ -102,7 +102,7 @@ class AddressSources:
                 _add(found, entry.addresses, "membership")
         for contact in self._discovery.contacts():
             _add(found, contact.addresses if contact.peer == peer else (), "dht")
-        for source, addresses in self._reaching.places(peer).items():
+        for source, addresses in self._peer_finder.places(peer).items():
             _add(found, addresses, source)
         for address in self._network.link_report(peer).known:
             found.setdefault(address, ["heard"])

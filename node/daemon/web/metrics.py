@@ -22,7 +22,7 @@ from prometheus_client.core import (
 from shoal.node.api.answers import Answer, Dht, RunMetrics, RunRow
 from shoal.node.api.service import NodeService
 from shoal.node.api.status import label
-from shoal.node.run.standing import STATES
+from shoal.node.run.node_state import STATES
 from shoal.protocol.base.paths import PATHS
 
 

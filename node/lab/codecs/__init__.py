@@ -1,8 +1,8 @@
-"""Codecs for research: those that no run has, and with them all that the laboratory knows by name.
+"""Codecs for research, which no run has; CODECS has them together with those of runs.
 
-By the tables of docs/codecs.md and docs/performance.md a run is better off without each of them: `uint8` is no closer
-than `int8` and takes eight times as long to encode, `sign` sends four times as much as `topk`, and `fedzip` saves a
-quarter of top-k's bytes for four to fourteen times the work.
+By the tables of docs/codecs.md and docs/performance.md none of them is worth it for a run: `uint8` is no closer than
+`int8` and takes eight times as long to encode, `sign` sends four times as much as `topk`, and `fedzip` saves a quarter
+of top-k's bytes for four to fourteen times the work.
 """
 
 from __future__ import annotations

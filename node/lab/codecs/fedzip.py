@@ -1,23 +1,23 @@
-"""fedzip: the largest values of each block, each one of 16 of a codebook, Huffman-coded (about 0.17 bits per value).
+"""fedzip: the largest values of each block, quantised to a codebook of 16, Huffman-coded (about 0.17 bits per value).
 
-FedZip (arXiv 2102.01593) sends a model's change so: it keeps the largest values, finds a codebook by k-means, and codes
-what repeats. Kept are, as by `topk`, 64 of each block of 4,096. A payload of any values is
+FedZip (arXiv 2102.01593) compresses a model's change in three steps: it keeps the largest values, quantises them to a
+codebook found by k-means, and applies Huffman coding. As in `topk`, 64 values of each block of 4,096 are kept. A
+payload is
 
-    16 fp32, little endian          the codebook; unused ones are 0
-    2 x 8 bytes                     the lengths of two Huffman codes, 4 bits for each symbol, the first the lower half
-    2 x 4 bytes, little endian      how many bits the symbols of each take together
-    bits, the first the lowest      of the places, what their symbols leave open, and of the values
+    16 fp32, little endian          the codebook; unused entries are 0
+    2 x 8 bytes                     the code lengths of two Huffman codes, 4 bits for each symbol, lower half first
+    2 x 4 bytes, little endian      the number of bits of each coded stream
+    bits, lowest first              the symbols of the places, the extra bits of the places, the symbols of the values
 
-A place is sent as the number of values g that were left out before it in its block: the symbol is the length of g as a
-binary number, 0 to 12, and the bits after its highest are left open. Sizes are not known beforehand; `bytes_for` is the
-most: 4 bits for each symbol, 11 left open. With the range r from the smallest value that is kept in any block to the
-largest, and t the smallest magnitude that is kept in x's block:
+A place is coded as the gap g, the number of values left out before it in its block: the symbol is the bit length of g,
+0 to 12, and the bits below its highest one are extra bits. Sizes are not known beforehand; `bytes_for` is the maximum:
+4 bits for each symbol, and 11 extra bits. With r the range of all kept values, and t the smallest kept magnitude of x's
+block:
 
     |x' - x| <= r * (1 + 2**-23) if x was kept, and |x' - x| = |x| <= t if not
 
-k-means makes most of them far smaller. Where no more than 16 different values are kept, these are lossless. Decoding
-looks up and computes nothing but places. A payload is read in `peak` and again for its values: all that takes longer
-than with other codecs.
+k-means makes most errors far smaller. If at most 16 different values are kept, they are lossless. Values are decoded by
+lookup alone. A payload is read in `peak` and again for its values, which takes longer than with other codecs.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from shoal.protocol.tensors.compression.blocks import Floats
 from shoal.protocol.tensors.compression.sparse import BLOCK, Places, Section, Sparse, largest, sections
 
 HEAD = np.dtype([("book", "<f4", SYMBOLS), ("lengths", "u1", (2, SYMBOLS // 2)), ("bits", "<u4", 2)])
-MOST = 4 + 11 + 4  # bits for a value
-WIDEST = 12  # of a gap
-STEPS = 8  # of k-means, after which little moves
+MOST = 4 + 11 + 4  # bits for a kept value
+WIDEST = 12  # bits of a gap
+STEPS = 8  # of k-means, after which little changes
 
 
 class FedZip(Sparse):
-    """A payload as small as the values allow."""
+    """Top-k, a codebook, and Huffman codes."""
 
     name = "fedzip"
     block = BLOCK
 
     def bytes_for(self, n: int) -> int:
-        """The most: 88, and 19 bits for each value that is kept."""
+        """The maximum: 88 bytes, and 19 bits for each kept value."""
         return most(n)
 
     def fits(self, size: int, n: int) -> bool:
-        """From the head alone to the most."""
+        """Sizes from the head alone to the maximum."""
         return HEAD.itemsize * (n > 0) <= size <= most(n)
 
     def encode(self, values: Tensor) -> Payload:
-        """The codebook and the codes, then their bits."""
+        """See the module's docstring; empty for no values."""
         if not len(values):
             return b""
         found = [_select(values, each) for each in sections(len(values))]
@@ -64,17 +64,17 @@ class FedZip(Sparse):
         return _pack(book, gaps, nearest(book, kept))
 
     def peak(self, payload: Payload, n: int) -> float:
-        """The largest magnitude that was sent."""
+        """The largest magnitude in the payload."""
         require_size(self, payload, n)
         return float(np.abs(_read(payload, n)[1]).max(initial=0))
 
     def entries(self, payload: Payload, n: int) -> tuple[Places, Floats]:
-        """The values' places, and what stands in the codebook for them."""
+        """The places of the kept values, and their codebook entries."""
         return _read(payload, n)
 
 
 def most(n: int) -> int:
-    """The bytes that `n` values may take."""
+    """The largest payload of `n` values, in bytes."""
     kept = _kept(n)
     return HEAD.itemsize + -(-MOST * kept // 8) if kept else 0
 
@@ -84,7 +84,7 @@ def _kept(n: int) -> int:
 
 
 def _select(values: Tensor, section: Section) -> tuple[Symbols, Floats]:
-    """The gap before each value that is kept, and the values."""
+    """The gap before each kept value, and the kept values."""
     x = values[section.start : section.stop].view(section.blocks, section.size)
     places = largest(x, section.kept)
     gaps = np.diff(places.cpu().numpy(), axis=1, prepend=-1) - 1
@@ -101,12 +101,12 @@ def _pack(book: Floats, gaps: Symbols, codes: Symbols) -> bytes:
         head["lengths"][which] = lengths[0::2] | lengths[1::2] << 4
         streams.append(huffman.encode(symbols, lengths))
         head["bits"][which] = len(streams[-1])
-    bits = np.concatenate((streams[0], _open_bits(gaps, widths), streams[1]))
+    bits = np.concatenate((streams[0], _extra_bits(gaps, widths), streams[1]))
     return head.tobytes() + np.packbits(bits, bitorder="little").tobytes()
 
 
 def _read(payload: Payload, n: int) -> tuple[Places, Floats]:
-    """Places and values; PayloadError if something is wrong."""
+    """Places and values; PayloadError if the payload is malformed."""
     kept = _kept(n)
     if not kept:
         return np.empty(0, np.int64), np.empty(0, np.float32)
@@ -128,8 +128,8 @@ def _read(payload: Payload, n: int) -> tuple[Places, Floats]:
     return _places(gaps, n), book[codes]
 
 
-def _open_bits(gaps: Symbols, widths: Symbols) -> Bits:
-    """Those after the highest of each gap, from the lowest."""
+def _extra_bits(gaps: Symbols, widths: Symbols) -> Bits:
+    """The bits below the highest one of each gap, lowest first."""
     sizes = np.maximum(widths - 1, 0)
     starts = np.cumsum(sizes) - sizes
     bits = np.zeros(int(sizes.sum()), np.uint8)
@@ -140,7 +140,7 @@ def _open_bits(gaps: Symbols, widths: Symbols) -> Bits:
 
 
 def _gaps(bits: Bits, widths: Symbols) -> tuple[Symbols, int]:
-    """The gaps of these widths, and how many bits they left open."""
+    """The gaps of these bit lengths, and the number of extra bits that were read."""
     sizes = np.maximum(widths - 1, 0)
     starts = np.cumsum(sizes) - sizes
     total = int(sizes.sum())
@@ -154,7 +154,7 @@ def _gaps(bits: Bits, widths: Symbols) -> tuple[Symbols, int]:
 
 
 def _places(gaps: Symbols, n: int) -> Places:
-    """Counted from the vector's first value; PayloadError if one is not in its block."""
+    """Places counted from the vector's first value; PayloadError if one is not in its block."""
     found, before = [], 0
     for section in sections(n):
         count = section.blocks * section.kept
@@ -171,8 +171,8 @@ def _places(gaps: Symbols, n: int) -> Places:
 def fit(values: Floats) -> Floats:
     """The codebook, ascending: 16 numbers by k-means, or the values themselves if no more than 16 differ.
 
-    On a line k-means is sorting and sums. It begins with numbers that share the values equally among them, and each
-    step moves each number to the mean of those nearest to it. All sums are in fp64, in which none overflows.
+    In one dimension k-means is sorting and sums. It begins with quantiles, and each step moves each number to the mean
+    of the values nearest to it. All sums are in fp64, in which none overflows.
     """
     ordered = np.sort(values).astype(np.float64)
     different = ordered[np.flatnonzero(np.diff(ordered, prepend=np.nan) != 0)]
@@ -188,7 +188,7 @@ def fit(values: Floats) -> Floats:
 
 
 def nearest(book: Floats, values: Floats) -> Symbols:
-    """For each value, which number of an ascending codebook; half-way, the smaller one."""
+    """For each value the index of the nearest number in an ascending codebook; on a tie the smaller one."""
     return np.searchsorted(_between(book.astype(np.float64)), values, side="left")
 
 

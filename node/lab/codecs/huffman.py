@@ -1,12 +1,12 @@
-"""Huffman coding of small symbols, 16 at most, without a loop over them.
+"""Canonical Huffman coding of at most 16 symbols, vectorised.
 
-A code is known by its lengths alone (0 for a symbol that does not occur): codes of one length follow each other in the
-order of the symbols, and those of the next length begin after them. Sixteen symbols need 15 bits at most, and on
-average never more than 4, as many as a code of one length would.
+A canonical code follows from its lengths alone (0 for a symbol that does not occur): codes of one length are
+consecutive, in the order of the symbols, and shorter ones come first. Sixteen symbols need at most 15 bits, and on
+average never more than 4, as many as a fixed-length code.
 
-Where a symbol begins is known only when the one before it was read. So the length of the symbol that would begin there
-is looked up for each bit, and the places are found by jumps of 1, 2, 4, 8... symbols. Decoding is total: lengths that
-are no code, bits that are no symbol, and symbols that do not end with the last bit are refused.
+Where a symbol begins is known only once the one before it is read. So, for each bit, the length of a symbol that would
+begin there is looked up, and the true beginnings are found by jumps of 1, 2, 4, 8... symbols. Decoding is total:
+invalid lengths, bits that are no symbol, and symbols that do not end with the last bit are refused.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SYMBOLS = 16
 
 
 def lengths_for(symbols: Symbols) -> Symbols:
-    """Those of the best code for these symbols; a symbol that is alone takes a bit as well."""
+    """The lengths of the optimal code for these symbols; a single symbol takes one bit."""
     counts = np.bincount(symbols, minlength=SYMBOLS)
-    order = count(SYMBOLS)  # no two are equal, and no tuples are compared
+    order = count(SYMBOLS)  # unique, so that heap entries never compare their tuples
     heap: list[tuple[int, int, tuple[int, ...]]] = [
         (int(counts[symbol]), int(symbol), (int(symbol),)) for symbol in np.flatnonzero(counts)
     ]
@@ -44,7 +44,7 @@ def lengths_for(symbols: Symbols) -> Symbols:
 
 
 def encode(symbols: Symbols, lengths: Symbols) -> Bits:
-    """The symbols' codes, one after the other, each from its highest bit."""
+    """The concatenated codes of the symbols, each from its highest bit."""
     codes, sizes = _codes(lengths)[symbols], lengths[symbols]
     ends = np.cumsum(sizes)
     bits = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
@@ -55,7 +55,7 @@ def encode(symbols: Symbols, lengths: Symbols) -> Bits:
 
 
 def decode(bits: Bits, number: int, lengths: Symbols) -> Symbols:
-    """So many symbols; PayloadError if these are not the bits of as many."""
+    """The `number` symbols that the bits encode; PayloadError if they do not encode exactly as many."""
     if not number:
         if len(bits) or lengths.any():
             raise PayloadError("bits or lengths where there are no symbols")
@@ -70,7 +70,7 @@ def decode(bits: Bits, number: int, lengths: Symbols) -> Symbols:
 
 
 def _chain(steps: Symbols, number: int) -> Symbols:
-    """0, and where one comes by so many steps less one; the end, once one is there or beyond."""
+    """The first `number` positions when each position p is followed by p + steps[p]; len(steps) beyond the end."""
     end = len(steps)
     jumps = np.append(np.minimum(np.arange(end) + steps, end), end)
     places = np.zeros(1, np.int64)
@@ -92,13 +92,12 @@ def _codes(lengths: Symbols) -> Symbols:
 
 
 def _tables(lengths: Symbols) -> tuple[Symbols, Symbols]:
-    """For the next bits, as many as the longest code has: the symbol, and its length; 0 where there is none."""
+    """Lookup tables by the next bits, as many as the longest code has: the symbol, and its length (0: no symbol)."""
     used = np.flatnonzero(lengths)
     longest = int(lengths.max(initial=0))
     taken = int((1 << (longest - lengths[used])).sum())
-    if taken != 1 << longest and not (
-        longest == 1 and taken == 1
-    ):  # all of the room, or half of it by one symbol alone
+    is_single = longest == taken == 1  # one symbol, which has half of the code space
+    if taken != 1 << longest and not is_single:
         raise PayloadError("lengths that no code has")
     symbol_of, length_of = np.zeros((2, 1 << longest), np.int64)
     codes = _codes(lengths)
@@ -111,7 +110,7 @@ def _tables(lengths: Symbols) -> tuple[Symbols, Symbols]:
 
 
 def _windows(bits: Bits, size: int) -> Symbols:
-    """For each bit, the number that it and those after it make; zeros follow the last."""
+    """For each bit, the number formed by it and the following bits, `size` in all, padded with zeros."""
     padded = np.concatenate((bits, np.zeros(size, np.uint8))).astype(np.int64)
     windows = np.zeros(len(bits), np.int64)
     for place in range(size):

@@ -1,14 +1,14 @@
 """sign: one bit for each value, and the mean magnitude of each block of 1,024 (1.03 bits per value).
 
-What 1-bit Adam sends (arXiv 2102.02888), with error feedback at the sender and at the owner. A payload is the blocks'
-mean magnitudes in fp32, little endian, then one bit per value, 1 for a negative one, the first value's the lowest of
-the first byte; bits left over are 0. With s the mean magnitude of its block and m the largest, x comes back as s or -s:
+The codec of 1-bit Adam (arXiv 2102.02888), which uses error feedback at the sender and at the owner. A payload is the
+blocks' mean magnitudes in fp32, little endian, then one bit per value, 1 for a negative one, lowest bit first; unused
+bits are 0. With s the mean magnitude of its block and m the largest, x is decoded as s or -s:
 
     |x' - x| = | |x| - s | <= m * (1 + 2**-23)
 
-and of a block of d values with norms |x|_1 and |x|_2 the squares of the errors sum to |x|_2**2 - |x|_1**2 / d: they are
-never more than the values'. Blocks of one magnitude are lossless. A block with s < 2**-126 is sent as zeros, so that
-decoding, a multiplication by 1 or -1, meets no denormal. Other scales, and bits left over that are not 0, are refused.
+In a block of d values with norms |x|_1 and |x|_2 the squared errors sum to |x|_2**2 - |x|_1**2 / d, which is never more
+than |x|_2**2. Blocks with a single magnitude are lossless. A block with s < 2**-126 is sent with scale 0, so that
+decoding, a multiplication by 1 or -1, meets no denormals. Any other scale, and unused bits that are not 0, are refused.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Sign(Dense):
     block = BLOCK
 
     def bytes_for(self, n: int) -> int:
-        """An eighth of n, rounded up, and 4 per block begun."""
+        """n / 8, rounded up, and 4 per block, a partial one included."""
         return 4 * blocks(n) + -(-n // 8)
 
     def encode(self, values: Tensor) -> Payload:
-        """The blocks' mean magnitudes, then the signs."""
+        """See the module's docstring."""
         n = len(values)
         payload = np.empty(self.bytes_for(n), np.uint8)
         scales, signs = _parts(payload, n)
@@ -60,7 +60,7 @@ class Sign(Dense):
         return read_only(payload)
 
     def peak(self, payload: Payload, n: int) -> float:
-        """The largest of the means."""
+        """The largest scale."""
         require_size(self, payload, n)
         scales, signs = _parts(payload, n)
         top = largest_scale(self.name, scales, LEAST)
@@ -69,7 +69,7 @@ class Sign(Dense):
         return top
 
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
-        """s or -s."""
+        """Writes s or -s for each value of the slab."""
         scales, signs = _parts(payload, n)
         eights = np.take(UNPACKED, signs[_bytes(slab)], axis=0)
         np.copyto(out.numpy(), eights.reshape(-1)[: slab.size])
@@ -77,8 +77,8 @@ class Sign(Dense):
 
 
 def mean_magnitudes(x: Tensor, scratch: Tensor) -> Floats:
-    """Of each row; 0 if it is not a normal number. LocalError if a value is NaN or infinite."""
-    sums = torch.abs(x, out=scratch).sum(dim=1, dtype=torch.float64)  # that of equal magnitudes is exact
+    """The mean magnitude of each row; 0 if it is below SMALLEST. LocalError if a value is NaN or infinite."""
+    sums = torch.abs(x, out=scratch).sum(dim=1, dtype=torch.float64)  # exact for equal magnitudes
     found: Floats = (sums / x.shape[1]).cpu().numpy().astype(np.float32)
     if not np.maximum.reduce(found) < np.inf:
         raise divergence_error()

@@ -1,15 +1,15 @@
-"""uint8 with a table of means: each block of 65,536 values is cut into 256 equal buckets (8.13 bits per value).
+"""uint8 with a table of means: the range of each block of 65,536 values has 256 equal buckets (8.13 bits per value).
 
 A payload is each block's table, 256 means in fp32, little endian, then one byte per value. The buckets divide the range
-from the block's smallest value to its largest, and x comes back as the mean of all that are in its bucket:
+from the block's smallest value to its largest, and x is decoded as the mean of all values in its bucket:
 
     |x' - x| <= (largest - smallest) / 256 * (1 + 2**-13)
 
 Two values of one bucket are no further apart, and their mean is between them. Unlike int8 this does not need values
-around zero, and it keeps sums: the mean of a block comes back but for roundings. It takes longer to encode. A bucket of
-equal values is lossless, so constant blocks are, and blocks of 0 and one other value. A block whose range is below
-2**-117 is one bucket. A bucket without values repeats the mean below it, so tables never fall; one that falls, or holds
-NaN or Inf, is refused. Decoding looks up and computes nothing: denormals pass as they are.
+around zero, and it preserves the mean of a block, except for rounding. It takes longer to encode. A bucket of equal
+values is lossless, so constant blocks are, and blocks of 0 and one other value. A block whose range is below 2**-117 is
+one bucket. An empty bucket repeats the mean below it, so tables never decrease; one that decreases, or holds NaN or
+Inf, is refused. Decoding is a lookup without arithmetic, so denormals are preserved.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BLOCK = 1 << 16
 LEVELS = 256
 TABLE = 4 * LEVELS  # bytes
 NARROWEST = 2.0**-117  # of ranges; LEVELS / this is still finite
-INSIDE = LEVELS * (1 - 2.0**-20)  # so that the largest value is in the last bucket, not behind it
+INSIDE = LEVELS * (1 - 2.0**-20)  # so that the largest value is in the last bucket, not beyond it
 
 
 class Uint8(Dense):
@@ -39,11 +39,11 @@ class Uint8(Dense):
     block = BLOCK
 
     def bytes_for(self, n: int) -> int:
-        """n, and 1,024 per block begun."""
+        """n, and 1,024 per block, a partial one included."""
         return TABLE * _blocks(n) + n
 
     def encode(self, values: Tensor) -> Payload:
-        """The blocks' tables, then the buckets."""
+        """See the module's docstring."""
         values = values.cpu()
         if not is_finite(values):
             raise divergence_error()
@@ -67,7 +67,7 @@ class Uint8(Dense):
         return float(np.abs(tables[:, [0, -1]]).max(initial=0))
 
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
-        """The mean of each value's bucket."""
+        """Writes the mean of each value's bucket."""
         tables, codes = _parts(payload, n)
         values, first = out.numpy(), slab.values.start
         while first < slab.values.stop:
@@ -90,7 +90,7 @@ def buckets(values: Tensor) -> Bytes:
 
 
 def means(values: Floats, codes: Bytes) -> Floats:
-    """The mean of each bucket; that of the bucket below where there are no values."""
+    """The mean of each bucket; an empty one has that of the bucket below."""
     counts = np.bincount(codes, minlength=LEVELS)
     sums = np.bincount(codes, weights=values, minlength=LEVELS)
     filled = np.divide(sums, counts, out=np.full(LEVELS, -np.inf), where=counts > 0)

@@ -1,10 +1,10 @@
-"""Port mappings on a home router, so that others can dial us: which router there is, and what is said to it.
+"""Port mappings on a home router, so that others can dial us: the router is found and asked.
 
-router    what any router is asked (Gateway), which one is ours (HomeNetwork), which ports it should forward
-natpmp    a router that speaks NAT-PMP
-upnp      a router that speaks UPnP
-upkeep    what to do next: find a router, look at it, map a port, renew; pure
-judging   whether the router's outside address is one of the internet; pure
+router      what every router can be asked (Gateway), the network that we are in (HomeNetwork), the ports to forward
+natpmp      a router that speaks NAT-PMP
+upnp        a router that speaks UPnP
+upkeep      what to do next: find a router, look at it, map a port, renew; pure
+double_nat  whether there is another NAT between the router and the internet; pure
 
 A device on the local network may send anything. So sizes, counts and times are bounded, and nothing that a device says
 makes us contact another host than itself. peers/port_mapping.py drives all of it.

@@ -1,7 +1,7 @@
-"""A home router: what any of them is asked, whichever protocol it speaks; which one is ours; what it should forward.
+"""A home router: what it can be asked in any protocol, how ours is found, and which ports it should forward.
 
-Only Linux tells without a tool which machine leads out of our network (/proc). Elsewhere routers are found by multicast
-alone.
+Only Linux tells without an external tool which machine is our default gateway (/proc). Elsewhere routers are found by
+multicast alone.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ EVERYWHERE = "0.0.0.0"
 
 
 class GatewayError(TransportError):
-    """A router does not answer, or not in its protocol's words."""
+    """A router does not answer, or its answer breaks the protocol."""
 
 
 class Declined(GatewayError):
-    """A router answers that it will not; `is_taken` if another external port may do."""
+    """A router refuses; `is_taken` if it may accept another external port."""
 
     def __init__(self, words: str, *, is_taken: bool = False) -> None:
         super().__init__(words)
@@ -39,34 +39,34 @@ class Declined(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class PortLease:
-    """A TCP port of ours, and the one that leads to it at the router's outside."""
+    """A mapped TCP port: ours, and the router's external port that leads to it."""
 
     port: int
     external: int
-    lifetime: float  # seconds; infinite where the router knows no end
+    lifetime: float  # seconds; infinite if the router's mappings have no end
 
 
 @dataclass(frozen=True, slots=True)
 class RouterStatus:
-    """What a router says of itself."""
+    """What a router says about itself."""
 
-    host: str  # its address outside; empty if it has none to give
-    lost: tuple[int, ...] = ()  # ports of ours that do not lead to us any more
+    host: str  # its external address; empty if it has none
+    lost: tuple[int, ...] = ()  # our ports whose mappings are gone
 
 
 class Gateway(Protocol):
-    """A router that can be asked; each question raises GatewayError where nothing comes of it."""
+    """A router that can be asked; all methods raise GatewayError on failure."""
 
     protocol: str  # its name in `status`
 
     async def look(self, leases: Sequence[PortLease]) -> RouterStatus:
-        """Where its outside is, and which of these leases it does not hold."""
+        """The router's external address, and which of these leases it does not hold."""
 
     async def map(self, port: int, external: int, lifetime: int) -> PortLease:
-        """Have a port of ours lead to us, from that external port if it may be, for so many seconds."""
+        """Maps a port of ours for so many seconds, to that external port if possible."""
 
     async def unmap(self, lease: PortLease) -> None:
-        """Have it lead to us no more."""
+        """Removes a mapping."""
 
 
 # -- which one is ours ------------------------------------------------------------------------------------------
@@ -74,23 +74,23 @@ class Gateway(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HomeNetwork:
-    """Our place in a network of private addresses."""
+    """The network of private addresses that we are in."""
 
-    here: str
+    here: str  # our address
     network: IPv4Network
-    gateway: str | None  # who leads out, if that is known
+    gateway: str | None  # the default gateway, if it is known
 
 
 def home_network(listen_host: str) -> HomeNetwork | None:
-    """Where a router could be asked for a node that listens there; None where there is none to be asked."""
+    """The private network of a node that listens on this address; None if there is no router to be asked."""
     here = way_out() if listen_host == EVERYWHERE else listen_host
     with suppress(OSError):
-        return place(here, interface_addresses(), ROUTES.read_text("ascii"))
-    return place(here, interface_addresses(), "")
+        return find_home_network(here, interface_addresses(), ROUTES.read_text("ascii"))
+    return find_home_network(here, interface_addresses(), "")
 
 
-def place(here: str, interfaces: Iterable[InterfaceAddress], routes: str) -> HomeNetwork | None:
-    """The same, from what the system says."""
+def find_home_network(here: str, interfaces: Iterable[InterfaceAddress], routes: str) -> HomeNetwork | None:
+    """The same, from our address, the interfaces, and the text of Linux's routing table."""
     for each in interfaces:
         if isinstance(each, IPv4Interface) and str(each.ip) == here and _is_private(each.ip):
             gateway = default_gateway(routes)
@@ -100,7 +100,7 @@ def place(here: str, interfaces: Iterable[InterfaceAddress], routes: str) -> Hom
 
 
 def default_gateway(routes: str) -> IPv4Address | None:
-    """The gateway in Linux's table of routes: hexadecimal columns, addresses in the machine's order of bytes."""
+    """The default gateway in Linux's routing table: hexadecimal columns, addresses in native byte order."""
     found = []
     for line in routes.splitlines()[1:]:
         columns = line.split()
@@ -112,18 +112,18 @@ def default_gateway(routes: str) -> IPv4Address | None:
 
 
 def _is_private(host: IPv4Address) -> bool:
-    """Whether such an address is behind somebody's router: RFC 1918, or between a carrier and its customers."""
+    """Whether an address is behind a NAT: of RFC 1918, or of a carrier's CGNAT."""
     return not (is_public(host) or host.is_loopback or host.is_link_local or host.is_unspecified or host.is_multicast)
 
 
-# -- which ports it should lead to a node; the bulk socket, for payloads, is at the port after that of all else -------
+# -- which ports it should forward to a node; the bulk socket, for payloads, is at the port after the main one --------
 
 
 def ports_to_forward(port: int = P2P_PORT) -> str:
-    """Those of a node that listens on `port`."""
+    """The ports of a node that listens on `port`, in words."""
     return f"TCP {port} and {port + 1}"
 
 
 def port_in(addresses: Sequence[str]) -> int:
-    """On which a node with these own addresses listens; the usual port if they do not say."""
+    """The port on which a node with these own addresses listens; the default port if they have none."""
     return next((place[1] for place in map(host_and_port, addresses) if place), P2P_PORT)

@@ -1,15 +1,15 @@
-"""What to do next so that our ports lead to us from the router's outside: find it, look at it, map. Pure.
+"""What to do next to keep our ports mapped at the router: find it, look at it, map. Pure.
 
 Rules:
-- A lease is renewed at half its time. The router is looked at every LOOK seconds: if its outside has another address,
-  or a mapping is gone, it has been restarted, and is asked anew at once.
+- A lease is renewed at half its time. The router's status is asked every LOOK seconds (a look): if its external address
+  has changed, or a mapping is gone, it has been restarted, and mappings are requested again at once.
 - A router that does not answer a look is asked MISSES times in all, SOON after each other; then another is looked for,
-  at once if this one had given us a port. Where there is none, or none that gives a port, pauses double up to
+  at once if this one had given us a port. While no router is found, or none gives a port, pauses double up to
   PAUSES[1].
 - A router that answers looks but no request for a port is sent such requests ever more rarely; a lease that cannot be
   renewed lasts to its end.
-- Where another machine has our port at the router's outside, other numbers are asked for, TAKEN times.
-- When this machine is in another network, all of it begins anew.
+- If another machine has our external port, random ones are requested, MAX_OTHER_PORTS times.
+- When this machine is in another network, all of it starts over.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from random import Random
 from shoal.node.peers.gateway.router import PortLease, RouterStatus
 
 LIFETIME = 3600  # seconds that a mapping is asked for
-SHORTEST = 20.0  # seconds that one is counted as, however short the router makes it
+SHORTEST = 20.0  # seconds: a shorter lifetime is treated as this
 LOOK = 30.0  # seconds
-SOON = 5.0  # seconds after a look in vain
+SOON = 5.0  # seconds after a look that failed
 MISSES = 3
 PAUSES = (30.0, 1800.0)  # seconds: the first and the longest
-TAKEN = 4
+MAX_OTHER_PORTS = 4
 OTHER_PORTS = (20_000, 60_000)
 
 
@@ -37,12 +37,12 @@ class FindRouter:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Ask it where its outside is, and whether it holds our leases."""
+    """Ask the router for its external address, and whether it holds our leases."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapPort:
-    """Ask it for a mapping."""
+    """Ask the router for a mapping."""
 
     port: int
     external: int
@@ -50,7 +50,7 @@ class MapPort:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing is to be done for so many seconds."""
+    """Do nothing for so many seconds."""
 
     seconds: float
 
@@ -71,27 +71,27 @@ class Pause:
 
 
 class Upkeep:
-    """`ports` are ours. The caller takes the action of `next`, and tells by another method what came of it."""
+    """Keeps `ports` mapped. The caller carries out the action of `next`, and reports its result by another method."""
 
     def __init__(self, ports: Sequence[int], random: Random) -> None:
         self._ports, self._random = tuple(ports), random
         self.moved(0.0)
 
     def moved(self, now: float) -> None:
-        """We are in another network: nothing is known of it."""
+        """We are in another network, about which nothing is known."""
         self._searches = Pause()
         self._forget(now)
 
     def _forget(self, now: float) -> None:
-        self.host: str | None = None  # the router's outside; None while there is no router
+        self.host: str | None = None  # the router's external address; None while there is no router
         self.leases: dict[int, PortLease] = {}
         self.has_router = False
         self._look_at, self._misses = now, 0
         self._due = dict.fromkeys(self._ports, now)
-        self._ends = dict.fromkeys(self._ports, now)  # of leases, as far as known
+        self._ends = dict.fromkeys(self._ports, now)  # when leases end, as far as known
         self._refusals = {port: Pause() for port in self._ports}
-        self._taken = dict.fromkeys(self._ports, 0)
-        self._other = dict[int, int]()  # external ports to ask for, if not the same
+        self._taken = dict.fromkeys(self._ports, 0)  # how often an external port was taken
+        self._other = dict[int, int]()  # external ports to request, if not the same
 
     def next(self, now: float) -> Action:
         """What to do now."""
@@ -104,7 +104,7 @@ class Upkeep:
         return Wait(min(self._look_at, self._due[due] if due is not None else self._look_at) - now)
 
     def found(self, now: float) -> None:
-        """A router is there."""
+        """A router was found."""
         self.has_router, self._look_at = True, now
 
     def failed(self, now: float) -> None:
@@ -137,8 +137,8 @@ class Upkeep:
         self._refusals[lease.port], self._taken[lease.port] = Pause(), 0
         self._searches = Pause()
 
-    def unheard(self, now: float, port: int) -> None:
-        """A request for a port was not answered, or by nonsense; the next look tells if the router is there."""
+    def unanswered(self, now: float, port: int) -> None:
+        """A request for a port had no valid answer; the next look tells whether the router is there."""
         later, end = now + self._refusals[port].next(), self._ends[port]
         if now >= end:
             self.leases.pop(port, None)
@@ -148,7 +148,7 @@ class Upkeep:
     def declined(self, now: float, port: int, is_taken: bool) -> None:
         """A request for a port was refused."""
         self.leases.pop(port, None)
-        if is_taken and self._taken[port] < TAKEN:
+        if is_taken and self._taken[port] < MAX_OTHER_PORTS:
             self._taken[port] += 1
             self._other[port] = self._random.randint(*OTHER_PORTS)
         else:

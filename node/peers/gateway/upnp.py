@@ -1,16 +1,16 @@
-"""A router that speaks UPnP's Internet Gateway Device: it is searched by SSDP, describes itself in XML, and maps ports
-when it is called by SOAP. First the gateway, then its three formats, which are pure.
+"""A router that speaks UPnP's Internet Gateway Device protocol: it is found by SSDP, describes itself in XML, and maps
+ports by SOAP calls. First the gateway, then the three formats, which are pure.
 
 Rules:
-- The search goes out at our address on the home network alone, and only devices of that network are heard.
-- Where it is known who leads out of our network, nobody else is heard. That is no proof: who is on the network can send
-  with the address of another, and then has the router itself asked, at a port and path of its choice.
-- A device may name any URL. Only one of plain HTTP at the very address that the answer came from is used, so that no
-  device sends us to another, to ourselves, or to the internet.
+- The search is sent from our address on the home network only, and only devices of that network are heard.
+- If the default gateway is known, only its responses count. That is no proof: anybody on the network can forge its
+  address, and so have the router itself asked, at a port and path of their choice.
+- A device may name any URL. Only plain HTTP at the very address that the response came from is used, so that no device
+  sends us to another, to ourselves, or to the internet.
 - Every request is bounded in time and bytes, goes to a numerical address, follows no redirect, uses no proxy, and
-  unpacks nothing.
-- XML has no document type, and so no entity but the five that XML has; its size, depth and number of elements are
-  bounded; names lose their namespaces, and attributes are dropped.
+  decompresses nothing.
+- XML with a document type is refused, so the only entities are XML's own five; its size, depth and number of elements
+  are bounded; namespaces and attributes are dropped.
 
 No library does this: see "Routers are asked in NAT-PMP and UPnP by words of our own" in docs/decisions.md.
 """
@@ -33,16 +33,16 @@ import aiohttp
 from shoal.node.peers.gateway.router import Declined, GatewayError, HomeNetwork, PortLease, RouterStatus
 from shoal.protocol.net.system.version import agent
 
-SEARCH = 2.5  # seconds for answers to a search
-AFTER_FIRST = 0.5  # seconds for others' answers after the first
-MAX_DEVICES, MAX_CONTROLS = 4, 4  # in the network, and services of each
+SEARCH = 2.5  # seconds for responses to a search
+AFTER_FIRST = 0.5  # seconds for other devices' responses after the first
+MAX_DEVICES, MAX_SERVICES = 4, 4  # in the network, and services of each
 LIMIT = aiohttp.ClientTimeout(total=4.0)  # seconds for a request
-STATUSES = (200, 500)  # 500 stands over UPnP's errors
-NAME = "Shoal"  # under which the mapping stands in the router's list
+STATUSES = (200, 500)  # UPnP's errors come with status 500
+NAME = "Shoal"  # of the mapping in the router's list
 
 GROUP, PORT = "239.255.255.250", 1900
 DEVICES = (
-    "urn:schemas-upnp-org:device:InternetGatewayDevice:1",  # one of version 2 answers to this, or should
+    "urn:schemas-upnp-org:device:InternetGatewayDevice:1",  # devices of version 2 should respond to this, too
     "urn:schemas-upnp-org:device:InternetGatewayDevice:2",
 )
 SERVICES = (  # that map ports, the best first
@@ -50,12 +50,12 @@ SERVICES = (  # that map ports, the best first
     "urn:schemas-upnp-org:service:WANIPConnection:1",
     "urn:schemas-upnp-org:service:WANPPPConnection:1",
 )
-LONGEST = 2048  # bytes of an answer to a search
+LONGEST = 2048  # bytes of a response to a search
 LONGEST_URL = 512
 MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS = 64 << 10, 32, 1024  # of XML
 
 NO_SUCH_ENTRY, TAKEN, PERMANENT_ONLY = 714, 718, 725
-WORDS = {
+REFUSALS = {  # by UPnP's error code
     402: "does not understand us",
     501: "says that the action failed",
     606: "does not let us",
@@ -72,67 +72,68 @@ ENVELOPE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
-    """Where a service is asked, and which one it is."""
+class Service:
+    """A service that maps ports: its control URL and its service type."""
 
     url: str
     kind: str
 
 
-class Fault(Declined):
-    """A call was answered with an error of UPnP's."""
+class UpnpError(Declined):
+    """The router has answered a call with a UPnP error."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(f"the router {WORDS.get(code, f'refuses, with code {code}')} (UPnP)", is_taken=code == TAKEN)
-        self.number = code  # UPnP's
+        words = REFUSALS.get(code, f"refuses, with code {code}")
+        super().__init__(f"the router {words} (UPnP)", is_taken=code == TAKEN)
+        self.upnp_code = code
 
 
 class UpnpGateway:
-    """The router whose service is at `control`; `here` is our address on its network."""
+    """The router with this service; `here` is our address on its network."""
 
     protocol = "upnp"
 
-    def __init__(self, control: Control, here: str) -> None:
-        self._control, self._here = control, here
+    def __init__(self, service: Service, here: str) -> None:
+        self._service, self._here = service, here
 
     async def look(self, leases: Sequence[PortLease]) -> RouterStatus:
         """See Gateway."""
         try:
-            host = outside(await self._call("GetExternalIPAddress"))
-        except Fault:  # how some say that they have none
+            host = external_address(await self._call("GetExternalIPAddress"))
+        except UpnpError:  # some routers say so that they have none
             host = ""
         return RouterStatus(host, tuple([each.port for each in leases if not await self._holds(each)]))
 
     async def map(self, port: int, external: int, lifetime: int) -> PortLease:
-        """See Gateway. Some routers know mappings without an end only."""
+        """See Gateway. Some routers support only mappings without an end."""
         try:
-            await self._call("AddPortMapping", **mapping(port, external, self._here, lifetime))
-        except Fault as fault:
-            if fault.number != PERMANENT_ONLY:
+            await self._call("AddPortMapping", **mapping_arguments(port, external, self._here, lifetime))
+        except UpnpError as error:
+            if error.upnp_code != PERMANENT_ONLY:
                 raise
-            await self._call("AddPortMapping", **mapping(port, external, self._here, 0))
+            await self._call("AddPortMapping", **mapping_arguments(port, external, self._here, 0))
             return PortLease(port, external, math.inf)
         return PortLease(port, external, lifetime)
 
     async def unmap(self, lease: PortLease) -> None:
         """See Gateway."""
-        await self._call("DeletePortMapping", **entry(lease.external))
+        await self._call("DeletePortMapping", **mapping_key(lease.external))
 
     async def _holds(self, lease: PortLease) -> bool:
         try:
-            found = await self._call("GetSpecificPortMappingEntry", **entry(lease.external))
-        except Fault as fault:
-            return fault.number != NO_SUCH_ENTRY  # others: it does not tell
+            found = await self._call("GetSpecificPortMappingEntry", **mapping_key(lease.external))
+        except UpnpError as error:
+            return error.upnp_code != NO_SUCH_ENTRY  # other errors say nothing about the mapping
         return leads_to(found, lease.port, self._here)
 
     async def _call(self, action: str, **arguments: object) -> dict[str, str]:
-        headers, body = call(self._control, action, **arguments)
-        return answer(await _request("POST", self._control.url, body, headers), action)
+        headers, body = soap_request(self._service, action, **arguments)
+        return parse_response(await _request("POST", self._service.url, body, headers), action)
 
 
 async def find_upnp(home: HomeNetwork) -> UpnpGateway:
-    """The first gateway on our network that has an address outside, or else the first; GatewayError without any."""
-    found = [UpnpGateway(each, home.here) for url in await _search(home) for each in await _controls(url)]
+    """The first gateway on our network that has an external address, or else the first; GatewayError without any."""
+    found = [UpnpGateway(each, home.here) for url in await _search(home) for each in await _services(url)]
     for gateway in found:
         with suppress(GatewayError):
             if (await gateway.look(())).host:
@@ -142,15 +143,15 @@ async def find_upnp(home: HomeNetwork) -> UpnpGateway:
     return found[0]
 
 
-async def _controls(url: str) -> list[Control]:
+async def _services(url: str) -> list[Service]:
     try:
-        return controls(await _request("GET", url), url)
+        return services_in(await _request("GET", url), url)
     except GatewayError:
-        return []  # one device's nonsense must not hide the others
+        return []  # a bad description of one device must not hide the others
 
 
 async def _search(home: HomeNetwork) -> list[str]:
-    """Where gateways on our network describe themselves."""
+    """The URLs at which gateways on our network describe themselves."""
     found: dict[str, str] = {}
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -168,11 +169,11 @@ async def _search(home: HomeNetwork) -> list[str]:
 
 async def _gather(sock: socket.socket, home: HomeNetwork, found: dict[str, str], limit: asyncio.Timeout) -> None:
     loop = asyncio.get_running_loop()
-    for question in questions():
-        await loop.sock_sendto(sock, question, (GROUP, PORT))
+    for request in search_requests():
+        await loop.sock_sendto(sock, request, (GROUP, PORT))
     while len(found) < MAX_DEVICES:
-        said, (source, _) = await loop.sock_recvfrom(sock, LONGEST + 1)
-        if note(found, said, source, home):
+        response, (source, _) = await loop.sock_recvfrom(sock, LONGEST + 1)
+        if note_response(found, response, source, home):
             limit.reschedule(loop.time() + AFTER_FIRST)
 
 
@@ -183,30 +184,30 @@ async def _request(method: str, url: str, body: bytes = b"", headers: dict[str, 
             aiohttp.ClientSession(timeout=LIMIT, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()) as session,
             session.request(method, url, data=body or None, headers=plain, allow_redirects=False) as response,
         ):
-            said = await _bounded(response.content)
+            content = await _bounded(response.content)
             if response.status not in STATUSES:
                 raise GatewayError(f"the router answers with HTTP {response.status}")
-            return said
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: of what it calls HTTP
+            return content
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: malformed HTTP
         raise GatewayError(f"the router does not answer: {str(error) or type(error).__name__}") from error
 
 
 async def _bounded(content: aiohttp.StreamReader) -> bytes:
-    said = bytearray()
-    while len(said) <= MAX_BYTES and (more := await content.read(MAX_BYTES)):
-        said += more
-    return bytes(said)
+    read = bytearray()
+    while len(read) <= MAX_BYTES and (more := await content.read(MAX_BYTES)):
+        read += more
+    return bytes(read)
 
 
-# -- SSDP: who is a gateway, and where it describes itself ------------------------------------------------------
+# -- SSDP: which devices are gateways, and where they describe themselves ---------------------------------------
 
 
-def questions() -> list[bytes]:
-    """What is said to all on the network."""
-    return [_question(kind) for kind in DEVICES]
+def search_requests() -> list[bytes]:
+    """The multicast packets of a search."""
+    return [_search_request(kind) for kind in DEVICES]
 
 
-def _question(kind: str) -> bytes:
+def _search_request(kind: str) -> bytes:
     lines = (
         "M-SEARCH * HTTP/1.1",
         f"HOST: {GROUP}:{PORT}",
@@ -217,12 +218,13 @@ def _question(kind: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def note(found: dict[str, str], said: bytes, source: str, home: HomeNetwork) -> bool:
-    """Put an answer to what was `found`, if it counts; whether it is the first that does.
+def note_response(found: dict[str, str], response: bytes, source: str, home: HomeNetwork) -> bool:
+    """Adds a valid response to `found`; whether it is the first one.
 
-    Who leads out of the network is heard alone, if that is known, and else each device once: none keeps others out.
+    If the default gateway is known, only its responses count. Otherwise each device has one entry, so that none can
+    crowd out the others.
     """
-    url = location(said, source, home.network)
+    url = description_url(response, source, home.network)
     if url is None or home.gateway not in (None, source):
         return False
     is_first = not found
@@ -230,22 +232,25 @@ def note(found: dict[str, str], said: bytes, source: str, home: HomeNetwork) -> 
     return is_first
 
 
-def location(said: bytes, source: str, network: IPv4Network) -> str | None:
-    """Where the device at `source` describes itself; None if it is not of our network, or no gateway, or elsewhere."""
-    if len(said) > LONGEST or ip_address(source) not in network:
+def description_url(response: bytes, source: str, network: IPv4Network) -> str | None:
+    """The URL at which the device at `source` describes itself.
+
+    None if the device is not in our network, or no gateway, or if the URL is of another host.
+    """
+    if len(response) > LONGEST or ip_address(source) not in network:
         return None
-    status, *lines = said.decode("latin-1").split("\r\n")
+    status, *lines = response.decode("latin-1").split("\r\n")
     fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     url = fields.get("location", "")
-    is_answer = status.startswith("HTTP/1.1 200") and fields.get("st") in DEVICES
-    return url if is_answer and _is_at(url, source) else None
+    is_gateway = status.startswith("HTTP/1.1 200") and fields.get("st") in DEVICES
+    return url if is_gateway and _is_at(url, source) else None
 
 
-def within(url: str, path: str) -> str:
-    """Where a path in the description at `url` leads; GatewayError if that is not the same device."""
+def url_within(url: str, path: str) -> str:
+    """The URL of a path in the description at `url`; GatewayError if it is not on the same device."""
     source = _parts(url)
     host = source.hostname if source is not None else None
-    with suppress(ValueError):  # of brackets
+    with suppress(ValueError):  # bad brackets
         if host and _is_at(there := urljoin(url, path), host):
             return there
     raise GatewayError(f"the router at {host or url} names another place than itself")
@@ -262,14 +267,14 @@ def _parts(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
         return parts if parts.port != 0 else None
-    except ValueError:  # of brackets, or of a port
+    except ValueError:  # bad brackets, or a bad port
         return None
 
 
-# -- XML that a stranger wrote ----------------------------------------------------------------------------------
+# -- XML from untrusted devices ---------------------------------------------------------------------------------
 
 
-def read(document: bytes) -> Element:
+def parse_xml(document: bytes) -> Element:
     """The root element; GatewayError if the document breaks a rule."""
     if len(document) > MAX_BYTES:
         raise GatewayError("the router's XML is too long")
@@ -277,7 +282,7 @@ def read(document: bytes) -> Element:
     try:
         parser.feed(document)
         root: Element = parser.close()
-    except (ParseError, ValueError, LookupError) as error:  # ValueError and LookupError: of an encoding
+    except (ParseError, ValueError, LookupError) as error:  # ValueError and LookupError: a bad encoding
         raise GatewayError(f"the router's XML is none: {error}") from error
     return root
 
@@ -310,7 +315,7 @@ def _text(element: Element) -> str:
     return (element.text or "").strip()
 
 
-def first(root: Element, name: str) -> str:
+def first_text(root: Element, name: str) -> str:
     """The text of the first element of this name; empty if there is none."""
     return next((_text(each) for each in root.iter(name)), "")
 
@@ -318,38 +323,38 @@ def first(root: Element, name: str) -> str:
 # -- a device's description, and the calls that map a port ------------------------------------------------------
 
 
-def controls(description: bytes, url: str) -> list[Control]:
-    """The services that map ports of the device that describes itself so at `url`; those elsewhere do not count."""
-    found: list[Control] = []
-    for service in read(description).iter("service"):
-        kind = first(service, "serviceType")
-        if kind in SERVICES and len(found) < MAX_CONTROLS:
-            found.append(Control(within(url, first(service, "controlURL")), kind))
+def services_in(description: bytes, url: str) -> list[Service]:
+    """The services that map ports in a device's description, the best first; GatewayError if one is elsewhere."""
+    found: list[Service] = []
+    for service in parse_xml(description).iter("service"):
+        kind = first_text(service, "serviceType")
+        if kind in SERVICES and len(found) < MAX_SERVICES:
+            found.append(Service(url_within(url, first_text(service, "controlURL")), kind))
     return sorted(found, key=lambda each: SERVICES.index(each.kind))
 
 
-def call(control: Control, action: str, **arguments: object) -> tuple[dict[str, str], bytes]:
+def soap_request(service: Service, action: str, **arguments: object) -> tuple[dict[str, str], bytes]:
     """The headers and the body of a call."""
-    words = "".join(f"<{name}>{escape(str(value))}</{name}>" for name, value in arguments.items())
-    headers = {"Content-Type": 'text/xml; charset="utf-8"', "SOAPAction": f'"{control.kind}#{action}"'}
-    return headers, ENVELOPE.format(action=action, kind=control.kind, arguments=words).encode()
+    xml = "".join(f"<{name}>{escape(str(value))}</{name}>" for name, value in arguments.items())
+    headers = {"Content-Type": 'text/xml; charset="utf-8"', "SOAPAction": f'"{service.kind}#{action}"'}
+    return headers, ENVELOPE.format(action=action, kind=service.kind, arguments=xml).encode()
 
 
-def answer(document: bytes, action: str) -> dict[str, str]:
-    """The values in the answer to a call; Fault if it is a refusal."""
-    root = read(document)
-    if code := first(root, "errorCode"):
-        raise Fault(int(code) if code.isascii() and code.isdigit() and len(code) <= 5 else 0)
+def parse_response(document: bytes, action: str) -> dict[str, str]:
+    """The values in the response to a call; UpnpError if it is a refusal."""
+    root = parse_xml(document)
+    if code := first_text(root, "errorCode"):
+        raise UpnpError(int(code) if code.isascii() and code.isdigit() and len(code) <= 5 else 0)
     found = next(root.iter(f"{action}Response"), None)
     if found is None:
         raise GatewayError(f"the router answers something else than {action}")
     return {each.tag: _text(each) for each in found}
 
 
-def mapping(port: int, external: int, here: str, lifetime: int) -> dict[str, object]:
+def mapping_arguments(port: int, external: int, here: str, lifetime: int) -> dict[str, object]:
     """The arguments of AddPortMapping: TCP, from everywhere. Their order matters to some routers."""
     return {
-        **entry(external),
+        **mapping_key(external),
         "NewInternalPort": port,
         "NewInternalClient": here,
         "NewEnabled": 1,
@@ -358,8 +363,8 @@ def mapping(port: int, external: int, here: str, lifetime: int) -> dict[str, obj
     }
 
 
-def entry(external: int) -> dict[str, object]:
-    """The arguments that name a mapping."""
+def mapping_key(external: int) -> dict[str, object]:
+    """The arguments that identify a mapping."""
     return {"NewRemoteHost": "", "NewExternalPort": external, "NewProtocol": "TCP"}
 
 
@@ -368,8 +373,8 @@ def leads_to(found: dict[str, str], port: int, here: str) -> bool:
     return (found.get("NewInternalClient"), found.get("NewInternalPort")) == (here, str(port))
 
 
-def outside(found: dict[str, str]) -> str:
-    """The address in an answer to GetExternalIPAddress; empty if it is none."""
+def external_address(found: dict[str, str]) -> str:
+    """The address in a response to GetExternalIPAddress; empty if it is not an address."""
     try:
         host = IPv4Address(found.get("NewExternalIPAddress", ""))
     except AddressValueError:

@@ -29,7 +29,7 @@ from shoal.protocol.base.errors import LocalError
 
 
 class HfKind:
-    """See Kind. A run begins with its founder's weights, which are its origin (node/run/naming.py)."""
+    """See Kind. A run begins with its founder's weights, which are its origin (node/run/first_weights.py)."""
 
     def shapes(self, spec: HfSpec) -> Shapes:
         """The shapes in the manifest; neither a model nor an installed library is needed."""

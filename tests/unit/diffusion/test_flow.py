@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.diffusion.flow import between, kept, sample, velocity
+from shoal.node.diffusion.flow import between, sample, top_shares, velocity
 from tests.unit.diffusion.exact import exact_shares, exact_velocity, mixed
 
 DATA = torch.tensor([[-1.0], [1.0], [3.0]], dtype=torch.float64)
@@ -63,10 +63,10 @@ def test_a_squared_error_has_the_exact_velocity_as_its_mean() -> None:
 
 def test_shares_are_kept_by_the_greatest() -> None:
     shares = torch.tensor([[0.5, 0.3, 0.2]])
-    assert kept(shares, 2)[0].tolist() == pytest.approx([0.625, 0.375, 0])
-    assert torch.equal(kept(shares, 3), shares)
+    assert top_shares(shares, 2)[0].tolist() == pytest.approx([0.625, 0.375, 0])
+    assert torch.equal(top_shares(shares, 3), shares)
     with pytest.raises(ValueError, match="top 4 of 3"):
-        kept(shares, 4)
+        top_shares(shares, 4)
 
 
 def test_sampling_ends_at_the_data() -> None:

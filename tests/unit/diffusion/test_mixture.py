@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.diffusion.mixture import Mixture, noise, paint
+from shoal.node.diffusion.mixture import Mixture, noise, sample_pictures
 from shoal.node.diffusion.network import Router, Velocity, build
 from shoal.node.manifest.model import FlowSpec, RouterSpec
 
@@ -89,8 +89,8 @@ def test_guidance_leads_away_from_no_class() -> None:
 
 def test_a_picture_follows_from_its_seed_whatever_is_painted_with_it() -> None:
     mixture = Mixture([velocity(each) for each in range(4)], range(4), router(), 2)
-    several = paint(mixture, [0, 1, 2], noise([(5, 0), (5, 1), (6, 0)], 9), steps=3)
-    alone = paint(mixture, [1], noise([(5, 1)], 9), steps=3)
+    several = sample_pictures(mixture, [0, 1, 2], noise([(5, 0), (5, 1), (6, 0)], 9), steps=3)
+    alone = sample_pictures(mixture, [1], noise([(5, 1)], 9), steps=3)
     assert several.shape == (3, 9)
     assert several.abs().max() <= 1
     assert torch.allclose(several[1:2], alone, atol=1e-5)

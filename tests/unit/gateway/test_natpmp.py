@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from shoal.node.peers.gateway import natpmp
 from shoal.node.peers.gateway.natpmp import (
-    Mapped,
+    AddressResponse,
+    MappingResponse,
     NatPmpGateway,
-    Where,
-    ask_to_map,
-    ask_where,
-    has_started_again,
-    mapped,
-    where,
+    address_request,
+    has_restarted,
+    mapping_request,
+    parse_address,
+    parse_mapping,
 )
 from shoal.node.peers.gateway.router import Declined, GatewayError, PortLease, RouterStatus
 
@@ -30,18 +30,20 @@ LEASE = PortLease(4101, 4101, 3600)
 
 
 def test_questions_are_those_of_the_rfc() -> None:
-    assert ask_where() == bytes.fromhex("0000")
-    assert ask_to_map(4101, 4103, 3600) == bytes.fromhex("00020000 1005 1007 00000e10")
+    assert address_request() == bytes.fromhex("0000")
+    assert mapping_request(4101, 4103, 3600) == bytes.fromhex("00020000 1005 1007 00000e10")
 
 
 def test_answers_of_a_real_router() -> None:
-    assert where(bytes.fromhex("00800000 00000001 07070708")) == Where(0, 1, "7.7.7.8")
-    assert mapped(bytes.fromhex("00820000 00000001 1005 1005 00000e10"), 4101) == Mapped(0, 1, 4101, 4101, 3600)
+    assert parse_address(bytes.fromhex("00800000 00000001 07070708")) == AddressResponse(0, 1, "7.7.7.8")
+    assert parse_mapping(bytes.fromhex("00820000 00000001 1005 1005 00000e10"), 4101) == MappingResponse(
+        0, 1, 4101, 4101, 3600
+    )
 
 
 def test_refusals_are_answers_however_short() -> None:
-    assert where(bytes.fromhex("00800003 00000001")) == Where(3, 1, "0.0.0.0")
-    assert mapped(bytes.fromhex("00820002 00000007"), 4101) == Mapped(2, 7, 4101, 0, 0)
+    assert parse_address(bytes.fromhex("00800003 00000001")) == AddressResponse(3, 1, "0.0.0.0")
+    assert parse_mapping(bytes.fromhex("00820002 00000007"), 4101) == MappingResponse(2, 7, 4101, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -56,16 +58,16 @@ def test_refusals_are_answers_however_short() -> None:
     ],
 )
 def test_what_is_no_answer_is_none(said: str) -> None:
-    assert where(bytes.fromhex(said)) is None
+    assert parse_address(bytes.fromhex(said)) is None
 
 
 def test_an_answer_about_another_port_is_none_of_ours() -> None:
-    assert mapped(bytes.fromhex("00820000 00000001 1006 1006 00000e10"), 4101) is None
+    assert parse_mapping(bytes.fromhex("00820000 00000001 1006 1006 00000e10"), 4101) is None
 
 
 @given(st.binary(max_size=80))
 def test_any_bytes_are_an_answer_or_none(said: bytes) -> None:
-    for answer in (where(said), mapped(said, 4101)):
+    for answer in (parse_address(said), parse_mapping(said, 4101)):
         assert answer is None or 0 <= answer.code < 65_536
 
 
@@ -80,7 +82,7 @@ def test_any_bytes_are_an_answer_or_none(said: bytes) -> None:
     ],
 )
 def test_a_count_that_is_behind_is_another_life(before: int, seconds: float, epoch: int, anew: bool) -> None:
-    assert has_started_again(before, seconds, epoch) is anew
+    assert has_restarted(before, seconds, epoch) is anew
 
 
 # -- the gateway --------------------------------------------------------------------------------------------

@@ -7,7 +7,14 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Interface
 
 import pytest
 
-from shoal.node.peers.gateway.router import HomeNetwork, default_gateway, home_network, place, port_in, ports_to_forward
+from shoal.node.peers.gateway.router import (
+    HomeNetwork,
+    default_gateway,
+    find_home_network,
+    home_network,
+    port_in,
+    ports_to_forward,
+)
 
 
 def hexed(address: str) -> str:
@@ -48,25 +55,25 @@ OURS = IPv4Interface("192.168.1.7/24")
     ],
 )
 def test_the_gateway_counts_if_it_is_near(gateway: str, expected: str | None) -> None:
-    found = place("192.168.1.7", [IPv6Interface("fd00::1/64"), OURS], table(row("0.0.0.0", gateway)))
+    found = find_home_network("192.168.1.7", [IPv6Interface("fd00::1/64"), OURS], table(row("0.0.0.0", gateway)))
     assert found == HomeNetwork("192.168.1.7", IPv4Network("192.168.1.0/24"), expected)
 
 
 @pytest.mark.parametrize("here", ["203.0.113.5", "8.8.8.8", "127.0.0.1", "169.254.3.4"])
 def test_who_has_no_private_address_has_no_router_to_ask(here: str) -> None:
-    assert place(here, [IPv4Interface(f"{here}/24")], table(row("0.0.0.0", "192.168.1.1"))) is None
+    assert find_home_network(here, [IPv4Interface(f"{here}/24")], table(row("0.0.0.0", "192.168.1.1"))) is None
 
 
 def test_behind_a_carrier_there_may_be_one() -> None:
     routes = table(row("0.0.0.0", "100.64.0.1"))
-    found = place("100.64.0.9", [IPv4Interface("100.64.0.9/10")], routes)
+    found = find_home_network("100.64.0.9", [IPv4Interface("100.64.0.9/10")], routes)
     assert found is not None
     assert found.gateway == "100.64.0.1"
 
 
 def test_an_address_that_is_not_ours_is_no_place() -> None:
-    assert place("192.168.1.8", [OURS], table()) is None
-    assert place("", [OURS], table()) is None
+    assert find_home_network("192.168.1.8", [OURS], table()) is None
+    assert find_home_network("", [OURS], table()) is None
 
 
 def test_this_machine_can_be_asked() -> None:

@@ -9,10 +9,10 @@ from shoal.node.peers.gateway.router import PortLease, RouterStatus
 from shoal.node.peers.gateway.upkeep import (
     LIFETIME,
     LOOK,
+    MAX_OTHER_PORTS,
     MISSES,
     PAUSES,
     SOON,
-    TAKEN,
     FindRouter,
     Look,
     MapPort,
@@ -140,7 +140,7 @@ def asked_for_a_port(us: Upkeep, now: float, until: float) -> list[float]:
                 us.saw(now, RouterStatus(HOST))
             case MapPort(port, _):
                 asked.append(now)
-                us.unheard(now, port)
+                us.unanswered(now, port)
     return asked
 
 
@@ -162,13 +162,13 @@ def test_a_renewal_in_vain_keeps_the_lease_to_its_end_and_no_longer() -> None:
 def test_a_lost_mapping_that_cannot_be_made_anew_is_none() -> None:
     us = mapped()
     us.saw(LOOK, RouterStatus(HOST, lost=(4101,)))
-    us.unheard(LOOK, 4101)
+    us.unanswered(LOOK, 4101)
     assert us.leases == {}
 
 
 def test_after_a_wish_in_vain_the_router_is_looked_at_soon() -> None:
     us = mapped(lifetime=40.0)
-    us.unheard(20.0, 4101)
+    us.unanswered(20.0, 4101)
     assert us.next(20.0) == Wait(SOON)
     assert us.next(20.0 + SOON) == Look()
 
@@ -193,13 +193,13 @@ def test_a_taken_port_is_asked_for_under_other_numbers_and_then_later() -> None:
     us = mapped()
     us.saw(LOOK, RouterStatus(HOST, lost=(4101,)))
     asked = []
-    for _ in range(TAKEN + 1):
+    for _ in range(MAX_OTHER_PORTS + 1):
         action = us.next(LOOK)
         assert isinstance(action, MapPort)
         asked.append(action.external)
         us.declined(LOOK, 4101, is_taken=True)
     assert asked[0] == 4101
-    assert len(set(asked)) == TAKEN + 1
+    assert len(set(asked)) == MAX_OTHER_PORTS + 1
     assert us.leases == {}
     assert us.next(LOOK) == Wait(PAUSES[0])
 

@@ -23,27 +23,27 @@ from shoal.node.peers.gateway.router import Declined, Gateway, GatewayError, Hom
 from shoal.node.peers.gateway.upnp import (
     DEVICES,
     MAX_BYTES,
-    MAX_CONTROLS,
     MAX_DEPTH,
     MAX_ELEMENTS,
+    MAX_SERVICES,
     SERVICES,
-    Control,
-    Fault,
+    Service,
+    UpnpError,
     UpnpGateway,
-    answer,
-    call,
-    controls,
-    entry,
+    description_url,
+    external_address,
     find_upnp,
-    first,
+    first_text,
     leads_to,
-    location,
-    mapping,
-    note,
-    outside,
-    questions,
-    read,
-    within,
+    mapping_arguments,
+    mapping_key,
+    note_response,
+    parse_response,
+    parse_xml,
+    search_requests,
+    services_in,
+    soap_request,
+    url_within,
 )
 
 NETWORK = IPv4Network("192.168.1.0/24")
@@ -62,14 +62,14 @@ def response(url: str = URL, kind: str = DEVICES[0], status: str = "HTTP/1.1 200
 
 
 def test_a_question_names_what_is_looked_for() -> None:
-    for question, kind in zip(questions(), DEVICES, strict=True):
+    for question, kind in zip(search_requests(), DEVICES, strict=True):
         assert question.startswith(b"M-SEARCH * HTTP/1.1\r\n")
         assert question.endswith(f"ST: {kind}\r\n\r\n".encode())
 
 
 @pytest.mark.parametrize("kind", DEVICES)
 def test_a_gateway_says_where_it_describes_itself(kind: str) -> None:
-    assert location(response(kind=kind), ROUTER, NETWORK) == URL
+    assert description_url(response(kind=kind), ROUTER, NETWORK) == URL
 
 
 @pytest.mark.parametrize(
@@ -94,27 +94,27 @@ def test_a_gateway_says_where_it_describes_itself(kind: str) -> None:
     ],
 )
 def test_all_else_is_not_heard(words: bytes, source: str) -> None:
-    assert location(words, source, NETWORK) is None
+    assert description_url(words, source, NETWORK) is None
 
 
 @given(words=st.binary(max_size=300) | st.text(max_size=100).map(lambda url: response(url)))
 def test_whatever_is_said_leads_to_nobody_else(words: bytes) -> None:
-    url = location(words, ROUTER, NETWORK)
+    url = description_url(words, ROUTER, NETWORK)
     assert url is None or (urlsplit(url).scheme, urlsplit(url).hostname) == ("http", ROUTER)
 
 
 def test_paths_stay_on_the_device() -> None:
-    assert within(URL, "/ctl/IPConn") == "http://192.168.1.1:5000/ctl/IPConn"
-    assert within(URL, "ctl?a=b") == "http://192.168.1.1:5000/ctl?a=b"
+    assert url_within(URL, "/ctl/IPConn") == "http://192.168.1.1:5000/ctl/IPConn"
+    assert url_within(URL, "ctl?a=b") == "http://192.168.1.1:5000/ctl?a=b"
     assert (
-        within(URL, "http://192.168.1.1:49000/ctl") == "http://192.168.1.1:49000/ctl"
+        url_within(URL, "http://192.168.1.1:49000/ctl") == "http://192.168.1.1:49000/ctl"
     )  # another port is its own affair
 
 
 @pytest.mark.parametrize("path", ["http://192.168.1.2/", "//evil.example/x", "https://192.168.1.1/", "http://[x"])
 def test_a_path_that_leads_elsewhere_is_refused(path: str) -> None:
     with pytest.raises(GatewayError):
-        within(URL, path)
+        url_within(URL, path)
 
 
 # -- what a router describes and answers --------------------------------------------------------------------
@@ -141,45 +141,47 @@ def fault(code: object) -> bytes:
 
 
 def test_services_that_map_ports_are_found_the_best_first() -> None:
-    found = controls(description(service("urn:x", "/x"), service(PPP, "/ppp"), service(IP, "/ip")), URL)
-    assert found == [Control("http://192.168.1.1:5000/ip", IP), Control("http://192.168.1.1:5000/ppp", PPP)]
+    found = services_in(description(service("urn:x", "/x"), service(PPP, "/ppp"), service(IP, "/ip")), URL)
+    assert found == [Service("http://192.168.1.1:5000/ip", IP), Service("http://192.168.1.1:5000/ppp", PPP)]
 
 
 def test_a_device_of_many_services_is_heard_for_a_few() -> None:
-    assert len(controls(description(*[service(IP, f"/{number}") for number in range(50)]), URL)) == MAX_CONTROLS
+    assert len(services_in(description(*[service(IP, f"/{number}") for number in range(50)]), URL)) == MAX_SERVICES
 
 
 def test_a_service_elsewhere_is_refused() -> None:
     with pytest.raises(GatewayError):
-        controls(description(service(IP, "http://192.168.1.9/ctl")), URL)
+        services_in(description(service(IP, "http://192.168.1.9/ctl")), URL)
 
 
 def test_a_call_holds_its_arguments_in_order_and_nothing_that_ends_them() -> None:
-    headers, body = call(Control(URL, IP), "AddPortMapping", **mapping(4101, 4103, "192.168.1.2<", 60))
+    headers, body = soap_request(
+        Service(URL, IP), "AddPortMapping", **mapping_arguments(4101, 4103, "192.168.1.2<", 60)
+    )
     assert headers["SOAPAction"] == f'"{IP}#AddPortMapping"'
-    sent = next(read(body).iter("AddPortMapping"))
+    sent = next(parse_xml(body).iter("AddPortMapping"))
     assert [each.tag for each in sent][:5] == [
         *("NewRemoteHost", "NewExternalPort", "NewProtocol", "NewInternalPort", "NewInternalClient")
     ]
-    assert (first(sent, "NewExternalPort"), first(sent, "NewInternalPort")) == ("4103", "4101")
-    assert first(sent, "NewInternalClient") == "192.168.1.2<"
-    assert [each.tag for each in next(read(call(Control(URL, IP), "X", **entry(1))[1]).iter("X"))] == [
-        *("NewRemoteHost", "NewExternalPort", "NewProtocol")
-    ]
+    assert (first_text(sent, "NewExternalPort"), first_text(sent, "NewInternalPort")) == ("4103", "4101")
+    assert first_text(sent, "NewInternalClient") == "192.168.1.2<"
+    assert [
+        each.tag for each in next(parse_xml(soap_request(Service(URL, IP), "X", **mapping_key(1))[1]).iter("X"))
+    ] == [*("NewRemoteHost", "NewExternalPort", "NewProtocol")]
 
 
 def test_answers_are_their_values() -> None:
     said = soap('<u:GetXResponse xmlns:u="urn:y"><NewA> 1 </NewA><NewB/></u:GetXResponse>')
-    assert answer(said, "GetX") == {"NewA": "1", "NewB": ""}
+    assert parse_response(said, "GetX") == {"NewA": "1", "NewB": ""}
     with pytest.raises(GatewayError, match="something else"):
-        answer(said, "GetY")
+        parse_response(said, "GetY")
 
 
 @pytest.mark.parametrize(("code", "read_as", "is_taken"), [(718, 718, True), (606, 606, False), ("nonsense", 0, False)])
 def test_a_refusal_says_what_may_help(code: object, read_as: int, is_taken: bool) -> None:
-    with pytest.raises(Fault) as refusal:
-        answer(fault(code), "AddPortMapping")
-    assert (refusal.value.number, refusal.value.is_taken) == (read_as, is_taken)
+    with pytest.raises(UpnpError) as refusal:
+        parse_response(fault(code), "AddPortMapping")
+    assert (refusal.value.upnp_code, refusal.value.is_taken) == (read_as, is_taken)
 
 
 def test_whose_mapping_it_is() -> None:
@@ -192,8 +194,8 @@ def test_whose_mapping_it_is() -> None:
 
 @pytest.mark.parametrize(("said", "host"), [("7.7.7.8", "7.7.7.8"), ("0.0.0.0", ""), ("", ""), ("::1", ""), ("x", "")])
 def test_the_outside_is_an_address_or_none(said: str, host: str) -> None:
-    assert outside({"NewExternalIPAddress": said}) == host
-    assert outside({}) == ""
+    assert external_address({"NewExternalIPAddress": said}) == host
+    assert external_address({}) == ""
 
 
 # -- XML of strangers ---------------------------------------------------------------------------------------
@@ -218,13 +220,13 @@ def test_the_outside_is_an_address_or_none(said: str, host: str) -> None:
 )
 def test_xml_that_breaks_a_rule_is_refused(document: bytes) -> None:
     with pytest.raises(GatewayError):
-        read(document)
+        parse_xml(document)
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: soap(text)))
 def test_any_answer_is_values_or_an_error_that_is_expected(document: bytes) -> None:
     with suppress(GatewayError):
-        assert isinstance(answer(document, "GetX"), dict)
+        assert isinstance(parse_response(document, "GetX"), dict)
 
 
 # -- the gateway --------------------------------------------------------------------------------------------
@@ -240,7 +242,7 @@ async def router(answer: Callable[[web.Request], Awaitable[web.StreamResponse]])
         site = web.TCPSite(runner, HERE, 0)
         await site.start()
         port = runner.addresses[0][1]
-        yield UpnpGateway(Control(f"http://{HERE}:{port}/ctl", SERVICES[1]), HERE)
+        yield UpnpGateway(Service(f"http://{HERE}:{port}/ctl", SERVICES[1]), HERE)
     finally:
         await runner.cleanup()
 
@@ -361,7 +363,7 @@ def heard(gateway: str | None, *answers: tuple[str, str]) -> list[str]:
     found: dict[str, str] = {}
     for source, path in answers:
         said = f"HTTP/1.1 200 OK\r\nST: {DEVICES[0]}\r\nLocation: http://{source}/{path}\r\n\r\n"
-        note(found, said.encode(), source, HomeNetwork("192.168.1.2", NETWORK, gateway))
+        note_response(found, said.encode(), source, HomeNetwork("192.168.1.2", NETWORK, gateway))
     return list(found.values())
 
 
@@ -377,7 +379,7 @@ def test_where_nobody_knows_who_that_is_each_device_is_heard_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "gateway", [NatPmpGateway(HERE), UpnpGateway(Control(f"http://{HERE}:9/ctl", SERVICES[1]), HERE)]
+    "gateway", [NatPmpGateway(HERE), UpnpGateway(Service(f"http://{HERE}:9/ctl", SERVICES[1]), HERE)]
 )
 def test_a_machine_out_of_handles_cannot_ask(monkeypatch: pytest.MonkeyPatch, gateway: Gateway) -> None:
     def none_left(*kind: object, **more: object) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.network import Network
 from shoal.node.lab.registry import set_up
 from shoal.node.lab.study import Study
+from shoal.node.lab.virtual_workers import VirtualWorkers
 from shoal.node.manifest.manifest import Manifest, ModelSpec
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.training.data.corpus import Corpus
@@ -22,12 +22,12 @@ TEXT = torch.frombuffer(bytearray(b"so much depends upon a red wheel barrow\n" *
 CORPUS = Corpus(TEXT, TEXT[:200], b"", 1, 0)  # type: ignore[arg-type]
 
 
-def crowd_of(workers: int, steps: int = 8, seed: int = 0) -> Crowd:
-    return Crowd(TINY.model_copy(update={"seed": seed}), TEXT, workers, steps)
+def crowd_of(workers: int, steps: int = 8, seed: int = 0) -> VirtualWorkers:
+    return VirtualWorkers(TINY.model_copy(update={"seed": seed}), TEXT, workers, steps)
 
 
-def study_of(name: str, crowd: Crowd, *given: str, lose: float = 0.0) -> Study:
+def study_of(name: str, crowd: VirtualWorkers, *given: str, lose: float = 0.0) -> Study:
     made = set_up(name, given, crowd, INNER_STEPS)
     seed, values = crowd.manifest.seed, made.values
-    network = Network(made.method.exchange, crowd.workers, seed, lose=lose, degree=made.degree, values=values)
+    network = Network(made.method.exchange, crowd.count, seed, lose=lose, degree=made.degree, values=values)
     return Study(crowd, made.method, network)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.registry import WrongSetting
 from shoal.node.lab.study import Experiment, Result, prepare, run
+from shoal.node.lab.virtual_workers import VirtualWorkers
 from shoal.node.manifest.manifest import Manifest
 from tests.unit.lab.lab_kit import CORPUS, INNER_STEPS, TEXT, TINY
 
@@ -31,7 +31,7 @@ def test_steps_made_together_are_those_of_ddp() -> None:
 def test_a_method_begins_where_the_warm_start_has_led() -> None:
     """DiLoCo of outer rate 1 and no momentum: after a round all stand at the mean of where each has come."""
     _, weights = trained(Experiment("diloco", ("lr=1", "momentum=0"), workers=2, steps=3 + INNER_STEPS, warm=3))
-    crowd = Crowd(TINY, TEXT, 2, 3 + INNER_STEPS)
+    crowd = VirtualWorkers(TINY, TEXT, 2, 3 + INNER_STEPS)
     for step in range(1, 4 + INNER_STEPS):
         crowd.step(step, together=step <= 3)
     assert torch.allclose(weights, crowd.weights.mean(0).expand_as(weights), rtol=0, atol=1e-6)

@@ -16,7 +16,7 @@ from shoal.node.base.options import NodeSettings
 from shoal.node.base.room import AvailableMemory, Memory, NoRoom
 from shoal.node.manifest.manifest import Introduction
 from shoal.node.peers.remembered import PeerCache
-from shoal.node.run import naming
+from shoal.node.run import first_weights
 from shoal.node.run.runs import Runs
 from shoal.node.training.checkpoint.read import Checkpoint
 from shoal.node.training.models.registry import build
@@ -79,7 +79,7 @@ def founded(runs: Runs) -> list[Path]:
 async def test_the_tokenizer_is_looked_at_before_anything_is_written(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(naming, "write_checkpoint", lambda *_: pytest.fail("it was written"))
+    monkeypatch.setattr(first_weights, "write_checkpoint", lambda *_: pytest.fail("it was written"))
     with pytest.raises(LocalError, match="has 300 tokens, and the run's model 256"):
         await runs.create(TOKENS, train=True)
     assert founded(runs) == []
@@ -104,7 +104,7 @@ async def test_a_run_that_is_not_entered_leaves_no_origin(
     if way == "entering":
         monkeypatch.setattr(Runs, "_enter", enter)
     else:
-        monkeypatch.setattr(naming, "load", load)
+        monkeypatch.setattr(first_weights, "load", load)
     with pytest.raises(LocalError, match="the disk is full"):
         await runs.create(RUN, train=True)
     assert len(written) == 1
@@ -139,7 +139,7 @@ def test_a_config_of_which_nothing_can_be_made_is_said_to_be_so(
 def test_the_disk_is_asked_before_the_model_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    monkeypatch.setattr(naming, "kind_of", lambda _: pytest.fail("it was written"))
+    monkeypatch.setattr(first_weights, "kind_of", lambda _: pytest.fail("it was written"))
     with pytest.raises(NoRoom, match=r"trying to export the model .* takes .* on the disk of .*, which has 1000 B"):
         begun(tmp_path)
 
@@ -175,13 +175,13 @@ def test_what_can_be_trained_on_the_runs_context_is_founded(tmp_path: Path, tabl
 def test_what_a_model_holds_beside_its_weights_is_counted_before_it_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(naming, "fresh", lambda *_: pytest.fail("memory was asked for"))
+    monkeypatch.setattr(first_weights, "fresh", lambda *_: pytest.fail("memory was asked for"))
     with pytest.raises(LocalError, match="bytes of buffers, and at most"):
         begun(tmp_path, manifest({**table, "vocab_size": 256, "n_embd": 16, "n_layer": 1, "n_head": 2}))
 
 
 def test_of_buffers_there_must_be_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(naming, "fresh", lambda *_: pytest.fail("memory was asked for"))
+    monkeypatch.setattr(first_weights, "fresh", lambda *_: pytest.fail("memory was asked for"))
     table = {"model_type": "gpt_bigcode", "vocab_size": 256, "n_embd": 16, "n_layer": 1, "n_head": 2}
     monkeypatch.setattr(room, "available_memory", lambda: AvailableMemory(Memory(1 << 30, 100 << 20)))
     with pytest.raises(NoRoom, match=r"beside its weights takes 381\.5 MiB of memory, and this machine has 1\.0 GiB"):
@@ -192,14 +192,14 @@ def test_a_model_is_tried_on_fewer_tokens_where_as_many_as_the_runs_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, _ = begun(tmp_path)
-    assert naming._tried(whole) == 16
-    monkeypatch.setattr(naming, "MOST_TRIED", 5e5)
-    assert naming._tried(whole) == 8
+    assert first_weights._trial_length(whole) == 16
+    monkeypatch.setattr(first_weights, "MOST_TRIED", 5e5)
+    assert first_weights._trial_length(whole) == 8
     monkeypatch.undo()
     little = Memory(1 << 20, 1 << 20)
-    monkeypatch.setattr(naming, "available_memory", lambda: AvailableMemory(little))
-    assert naming._tried(whole) == 16
+    monkeypatch.setattr(first_weights, "available_memory", lambda: AvailableMemory(little))
+    assert first_weights._trial_length(whole) == 16
     monkeypatch.setattr(
-        naming, "available_memory", lambda: AvailableMemory(little, Memory(1 << 16, 1 << 16, "a process"))
+        first_weights, "available_memory", lambda: AvailableMemory(little, Memory(1 << 16, 1 << 16, "a process"))
     )
-    assert naming._tried(whole) == 8
+    assert first_weights._trial_length(whole) == 8

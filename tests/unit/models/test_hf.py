@@ -18,7 +18,7 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.manifest.model import HfSpec, LoraSpec
 from shoal.node.manifest.tensors import expand
-from shoal.node.run.naming import found
+from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.checkpoint.export import export
 from shoal.node.training.checkpoint.read import Checkpoint
 from shoal.node.training.data.corpus import Corpus
@@ -67,7 +67,7 @@ def manifest(table: dict[str, Any] = TABLE, seed: int = 3, lora: LoraSpec | None
 
 
 def founded(folder: Path, run: Manifest | None = None, weights: tuple[Path, ...] = ()) -> tuple[Manifest, Checkpoint]:
-    return found(run or manifest(), weights, Home(folder / "home").create(), ME)
+    return create_first_weights(run or manifest(), weights, Home(folder / "home").create(), ME)
 
 
 def corpus() -> Corpus:

@@ -21,7 +21,7 @@ from shoal.node.inference.served import ServeOptions
 from shoal.node.inference.source import open_source
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import HfSpec
-from shoal.node.run.naming import found
+from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.models import hf, hf_kind, registry
 from shoal.node.training.models.hf import HfModel, digest_of, untrained
 from shoal.protocol.base.errors import LocalError
@@ -107,7 +107,7 @@ def test_what_stands_still_is_the_same_on_every_member_whatever_their_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the library draws it at random, as it does the frozen positions of this one's ears."""
-    whole, _ = found(manifest(toy("moss_transcribe_diarize")), (), Home(tmp_path).create(), ME)
+    whole, _ = create_first_weights(manifest(toy("moss_transcribe_diarize")), (), Home(tmp_path).create(), ME)
     assert isinstance(whole.model, HfSpec)
     assert whole.model.frozen
     one, other = (registry.kind_of(whole.model).build(whole.model, seed) for seed in (1, 2))
@@ -146,7 +146,7 @@ def test_a_model_that_changes_its_buffers_as_it_trains_is_refused(
     monkeypatch.setattr(hf_kind, "network_of", counting)
     home = Home(tmp_path).create()
     with pytest.raises(LocalError, match="changes calls as it trains"):
-        found(manifest(toy("llama")), (), home, ME)
+        create_first_weights(manifest(toy("llama")), (), home, ME)
     assert not list(home.runs.iterdir()) if home.runs.exists() else True
 
 
@@ -180,13 +180,13 @@ def test_a_folder_whose_config_has_an_infinite_number_opens(tmp_path: Path) -> N
     config = (folder / "config.json").read_text()
     assert "__float__" in config
     open_source(folder, ServeOptions("cpu", slots=1, tokenizer="bytes"))
-    assert found(manifest(json.loads(config)), (), Home(tmp_path).create(), ME)
+    assert create_first_weights(manifest(json.loads(config)), (), Home(tmp_path).create(), ME)
 
 
 def test_types_that_fetch_code_are_refused_where_they_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hf, "find_spec", lambda name: name)
     with pytest.raises(LocalError, match="fetch code from the hub"):
-        found(manifest({**toy("rwkv")}), (), Home(tmp_path).create(), ME)
+        create_first_weights(manifest({**toy("rwkv")}), (), Home(tmp_path).create(), ME)
 
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "experts_implementation"])

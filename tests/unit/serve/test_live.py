@@ -26,7 +26,7 @@ from shoal.node.inference.scorer import Piece, Scorer
 from shoal.node.inference.served import ServeOptions
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import HfSpec
-from shoal.node.run.naming import found
+from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.data.vocabulary import ByteVocabulary
 from shoal.node.training.methods.method import PARAMETERS
 from shoal.node.training.models.layout import Layout
@@ -290,7 +290,7 @@ def test_a_librarys_model_is_renewed_as_well(tmp_path: Path) -> None:
     """Without being tried anew; and neither version sees what the other holds."""
     needs("transformers")
     manifest = Manifest(name="hf-run", model=HfSpec(name="hf", config=json.dumps(TABLE), context=16))
-    manifest, checkpoint = found(manifest, (), Home(tmp_path).create(), ME)
+    manifest, checkpoint = create_first_weights(manifest, (), Home(tmp_path).create(), ME)
     first = checkpoint.vectors[PARAMETERS]
     second = first + 0.1 * torch.randn(first.shape, generator=torch.Generator().manual_seed(1))
     old = scorer_of(manifest.model, first, CHOICES, "v1")

@@ -31,7 +31,7 @@ from shoal.node.manifest.data import DataSpec
 from shoal.node.manifest.manifest import Manifest, ModelSpec
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.manifest.model import HfSpec, LoraSpec
-from shoal.node.run.naming import found
+from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.export import export
 from shoal.node.training.data.vocabulary import ByteVocabulary, TokenizerVocabulary
@@ -92,7 +92,7 @@ def hf_run(lora: LoraSpec | None = None) -> Manifest:
 
 def test_a_run_of_a_librarys_model_is_served(tmp_path: Path) -> None:
     needs("transformers")
-    _, checkpoint = found(hf_run(), (), Home(tmp_path).create(), ME)
+    _, checkpoint = create_first_weights(hf_run(), (), Home(tmp_path).create(), ME)
     served = opened(checkpoint.path)
     assert isinstance(served.scorer, LibraryScorer)
     assert (served.name, served.scorer.limit) == ("hf-run", 16)
@@ -103,7 +103,7 @@ def test_a_run_of_a_librarys_model_is_served(tmp_path: Path) -> None:
 def test_adapters_are_refused_with_what_to_do(tmp_path: Path) -> None:
     needs("peft")
     lora = LoraSpec(rank=2, targets=("q_proj",), base="seed")
-    _, checkpoint = found(hf_run(lora), (), Home(tmp_path).create(), ME)
+    _, checkpoint = create_first_weights(hf_run(lora), (), Home(tmp_path).create(), ME)
     with pytest.raises(LocalError, match="merge_and_unload"):
         opened(checkpoint.path)
     export(checkpoint.path, tmp_path / "exported")

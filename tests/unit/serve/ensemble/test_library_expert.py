@@ -16,7 +16,7 @@ from shoal.node.experts.posterior import uniform
 from shoal.node.inference.served import ServeOptions
 from shoal.node.inference.source import open_source
 from shoal.node.manifest.model import HfSpec, LoraSpec
-from shoal.node.run.naming import complete
+from shoal.node.run.first_weights import complete_spec
 from shoal.node.training.models.decoder import build
 from shoal.node.training.models.hf import HfModel
 from shoal.node.training.models.hf_kind import fresh
@@ -37,7 +37,7 @@ def made(folder: Path, spec: HfSpec) -> HfModel:
     path = folder / "a.safetensors"
     save_file({name: view.clone() for name, view in layout.views(layout.read(model)).items()}, path)
     table = json.loads((folder / "ensemble.json").read_text())
-    whole = complete(spec, model).model_dump(mode="json")
+    whole = complete_spec(spec, model).model_dump(mode="json")
     table["experts"][0] |= {"model": whole, "blake3": blake3(path.read_bytes()).hexdigest()}
     (folder / "ensemble.json").write_text(json.dumps(table))
     return model.eval()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from blake3 import blake3
 
-from shoal.node.diffusion.painter import Canvas
+from shoal.node.diffusion.engine import SamplingBatch
 from shoal.node.manifest.model import FlowSpec, RouterSpec
 from shoal.node.training.models.registry import layout_of
 from shoal.node.training.models.tensor_file import write_tensors
@@ -27,9 +27,9 @@ class Brush:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes = list[int]()
         self._allowed, self._changed = 0, threading.Condition()
-        step = Canvas.step
+        step = SamplingBatch.step
 
-        def held_step(canvas: Canvas) -> None:
+        def held_step(canvas: SamplingBatch) -> None:
             with self._changed:
                 self.sizes.append(canvas.count)
                 number = len(self.sizes)
@@ -37,7 +37,7 @@ class Brush:
                 assert self._changed.wait_for(lambda: self._allowed >= number, 60)
             step(canvas)
 
-        monkeypatch.setattr(Canvas, "step", held_step)
+        monkeypatch.setattr(SamplingBatch, "step", held_step)
 
     def allow(self, steps: int) -> None:
         """That many in all."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.node.diffusion.gallery import Gallery
-from shoal.node.diffusion.mixture import noise, paint
+from shoal.node.diffusion.mixture import noise, sample_pictures
+from shoal.node.diffusion.picture_source import PictureSource
 from shoal.node.diffusion.requests import class_of
 from shoal.node.diffusion.server import write
 from shoal.node.inference.ensemble.table import is_of_pictures
@@ -24,46 +24,46 @@ def test_a_folder_opens_with_its_experts_at_the_routers_places(tmp_path: Path) -
     folder = write_gallery(tmp_path / "g", (2, 0))
     assert is_of_pictures(folder)
     assert not is_of_pictures(tmp_path)
-    gallery = Gallery(folder, ServeOptions(device="cpu", threads=1, mix="top-1"))
+    gallery = PictureSource(folder, ServeOptions(device="cpu", threads=1, mix="top-1"))
     assert (gallery.name, gallery.panel.experts, gallery.mix) == ("digits", ("cluster-2", "cluster-0"), "top-1")
     assert (list(gallery.panel.mixture.places), gallery.panel.mixture.top) == ([2, 0], 1)
-    pictures = paint(gallery.panel.mixture, [3, 4], noise([(0, 0), (0, 1)], 16), steps=2)
+    pictures = sample_pictures(gallery.panel.mixture, [3, 4], noise([(0, 0), (0, 1)], 16), steps=2)
     assert pictures.shape == (2, 16)
     assert bool(torch.isfinite(pictures).all())
 
 
 def test_one_expert_needs_no_router(tmp_path: Path) -> None:
-    assert Gallery(write_gallery(tmp_path, (1,), has_router=False), CHOICES).panel.mixture.router is None
+    assert PictureSource(write_gallery(tmp_path, (1,), has_router=False), CHOICES).panel.mixture.router is None
 
 
 @pytest.mark.parametrize(("mix", "why"), [("average", "full, top-1"), ("pcb", "full, top-1"), ("best", "unknown")])
 def test_what_is_for_text_is_refused(tmp_path: Path, mix: str, why: str) -> None:
     with pytest.raises(LocalError, match=why):
-        Gallery(write_gallery(tmp_path), ServeOptions(device="cpu", mix=mix))
+        PictureSource(write_gallery(tmp_path), ServeOptions(device="cpu", mix=mix))
     with pytest.raises(LocalError, match="for experts on text"):
-        Gallery(tmp_path, ServeOptions(device="cpu", prior="text"))
+        PictureSource(tmp_path, ServeOptions(device="cpu", prior="text"))
 
 
 def test_folders_that_cannot_paint_say_why(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="0 routers"):
-        Gallery(write_gallery(tmp_path / "a", has_router=False), CHOICES)
+        PictureSource(write_gallery(tmp_path / "a", has_router=False), CHOICES)
     with pytest.raises(LocalError, match="does not know"):
-        Gallery(write_gallery(tmp_path / "b", (0, 3)), CHOICES)
+        PictureSource(write_gallery(tmp_path / "b", (0, 3)), CHOICES)
     larger = FLOW.model_copy(update={"side": 5})
     with pytest.raises(LocalError, match="several sizes"):
-        Gallery(write_gallery(tmp_path / "c", flow=larger), CHOICES)
+        PictureSource(write_gallery(tmp_path / "c", flow=larger), CHOICES)
     damaged = write_gallery(tmp_path / "d")
     content = bytearray((damaged / "cluster-1.safetensors").read_bytes())
     content[-1] ^= 1
     (damaged / "cluster-1.safetensors").write_bytes(content)
     with pytest.raises(LocalError, match="is not the expert cluster-1"):
-        Gallery(damaged, CHOICES)
+        PictureSource(damaged, CHOICES)
     mixed = write_gallery(tmp_path / "e")
     rows = json.loads((mixed / "ensemble.json").read_text())["experts"]
     rows[1]["model"] = {"name": "llama"}
     write_table(mixed, rows)
     with pytest.raises(LocalError, match="on text and on pictures"):
-        Gallery(mixed, CHOICES)
+        PictureSource(mixed, CHOICES)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_number_too_long_to_be_read_names_no_class() -> None:
 
 
 def test_a_grid_is_written_and_follows_from_the_seed(tmp_path: Path) -> None:
-    gallery = Gallery(write_gallery(tmp_path / "g"), CHOICES)
+    gallery = PictureSource(write_gallery(tmp_path / "g"), CHOICES)
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         write(gallery, "7", 5, seed, tmp_path / name)
     one, same, other = ((tmp_path / name).read_bytes() for name in "abc")

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
-from shoal.node.diffusion.gallery import Gallery
+from shoal.node.diffusion.picture_source import PictureSource
 from shoal.node.diffusion.server import serving
 from shoal.node.inference.http.server import ListenOptions
 from shoal.node.inference.served import ServeOptions
@@ -25,7 +25,7 @@ from tests.unit.serve.images.gallery_kit import Brush, write_gallery
 
 @asynccontextmanager
 async def client(folder: Path, waiting: int = 100) -> AsyncIterator[openai.AsyncOpenAI]:
-    gallery = Gallery(write_gallery(folder), ServeOptions(device="cpu", threads=1))
+    gallery = PictureSource(write_gallery(folder), ServeOptions(device="cpu", threads=1))
     async with serving(gallery, ListenOptions(port=0, waiting=waiting)) as port:
         address = f"http://127.0.0.1:{port}/v1"
         async with openai.AsyncOpenAI(base_url=address, api_key="none", max_retries=0) as made:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.peers import reaching
-from shoal.node.peers.reaching import Reaching
+from shoal.node.peers import peer_finder
+from shoal.node.peers.peer_finder import PeerFinder
 from shoal.node.peers.remembered import PeerCache
 from shoal.protocol.net.peers import dialing, network
 from shoal.protocol.net.peers.network import Network
@@ -53,8 +53,8 @@ async def node(host: str = "127.0.0.1") -> AsyncIterator[Network]:
 
 
 @asynccontextmanager
-async def reaching_out(seeker: Network, folder: Path, *bootstrap: str) -> AsyncIterator[Reaching]:
-    seeking = Reaching(seeker, bootstrap, PeerCache(folder / "peers.json"), lambda: not seeker.links())
+async def reaching_out(seeker: Network, folder: Path, *bootstrap: str) -> AsyncIterator[PeerFinder]:
+    seeking = PeerFinder(seeker, bootstrap, PeerCache(folder / "peers.json"), lambda: not seeker.links())
     task = asyncio.create_task(seeking.run())
     try:
         yield seeking
@@ -74,7 +74,7 @@ async def until(condition: Callable[[], object], limit: float = 30.0) -> float:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     allow(monkeypatch, LIMIT)
-    monkeypatch.setattr(reaching, "RETRY_FIRST", 0.1)
+    monkeypatch.setattr(peer_finder, "RETRY_FIRST", 0.1)
 
 
 def allow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -129,7 +129,7 @@ async def test_a_black_hole_is_named_once(
 async def test_the_addresses_of_a_link_are_tried_side_by_side(tmp_path: Path) -> None:
     with black_hole() as one, black_hole() as other:
         async with node() as good, node() as seeker, reaching_out(seeker, tmp_path) as seeking:
-            seeking.also([f"{one}/p2p/{good.peer}", f"{other}/p2p/{good.peer}", good.addresses()[0]])
+            seeking.add_linked([f"{one}/p2p/{good.peer}", f"{other}/p2p/{good.peer}", good.addresses()[0]])
             await found_soon(seeker)
 
 

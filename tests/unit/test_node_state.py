@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from shoal.node.run.standing import Scene, node_state, why_split
+from shoal.node.run.node_state import SplitEvidence, node_state, why_split
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.messages.membership import RunStatus
 
 HERE = RunStatus(7, Digest(bytes(32)), Digest(bytes(32)), "training", 0, 0, None, True, 0, 0, "unknown")
 ELSEWHERE = dataclasses.replace(HERE, history=Digest(b"x" * 32))
 PEERS = [PeerId(f"12D3KooWpeer{number:02}") for number in range(32)]
-WELL = Scene(4, (), True, 4, (), (), (), HERE, [(PEERS[0], HERE)])
+WELL = SplitEvidence(4, (), True, 4, (), (), (), HERE, [(PEERS[0], HERE)])
 
 
 def why(**changes: Any) -> str:

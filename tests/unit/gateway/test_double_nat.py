@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.node.peers.gateway.judging import judge
+from shoal.node.peers.gateway.double_nat import detect_double_nat
 
 PUBLIC, OTHER = "203.0.113.7", "198.51.100.2"
 
@@ -31,7 +31,7 @@ PUBLIC, OTHER = "203.0.113.7", "198.51.100.2"
 def test_what_follows(
     host: str | None, seen_at: tuple[str, ...], is_online: bool, is_confirmed: bool, is_behind: bool | None, words: str
 ) -> None:
-    found = judge(host, seen_at, is_online, is_confirmed)
+    found = detect_double_nat(host, seen_at, is_online, is_confirmed)
     assert found.is_behind is is_behind
-    assert (found.words is not None) == (is_behind is True)
-    assert words in (found.words or "")
+    assert (found.reason is not None) == (is_behind is True)
+    assert words in (found.reason or "")

@@ -1,8 +1,8 @@
-"""What a founder adds to the manifest of a library's model: the tensors, and the first weights.
+"""Founding a run of a library's model: adds its tensors to the manifest, and creates its first weights.
 
-The initial weights of such a model are random numbers of this machine's torch, which another processor or version need
-not produce to the same bits. So they are the run's origin: made once, by its founder, named in the manifest by their
-root, and downloaded by all others like those of a run that goes on from a checkpoint. They are of round 0.
+The initial weights of such a model are random numbers from this machine's torch, which another processor or version may
+not reproduce to the bit. So they are the run's origin, in round 0: the founder creates them once, the manifest names
+their root, and all others download them as if the run went on from a checkpoint.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
 
 ORIGIN = "origin"  # the folder within a run's
-MOST_TRIED = 1e11  # operations: a few seconds of one core
+MOST_TRIED = 1e11  # operations of the trial: a few seconds of one core
 
 
-def found(
+def create_first_weights(
     manifest: Manifest,
     weights: Sequence[Path],
     home: Home,
@@ -62,21 +62,20 @@ def found(
     check: Callable[[Manifest], None] = lambda whole: None,
     check_room: Callable[[Manifest], None] = lambda whole: None,
 ) -> tuple[Manifest, Checkpoint]:
-    """The whole manifest of a run that begins with fresh weights, and the checkpoint of these, on disk.
+    """The complete manifest of a run that begins with fresh weights, and the checkpoint of these on disk.
 
-    `weights` are folders with frozen weights; `check` looks at the whole manifest before anything is written,
-    `check_room` before the model is more than the shapes of its tensors.
-    LocalError if the model cannot be built here, and nothing is left of it.
+    `weights` are folders with frozen weights. `check` is called with the complete manifest before anything is written,
+    `check_room` before weights are allocated. LocalError if the model cannot be built here; then nothing is left.
     """
     assert isinstance(manifest.model, HfSpec)
-    nothing = without_weights(manifest.model)
-    check_room(with_model(manifest, complete(manifest.model, nothing)))
-    check_memory(bytes_beside(nothing), "what the config's model holds beside its weights")
-    del nothing
+    shapes_only = without_weights(manifest.model)
+    check_room(with_model(manifest, complete_spec(manifest.model, shapes_only)))
+    check_memory(bytes_beside(shapes_only), "what the config's model holds beside its weights")
+    del shapes_only
     model = fresh(manifest.model, manifest.seed, weights)
-    spec = complete(manifest.model, model).model_copy(update={"base": _base(manifest.model, model)})
+    spec = complete_spec(manifest.model, model).model_copy(update={"base": _base(manifest.model, model)})
     whole = with_model(manifest, spec)
-    length = _tried(whole)
+    length = _trial_length(whole)
     check_is_causal(model, length)
     check_can_be_trained(model, length)
     check(whole)
@@ -100,16 +99,16 @@ def found(
         raise
 
 
-def _tried(manifest: Manifest) -> int:
-    """How many tokens the model is tried on before there is a run: as many as it will be trained on.
+def _trial_length(manifest: Manifest) -> int:
+    """The number of tokens on which the model is tried before the run is founded: its context.
 
-    By halves fewer, where that takes long or the memory is not here: the founder may train on a GPU, or not at all.
+    It is halved while the trial would take long or not fit into memory: the founder may train on a GPU, or not at all.
     """
     assert isinstance(manifest.model, HfSpec)
     spec, free = manifest.model, available_memory().free
 
     def costs(length: int) -> tuple[float, int]:
-        """Operations and bytes: of each layer's attention, too, which sees all pairs of tokens."""
+        """Operations and bytes, with each layer's attention over all pairs of tokens."""
         pairs = spec.layers * spec.width * length * length
         shorter = manifest.model_copy(update={"model": spec.model_copy(update={"context": length})})
         return HfKind().flops_per_token(spec) * length + 12 * pairs, activations(shorter, micro_batch=1)
@@ -124,7 +123,7 @@ def _tried(manifest: Manifest) -> int:
 
 
 def _check_can_be_exported(spec: HfSpec, weights: Tensor, home: Home) -> None:
-    """LocalError, with the reason, if nothing that a run makes of the model could ever leave it."""
+    """LocalError, with the reason, if the run's model could not be exported."""
     check_disk(home.root, weights.nbytes, f"trying to export the model ({spec.parameters:,} parameters)")
     try:
         with tempfile.TemporaryDirectory(dir=home.root, prefix=EXPORT) as folder:
@@ -135,8 +134,8 @@ def _check_can_be_exported(spec: HfSpec, weights: Tensor, home: Home) -> None:
         raise LocalError(f"cannot write the run's model to {home.root}: {error.strerror or error}") from error
 
 
-def complete(spec: HfSpec, model: HfModel) -> HfSpec:
-    """The table with what the model that was built of it says."""
+def complete_spec(spec: HfSpec, model: HfModel) -> HfSpec:
+    """The spec with vocabulary, tensors and the number of frozen parameters of the model that was built from it."""
     vocab = check_sizes(spec, model.network)
     tensors = fold({name: tuple(weight.shape) for name, weight in model.trained()})
     found: dict[str, object] = {"vocab": vocab, "tensors": tensors}
@@ -145,14 +144,14 @@ def complete(spec: HfSpec, model: HfModel) -> HfSpec:
 
 
 def _base(spec: HfSpec, model: HfModel) -> str:
-    """The hash of what is not trained; empty if there is nothing."""
+    """The hash of the frozen weights; empty if there are none."""
     if isinstance(model, LoraModel):
         return model.base
     return digest_of(untrained(network_of(spec, CONFIG_SEED))) if untrained(model.network) else ""
 
 
 def with_model(manifest: Manifest, spec: HfSpec) -> Manifest:
-    """The manifest with the whole table, looked through anew: now it shows whether the method fits the model."""
+    """The manifest with the complete model, validated again: LocalError if the method does not fit the model."""
     try:
         return Manifest.model_validate(manifest.model_dump() | {"model": spec.model_dump()})
     except ValidationError as error:

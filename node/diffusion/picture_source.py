@@ -1,6 +1,6 @@
-"""A folder of experts on pictures (`shoal experts fetch`) as something to serve, looked at again when told so.
+"""A folder of experts on pictures (`shoal experts fetch`) that can be served, and read again on request.
 
-A call keeps the panel, which is what the folder has at one time, that it began with.
+A panel is the set of experts in the folder at one time. A batch keeps the panel with which it began.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ CLUSTER = re.compile(r"cluster-(\d+)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PicturePanel:
-    """What paints."""
+    """The experts and the router that were in the folder at one time."""
 
     mixture: Mixture
-    spec: FlowSpec  # of the experts: how large pictures are, and of how many classes
-    experts: tuple[str, ...]
-    names: Mapping[str, str]  # the experts' and the router's, by keys
-    models: Mapping[str, PictureModel]  # by the same keys
+    spec: FlowSpec  # of the experts: the size of pictures, and the number of classes
+    experts: tuple[str, ...]  # names
+    names: Mapping[str, str]  # of the experts and the router, by key
+    models: Mapping[str, PictureModel]  # by key
 
     @property
     def version(self) -> str:
-        """In letters and digits; another for other experts, or another mix."""
+        """An alphanumeric hash of the experts and the mix."""
         return version_of([*self.names, str(self.mixture.top)])
 
 
 def load_panel(
     folder: Path, table: Table, mix: Mix, device: str, known: Mapping[str, PictureModel] | None = None
 ) -> PicturePanel:
-    """The experts that the folder's table names; LocalError, which says what is wrong, if they cannot paint together.
+    """The experts that the folder's table names; LocalError, with the reason, if they cannot be mixed.
 
-    `known` are models, by keys, that need not be loaded again.
+    `known` are models, by key, that need not be loaded again.
     """
     velocities = [each for each in table.experts if isinstance(each.model, FlowSpec)]
     routers = [each for each in table.experts if isinstance(each.model, RouterSpec)]
@@ -69,7 +69,7 @@ def load_panel(
 
 
 def _places(folder: Path, experts: list[Entry], routers: list[Entry], spec: FlowSpec) -> list[int]:
-    """The experts' columns of the router's answer."""
+    """For each expert its column in the router's output; LocalError if the experts do not fit the router."""
     models = [each.model for each in (*experts, *routers) if isinstance(each.model, PictureSpec)]
     if any((model.side, model.classes) != (spec.side, spec.classes) for model in models):
         raise LocalError(f"the experts in {folder} are on pictures of several sizes or classes: they cannot be mixed")
@@ -104,13 +104,13 @@ def _model(folder: Path, entry: Entry, device: str) -> PictureModel:
     return model.eval().requires_grad_(False).to(device)
 
 
-class Gallery:
-    """What paints, and what it is. The size and the classes of pictures are those of the first look."""
+class PictureSource:
+    """The served experts. The size and the classes of pictures stay those of the first reading."""
 
     def __init__(self, folder: Path, choices: ServeOptions, name: str = "") -> None:
-        """LocalError if the experts cannot paint together, or something was chosen that means nothing for them.
+        """LocalError if the experts cannot be mixed, or an option does not apply to pictures.
 
-        `name` is the model's in the API; empty: the folder's table's.
+        `name` is the model's name in the API; by default the one in the folder's table.
         """
         self._mix = _checked_mix(folder, choices)
         use_threads(choices.threads)
@@ -122,7 +122,7 @@ class Gallery:
         self.sentence = f"experts on pictures of {table.name} in {folder}, mixed by {self.mix}"
 
     def look_again(self) -> str:
-        """At the folder, from a thread: which experts there are now. LocalError leaves those that there were."""
+        """Reads the folder again, from a thread; the changes, in words. After a LocalError the old experts stay."""
         before = self.panel
         after = load_panel(self._folder, read_table(self._folder), self._mix, self._device, before.models)
         if (after.spec.side, after.spec.classes) != (before.spec.side, before.spec.classes):

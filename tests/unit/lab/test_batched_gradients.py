@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.lab.many import gradients
+from shoal.node.lab.virtual_workers import batched_gradients
 from shoal.node.manifest.manifest import ModelSpec
 from shoal.node.training.models.decoder import build
 from shoal.node.training.models.layout import Layout
@@ -19,7 +19,7 @@ def test_each_worker_has_the_gradient_of_its_own_model(tied: bool) -> None:
     models = [build(spec, seed) for seed in range(3)]
     layout = Layout.of(models[0])
     tokens = torch.randint(256, (3, 2, 13), generator=torch.Generator().manual_seed(1))
-    found, losses = gradients(spec, layout, torch.stack([layout.read(model) for model in models]), tokens)
+    found, losses = batched_gradients(spec, layout, torch.stack([layout.read(model) for model in models]), tokens)
     for row, model in enumerate(models):
         loss = model.loss(tokens[row])
         parts = torch.autograd.grad(loss, list(model.parameters()))

@@ -1,19 +1,21 @@
-"""Finding the others: by addresses that we were given, peers that we knew, and those on the local network.
+"""Finds other peers: at addresses that we were given, those known from before a restart, and on the local network.
+
+A peer is missed while we are alone, or lack other members of a run (`misses_somebody`).
 
 Rules:
-- Every address that we were given, at the start or with a link, is dialled by a task of its own, until it was
-  reached once, and again whenever somebody is missed: where nobody else is known, it is the only way back. So none
-  waits for another, and one that swallows what is sent there costs nobody anything.
-- Peers that we only know of are dialled while somebody is missed, each STAGGER seconds after the one before, those
-  first that were seen last. So no bootstrap node is needed. A peer that is heard of on the local network is greeted at
-  once, too, whether or not anybody is missed: who asks it later finds it there.
-- Pauses double up to RETRY_MOST, and are never quite the same, so that nodes that lost each other do not dial in step.
-- No answer is final: an address that leads to nobody but ourselves, or to another peer than it names, may lead
-  elsewhere the next time; a host name is looked up each time, and may stand for several peers.
-- Whoever answers where another peer was looked for is greeted under its own name, while somebody is missed: addresses
-  are dealt anew, and it may know the others.
-- Nobody is called silent while nobody at all answers: then the fault may be ours.
-- What we are told is bounded: LINKED addresses, NEARBY peers, STRANGERS.
+- Each address that we were given, at the start or with a link, is dialled by a task of its own until it was reached
+  once, and again whenever a peer is missed, as it may be the only way back. So no address waits for another, even if
+  its packets are dropped silently.
+- Peers that we only know of are dialled while a peer is missed, each STAGGER seconds after the one before, the last
+  seen first. So no bootstrap node is needed. A peer that is announced on the local network is dialled at once, too,
+  even if none is missed, so that it is connected when it is needed.
+- Pauses double up to RETRY_MOST, with jitter, so that nodes that lost each other do not dial in step.
+- No result is final: an address that leads to ourselves, or to another peer than it names, may lead elsewhere the next
+  time; a host name is looked up each time, and may stand for several peers.
+- If another peer answers than the one that was dialled, and a peer is missed, it is connected under its own name:
+  addresses get reassigned, and it may know the others.
+- While no peer at all answers, none counts as silent, because the fault may be ours.
+- What others tell us is bounded: LINKED addresses, NEARBY peers, STRANGERS.
 """
 
 from __future__ import annotations
@@ -42,11 +44,11 @@ from shoal.protocol.net.system.addresses import resolve
 # -- addresses that do not answer ----------------------------------------------------------------------------------
 
 
-SAID, LONGEST = 3, 240  # targets of which a summary says what came of them; characters of each
+MAX_REASONS, LONGEST = 3, 240  # reasons in a summary; characters of each
 
 
 class Kind(Enum):
-    """How we came to know of a target: in words, for one and for several."""
+    """How we know of a target: in words, singular and plural."""
 
     BOOTSTRAP = ("bootstrap address", "bootstrap addresses")
     LINK = ("address of a link", "addresses of links")
@@ -54,30 +56,30 @@ class Kind(Enum):
     NEARBY = ("peer on this network", "peers on this network")
 
     def count(self, number: int) -> str:
-        """Such a number of targets."""
+        """So many targets, in words."""
         return f"{number} {self.value[number != 1]}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why nobody whom we look for is at a target."""
+    """Why the peer that we look for was not reached at a target."""
 
     kind: Kind
     reason: str
-    is_wrong: bool  # somebody answers there: another peer, or ourselves
+    is_wrong: bool  # the target leads to another peer, or to ourselves
 
 
 class Unanswered:
-    """The targets (addresses, or peers that we know of) that do not answer. Whoever drops a target must `forget` it."""
+    """The targets (addresses, or known peers) that do not answer. `forget` those that are not tried any more."""
 
     def __init__(self) -> None:
-        self._shut: dict[str, _Failure] = {}
+        self._failures: dict[str, _Failure] = {}
 
     def failed(self, target: str, kind: Kind, error: ShoalError) -> None:
-        """Nobody answers at `target`, or not whom we look for. A LocalError: it leads to ourselves."""
+        """The peer was not reached at `target`. A LocalError means that the target leads to ourselves."""
         is_wrong = isinstance(error, LocalError) or getattr(error, "code", "") in (ITSELF, OTHER)
-        is_known = target in self._shut
-        self._shut[target] = _Failure(kind, str(error), is_wrong)
+        is_known = target in self._failures
+        self._failures[target] = _Failure(kind, str(error), is_wrong)
         if is_known:
             return
         if kind in (Kind.BOOTSTRAP, Kind.LINK):
@@ -88,47 +90,48 @@ class Unanswered:
 
     def answered(self, target: str, peer: PeerId) -> None:
         """`peer` answers at `target`."""
-        if self._shut.pop(target, None) is not None:
+        if self._failures.pop(target, None) is not None:
             log.info("%s answers now, and is the peer %s", target, peer)
 
     def has_failed(self, target: str) -> bool:
-        """Whether nobody has answered at `target` when it was last tried."""
-        return target in self._shut
+        """Whether the last try at `target` has failed."""
+        return target in self._failures
 
     def forget(self, target: str) -> None:
-        """The target is of no interest any more."""
-        self._shut.pop(target, None)
+        """The target is not tried any more."""
+        self._failures.pop(target, None)
 
     @property
     def are_wrong(self) -> bool:
-        """Whether somebody answers at any of them, and not whom we look for."""
-        return any(each.is_wrong for each in self._shut.values())
+        """Whether any of them leads to another peer than the one that we look for."""
+        return any(each.is_wrong for each in self._failures.values())
 
     def summary(self) -> str | None:
-        """What was tried in vain, and how it ended, in words; None if nothing was."""
-        if not self._shut:
+        """The targets that failed, and the reasons, in words; None if there are none."""
+        if not self._failures:
             return None
-        counts = Counter(each.kind for each in self._shut.values())
+        counts = Counter(each.kind for each in self._failures.values())
         tried = [kind.count(counts[kind]) for kind in Kind if counts[kind]]
         listed = " and ".join([*([", ".join(tried[:-1])] if tried[1:] else []), tried[-1]])
         return f"nobody has answered yet, tried {listed}; trying again ({self._reasons()})"
 
     def _reasons(self) -> str:
-        """Those that tell most come first: where somebody answers, then what a person can mend."""
+        """The most informative reasons first: targets that lead to another peer, then those that a person can fix."""
         kinds = list(Kind)
-        ranked = sorted(self._shut.items(), key=lambda item: (not item[1].is_wrong, kinds.index(item[1].kind)))
-        said = [_reason(target, shut.reason) for target, shut in ranked[:SAID]]
-        return "; ".join([*said, *([f"and {len(ranked) - SAID} more"] if len(ranked) > SAID else [])])
+        ranked = sorted(self._failures.items(), key=lambda item: (not item[1].is_wrong, kinds.index(item[1].kind)))
+        reasons = [_reason(target, failure.reason) for target, failure in ranked[:MAX_REASONS]]
+        more = len(ranked) - MAX_REASONS
+        return "; ".join([*reasons, *([f"and {more} more"] if more > 0 else [])])
 
 
 def _reason(target: str, reason: str) -> str:
-    """What came of a target: the end of a PeerID is enough, and long reasons are cut."""
+    """Target and reason; a PeerID is cut to its end, a long reason to its beginning."""
     words = reason if target in reason else f"{target[-6:] if '/' not in target else target}: {reason}"
     return words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
 
 
 def _complaint(target: str, kind: Kind, error: ShoalError) -> tuple[str, str]:
-    """The code and the words."""
+    """The code and the words of the warning."""
     meanwhile = "all others are tried meanwhile, and this one again"
     if isinstance(error, LocalError):
         return "bootstrap-refused", f"the {kind.value[0]} {target} cannot be used: {error}; {meanwhile}"
@@ -139,39 +142,39 @@ def _complaint(target: str, kind: Kind, error: ShoalError) -> tuple[str, str]:
 
 
 RETRY_FIRST, RETRY_MOST = 0.5, 30.0  # seconds between two tries
-LOOK = 1.0  # seconds between two looks whether somebody is missed
+LOOK = 1.0  # seconds between two checks whether a peer is missed
 STAGGER = 0.25  # seconds between the dials of two peers
-LINKED = 32  # addresses from links; the oldest go
-NEARBY, WAITING = 32, 256  # peers on the local network; those for whom there is no room yet
-STRANGERS = 32  # addresses at which somebody else is greeted at once
+LINKED = 32  # addresses from links; the oldest are dropped
+NEARBY, WAITING = 32, 256  # peers on the local network that are dialled; those that wait for a place
+STRANGERS = 32  # addresses of unexpected peers that are dialled at once
 
 log = logging.getLogger("shoal.daemon")
 
 
-class Reaching:
-    """Dials all targets. `misses_somebody` says whether anybody is wanted that is not here."""
+class PeerFinder:
+    """Dials all targets. `misses_somebody` says whether we need connections that we do not have."""
 
     def __init__(
         self, network: Network, bootstrap: Sequence[str], cache: PeerCache, misses_somebody: Callable[[], bool]
     ) -> None:
-        self.on_met: Callable[[PeerId, tuple[str, ...]], None] = lambda peer, addresses: None  # who answered, and where
+        self.on_met: Callable[[PeerId, tuple[str, ...]], None] = lambda peer, addresses: None  # a peer has answered
         self.last_seen = cache.load()
         self._network = network
         self._bootstrap = dict.fromkeys(bootstrap)
         self._linked: OrderedDict[str, asyncio.Task[None] | None] = OrderedDict()
         self._nearby: dict[PeerId, tuple[str, ...]] = {}
-        self._waiting: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()  # heard of, beyond NEARBY
-        self._greetings: set[asyncio.Task[None]] = set()
+        self._waiting: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()  # announced, beyond NEARBY
+        self._greetings: set[asyncio.Task[None]] = set()  # dials of announced peers
         self._behind: dict[str, frozenset[str]] = {}  # the targets to which each address has led when last tested
-        self._strangers: dict[str, asyncio.Task[None]] = {}  # who are being greeted, by where they are
+        self._strangers: dict[str, asyncio.Task[None]] = {}  # dials of unexpected peers, by address
         self._cache = cache
         self._misses_somebody = misses_somebody
         self._unanswered = Unanswered()
         self._tasks: asyncio.TaskGroup | None = None  # while we run
-        network.on_stranger = self.find
+        network.on_stranger = self.greet_stranger
 
     async def run(self) -> None:
-        """For good."""
+        """Runs until it is cancelled."""
         for peer, addresses in self.last_seen.items():
             self._network.remember(peer, addresses)
         async with asyncio.TaskGroup() as self._tasks:
@@ -179,53 +182,53 @@ class Reaching:
             for address in self._bootstrap:
                 self._tasks.create_task(self._reach(address, Kind.BOOTSTRAP))
             linked, self._linked = list(self._linked), OrderedDict()
-            self.also(linked)
+            self.add_linked(linked)
             try:
                 await asyncio.Event().wait()
             finally:
-                self._tasks = None  # what is heard from now on comes too late
+                self._tasks = None  # what is announced from now on comes too late
 
-    def also(self, addresses: Sequence[str]) -> None:
-        """Dial these, too, a link's multiaddrs: at once, side by side, and from now on like bootstrap addresses."""
+    def add_linked(self, addresses: Sequence[str]) -> None:
+        """Dials the multiaddrs of a link: at once, in parallel, and from now on like bootstrap addresses."""
         for address in addresses:
-            self._cancel(self._linked.pop(address, None))  # whoever gives it again wants no pause
+            self._cancel(self._linked.pop(address, None))  # given again: dial it without a pause
             self._linked[address] = self._start(lambda address=address: self._reach(address, Kind.LINK))  # type: ignore[misc]
         while len(self._linked) > LINKED:
-            shut = (each for each in self._linked if self._unanswered.has_failed(each) and each not in addresses)
-            least = next(shut, next(iter(self._linked)))
-            self._cancel(self._linked.pop(least))
-            self._unanswered.forget(least)
-            self._leads_to(least, [])
-            log.info("the address %s of a link is not tried any more: %d others are", least, LINKED)
+            failed = (each for each in self._linked if self._unanswered.has_failed(each) and each not in addresses)
+            dropped = next(failed, next(iter(self._linked)))
+            self._cancel(self._linked.pop(dropped))
+            self._unanswered.forget(dropped)
+            self._leads_to(dropped, [])
+            log.info("the address %s of a link is not tried any more: %d others are", dropped, LINKED)
 
-    def hear(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        """`peer` was announced on the local network: hearsay, so it has to prove that name."""
+    def on_announced(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+        """`peer` was announced on the local network: hearsay, so it has to prove its PeerID when it is dialled."""
         if self._nearby.get(peer) == addresses or not self._has_room_for(peer, addresses):
             return
         self._nearby[peer] = addresses
-        if len(self._greetings) < NEARBY:  # who comes and goes faster than targets answer is not greeted each time
+        if len(self._greetings) < NEARBY:  # a bound, as announcements may come faster than targets answer
             greeting = self._start(lambda: self._greet(peer))
             if greeting is not None:
                 self._greetings.add(greeting)
                 greeting.add_done_callback(self._greetings.discard)
 
-    def unhear(self, peer: PeerId) -> None:
+    def on_withdrawn(self, peer: PeerId) -> None:
         """The announcement was withdrawn."""
         self._waiting.pop(peer, None)
         if self._nearby.pop(peer, None) and peer not in self.last_seen:
             self._unanswered.forget(peer)
         if self._waiting and len(self._nearby) < NEARBY:
-            self.hear(*self._waiting.popitem(last=False))
+            self.on_announced(*self._waiting.popitem(last=False))
 
     def _has_room_for(self, peer: PeerId, addresses: tuple[str, ...]) -> bool:
-        """Whether to greet a peer now; one from our last life takes a stranger's place. The others wait for theirs."""
+        """Whether to dial a peer now, or let it wait; a peer known from before takes the place of an unknown one."""
         self._waiting.pop(peer, None)
         if peer in self._nearby or len(self._nearby) < NEARBY:
             return True
-        stranger = next((each for each in self._nearby if each not in self.last_seen), None)
-        if peer in self.last_seen and stranger is not None:
-            self._keep_waiting(stranger, self._nearby.pop(stranger))
-            self._unanswered.forget(stranger)
+        unknown = next((each for each in self._nearby if each not in self.last_seen), None)
+        if peer in self.last_seen and unknown is not None:
+            self._keep_waiting(unknown, self._nearby.pop(unknown))
+            self._unanswered.forget(unknown)
             return True
         self._keep_waiting(peer, addresses)
         return False
@@ -237,8 +240,8 @@ class Reaching:
         if len(self._waiting) > WAITING:
             self._waiting.popitem(last=False)
 
-    def find(self, place: str) -> None:
-        """Another peer answers at `place` than was looked for there."""
+    def greet_stranger(self, place: str) -> None:
+        """Another peer answers at `place` than the one that was dialled there: connects to it."""
         if not self._misses_somebody() or place in self._strangers or len(self._strangers) >= STRANGERS:
             return
         if (greeting := self._start(lambda: self._greet_at(place))) is not None:
@@ -246,29 +249,29 @@ class Reaching:
             greeting.add_done_callback(lambda _: self._strangers.pop(place))
 
     def peers(self) -> list[PeerId]:
-        """All peers that we know of, from now or before a restart."""
+        """All peers that we know of, from the local network or from before a restart."""
         return [*self._nearby, *self.last_seen]
 
     def places(self, peer: PeerId) -> dict[str, tuple[str, ...]]:
-        """Where a peer may be, by who says so."""
+        """The addresses at which a peer may be, by source."""
         return {"mdns": self._nearby.get(peer, ()), "cache": self.last_seen.get(peer, ())}
 
     @property
-    def is_told(self) -> bool:
-        """Whether somebody gave us an address, and so expects us not to be alone."""
+    def has_given_addresses(self) -> bool:
+        """Whether a person gave us an address, and so expects us not to stay alone."""
         return bool(self._bootstrap or self._linked)
 
     def obstacle(self) -> str | None:
-        """Why we are alone, in words; None if nothing was tried in vain."""
+        """Why we are alone, in words; None if no try has failed."""
         return self._unanswered.summary()
 
     @property
     def is_misled(self) -> bool:
-        """Whether somebody answers at one of the addresses, and is not whom we look for: waiting may not help."""
+        """Whether one of the addresses leads to another peer than the one that we look for: waiting may not help."""
         return self._unanswered.are_wrong
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None] | None:
-        """None before `run`, which will start it."""
+        """Starts the work; None before `run`, which starts what was added by then."""
         return self._tasks.create_task(work()) if self._tasks is not None else None
 
     def _cancel(self, task: asyncio.Task[None] | None) -> None:
@@ -297,12 +300,12 @@ class Reaching:
                 pause = RETRY_FIRST
 
     async def _test(self, address: str, kind: Kind, peer: PeerId) -> None:
-        """`peer` was reached, perhaps by another way: whoever gave us a broken address should know, for next time."""
+        """Tests each place behind a given address, as `peer` may have been reached by another way."""
         plain, name = split(address)
         if is_relayed(plain):
-            return  # whether it leads to somebody is for the relay to say
+            return  # only the relay can tell
         in_use = {place_of(used) for link in self._network.links() for used in link.addresses}
-        with suppress(TransportError):  # a name that was just looked up, and cannot be now, is no news
+        with suppress(TransportError):  # a host name that could be resolved a moment ago
             places = await resolve(plain)
             if places != (plain,):
                 self._unanswered.answered(address, peer)
@@ -314,7 +317,7 @@ class Reaching:
                     self._unanswered.answered(_target(place, name), peer)
 
     def _leads_to(self, address: str, targets: Sequence[str]) -> None:
-        """`address` leads to these: targets to which it led before, and no address leads now, are tried no more."""
+        """Notes the targets of `address`, and forgets former ones to which no address leads any more."""
         before = self._behind.pop(address, frozenset())
         if targets:
             self._behind[address] = frozenset(targets)
@@ -322,18 +325,18 @@ class Reaching:
             self._unanswered.forget(target)
 
     async def _test_place(self, place: str, name: PeerId, kind: Kind) -> None:
-        """One of the places to which an address leads; `name` is who should be there, if anybody was named."""
+        """Tests one place to which an address leads; `name` is the peer that should be there, or empty."""
         try:
             found = await self._network.name_at(place)
         except TransportError as error:
-            if error.code != ITSELF:  # among the addresses of a name may be our own
+            if error.code != ITSELF:  # a host name may stand for our own address, too
                 self._unanswered.failed(_target(place, name), kind, error)
             return
         if name in ("", found):
             self._unanswered.answered(_target(place, name), found)
         else:
             self._unanswered.failed(_target(place, name), kind, TransportError(f"{found} answers there", OTHER))
-        self.find(place)
+        self.greet_stranger(place)
 
     # -- peers that we know of ------------------------------------------------------------------------------
 
@@ -371,9 +374,9 @@ class Reaching:
         self._network.remember(peer, addresses)
         try:
             named = next((each for each in addresses if host_and_port(each) is None), addresses[0])
-            await self._network.connect(f"{named}/p2p/{peer}")  # all are tried, and a name that it was met by, too
+            await self._network.connect(f"{named}/p2p/{peer}")  # tries all remembered addresses, host names included
         except ShoalError as error:
-            if peer in self._nearby or peer in self.last_seen:  # else it was unheard meanwhile
+            if peer in self._nearby or peer in self.last_seen:  # else it was withdrawn meanwhile
                 self._unanswered.failed(peer, kind, error)
             return False
         self._unanswered.answered(peer, peer)
@@ -381,7 +384,7 @@ class Reaching:
         return True
 
     async def _greet_at(self, place: str) -> None:
-        """Meet whoever is at `place`."""
+        """Connects to the peer at `place`, whichever it is."""
         try:
             peer = await self._network.connect(place)
         except ShoalError as error:

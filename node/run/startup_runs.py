@@ -1,6 +1,6 @@
-"""`--create` and `--join` of the command line, carried out once the node runs.
+"""Enters the runs of `--create` and `--join` once the node runs.
 
-They are declarative: a run that the node is in already is not entered again. So the same command line serves every
+Both are declarative: a run that the node is in already is not entered again. So the same command line works for every
 start, as service managers and containers need it. Failures are tried again, because the other nodes may just be
 starting.
 """
@@ -21,7 +21,7 @@ from shoal.node.base.room import or_no_room
 from shoal.node.base.textfile import read_text
 from shoal.node.manifest.manifest import load_manifest
 from shoal.node.manifest.toml import with_config
-from shoal.node.run.introduction import wanted
+from shoal.node.run.introduction import parse_run_name
 from shoal.node.run.runs import Runs
 from shoal.protocol.base.errors import ShoalError
 from shoal.protocol.base.shortages import in_words
@@ -31,19 +31,19 @@ RETRY_FIRST, RETRY_MOST = 0.5, 15.0  # seconds between two tries
 log = logging.getLogger("shoal.daemon")
 
 
-class AskedAtStart:
-    """LocalError, before anything is done, if a manifest cannot be read."""
+class StartupRuns:
+    """The runs of the command line. The constructor raises LocalError if a manifest cannot be read."""
 
     def __init__(self, settings: NodeSettings, runs: Runs) -> None:
         self._runs = runs
         self._train = settings.train
-        self._joins = {_named(each): each if names_a_run(each) else _named(each) for each in settings.join}
+        self._joins = {_id_of(each): each if names_a_run(each) else _id_of(each) for each in settings.join}
         self._create = settings.create
         self._created = load_manifest(settings.create) if settings.create else None
-        self._open: dict[str, str] = {}  # what is still to be done, and why it is not done yet
+        self._open: dict[str, str] = {}  # runs that are not entered yet, and why
 
     async def run(self) -> None:
-        """Until all is done."""
+        """Returns when all runs are entered."""
         async with asyncio.TaskGroup() as group:
             if self._create is not None and (created := self._created) is not None:
                 is_in, enter = partial(self._runs.has_founded, created), partial(self._found, self._create)
@@ -53,7 +53,7 @@ class AskedAtStart:
                 group.create_task(self._see_to(run, partial(self._runs.has, run), enter))
 
     def obstacle(self) -> str | None:
-        """Which run we are not in yet, and why; None if that is none."""
+        """A run that is not entered yet, and why, in words; None if there is none."""
         return next((f"not yet in the run {run[:8]}: {why}" for run, why in self._open.items()), None)
 
     async def _found(self, manifest: Path) -> RunLink:
@@ -61,30 +61,30 @@ class AskedAtStart:
         return await self._runs.create(text, self._train)
 
     async def _see_to(self, run: str, is_in: Callable[[], bool], enter: Callable[[], Awaitable[RunLink]]) -> None:
-        pause, said = RETRY_FIRST, ""
+        pause, warned = RETRY_FIRST, ""
         while True:
             try:
                 with or_no_room(f"entering the run {run[:8]}"):
                     if await RECORDS.run(is_in):
                         break
-                    self._open[run] = "entering it now"  # which takes a while, once somebody has answered
+                    self._open[run] = "entering it now"  # may take a while, even once a peer has answered
                     await enter()
             except (ShoalError, OSError, MemoryError) as error:
                 self._open[run] = why = in_words(error)
-                if pause > RETRY_FIRST and said != why:  # the first time, nobody could have answered yet
-                    said = why
+                if pause > RETRY_FIRST and warned != why:  # not at the first try: the others may be just starting
+                    warned = why
                     warn(log, "run-not-entered", f"not yet in the run {run[:8]}: {why}; trying again")
                 await asyncio.sleep(pause)
                 pause = min(RETRY_MOST, 2 * pause)
         self._open.pop(run, None)
 
 
-def _named(text: str) -> str:
-    """The run that is to be joined, by its link, id or manifest: the id in hex, or the begin of it."""
-    return wanted(text)[0] if names_a_run(text) else _id_of(Path(text))
+def _id_of(text: str) -> str:
+    """The id in hex, or its prefix, of a run that is given by its link, id or manifest."""
+    return parse_run_name(text)[0] if names_a_run(text) else _id_in(Path(text))
 
 
-def _id_of(path: Path) -> str:
+def _id_in(path: Path) -> str:
     manifest = load_manifest(path)
     if not manifest.model.is_complete:
         raise UsageError(f"--join {path} leaves its model to its founder, so the run has another id: give that id")

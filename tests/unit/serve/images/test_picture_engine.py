@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.node.diffusion.gallery import Gallery, PicturePanel
-from shoal.node.diffusion.mixture import noise, paint
-from shoal.node.diffusion.painter import Canvas, Order, Painted, Painter
+from shoal.node.diffusion.engine import GeneratedPictures, PictureEngine, SamplingBatch, SamplingRequest
+from shoal.node.diffusion.mixture import noise, sample_pictures
+from shoal.node.diffusion.picture_source import PicturePanel, PictureSource
 from shoal.node.inference.engine.engine import Stopping
 from shoal.node.inference.served import ServeOptions
 from shoal.protocol.base.errors import LocalError
@@ -22,23 +22,25 @@ CHOICES = ServeOptions(device="cpu", threads=1)
 STEPS = 3
 ALL = 1000  # steps
 
-Test = Callable[[Gallery, Painter], Awaitable[None]]
+Test = Callable[[PictureSource, PictureEngine], Awaitable[None]]
 
 
-def order(wanted: int, count: int, steps: int = STEPS) -> Order:
-    return Order(wanted, count, seed=wanted, steps=steps, guidance=1.5)
+def order(wanted: int, count: int, steps: int = STEPS) -> SamplingRequest:
+    return SamplingRequest(wanted, count, seed=wanted, steps=steps, guidance=1.5)
 
 
-def alone(panel: PicturePanel, wanted: Order) -> torch.Tensor:
+def alone(panel: PicturePanel, wanted: SamplingRequest) -> torch.Tensor:
     """The pictures of an order, painted without a painter."""
     start = noise([(wanted.seed, number) for number in range(wanted.count)], panel.spec.context)
-    return paint(panel.mixture, [wanted.wanted] * wanted.count, start, steps=wanted.steps, guidance=wanted.guidance)
+    return sample_pictures(
+        panel.mixture, [wanted.label] * wanted.count, start, steps=wanted.steps, guidance=wanted.guidance
+    )
 
 
 def run(test: Test, folder: Path, waiting: int = 100) -> None:
     async def live() -> None:
-        gallery = Gallery(write_gallery(folder), CHOICES)
-        painter = Painter(gallery, waiting)
+        gallery = PictureSource(write_gallery(folder), CHOICES)
+        painter = PictureEngine(gallery, waiting)
         try:
             async with asyncio.timeout(120):
                 await test(gallery, painter)
@@ -48,10 +50,10 @@ def run(test: Test, folder: Path, waiting: int = 100) -> None:
     asyncio.run(live())
 
 
-async def begun(painter: Painter, wanted: Order) -> asyncio.Task[Painted]:
+async def begun(painter: PictureEngine, wanted: SamplingRequest) -> asyncio.Task[GeneratedPictures]:
     """An order that is in the painter's hands."""
     before = painter.load()
-    task = asyncio.create_task(painter.paint(wanted))
+    task = asyncio.create_task(painter.generate(wanted))
     while painter.load() == before:
         await asyncio.sleep(0)
     return task
@@ -62,7 +64,7 @@ def test_who_stays_has_the_same_pictures_whoever_leaves_the_call(
 ) -> None:
     brush = Brush(monkeypatch)
 
-    async def test(gallery: Gallery, painter: Painter) -> None:
+    async def test(gallery: PictureSource, painter: PictureEngine) -> None:
         blocker = await begun(painter, order(0, 1, steps=1))
         await brush.at(1)
         first, second, third = [await begun(painter, order(each, each)) for each in (2, 3, 4)]
@@ -87,7 +89,7 @@ def test_who_stays_has_the_same_pictures_whoever_leaves_the_call(
 def test_those_who_come_and_go_while_one_waits_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     brush = Brush(monkeypatch)
 
-    async def test(gallery: Gallery, painter: Painter) -> None:
+    async def test(gallery: PictureSource, painter: PictureEngine) -> None:
         stays = await begun(painter, order(1, 1))
         await brush.at(1)
         for _ in range(500):
@@ -106,7 +108,7 @@ def test_those_who_come_and_go_while_one_waits_leave_nothing(tmp_path: Path, mon
 def test_a_call_that_nobody_waits_for_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     brush = Brush(monkeypatch)
 
-    async def test(gallery: Gallery, painter: Painter) -> None:
+    async def test(gallery: PictureSource, painter: PictureEngine) -> None:
         gone = [await begun(painter, order(1, 64, steps=200))]
         await brush.at(1)
         gone.append(await begun(painter, order(2, 30, steps=200)))
@@ -114,7 +116,7 @@ def test_a_call_that_nobody_waits_for_is_given_up(tmp_path: Path, monkeypatch: p
             each.cancel()
         await asyncio.wait(gone)
         brush.allow(ALL)
-        assert len((await painter.paint(order(3, 2))).pictures) == 2
+        assert len((await painter.generate(order(3, 2))).pictures) == 2
         assert brush.sizes == [64, 2, 2, 2]
         assert (painter.load().finished, painter.load().broken, painter.load().busy) == (2, 64, 0)
 
@@ -124,7 +126,7 @@ def test_a_call_that_nobody_waits_for_is_given_up(tmp_path: Path, monkeypatch: p
 def test_a_stop_ends_a_call_at_its_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     brush = Brush(monkeypatch)
 
-    async def test(gallery: Gallery, painter: Painter) -> None:
+    async def test(gallery: PictureSource, painter: PictureEngine) -> None:
         told = [await begun(painter, order(1, 64, steps=200))]
         await brush.at(1)
         told.append(await begun(painter, order(2, 5)))
@@ -136,7 +138,7 @@ def test_a_stop_ends_a_call_at_its_next_step(tmp_path: Path, monkeypatch: pytest
             with pytest.raises(Stopping):
                 await each
         with pytest.raises(Stopping):
-            await painter.paint(order(3, 1))
+            await painter.generate(order(3, 1))
         assert brush.sizes == [64]
 
     run(test, tmp_path)
@@ -145,20 +147,20 @@ def test_a_stop_ends_a_call_at_its_next_step(tmp_path: Path, monkeypatch: pytest
 def test_a_call_that_fails_is_told_to_those_in_it_and_the_next_one_is_painted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    step = Canvas.step
+    step = SamplingBatch.step
 
-    def failing(canvas: Canvas) -> None:
+    def failing(canvas: SamplingBatch) -> None:
         if canvas.count == 2:
             raise MemoryError
         step(canvas)
 
-    monkeypatch.setattr(Canvas, "step", failing)
+    monkeypatch.setattr(SamplingBatch, "step", failing)
 
-    async def test(gallery: Gallery, painter: Painter) -> None:
+    async def test(gallery: PictureSource, painter: PictureEngine) -> None:
         with pytest.raises(LocalError, match="MemoryError"):
-            await painter.paint(order(1, 2))
+            await painter.generate(order(1, 2))
         assert "the model failed" in caplog.text
-        assert len((await painter.paint(order(1, 3))).pictures) == 3
+        assert len((await painter.generate(order(1, 3))).pictures) == 3
         assert (painter.load().finished, painter.load().broken) == (3, 2)
 
     run(test, tmp_path)
@@ -167,7 +169,7 @@ def test_a_call_that_fails_is_told_to_those_in_it_and_the_next_one_is_painted(
 def test_a_call_keeps_the_experts_that_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     brush = Brush(monkeypatch)
 
-    async def test(gallery: Gallery, painter: Painter) -> None:
+    async def test(gallery: PictureSource, painter: PictureEngine) -> None:
         before = gallery.panel
         under_way = await begun(painter, order(7, 2))
         await brush.at(1)
@@ -190,7 +192,7 @@ def test_a_call_keeps_the_experts_that_it_began_with(tmp_path: Path, monkeypatch
 
 def test_a_bad_folder_leaves_the_old_one(tmp_path: Path) -> None:
     folder = write_gallery(tmp_path / "g")
-    gallery = Gallery(folder, CHOICES)
+    gallery = PictureSource(folder, CHOICES)
     before = gallery.panel
     larger = FLOW.model_copy(update={"side": 5})
     bad: list[tuple[Callable[[], object], str]] = [

@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from shoal.node.peers import reaching
-from shoal.node.peers.reaching import Reaching
+from shoal.node.peers import peer_finder
+from shoal.node.peers.peer_finder import PeerFinder
 from shoal.node.peers.remembered import PeerCache
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import PeerId
@@ -58,7 +58,7 @@ class Doors:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RETRY_FIRST", "RETRY_MOST", "LOOK", "STAGGER"):
-        monkeypatch.setattr(reaching, name, 0.001)
+        monkeypatch.setattr(peer_finder, name, 0.001)
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def cache(tmp_path: Path) -> PeerCache:
     return PeerCache(tmp_path / "peers.json")
 
 
-def made(doors: Doors, cache: PeerCache, *bootstrap: str) -> Reaching:
-    return Reaching(cast(Network, doors), bootstrap, cache, lambda: not doors.open)
+def made(doors: Doors, cache: PeerCache, *bootstrap: str) -> PeerFinder:
+    return PeerFinder(cast(Network, doors), bootstrap, cache, lambda: not doors.open)
 
 
 @asynccontextmanager
-async def working(seeking: Reaching) -> AsyncIterator[None]:
+async def working(seeking: PeerFinder) -> AsyncIterator[None]:
     task = asyncio.create_task(seeking.run())
     yield
     assert not task.done()  # it goes on for good
@@ -176,16 +176,16 @@ async def test_who_answers_in_anothers_place_is_greeted_while_somebody_is_missed
     doors = Doors()
     doors.hang = {SECOND}
     seeking = made(doors, cache)
-    seeking.find(FIRST)  # too early: nothing has begun yet
+    seeking.greet_stranger(FIRST)  # too early: nothing has begun yet
     async with working(seeking):
         await asyncio.sleep(0)
         for _ in range(3):
-            seeking.find(SECOND)
-        seeking.find(FIRST)
+            seeking.greet_stranger(SECOND)
+        seeking.greet_stranger(FIRST)
         await until(lambda: cache.load() == {ANNA: (FIRST,)})
         assert doors.tried.count(SECOND) == 1, "one greeting at a time"
         before = len(doors.tried)
-        seeking.find("/ip4/192.0.2.7/tcp/1")
+        seeking.greet_stranger("/ip4/192.0.2.7/tcp/1")
         await asyncio.sleep(0.01)
         assert len(doors.tried) == before, "nobody is missed"
 
@@ -217,17 +217,17 @@ async def test_the_addresses_of_a_link_are_tried_side_by_side(cache: PeerCache, 
     doors = Doors()
     doors.hang = {FIRST}
     seeking = made(doors, cache)
-    assert not seeking.is_told
+    assert not seeking.has_given_addresses
     if before:
-        seeking.also((FIRST, SECOND))
+        seeking.add_linked((FIRST, SECOND))
     async with working(seeking):
         await asyncio.sleep(0)
         if not before:
-            seeking.also((FIRST, SECOND))
+            seeking.add_linked((FIRST, SECOND))
         await until(lambda: doors.open)
         assert doors.open == [SECOND]
-        assert seeking.is_told
-        seeking.also((FIRST,))  # once more, at once
+        assert seeking.has_given_addresses
+        seeking.add_linked((FIRST,))  # once more, at once
         await until(lambda: doors.tried.count(FIRST) == 2)
 
 
@@ -235,12 +235,12 @@ async def test_the_addresses_of_a_link_are_tried_side_by_side(cache: PeerCache, 
 async def test_links_make_us_knock_at_a_bounded_number_of_doors(
     cache: PeerCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reaching, "LINKED", 2)
+    monkeypatch.setattr(peer_finder, "LINKED", 2)
     doors = Doors({f"/ip4/192.0.2.{i}/tcp/1": 10**6 for i in range(9)})
     seeking = made(doors, cache)
     async with working(seeking):
         await asyncio.sleep(0)
-        seeking.also(list(doors.left))
+        seeking.add_linked(list(doors.left))
         await until(lambda: {*doors.tried[-9:]} == {"/ip4/192.0.2.7/tcp/1", "/ip4/192.0.2.8/tcp/1"})
         assert "nobody has answered yet, tried 2 addresses of links; trying again" in str(seeking.obstacle())
 
@@ -293,33 +293,33 @@ async def test_who_is_heard_on_the_network_is_greeted_though_nobody_is_missed(ca
     seeking = made(doors, cache, FIRST)
     async with working(seeking):
         await until(lambda: doors.open)
-        seeking.hear(CARL, ("/ip4/192.0.2.3/tcp/1",))
-        seeking.hear(CARL, ("/ip4/192.0.2.3/tcp/1",))  # no news
+        seeking.on_announced(CARL, ("/ip4/192.0.2.3/tcp/1",))
+        seeking.on_announced(CARL, ("/ip4/192.0.2.3/tcp/1",))  # no news
         await until(lambda: cache.load().get(CARL) == ("/ip4/192.0.2.3/tcp/1",))
-        seeking.hear(CARL, ("/ip4/192.0.2.4/tcp/1",))  # it has got another address
+        seeking.on_announced(CARL, ("/ip4/192.0.2.4/tcp/1",))  # it has got another address
         await until(lambda: cache.load().get(CARL) == ("/ip4/192.0.2.4/tcp/1", "/ip4/192.0.2.3/tcp/1"))
     assert doors.open == [FIRST, "/ip4/192.0.2.3/tcp/1/p2p/carl", "/ip4/192.0.2.4/tcp/1/p2p/carl"]
 
 
 @pytest.mark.asyncio
 async def test_hearsay_is_bounded_and_forgotten(cache: PeerCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaching, "NEARBY", 2)
+    monkeypatch.setattr(peer_finder, "NEARBY", 2)
     doors = Doors({f"/ip4/192.0.2.3/tcp/1/p2p/{name}": 10**6 for name in "abc"})
     seeking = made(doors, cache)
     async with working(seeking):
         await asyncio.sleep(0)
         for name in "abc":
-            seeking.hear(PeerId(name), ("/ip4/192.0.2.3/tcp/1",))
+            seeking.on_announced(PeerId(name), ("/ip4/192.0.2.3/tcp/1",))
         await until(lambda: "2 peers on this network" in (seeking.obstacle() or ""))
         assert not any(door.endswith("/p2p/c") for door in doors.tried)
-        seeking.unhear(PeerId("a"))
-        seeking.hear(PeerId("c"), ("/ip4/192.0.2.3/tcp/1",))
+        seeking.on_withdrawn(PeerId("a"))
+        seeking.on_announced(PeerId("c"), ("/ip4/192.0.2.3/tcp/1",))
         await until(lambda: any(door.endswith("/p2p/c") for door in doors.tried))
 
 
 @pytest.mark.asyncio
 async def test_who_comes_and_goes_leaves_nothing_behind(cache: PeerCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaching, "NEARBY", 3)
+    monkeypatch.setattr(peer_finder, "NEARBY", 3)
     doors, name_of = Doors(), "/ip4/192.0.2.3/tcp/1/p2p/{}".format
     names = [f"ghost{number}" for number in range(20)]
     doors.hang = {name_of(name) for name in names}
@@ -327,12 +327,12 @@ async def test_who_comes_and_goes_leaves_nothing_behind(cache: PeerCache, monkey
     async with working(seeking):
         await until(lambda: doors.open)
         for name in names:
-            seeking.hear(PeerId(name), ("/ip4/192.0.2.3/tcp/1",))
-            seeking.unhear(PeerId(name))
+            seeking.on_announced(PeerId(name), ("/ip4/192.0.2.3/tcp/1",))
+            seeking.on_withdrawn(PeerId(name))
             await asyncio.sleep(0)
         assert len(seeking._greetings) <= 3
         assert not doors.hang.intersection(doors.tried)  # nobody was there any more when the turn had come
-    seeking.hear(CARL, ("/ip4/192.0.2.3/tcp/1",))  # the node is ending
+    seeking.on_announced(CARL, ("/ip4/192.0.2.3/tcp/1",))  # the node is ending
     assert not seeking._greetings
 
 
@@ -342,14 +342,14 @@ async def test_a_late_failure_at_a_door_that_was_unheard_is_of_no_interest(cache
     seeking = made(doors, cache)
 
     async def connect_slowly(address: str) -> PeerId:
-        seeking.unhear(CARL)
+        seeking.on_withdrawn(CARL)
         called.set()
         raise TransportError("no answer in 10 s")
 
     doors.connect = connect_slowly  # type: ignore[method-assign]
     async with working(seeking):
         await asyncio.sleep(0)
-        seeking.hear(CARL, ("/ip4/192.0.2.3/tcp/1",))
+        seeking.on_announced(CARL, ("/ip4/192.0.2.3/tcp/1",))
         await until(called.is_set)
         await until(lambda: not seeking._greetings)
         assert seeking.obstacle() is None
@@ -369,7 +369,7 @@ async def test_a_name_may_stand_for_several_nodes(
     asked: list[str] = []
     doors = Doors()
     doors.name_at = name_at  # type: ignore[method-assign]
-    monkeypatch.setattr(reaching, "resolve", resolve)
+    monkeypatch.setattr(peer_finder, "resolve", resolve)
     async with working(made(doors, cache, "/dns4/all.example/tcp/4101")):
         await until(lambda: SECOND in asked)
         await asyncio.sleep(0)
@@ -393,11 +393,11 @@ async def test_where_a_name_does_not_lead_any_more_is_forgotten(
     doors = Doors()
     doors.hang = {FIRST, SECOND}
     doors.connect = connect  # type: ignore[method-assign]
-    monkeypatch.setattr(reaching, "resolve", resolve)
-    seeking = Reaching(cast(Network, doors), (), cache, lambda: True)
+    monkeypatch.setattr(peer_finder, "resolve", resolve)
+    seeking = PeerFinder(cast(Network, doors), (), cache, lambda: True)
     async with working(seeking):
         await asyncio.sleep(0)
-        seeking.also((name, other))
+        seeking.add_linked((name, other))
         await until(lambda: seeking._unanswered.has_failed(FIRST) and seeking._unanswered.has_failed(SECOND))
         leads[name] = ("/ip4/192.0.2.7/tcp/4101",)
         await until(lambda: not seeking._unanswered.has_failed(FIRST))
@@ -411,15 +411,15 @@ async def test_an_address_that_answered_outlives_those_that_did_not(
     cache: PeerCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(reaching, "LINKED", 2)
+    monkeypatch.setattr(peer_finder, "LINKED", 2)
     third = "/ip4/192.0.2.7/tcp/4101"
     doors = Doors({SECOND: 10**6})
-    seeking = Reaching(cast(Network, doors), (), cache, lambda: True)
+    seeking = PeerFinder(cast(Network, doors), (), cache, lambda: True)
     async with working(seeking):
         await asyncio.sleep(0)
-        seeking.also((FIRST, SECOND))
+        seeking.add_linked((FIRST, SECOND))
         await until(lambda: FIRST in doors.open and SECOND in str(seeking.obstacle()))
-        seeking.also((third,))
+        seeking.add_linked((third,))
         await until(lambda: third in doors.open)
         assert list(seeking._linked) == [FIRST, third]
     assert said(caplog, f"the address {SECOND} of a link is not tried any more") == 1
@@ -430,18 +430,18 @@ async def test_on_a_large_network_peers_of_our_last_life_come_first_and_the_othe
     cache: PeerCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(reaching, "NEARBY", 2)
+    monkeypatch.setattr(peer_finder, "NEARBY", 2)
     cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1",)})
     seeking = made(Doors(), cache)
     where = ("/ip4/192.0.2.3/tcp/1",)
     for name in "abc":
-        seeking.hear(PeerId(name), where)
+        seeking.on_announced(PeerId(name), where)
     assert list(seeking._nearby) == ["a", "b"]
-    seeking.hear(ANNA, where)
+    seeking.on_announced(ANNA, where)
     assert list(seeking._nearby) == ["b", ANNA]
-    seeking.unhear(PeerId("b"))
+    seeking.on_withdrawn(PeerId("b"))
     assert list(seeking._nearby) == [ANNA, "c"], "who has waited longest"
-    seeking.unhear(PeerId("c"))
+    seeking.on_withdrawn(PeerId("c"))
     assert list(seeking._nearby) == [ANNA, "a"]
     assert said(caplog, "more than 2 peers are on this network") == 1
 

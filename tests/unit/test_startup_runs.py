@@ -12,10 +12,10 @@ import pytest
 from shoal.node.api.answers import Answer
 from shoal.node.base.options import NodeSettings
 from shoal.node.manifest.manifest import Manifest, parse_manifest
-from shoal.node.run import asked_at_start
-from shoal.node.run.asked_at_start import AskedAtStart
-from shoal.node.run.introduction import wanted
+from shoal.node.run import startup_runs
+from shoal.node.run.introduction import parse_run_name
 from shoal.node.run.runs import Runs
+from shoal.node.run.startup_runs import StartupRuns
 from shoal.protocol.base.errors import LocalError
 
 TEXT = 'name = "ours"\n'
@@ -47,13 +47,13 @@ class FakeRuns:
         if len(self.calls) <= self.failures:
             raise LocalError("this node knows no other")
         await self.answer.wait()
-        self.entered.append(wanted(run)[0])
+        self.entered.append(parse_run_name(run)[0])
         return {}
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked_at_start, "RETRY_FIRST", 0.001)
+    monkeypatch.setattr(startup_runs, "RETRY_FIRST", 0.001)
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def manifest(tmp_path: Path) -> Path:
 @pytest.mark.asyncio
 async def test_a_run_is_created_once(tmp_path: Path, manifest: Path) -> None:
     settings, runs = NodeSettings(tmp_path, create=manifest, train=False), FakeRuns()
-    await asyncio.wait_for(AskedAtStart(settings, cast(Runs, runs)).run(), 10)
-    await asyncio.wait_for(AskedAtStart(settings, cast(Runs, runs)).run(), 10)  # the next start
+    await asyncio.wait_for(StartupRuns(settings, cast(Runs, runs)).run(), 10)
+    await asyncio.wait_for(StartupRuns(settings, cast(Runs, runs)).run(), 10)  # the next start
     assert runs.calls == [(RUN, False)]
 
 
@@ -77,7 +77,7 @@ async def test_a_run_is_joined_as_soon_as_somebody_knows_it(tmp_path: Path, mani
     words = {"manifest": str(manifest), "id": RUN[:8].upper(), "link": LINK}[way]
     runs = FakeRuns(failures=2)
     runs.answer.clear()
-    work = AskedAtStart(NodeSettings(tmp_path, join=(words,)), cast(Runs, runs))
+    work = StartupRuns(NodeSettings(tmp_path, join=(words,)), cast(Runs, runs))
     assert work.obstacle() is None
     working = asyncio.create_task(work.run())
     async with asyncio.timeout(10):
@@ -109,14 +109,14 @@ async def test_what_the_machine_lacks_for_a_while_ends_no_errand(
         return real(runs, *args)
 
     monkeypatch.setattr(runs, where, fail_first)
-    await asyncio.wait_for(AskedAtStart(NodeSettings(tmp_path, create=manifest), cast(Runs, runs)).run(), 10)
+    await asyncio.wait_for(StartupRuns(NodeSettings(tmp_path, create=manifest), cast(Runs, runs)).run(), 10)
     assert runs.entered == [RUN]
 
 
 @pytest.mark.asyncio
 async def test_a_manifest_that_cannot_be_read_again_is_waited_for(tmp_path: Path, manifest: Path) -> None:
     runs = FakeRuns()
-    work = AskedAtStart(NodeSettings(tmp_path, create=manifest), cast(Runs, runs))
+    work = StartupRuns(NodeSettings(tmp_path, create=manifest), cast(Runs, runs))
     manifest.rename(tmp_path / "away")
     working = asyncio.create_task(work.run())
     async with asyncio.timeout(10):
@@ -130,11 +130,11 @@ async def test_a_manifest_that_cannot_be_read_again_is_waited_for(tmp_path: Path
 @pytest.mark.asyncio
 async def test_a_run_by_its_link_that_we_are_in_is_not_joined_again(tmp_path: Path) -> None:
     runs = FakeRuns(entered=(RUN,))
-    await asyncio.wait_for(AskedAtStart(NodeSettings(tmp_path, join=(LINK,)), cast(Runs, runs)).run(), 10)
+    await asyncio.wait_for(StartupRuns(NodeSettings(tmp_path, join=(LINK,)), cast(Runs, runs)).run(), 10)
     assert runs.calls == []
 
 
 def test_a_bad_manifest_is_said_before_anything_is_done(tmp_path: Path, manifest: Path) -> None:
     manifest.write_text("nam = 'ours'")
     with pytest.raises(LocalError, match="nearest known key is 'name'"):
-        AskedAtStart(NodeSettings(tmp_path, create=manifest), cast(Runs, FakeRuns()))
+        StartupRuns(NodeSettings(tmp_path, create=manifest), cast(Runs, FakeRuns()))
