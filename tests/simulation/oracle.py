@@ -32,7 +32,7 @@ class Oracle:
         self.begun: set[int] = set()
         self.was_too_small = False  # after the start
         self.left: list[PeerId] = []  # for good
-        self._proofs = Proofs(self.ledger)
+        self.proofs = Proofs(self.ledger)
         self._offers: dict[tuple[PeerId, int], list[tuple[int, tuple[float, ...]]]] = defaultdict(list)
 
     # -- what the peers tell --------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ class Oracle:
     def saw(self, peer: PeerId, effect: Effect) -> None:
         """An effect of `peer` goes out, or to its disk."""
         self.ledger.saw(peer, effect)
-        self._proofs.saw(effect)
+        self.proofs.saw(effect)
 
     def begins(self, round: int) -> None:
         """Somebody is ready for `round`."""
@@ -54,7 +54,7 @@ class Oracle:
         """`peer`, whose state is that of round `standing`, is told that a round is decided."""
         if decision.round != standing + 1:
             raise Violation("All or nothing", f"{peer} at round {standing} is told to apply round {decision.round}")
-        self._proofs.check(peer, decision)
+        self.proofs.check(peer, decision)
         known = self.decisions.setdefault(decision.round, decision)
         if known.payloads != decision.payloads or known.certificate.proposal != decision.certificate.proposal:
             raise Violation("Agreement", f"two results of round {decision.round}")

@@ -195,7 +195,7 @@ class Replica(Node):
         self.member.left(now, to, message, sent)
 
     def accuse(self, now: float, peer: PeerId) -> list[Effect]:
-        return self._train_if_open(self.member._digest(now, self.member._rounds.peer_down(now, peer)))
+        return self._train_if_open(self.member._digest(now, self.member.rounds.peer_down(now, peer)))
 
     def stop(self, now: float) -> list[Effect]:
         """End, as a service that is stopped."""

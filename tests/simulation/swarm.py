@@ -162,16 +162,16 @@ class Peer(Node):
         attempt = self.member.rounds.attempt
         if attempt is None or self.member.phase == "syncing":
             return "commit" if self.member.phase == "applying" else self.member.phase
-        return stage(attempt)
+        return stage(attempt, self.me)
 
     def role(self) -> str:
         """leader, owner or contributor: the highest of these."""
-        attempt, round, me = self.member.rounds.attempt, self.member.rounds._round, self.me
+        rounds, attempt, me = self.member.rounds, self.member.rounds.attempt, self.me
         if attempt is not None:
             self._role = "leader" if attempt.leads else "owner" if me in attempt.plan.owners else "contributor"
-        elif round is not None:
+        elif rounds.base is not None:
             worker = "contributor" if me in self.shape.unreachable else "owner"
-            self._role = "leader" if round._matching.leader == me else worker
+            self._role = "leader" if rounds.leader == me else worker
         return self._role
 
     def on_event(self, now: float, event: Event) -> list[Effect]:
@@ -268,14 +268,14 @@ class Peer(Node):
         return self._train_if_open(self.member.applied(now, root_of(self.state)))
 
 
-def stage(attempt: Attempt) -> str:
-    """scatter, gather, prepare or commit: finer than the phase that the status shows."""
+def stage(attempt: Attempt, me: PeerId) -> str:
+    """scatter, gather, prepare or commit, at `me`: finer than the phase that the status shows."""
     commit, reduce = attempt._commit, attempt._reduce
     if commit.value is not None:
         return "prepare" if attempt.leads or commit.needs_bytes else "commit"
     if reduce is None:
         return "prepare"
-    is_owner_waiting = any(reduce.results[chunk] is None for chunk in reduce._owned)
+    is_owner_waiting = me in reduce.lacking.awaited()  # for contributions to its own chunks
     return "scatter" if is_owner_waiting or not any(reduce.results) else "gather"
 
 

@@ -35,7 +35,7 @@ def stale_rounds_count(patch: pytest.MonkeyPatch) -> None:
     sound = ReplicaRounds.receive
 
     def receive(self: ReplicaRounds, now: float, sender: PeerId, message: REPLICA_MESSAGES) -> list[Effect]:
-        exchange = self._round._exchange if self._round is not None else None
+        exchange = self.exchange
         if isinstance(message, Contribution) and exchange is not None and exchange.pairing.partner == sender:
             pairing = exchange.pairing
             message = Contribution(pairing.round, 0, pairing.number, message.chunk, message.epoch, message.payload)
@@ -157,12 +157,10 @@ def mail_of_another_life() -> None:
 
     def watch(peer: PeerId) -> None:
         node = world.node(names[0])
-        one = node.member._rounds._round
-        exchange = one._exchange if one is not None else None
+        exchange = node.member.rounds.exchange
         if exchange is None or exchange.is_over or exchange.has_all or exchange.pairing.round in rounds:
             return
-        missing = next(chunk for chunk in range(exchange.pairing.chunks) if chunk not in exchange._payloads)
-        round = exchange.pairing.round
+        missing, round = exchange.missing[0], exchange.pairing.round
         rounds.add(round)
         payload = bytes(msgpack.packb([names[1], 7, round, missing, 0.5]))
         world.command(names[0], replayed(names[1], Contribution(round, 0, 0, missing, EPOCH, payload)))

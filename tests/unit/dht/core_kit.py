@@ -121,6 +121,11 @@ class Wire:
         self._calls.answered(now, ask.number, message)
         self.look()
 
+    def answer_again(self, now: float, ask: Call, message: Message) -> None:
+        """A second answer comes to the same call."""
+        self._calls.answered(now, ask.number, message)
+        self.look()
+
     def fail(self, now: float, ask: Call) -> None:
         self.asks.remove(ask)
         self._calls.failed(now, ask.number)
