@@ -204,16 +204,18 @@ def _misled() -> int:
     town.settle([(ring.make, names)])
     honest = [node for node in town.world.nodes.values() if node.serves and type(node.core) is Kademlia]
     readers = [node for node in town.world.nodes.values() if not node.serves]
-    misled = 0
-    for number in range(100):
+    lookups = {}
+    for number, reader in enumerate(readers[:100]):
         key = digest("crowded", number.to_bytes(4, "big"))
-        target = int.from_bytes(key, "big")
-        nearest = sorted(honest, key=lambda node: node_id(node.peer) ^ target)[:5]
-        reader = readers[number]
         lookup = Lookup(reader.peer, reader.core._table, reader.core._calls, key, NEAREST, lambda now: None)
         lookup.begin(town.world.now)
         town.world.carry_out(reader, reader.core._calls.drain())
-        town.world.run(20.0)
+        lookups[int.from_bytes(key, "big")] = lookup
+    town.world.run(20.0)
+    misled = 0
+    for target, lookup in lookups.items():
+        nearest = sorted(honest, key=lambda node: node_id(node.peer) ^ target)[:5]
         answered = {each.contact.peer for each in lookup.nearest(100) if each.state is State.ANSWERED}
         misled += not any(node.peer in answered for node in nearest)
+    assert len(lookups) == 100
     return misled
