@@ -1,4 +1,4 @@
-"""A node that only answers: what the daemon is to its HTTP API and command line, without network or training."""
+"""A fake of the daemon behind its HTTP API and command line, without network or training."""
 
 from __future__ import annotations
 

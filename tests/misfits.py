@@ -1,4 +1,4 @@
-"""Whether an answer of a node is what the table of operations says: with all keys, or those that a fake has."""
+"""Compares a node's answers with their types in the table of operations; a fake's may lack keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 
 def misfits(hint: Any, value: Any, where: str = "answer", *, needs_all: bool = False) -> Iterator[str]:
-    """What of a value is not as its type says; `needs_all`: a key that is lacking is told, too."""
+    """Each way in which a value differs from its type hint; with `needs_all`, missing keys as well."""
     if (is_typeddict(hint) and not isinstance(value, dict)) or (
         get_origin(hint) is list and not isinstance(value, list)
     ):

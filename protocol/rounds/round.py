@@ -90,6 +90,10 @@ class Round:
         """Whether the round is decided, and its last bytes are on their way to us."""
         return self._outcome is not None and self._outcome.is_near(now, self.attempt)
 
+    def leaves(self) -> tuple[wire.Leave, ...]:
+        """The LEAVEs for this round that have reached us."""
+        return self._matching.candidates.leaves()
+
     def waiting_for(self) -> list[PeerId]:
         """Whom this round hangs on, as far as we know."""
         return self.attempt.waiting_for() if self.attempt is not None else self._matching.waiting_for()

@@ -21,7 +21,7 @@ from tests.simulation.proofs import Proofs
 
 
 class Oracle:
-    """Whoever is told anything, and whatever goes out, is held against all that was seen before."""
+    """Checks every event and every outgoing message against all earlier ones."""
 
     def __init__(self, creator: PeerId) -> None:
         self.ledger = Ledger(creator)
@@ -63,7 +63,7 @@ class Oracle:
         self._check_valid(decision)
 
     def counted(self, peer: PeerId, decision: Decision, counted: Sequence[bool], offered: Sequence[float]) -> None:
-        """What `peer` believes of what this life of it has `offered`, chunk by chunk."""
+        """`peer` believes of each chunk of what it `offered` in this life that it was `counted`, or not."""
         for chunk, believed in enumerate(counted):
             facts, _ = msgpack.unpackb(decision.payloads[chunk])
             really = any(fact[0] == peer and fact[4] == offered[chunk] for fact in facts)

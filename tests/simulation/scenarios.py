@@ -185,7 +185,7 @@ def _aimed(rng: random.Random, kind: str, phase: str, others: list[PeerId], even
 
 
 def _next_base(world: World[Peer], suits: Callable[[Base], bool]) -> Base:
-    """Run until all stand together on a base that `suits`, and train."""
+    """Run until all train on one base that `suits`; that base."""
 
     def bases() -> list[Base | None]:
         return [node.member.rounds.base for node in world.nodes()]

@@ -48,13 +48,11 @@ class Shape:
     keepers: tuple[PeerId, ...] = ()  # keep state and vote, with weight 0
     slack: float = 0.0
     ups: tuple[tuple[PeerId, int], ...] = ()  # who knows how fast its uplink is, in bytes a second
-    cycle: tuple[
-        int, ...
-    ] = ()  # chunks of the rounds in turn, if they are about fragments, which lie behind each other
+    cycle: tuple[int, ...] = ()  # chunks of the rounds in turn, if each is about one fragment of the state
 
     @property
     def cycles(self) -> tuple[int, ...]:
-        """What a policy says of chunks."""
+        """The number of chunks of each round, in turn, as `Policy` takes it."""
         return self.cycle or (self.chunks,)
 
     def part(self, round: int) -> slice:
@@ -63,7 +61,7 @@ class Shape:
         return slice(sum(self.cycles[:place]), sum(self.cycles[: place + 1]))
 
     def up(self, peer: PeerId) -> int:
-        """What `peer` knows of its uplink."""
+        """The rate that `peer` knows of its uplink, in bytes a second; 0: none."""
         return dict(self.ups).get(peer, 0)
 
     def standing(self, peer: PeerId) -> Standing:
