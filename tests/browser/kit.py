@@ -1,4 +1,4 @@
-"""A headless Chromium that hears everything that goes wrong, and a node in a thread for it to look at."""
+"""A headless Chromium that reports all errors of a page, and a node in a thread to look at."""
 
 from __future__ import annotations
 

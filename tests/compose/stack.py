@@ -1,4 +1,4 @@
-"""The shipped Compose file on a real engine: the one that answers, or one of our own; and asking its containers."""
+"""The shipped Compose file on a real engine: one that is running, or our own; and how to ask its containers."""
 
 from __future__ import annotations
 

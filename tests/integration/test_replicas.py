@@ -1,4 +1,4 @@
-"""Replicas in a real swarm: two exchange in each round; a daemon is killed, a newcomer copies a replica, all go on."""
+"""Replicas on real nodes: pairs exchange in each round; a daemon is killed, a newcomer copies a replica, all go on."""
 
 from __future__ import annotations
 

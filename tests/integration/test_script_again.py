@@ -1,4 +1,4 @@
-"""A script that closes its part in a run and comes back in the same process, as notebooks and long scripts do."""
+"""A script that leaves a run and enters it again in the same process, as notebooks and long scripts do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lab to walk around in: `python -m tests.netlab shell home-symmetric`, and `list` says what there is."""
+"""A lab to explore by hand: `python -m tests.netlab shell home-symmetric`; `list` names the topologies."""
 
 from __future__ import annotations
 

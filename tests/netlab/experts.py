@@ -1,4 +1,4 @@
-"""A family of experts on the machines of a lab: who answers for them, and a real `shoal serve` that asks.
+"""A family of experts on machines of a lab: nodes that answer for them, and a real `shoal serve` that asks.
 
 Doors are public nodes in no family: by them all others find each other, and they are relays for who needs one.
 """

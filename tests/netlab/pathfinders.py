@@ -1,4 +1,4 @@
-"""All of a node by which it finds ways to others, and nothing of runs: light enough for a hundred of them in a test.
+"""The part of a node that finds ways to others, without runs: light enough for a hundred of them in a test.
 
 What membership does in a run is done by hand: where one can be reached is told to those who want to know, at once, and
 whoever wants another tries until they are connected.

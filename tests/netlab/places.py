@@ -1,4 +1,4 @@
-"""The places where people's machines stand, by name; a topology's name is some of them joined by `+`."""
+"""Named places where people's machines stand; a topology's name is several of them, joined by `+`."""
 
 from __future__ import annotations
 

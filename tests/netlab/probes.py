@@ -1,4 +1,4 @@
-"""What tests of a lab do with plain sockets: an address as others see it, who gets through, how fast, how late."""
+"""Plain sockets in a lab: the address that others see, who gets through, how fast, how late."""
 
 from __future__ import annotations
 

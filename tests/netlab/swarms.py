@@ -1,4 +1,4 @@
-"""Real nodes in one run, at places of all kinds, and what they say of it: for tests of cuts, losses and deaths."""
+"""Real nodes in one run, at places of all kinds, and their status: for tests of cuts, losses and deaths."""
 
 from __future__ import annotations
 

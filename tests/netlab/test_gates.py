@@ -1,4 +1,4 @@
-"""Each place is what its name says, as plain sockets see it; the expectations are written by hand."""
+"""Each place behaves as its name says, as plain sockets see it; the expectations are written by hand."""
 
 from __future__ import annotations
 

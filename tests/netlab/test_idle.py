@@ -1,4 +1,4 @@
-"""What it costs to be idle behind a router, and what it is paid for: others can still call after a long silence."""
+"""The traffic of an idle node behind a router, and its use: others can still call it after a long silence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever missed too much, or stands on a wrong state, gets the state from the others and is in the next rounds."""
+"""A member that missed too much, or has a wrong state, gets the state from the others and is in the next rounds."""
 
 from __future__ import annotations
 

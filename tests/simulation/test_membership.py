@@ -1,4 +1,4 @@
-"""Swarms of members under seeded misfortune: who is found, who is lost, how fast, and who never is by mistake."""
+"""Swarms of members under seeded faults: who is found, who is lost, how fast, and never by mistake."""
 
 from __future__ import annotations
 

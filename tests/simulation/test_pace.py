@@ -1,4 +1,4 @@
-"""Slow trainers: learned deadlines call them to hand in what they have, slack lets them train to their end."""
+"""Slow trainers: learned deadlines call them to hand in what they have; slack lets them train to the end."""
 
 from __future__ import annotations
 

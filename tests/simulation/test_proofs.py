@@ -1,4 +1,4 @@
-"""The oracle believes no decision whose papers do not fit together."""
+"""The oracle believes no decision whose signed messages do not fit together."""
 
 from __future__ import annotations
 

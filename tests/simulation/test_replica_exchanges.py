@@ -1,4 +1,4 @@
-"""Exchanges with a partner that moves, but slowly: nobody is held for ever, and who is slow by nature is waited for."""
+"""Exchanges with a slow partner: it holds nobody for ever, and one that was always slow is waited for."""
 
 from __future__ import annotations
 

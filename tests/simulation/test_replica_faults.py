@@ -1,4 +1,4 @@
-"""Swarms of replicas under seeded misfortune: whole or nothing, once, of the right round; and nobody is stuck."""
+"""Swarms of replicas under seeded faults: complete or nothing, once, of the right round; and nobody is stuck."""
 
 from __future__ import annotations
 

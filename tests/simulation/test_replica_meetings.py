@@ -1,4 +1,4 @@
-"""What others ask of a member, and what it does of that: whom it meets, and how far it lets itself be hurried."""
+"""Requests to meet: which a member grants, which it refuses, and how far it lets others hurry it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator has teeth: each rule that is taken out is missed, and by the promise that it keeps."""
+"""Each rule of replicas is needed: if it is taken out, the simulator names the promise that breaks."""
 
 from __future__ import annotations
 

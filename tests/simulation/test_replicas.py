@@ -1,4 +1,4 @@
-"""Swarms of replicas: who meets whom, and that everybody goes on."""
+"""Swarms of replicas: who meets whom, and that all go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All members are stopped at the same time, whenever that is: the run goes on when they are back, or some of them."""
+"""All members are stopped at about the same time, at any moment: the run goes on when enough of them are back."""
 
 from __future__ import annotations
 

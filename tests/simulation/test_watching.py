@@ -1,4 +1,4 @@
-"""Training may take long, and little is said then; but the round that follows is watched from its beginning."""
+"""Long training with few messages is no reason for suspicion, and the round that follows is watched from its start."""
 
 from __future__ import annotations
 

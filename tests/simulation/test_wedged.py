@@ -1,4 +1,4 @@
-"""Members that live and answer, but bring nothing, or say what is not true: the others go on without them."""
+"""Members that live and answer, but bring nothing or lie: the others go on without them."""
 
 from __future__ import annotations
 

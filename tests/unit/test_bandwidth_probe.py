@@ -1,4 +1,4 @@
-"""Measuring a path without a network: what is found of links of all kinds, and that it is in nobody's way."""
+"""Measuring a path without a network: links of all kinds are measured right, and no traffic is disturbed."""
 
 from __future__ import annotations
 

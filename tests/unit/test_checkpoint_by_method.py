@@ -1,4 +1,4 @@
-"""Checkpoints and state files of methods whose vectors are not DiLoCo's: each has a file or a name of its own."""
+"""Checkpoints and state files of methods with other vectors than DiLoCo: each vector has its own file or name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the daemon says of itself while others are away, and to the service manager while it ends."""
+"""A daemon's status while other peers are away, and its messages to the service manager while it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daily volume: counted over restarts, begun anew each day, and worth a write only now and then."""
+"""The daily volume: counted across restarts, begun anew each day, and seldom written to disk."""
 
 from __future__ import annotations
 

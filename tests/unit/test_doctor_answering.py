@@ -1,4 +1,4 @@
-"""What peers may ask of us: about themselves, seldom, and a bounded number of bytes."""
+"""What a peer may ask us in an examination: about itself only, seldom, and for a bounded number of bytes."""
 
 from __future__ import annotations
 

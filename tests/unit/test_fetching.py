@@ -1,4 +1,4 @@
-"""Bytes by hash: who is asked for what, and when again."""
+"""Fetching bytes by hash: which members are asked for which chunks, and when they are asked again."""
 
 from __future__ import annotations
 

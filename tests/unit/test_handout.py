@@ -1,4 +1,4 @@
-"""Readers get a run's parameters, whole and of one round, and a node that has none says why."""
+"""Other processes get a run's parameters, complete and of one round; a node without any says why."""
 
 from __future__ import annotations
 

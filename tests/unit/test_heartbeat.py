@@ -1,4 +1,4 @@
-"""Pings: often while there is talk, seldom at rest, again and again while nobody answers."""
+"""Pings: often during traffic, seldom at rest, and repeated while there is no answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames as they come: however they are cut, in time or not, and while whoever takes them rests."""
+"""Incoming frames: cut anywhere, slow or in time, and paused while their reader rests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a newcomer learns what a run is, and what it makes of bad answers."""
+"""How a newcomer learns what a run is, and how it treats bad answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing off: a leaver speaks for the rounds in which it may be a voter, and is believed in whichever it names."""
+"""Signing off: a LEAVE covers the rounds in which its author may be a voter, and counts in the round it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mail for later is bounded, whoever sends what, and those who vote are sure of their place."""
+"""Messages kept for later are bounded, whoever sends them, and voters are sure of their place."""
 
 from __future__ import annotations
 

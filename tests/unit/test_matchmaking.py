@@ -1,4 +1,4 @@
-"""From JOINs to a roster: who is waited for, who is called, who is not believed."""
+"""From JOINs to a roster: which members are waited for, which are called, which are not believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who meets whom: everybody once, by the seed alone, evenly; and a search in which nobody waits in a circle."""
+"""How pairs are drawn: from the seed alone, evenly, each member once; and a search in which no circle waits."""
 
 from __future__ import annotations
 

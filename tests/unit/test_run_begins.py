@@ -1,4 +1,4 @@
-"""Whether a worker goes on from its own weights or begins anew, after a commit and after a state from elsewhere."""
+"""Whether a worker goes on from its own weights or begins anew, after a commit and after a downloaded state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is stopped keeps the checkpoint of the round that it was applying, and itself if nobody else does."""
+"""A run that is stopped keeps a checkpoint of the round in hand, and its rest if nobody else can go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run writes at a stop: itself if nobody else may go on with it, and nothing if others do."""
+"""What a run writes when it stops: its rest if nobody else may go on with it, and nothing if others do."""
 
 from __future__ import annotations
 

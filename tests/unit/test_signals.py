@@ -1,4 +1,4 @@
-"""A process that is asked to end does so in good order, by whichever signal, and on a terminal that is gone."""
+"""A process that is asked to end does so in good order, by whichever signal, and on a closed terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates hold for all who share them, words wait for nobody, and who has no rate pays nothing."""
+"""Rates hold for all who share them, control messages wait for nobody, and without a rate nothing waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of what a worker hands in: submitted once, checked, and never from a state that we have left."""
+"""What a worker hands in is submitted once, checked, and never from a state that the run has left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `shoal up` says of its peers while they train."""
+"""What `shoal up` reports of its peers while they train."""
 
 from __future__ import annotations
 

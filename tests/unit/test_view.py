@@ -1,4 +1,4 @@
-"""From whom a state is taken without a relay."""
+"""From which donors a state is taken without a relay."""
 
 from __future__ import annotations
 

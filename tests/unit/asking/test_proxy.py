@@ -1,4 +1,4 @@
-"""A node's proxy: questions between processes over its socket, and peers over a network that is made up."""
+"""A node's proxy: questions of other processes over its socket, to peers over a fake network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has how many texts in an expert's slots, and what is forgotten when."""
+"""Which peers have how many texts in an expert's slots, and when these are forgotten."""
 
 from __future__ import annotations
 

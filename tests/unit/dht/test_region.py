@@ -1,4 +1,4 @@
-"""Regions: chance crowds no place, an attacker does; and a sweep finds all that there is around it."""
+"""Regions: no place is crowded by chance, only by an attacker; and a sweep finds all servers around a place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes a stranger sends: an answer that can be sent, or blame and nothing changed; and no forged record."""
+"""Whatever bytes a stranger sends: it gets a valid answer, or blame and nothing changes; and no forged record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gets of keys whose places somebody has ground identities for: liars that deny, or keep to an old version."""
+"""Gets of keys whose places an attacker has crowded: by servers that deny records, or give an old version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of like texts as parts: the founder's file gives every peer the same answer, and even groups."""
+"""Groups of similar texts as parts: by the founder's file all peers agree, and groups are of even size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a part's files a member has in the end."""
+"""Which file of a part a member keeps in the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NAT-PMP: its messages by the letter of RFC 6886, and the gateway against a router on the loopback."""
+"""NAT-PMP: its messages by RFC 6886, and the gateway with a router on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a router is looked for, looked at and asked: in virtual time, against routers that are a few lines each."""
+"""When a router is searched, checked and asked: in virtual time, with small fake routers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random graphs of a round: the same for everybody, of the density asked for, with weights that keep the mean."""
+"""Random graphs of a round: the same for all members, with the density asked for and weights that keep the mean."""
 
 from __future__ import annotations
 

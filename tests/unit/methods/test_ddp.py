@@ -1,4 +1,4 @@
-"""DDP: AdamW as torch has it, to the same bits however it is cut, and a mean of gradients for each step."""
+"""DDP: torch's AdamW, to the same bits however the vector is cut, and a mean of gradients for each step."""
 
 from __future__ import annotations
 

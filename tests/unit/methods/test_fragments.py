@@ -1,4 +1,4 @@
-"""Fragments part the vector: layers are dealt out, and what is in no layer is the last one."""
+"""Fragments divide the vector: layers are dealt out, and parameters of no layer go into the last fragment."""
 
 from __future__ import annotations
 

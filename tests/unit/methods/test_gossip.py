@@ -1,4 +1,4 @@
-"""Gossip: the numbers of a ring, the mean that stays, and the merge at the end."""
+"""Gossip: the numbers of a ring, a mean that does not change, and the merge at the end."""
 
 from __future__ import annotations
 

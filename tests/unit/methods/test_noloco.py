@@ -1,4 +1,4 @@
-"""NoLoCo: the numbers of a small example, what the mean does, and where stability ends."""
+"""NoLoCo: the numbers of a small example, how the mean moves, and where stability ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas whose agendas and workers do their parts in any order come to what the rule gives, to the bit."""
+"""Agendas and worker weights of replicas give what the rule gives, to the bit, in any order of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers, rows of tables and streams: made by the tests, read without a network."""
+"""Tokenizers, tables of token bytes and streams of tokens: made by the tests, without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script enters a run that it is invited to only with the module that the run is about."""
+"""A script enters a run by invitation only with the module that the run is about."""
 
 from __future__ import annotations
 

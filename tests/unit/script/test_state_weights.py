@@ -1,4 +1,4 @@
-"""Weights that an optimizer keeps in its state go along when the module's are replaced, and nothing else does."""
+"""Weights in an optimizer's state follow when the module's are replaced, and nothing else does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is: every writer in each step, prompts by chunks and in turn, and nobody pays for another's trouble."""
+"""Turns in a batch: every writer in each step, prompts by chunks in turn, and no request pays for another's trouble."""
 
 from __future__ import annotations
 

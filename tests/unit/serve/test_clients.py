@@ -1,4 +1,4 @@
-"""What well-known clients send is taken; what we answer may be sent back; an error names the very key."""
+"""Requests of well-known clients are accepted, our answers may be sent back, and an error names the exact key."""
 
 from __future__ import annotations
 
