@@ -26,8 +26,8 @@ from shoal.protocol.messages.bulk import MayIKnock
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.identity import Identity
+from tests.answer_types import type_errors
 from tests.integration.nodes import PATIENCE, RealNode, until, words_of
-from tests.misfits import misfits
 
 MANIFEST = """
 name = "tiny"
@@ -140,7 +140,7 @@ def check_answers(node: RealNode, run: str) -> None:
         (table.run_link, client.run_link(run)),
     ]
     for operation, answer in answers:
-        assert not list(misfits(operation.answer, answer, operation.name, needs_all=True))
+        assert not list(type_errors(operation.answer, answer, operation.name, needs_all=True))
 
 
 def check_timeline(node: RealNode, run: str, words: Callable[[], str]) -> None:

@@ -31,7 +31,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def stale_rounds_count(patch: pytest.MonkeyPatch) -> None:
-    """A chunk counts in whatever round it arrives."""
+    """A chunk counts in any round in which it arrives."""
     sound = ReplicaRounds.receive
 
     def receive(self: ReplicaRounds, now: float, sender: PeerId, message: REPLICA_MESSAGES) -> list[Effect]:
@@ -45,7 +45,7 @@ def stale_rounds_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_a_vector_counts(patch: pytest.MonkeyPatch) -> None:
-    """Of a partner that is lost what came counts."""
+    """The chunks of a lost partner count, though some are missing."""
 
     def lose(self: PairExchange) -> list[Effect]:
         if self.is_over:
@@ -57,7 +57,7 @@ def half_a_vector_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def it_is_told_again(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has told of an exchange tells of it once more when the partner's word comes again."""
+    """An exchange is reported again when the partner's word comes again."""
     sound = PairExchange._finish
 
     def finish(self: PairExchange) -> list[Effect]:
@@ -68,7 +68,7 @@ def it_is_told_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def numbers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    """A chunk counts in whatever pairing of its round it arrives."""
+    """A chunk counts in any pairing of its round."""
     sound = PairExchange.receive
 
     def receive(self: PairExchange, now: float, sender: PeerId, message: PAIR_MESSAGES) -> list[Effect]:
@@ -80,12 +80,12 @@ def numbers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 def numbers_are_not_drawn(patch: pytest.MonkeyPatch) -> None:
-    """Every pairing has the same number, in whatever life of whom."""
+    """All pairings have the same number, also after a restart."""
     patch.setattr(one_round, "pairing_number", lambda one, other: 0)
 
 
 def leaps_have_no_bound(patch: pytest.MonkeyPatch) -> None:
-    """Who is far behind goes on with its own replica."""
+    """A member that is far behind goes on with its own replica."""
     open, catch_up = ReplicaRounds.open, ReplicaMember._catch_up
 
     def open_far(self: ReplicaRounds, now: float, base: int, *, may_leap: bool = False) -> list[Effect]:
@@ -99,7 +99,7 @@ def leaps_have_no_bound(patch: pytest.MonkeyPatch) -> None:
 
 
 def leaps_go_further_than_most(patch: pytest.MonkeyPatch) -> None:
-    """Who is behind is ahead afterwards."""
+    """A member that is behind leaps ahead of the others."""
     sound = ReplicaRounds.lead
 
     def lead(self: ReplicaRounds) -> int:
@@ -110,17 +110,17 @@ def leaps_go_further_than_most(patch: pytest.MonkeyPatch) -> None:
 
 
 def leases_pin_nothing(patch: pytest.MonkeyPatch) -> None:
-    """The donor goes on, and what is copied is gone."""
+    """The donor goes on, and the version that is copied is gone."""
     patch.setattr(Donor, "_pin", lambda self: None)
 
 
 def leases_never_end(patch: pytest.MonkeyPatch) -> None:
-    """What was copied once is kept for ever."""
+    """A version that was copied once is kept for ever."""
     patch.setattr(Donor, "expire", lambda self, now: None)
 
 
 def replayed(sender: PeerId, message: Contribution) -> Step[Replica]:
-    """What the network does when it brings a message once more."""
+    """The network delivers a message once more."""
     return lambda node, now: node.receive(now, sender, message)
 
 
@@ -171,7 +171,7 @@ def mail_of_another_life() -> None:
 
 
 def absence(pause: float) -> None:
-    """Of four, one is away for so long; then it is among the others again, soon."""
+    """One of four members is away for `pause` seconds; soon afterwards it must be among the others again."""
     names = peers_named(4)
     world, _ = build(2, 4, WAN, Shape(start_members=4))
     world.run_until(lambda: all_at(world, 4), within=60.0)
@@ -201,7 +201,7 @@ def slow_copy() -> None:
 
 
 def misfortune() -> None:
-    """Deaths in the middle of exchanges, among others."""
+    """Several kinds of faults, among them deaths in the middle of exchanges."""
     for seed in range(12):
         run_seed(seed)
 
@@ -237,7 +237,7 @@ def test_the_sound_rules_pass_where_the_broken_ones_are_caught(scene: Callable[[
 
 
 def test_one_sided_applications_are_counted() -> None:
-    """Without the word that all has arrived, who has a fast partner goes on and leaves it with nothing."""
+    """Without the word that all has arrived, a member with a slow uplink goes on and its partner gets nothing."""
     counts = []
     for is_sound in (True, False):
         with pytest.MonkeyPatch.context() as patch:
