@@ -29,7 +29,7 @@ document.addEventListener("securitypolicyviolation", (event) => window.violation
 
 
 class Witness:
-    """One page, and all that its console, its policy and its network had to say."""
+    """One page, and all messages of its console, its content policy and its network."""
 
     def __init__(self, browser: Browser, url: str, *, scheme: str = "light", size: dict[str, int] = DESK) -> None:
         self.url = url

@@ -129,7 +129,7 @@ def test_when_all_have_stopped_each_goes_on_from_its_own_replica(children: Child
 
 
 def kept_round(node: RealNode, run: str) -> int:
-    """Of the replica that it has left on disk."""
+    """The round of the replica that the node has left on disk."""
     own = load_own(node.home.run_folder(run))
     assert own is not None
     return own.about.round

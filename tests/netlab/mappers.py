@@ -80,7 +80,7 @@ class Mapper:
             until(pid.exists, "miniupnpd to start", lambda: self._words)
 
     def stop(self) -> None:
-        """As when the router is switched off: all mappings are gone, too."""
+        """Switch the router off: all mappings are gone, too."""
         for pid in inhabitants([self._router.name]):
             os.kill(pid, signal.SIGKILL)
         until(lambda: not inhabitants([self._router.name]), "miniupnpd to end", lambda: "")

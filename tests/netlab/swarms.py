@@ -118,7 +118,7 @@ class Swarm:
         return Counter(str(row["path"]) for row in rows if row["peer"] in names)
 
     def words(self) -> str:
-        """For a failure."""
+        """The status and the log of each node, for a failure."""
         return "\n".join(f"{each} {each.node.status()}\n{each.node.words()}" for each in self.members)
 
 

@@ -28,7 +28,7 @@ WAITING = MANIFEST.replace("min_members = 2", "min_members = 3")
 
 @dataclass(frozen=True)
 class Cost:
-    """What was counted: bytes by the router, seconds of a core by the kernel."""
+    """Bytes as the router counts them, and seconds of a core as the kernel does."""
 
     bytes: int
     core: float

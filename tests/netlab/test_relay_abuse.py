@@ -93,7 +93,7 @@ def public_relay(lab: Lab, children: Children, folder: Path) -> LabNode:
 
 
 def watch(relay: LabNode, one: Remote, other: Remote, seconds: float) -> tuple[list[Any], list[float]]:
-    """What the relay says of itself, and how long words take, for so long."""
+    """Watch the relay's status, and how long messages take, for some seconds."""
     seen, trips = [relay.status()], list[float]()
     begin = time.monotonic()
     while time.monotonic() < begin + seconds:

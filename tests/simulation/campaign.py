@@ -25,7 +25,7 @@ TROUBLE = 15.0  # virtual seconds in which faults strike
 
 @dataclass
 class Report:
-    """What one seed did."""
+    """The outcome of one seed."""
 
     seed: int
     peers: int

@@ -64,7 +64,7 @@ class Liar(Kademlia):
         self._contact = Contact(peer, ())
 
     def set_contact(self, now: float, addresses: tuple[str, ...], serves: bool) -> list[Effect]:
-        """It is in the ring as soon as it has an address."""
+        """A liar is in the ring as soon as it has an address."""
         self._contact = Contact(self.me, addresses)
         self._ring.members.append(self._contact)
         return super().set_contact(now, addresses, serves)

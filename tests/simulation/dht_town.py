@@ -38,7 +38,7 @@ Make = Callable[..., Kademlia]
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the gets and puts."""
+    """The results of all gets and puts."""
 
     asks: Counter[Digest] = field(default_factory=Counter)
     hits: Counter[Digest] = field(default_factory=Counter)

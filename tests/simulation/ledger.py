@@ -60,7 +60,7 @@ class Ledger:
         return max(self.decided, default=0)
 
     def voters_after(self, round: int) -> Voters | None:
-        """Who votes on the round after this one; None while this one is undecided."""
+        """The voters of the round after this one; None while this one is undecided."""
         if round == 0:
             return (self._creator,)
         return self.decided[round].voters if round in self.decided else None
@@ -70,11 +70,11 @@ class Ledger:
         return next_history(self.decided[round]) if round else genesis(RUN, 0)
 
     def last_vote(self, peer: PeerId, round: int) -> PreparedValue | None:
-        """What `peer` voted for last in `round`."""
+        """The last value that `peer` voted for in `round`."""
         return self._last_votes.get((peer, round))
 
     def on_disk(self, peer: PeerId) -> VoteRecord | None:
-        """What `peer` will remember after a crash."""
+        """The votes that `peer` will remember after a crash."""
         return self._disks.get(peer)
 
     def has_voted(self, peer: PeerId, ballot: Ballot, proposal: Proposal) -> bool:

@@ -21,7 +21,7 @@ def status(round: int = 0, step: int = 0) -> RunStatus:
 
 
 class MemberNode(Node):
-    """One process that runs nothing but membership."""
+    """A process that runs membership alone."""
 
     def __init__(self, peer: PeerId, seeds: list[PeerId], rng: random.Random) -> None:
         addresses = (f"/dns4/{peer}/tcp/4101",)

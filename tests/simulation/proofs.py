@@ -21,7 +21,7 @@ from tests.simulation.signing import check_signed
 
 
 class Proofs:
-    """All rosters that were sent; what a decision claims is checked against them and against the ledger."""
+    """Checks what a decision claims against all rosters that were sent, and against the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -148,7 +148,7 @@ def echoes(seed: int) -> None:
 
 
 def restarts(seed: int) -> None:
-    """One after the other dies while a round is decided, and is back within a second."""
+    """Members die one after the other while a round is decided, and are back within a second."""
     rng = random.Random(f"restarts {seed}")
     moments = [During(rng.choice(("scatter", "prepare", "commit")), rng.randint(1, 40)) for _ in range(4)]
     _play(seed, 5, LAN, [Fault("kill", moment, lasts=rng.uniform(0.1, 1.0)) for moment in moments])

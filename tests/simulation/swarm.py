@@ -249,7 +249,7 @@ class Peer(Node):
         return self._submit(now) if self.member.phase == "training" else []
 
     def regain_worker(self, now: float) -> list[Effect]:
-        """It is back, and trains for the round that is open; what it makes is offered in place of nothing."""
+        """The worker is back and trains for the open round; its contribution replaces the empty one."""
         self.has_worker = True
         return self._train([])
 

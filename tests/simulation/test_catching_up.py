@@ -33,7 +33,7 @@ def _all_at(world: World[Peer], round: int) -> Callable[[], bool]:
 
 
 def _received(world: World[Peer], peer: PeerId) -> list[StateReceived]:
-    """What `peer` is given from now on."""
+    """Filled with the messages that `peer` gets from now on."""
     node, received = world.node(peer), []
     on_event = node.on_event
 

@@ -24,7 +24,7 @@ ROUND = 2
 
 @pytest.fixture
 def oracle() -> Oracle:
-    """It has seen two rounds of three members."""
+    """An oracle that has seen two rounds of three members."""
     world, oracle = build(1, 3, LAN)
     world.run_until(lambda: all(node.round >= ROUND for node in world.nodes()), within=60.0)
     return oracle

@@ -32,7 +32,7 @@ def test_in_peace_all_meet_whom_the_seed_has_drawn(count: int, link: Link) -> No
 
 
 def partners_of(world: World[Replica], name: PeerId) -> list[PeerId]:
-    """With whom `name` has begun to exchange."""
+    """The partners with which `name` has begun to exchange."""
     return [met.partner for met in world.node(name).met]
 
 

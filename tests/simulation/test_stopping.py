@@ -15,7 +15,7 @@ MANY = [4, pytest.param(9, marks=pytest.mark.slow)]  # at how many events, among
 
 
 def moments(end: int, count: int) -> range:
-    """So many events before the one numbered `end`."""
+    """About `count` evenly spaced numbers of events before `end`."""
     return range(1, end, end // count)
 
 

@@ -21,7 +21,7 @@ WITHIN = (
 
 
 def resting(world: World[Peer]) -> list[bool]:
-    """Who rests, each by its own clock."""
+    """The members whose probing rests, each by its own clock."""
     found: list[bool] = []
 
     def note(node: Peer, now: float) -> list[Effect]:

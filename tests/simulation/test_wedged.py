@@ -53,7 +53,7 @@ def make_liar(node: Peer, is_waiting: bool) -> None:
 
 
 def swarm(seed: int, peers: int) -> tuple[World[Peer], Oracle, list[PeerId]]:
-    """All train; and in which order the voters would lead."""
+    """A swarm that trains, and the order in which its voters would lead."""
     world, oracle = build(seed, peers, LAN)
     base = _next_base(world, lambda base: len(base.voters) == peers)
     return world, oracle, rank(base, 1, base.voters)

@@ -35,7 +35,7 @@ class Uplink:
 
     @property
     def waiting(self) -> list[Parcel]:
-        """All that has not left yet."""
+        """All parcels that have not left yet."""
         return list(self._queue)
 
     def put(self, parcel: Parcel) -> float | None:

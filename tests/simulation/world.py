@@ -291,7 +291,7 @@ class World(Generic[N]):
         self.post.send(self.now, process, Parcel(effect.to, copy, data, effect.is_wanted))
 
     def _burn(self, process: Process[N]) -> bool:
-        """One effect less until death; whether it has come."""
+        """Count down one effect; True if the process has died of it."""
         assert process.fuse is not None
         process.fuse -= 1
         if process.fuse >= 0:

@@ -37,7 +37,7 @@ def test_who_is_the_first_to_be_back_misses_nobody_yet_and_says_what_it_tried(
 
 
 class Manager(ServiceManager):
-    """One that gives more time when it was asked three times."""
+    """A service manager that gives more time when it was asked three times."""
 
     pause = 0.0  # type: ignore[assignment]
 

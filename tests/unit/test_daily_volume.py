@@ -14,7 +14,7 @@ NOON = 20_000 * DAY + DAY // 2  # of 2024-10-04
 
 
 class Wire:
-    """What has passed, and when."""
+    """The bytes that have passed, and a clock."""
 
     def __init__(self) -> None:
         self.total, self.now = 0, float(NOON)

@@ -66,7 +66,7 @@ def test_questions_are_bounded_for_each_and_for_all(desk: Answering) -> None:
 
 def test_bytes_are_bounded_for_each_and_for_all(desk: Answering) -> None:
     def carry(name: str) -> int:
-        """Until it is refused."""
+        """Send bytes until they are refused."""
         given = 0
         while isinstance(desk.answer(PeerId(name), Carry(bytes(LARGEST), LARGEST)), Carried):
             given += 2 * LARGEST

@@ -33,7 +33,7 @@ def fetching() -> Fetching:
 
 
 def asked(effects: list[Effect]) -> dict[PeerId, list[int]]:
-    """Who is asked for which chunks."""
+    """The chunks that each peer is asked for."""
     fetches = [(send.to, send.message) for send in sent(effects, Fetch)]
     return {
         peer: [message.chunk for to, message in fetches if to == peer and isinstance(message, Fetch)]

@@ -33,7 +33,7 @@ RUN = MANIFEST.run_id
 
 
 class Node:
-    """As much of a node's runs as the desk looks at; in one of them, with a state after round 3."""
+    """The part of a node's runs that the desk uses; one of them has a state after round 3."""
 
     def __init__(self) -> None:
         self.base: int | None = 3

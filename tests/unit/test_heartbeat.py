@@ -21,7 +21,7 @@ class Pair:
             end.answered(0.0, end.ping(0.0))
 
     def live(self, seconds: float, words: int = 0) -> None:
-        """So long, with so many words from the first to the second before each look."""
+        """Let time pass; before each look the first end sends the second `words` messages."""
         until = self.now + seconds
         while self.now < until:
             self.now += OFTEN

@@ -27,7 +27,7 @@ def framed(body: bytes) -> bytes:
 
 
 class Receiver:
-    """What a stream brings, taken."""
+    """Takes all that a stream brings."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.bodies: list[bytes] = []

@@ -25,7 +25,7 @@ def _chunk(number: int, size: int = SIZE, attempt: int = 1) -> Contribution:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Mailbox:
-    """One with room for four chunks of voters, and for two of strangers."""
+    """A mailbox with room for four chunks of voters, and for two of strangers."""
     monkeypatch.setattr(mailbox, "VOTERS_BYTES", 4 * (SIZE + OVERHEAD))
     monkeypatch.setattr(mailbox, "STRANGERS_BYTES", 2 * (SIZE + OVERHEAD))
     return Mailbox([A, B])

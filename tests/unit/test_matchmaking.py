@@ -45,7 +45,7 @@ OFFER = Offer(10)
 
 
 class _View:
-    """Who is alive, as a test says."""
+    """A view with the living peers that a test names."""
 
     def __init__(self, me: PeerId, others: list[PeerId]) -> None:
         self.others = [peer for peer in others if peer != me]

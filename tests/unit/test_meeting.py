@@ -126,7 +126,7 @@ def test_only_those_who_may_be_there_stand_anywhere() -> None:
 
 
 class Sight:
-    """What one peer sees of the others: some of them, and all at the same place."""
+    """One peer's view of the others: it sees some of them, and all at the same round."""
 
     def __init__(self, seen: list[PeerId]) -> None:
         self._seen = seen

@@ -19,7 +19,7 @@ async def for_ever() -> None:
 
 
 class Failing(SimpleNamespace):
-    """As much of a run as a failure touches."""
+    """The part of a run that a failure concerns."""
 
     def __init__(self) -> None:
         super().__init__(manifest=SimpleNamespace(name="ours"), training=None, failure="", may_be_opened_again=False)
@@ -30,7 +30,7 @@ class Failing(SimpleNamespace):
 
 
 class Stopping(SimpleNamespace):
-    """As much of a run as `close` touches."""
+    """The part of a run that `close` uses."""
 
     def __init__(self) -> None:
         self.commands: list[Any] = []

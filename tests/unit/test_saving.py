@@ -31,7 +31,7 @@ KEPT = dataclasses.replace(REST, round=ROUND, root=HELD.current.root, decisions=
 
 
 class Stopped(SimpleNamespace):
-    """As much of a member as has parted."""
+    """The part of a member that a stop uses."""
 
     def __init__(self, rest: Rest | None, has_signed_off: bool) -> None:
         history = History(BASE, SIGNER)

@@ -63,7 +63,7 @@ def program(saved: Path) -> list[str]:
 
 
 def until_ready(terminal: Terminal) -> None:
-    """With the end of the line, which a terminal gets after the rest: who closes it before makes writing it fail."""
+    """Read to the end of the line: a terminal gets it last, and closing before would make writing it fail."""
     deadline = time.monotonic() + PATIENCE
     while "ready\r\n" not in terminal.read():
         assert time.monotonic() < deadline, terminal.said

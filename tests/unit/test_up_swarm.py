@@ -23,7 +23,7 @@ class Said(list[str]):
 
 
 class Peer(LocalPeer):
-    """One that is as the test says."""
+    """A peer in the state that the test gives."""
 
     async def observe(self, run: str | None) -> None:
         pass

@@ -30,7 +30,7 @@ SAID = ExpertSays((), b"said")
 
 
 class Wire:
-    """What a proxy needs of the network."""
+    """The network as a proxy uses it."""
 
     peer = ME
 
@@ -65,7 +65,7 @@ async def board(folder: Path, **hears: Any) -> AsyncIterator[tuple[ExpertProxy, 
 async def process(
     where: ExpertProxy, answer: Any = None, lost: Any = lambda peer: None
 ) -> AsyncIterator[NodeConnection]:
-    """One that is connected, and answers if `answer` is given."""
+    """A connected process, which answers if `answer` is given."""
     connection = NodeConnection(lambda: where.path, answer, lost)
     try:
         if answer is not None:

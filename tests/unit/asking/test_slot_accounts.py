@@ -18,7 +18,7 @@ def adds(text: int, held: int = 0, count: int = 1) -> Addition:
 
 
 def put(accounts: SlotAccounts, now: float, peer: PeerId, text: int, held: int = 0, count: int = 1) -> int | Verdict:
-    """All of an addition, as a server does it."""
+    """Account for a whole addition, as a server does it."""
     addition = adds(text, held, count)
     accounts.check(peer, 1, [addition])
     place = accounts.admit(now, peer, 1, addition)

@@ -86,7 +86,7 @@ class Node:
         self._do(self.core.answered(NOW, ask.number, said))
 
     def fail(self, ask: Call) -> None:
-        """There is none."""
+        """No answer comes."""
         self.asks.remove(ask)
         self._do(self.core.failed(NOW, ask.number))
 
@@ -178,12 +178,12 @@ class Node:
 
 
 def over_the_wire(message: Message, sender: PeerId) -> Message:
-    """As it arrives."""
+    """The message as it arrives: encoded and decoded."""
     return decode(encode(message), sender, tags=NODE_TAGS)
 
 
 def honest(ask: Call) -> Message:
-    """What a good server says that knows nobody."""
+    """The answer of an honest server that knows nobody."""
     return Greeted(ask.to.addresses, True, NOW) if isinstance(ask.message, Greet) else Nodes(())
 
 

@@ -58,7 +58,7 @@ class Writing:
         return StoreResult.HELD
 
     def asked(self) -> dict[int, list[Contact]]:
-        """Who is asked to store, for each place."""
+        """The servers that are asked to store, for each place."""
         found: dict[int, list[Contact]] = {copy: [] for copy in range(COPIES)}
         for ask in self.wire.asks:
             if isinstance(ask.message, Store):

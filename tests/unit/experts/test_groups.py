@@ -25,7 +25,7 @@ THREE = ClustersSpec(count=3)
 
 
 def samples(each: int) -> list[bytes]:
-    """As many on each subject, of unlike lengths."""
+    """Equally many texts on each subject, of different lengths."""
     rng = np.random.default_rng(3)
     return [
         " ".join(rng.choice(subject.split(), int(rng.integers(30, 300)))).encode()

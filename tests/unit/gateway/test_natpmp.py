@@ -96,7 +96,7 @@ def sock(monkeypatch: pytest.MonkeyPatch) -> socket.socket:
 
 
 def serve(sock: socket.socket, *answers: Callable[[bytes], list[bytes]]) -> Thread:
-    """One answer after the other, each to the next question."""
+    """Give one answer after the other, each to the next question."""
 
     def run() -> None:
         with sock:

@@ -34,7 +34,7 @@ class Weights:
 
 
 class Worker:
-    """One life of a worker."""
+    """One process of a worker."""
 
     def __init__(self, method: Method, moments: Tensor, size: int) -> None:
         self.model = Weights(size)

@@ -20,7 +20,7 @@ EQUAL = Layout({f"layers.{each}.weight": (5, 2) for each in range(12)})
 
 
 def fragment_bytes(parts: tuple[Fragment, ...], value_bytes: float = 4) -> tuple[float, ...]:
-    """What each fragment's exchange carries one way, uncompressed; the greatest is the peak."""
+    """The bytes that each fragment's exchange sends one way, uncompressed; the greatest is the peak."""
     return tuple(part.size * value_bytes for part in parts)
 
 

@@ -51,7 +51,7 @@ NAMES = [
 
 
 class AnyNames(nn.Module):
-    """Of parameters and modules by any names."""
+    """A module whose parameters and submodules have any names."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()

@@ -131,7 +131,7 @@ def test_a_call_that_fails_ends_those_in_it_and_no_others(failure: Exception, ki
 
 
 class Diverging(Script):
-    """Of what begins with an x there are no probabilities."""
+    """Texts that begin with an x get no probabilities."""
 
     def extend(self, pieces: Sequence[Piece]) -> LogProbs:
         rows = super().extend(pieces)

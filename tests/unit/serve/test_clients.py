@@ -278,7 +278,7 @@ PLANNED: list[tuple[dict[str, Any], str, str]] = [
 
 
 def planned(body: dict[str, Any]) -> Plan:
-    """For a model whose context is 50 tokens."""
+    """The plan of a request, for a model with a context of 50 tokens."""
     model = served(Script(counting, limit=50))
     if "messages" in body:
         return plan_chat(read_asked(ChatAsked, body), model, 0)
