@@ -231,6 +231,8 @@ def is_pure(path: str) -> bool:
 
 def deep_reads(path: str, source: str) -> list[str]:
     """Each private attribute that is read of an object which was itself got by a private attribute."""
+    if source.count("._") < 2:  # as in most files; parsing takes most of the time
+        return []
     found = []
     for nodes in ([*ast.walk(scope)] for scope in outermost(ast.parse(source))):
         names = private_names(nodes)
@@ -240,7 +242,7 @@ def deep_reads(path: str, source: str) -> list[str]:
 
 
 def outermost(tree: ast.Module) -> Iterator[ast.stmt]:
-    """The statements of a module and of its classes: each function with all that lies in it, and what is in none."""
+    """The statements of a module and of its classes; so a function comes once, with the functions inside it."""
     for node in tree.body:
         yield from node.body if isinstance(node, ast.ClassDef) else (node,)
 
@@ -260,7 +262,7 @@ def private_names(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def is_got_privately(node: ast.expr, names: Container[str]) -> bool:
-    """Whether an expression is `a._b`, or what that holds or returns, or one of `names`."""
+    """Whether an expression is `a._b`, an item or the result of it (`a._b[0]`, `a._b()`), or one of `names`."""
     while isinstance(node, ast.Subscript | ast.Call | ast.Await):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id in names if isinstance(node, ast.Name) else isinstance(node, ast.Attribute) and is_private(node.attr)
