@@ -200,7 +200,7 @@ def slow_copy() -> None:
         raise Violation("Bounded", "a version is kept for a newcomer that has long had it")
 
 
-def misfortune() -> None:
+def many_faults() -> None:
     """Several kinds of faults, among them deaths in the middle of exchanges."""
     for seed in range(12):
         run_seed(seed)
@@ -208,7 +208,7 @@ def misfortune() -> None:
 
 BROKEN = [
     (stale_rounds_count, late_mail, "Whole or nothing"),
-    (half_a_vector_counts, misfortune, "Whole or nothing"),
+    (half_a_vector_counts, many_faults, "Whole or nothing"),
     (it_is_told_again, late_mail, "At most once"),
     (numbers_are_not_compared, mail_of_another_life, "Whole or nothing"),
     (numbers_are_not_drawn, mail_of_another_life, "Whole or nothing"),

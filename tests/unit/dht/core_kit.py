@@ -46,7 +46,7 @@ FAR = BITS  # the bucket with half of all nodes
 
 
 def filled(known: Sequence[Contact], now: float = NOW, settled: bool = True) -> Table:
-    """A table that has heard from these contacts in turn."""
+    """A table that has heard from these contacts in turn: it keeps K of each bucket, and all around ME."""
     table = Table(ME)
     for each in known:
         table.add(now, each)
@@ -55,12 +55,7 @@ def filled(known: Sequence[Contact], now: float = NOW, settled: bool = True) -> 
     return table
 
 
-def network(known: Sequence[Contact]) -> Table:
-    """The table of a node that has lived among these for a while: K of each bucket, and all around itself."""
-    return filled(known)
-
-
-def ground(target: int, count: int, servers: int, rng: random.Random = RNG) -> list[Contact]:
+def contacts_near(target: int, count: int, servers: int, rng: random.Random = RNG) -> list[Contact]:
     """Contacts nearer to `target` than any of `servers` honest servers is likely to be."""
     found: list[Contact] = []
     while len(found) < count:

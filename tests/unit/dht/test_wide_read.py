@@ -12,15 +12,15 @@ from shoal.dht.region import Region
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import FindNode, FindRecords, Record, Records, Store, Stored, StoreResult
-from tests.unit.dht.core_kit import ME, NOW, Everybody, Wire, contacts, ground, network
+from tests.unit.dht.core_kit import ME, NOW, Everybody, Wire, contacts, contacts_near, filled
 from tests.unit.dht.record_kit import BOB, KEY, signed_record, signer_of
 
 OLD, NEW = signed_record(sequence=1), signed_record(sequence=2)
 RNG = random.Random("wide reads")
 MANY = contacts(200, RNG)
-TABLE = network(MANY)
+TABLE = filled(MANY)
 TARGETS = [int.from_bytes(place(KEY, copy), "big") for copy in range(COPIES)]
-CROWDS = [ground(target, 2 * REPLICAS, len(MANY), RNG) for target in TARGETS]
+CROWDS = [contacts_near(target, 2 * REPLICAS, len(MANY), RNG) for target in TARGETS]
 HONEST = {each.peer for each in MANY}
 LIARS = {each.peer for crowd in CROWDS for each in crowd}
 
