@@ -106,7 +106,7 @@ class Peer:
 
     def _encoder(self, vector: Floats) -> Contribute:
         flat = torch.from_numpy(vector)
-        return lambda chunk: self._codec.lend(flat[slice(*self._bounds[chunk])])
+        return lambda chunk: self._codec.encode_view(flat[slice(*self._bounds[chunk])])
 
     def _on_event(self, event: Event) -> None:
         match event:

@@ -32,14 +32,14 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.messages.rounds import Final
 from shoal.protocol.net.bulk.backlog import Backlog, Packed, QueuedPayload
-from shoal.protocol.net.bulk.filling import Filling, Path
 from shoal.protocol.net.bulk.flow_control import Credit, MemoryAccount
 from shoal.protocol.net.bulk.framing import packed_head, prefix
-from shoal.protocol.net.bulk.handshake import Opened, new_door
+from shoal.protocol.net.bulk.handshake import BulkSocket, new_certificate
 from shoal.protocol.net.bulk.pacing import Unpaced
 from shoal.protocol.net.bulk.posts import Posts
 from shoal.protocol.net.bulk.receiver import Receiver
 from shoal.protocol.net.bulk.sender import Sender
+from shoal.protocol.net.bulk.spare_capacity import PathRtt, SpareCapacity
 from shoal.protocol.net.system.throttle import Throttle
 
 MIB = 1 << 20
@@ -150,7 +150,7 @@ def send_tls(raw: socket.socket, mib: int) -> None:
 
 def receive_tls(raw: socket.socket, mib: int) -> None:
     """As `receive_plain`, opened by ssl."""
-    receive_plain(new_door().context.wrap_socket(raw, server_side=True), mib)
+    receive_plain(new_certificate().context.wrap_socket(raw, server_side=True), mib)
 
 
 # -- ours ---------------------------------------------------------------------------------------------------
@@ -178,7 +178,14 @@ async def _send_ours(raw: socket.socket, mib: int) -> None:
         return QueuedPayload(Flow.GATHER, 0, pack, note, print)
 
     sender = Sender(
-        Opened(raw, KEY), backlog, Filling(Path()), Unpaced(), Throttle().up, Posts(), lambda *_: None, ended.set
+        BulkSocket(raw, KEY),
+        backlog,
+        SpareCapacity(PathRtt()),
+        Unpaced(),
+        Throttle().up,
+        Posts(),
+        lambda *_: None,
+        ended.set,
     )
     for number in range(mib):
         backlog.put(parcel(number))
@@ -206,7 +213,7 @@ async def _receive_ours(raw: socket.socket, mib: int) -> None:
         all_came.set_exception(error)
 
     receiver = Receiver(
-        Opened(raw, KEY),
+        BulkSocket(raw, KEY),
         PEER,
         MemoryAccount(),
         Credit(),

@@ -31,8 +31,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer
 from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
 
-from shoal.node.client.script.following import counts_steps
 from shoal.node.client.script.hf import ShoalCallback
+from shoal.node.client.script.hooks import counts_steps
 from shoal.protocol.base.errors import ShoalError
 
 STEPS, ROUNDS = 3, 2

@@ -1,13 +1,13 @@
 """Calls of the DHT to other peers: numbered, bounded, each with a deadline learned from the round trips seen so far.
 
 Rules:
-- The asker is told once that a call failed: when its deadline passes, or when the shell says so, whichever is first.
+- The handler is told once that a call failed: when its deadline passes, or when the shell says so, whichever is first.
 - Deadlines for peers with a connection and for peers that must be dialled first are learned separately: a dial takes
   many times as long as a call over an existing connection.
 - An answer counts however late it comes: the deadline ends the waiting, not the call.
 - At most IN_FLIGHT calls wait for an answer; others wait for their turn, in order. While MOST_QUEUED wait, calls that
-  are only for others' sake are dropped: greetings in return, and records to hand over, which are sent again later.
-- An answer that its asker refuses (RemoteError) is a failure, and its sender is blamed and forgotten. An answer that
+  only serve others are dropped: greetings in return, and records to hand over, which are sent again later.
+- An answer that its handler refuses (RemoteError) is a failure, and its sender is blamed and forgotten. An answer that
   the peer is too busy for us is a failure too, but nobody's fault.
 - The parts of the core collect what they want done in `effects`; the core returns that at the end of each input.
 """
@@ -34,29 +34,29 @@ MOST_QUEUED = 1024
 FIRST_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE = 1.0, 0.1, 3.0  # seconds
 
 
-class Asker(Protocol):
-    """Whoever waits for an answer."""
+class AnswerHandler(Protocol):
+    """Takes the answer to a call."""
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:
-        """Take the answer; RemoteError, before anything has changed, if no honest peer would give it."""
+        """Take the answer; raises RemoteError, before anything has changed, if no honest peer would give it."""
         ...
 
     def failed(self, now: float, contact: Contact) -> None:
-        """No answer, or not yet."""
+        """There was no answer before the deadline; one may still come."""
         ...
 
 
-class Unheard:
-    """An asker that ignores the answer."""
+class IgnoredAnswer:
+    """A handler that ignores the answer."""
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:
-        """Nothing follows."""
+        """See AnswerHandler."""
 
     def failed(self, now: float, contact: Contact) -> None:
-        """Nothing follows."""
+        """See AnswerHandler."""
 
 
-UNHEARD = Unheard()
+IGNORE_ANSWER = IgnoredAnswer()
 
 
 @dataclass(slots=True)
@@ -65,14 +65,14 @@ class OpenCall:
 
     to: Contact
     message: Message
-    asker: Asker
+    handler: AnswerHandler
     sent: float = 0.0
     is_linked: bool = False  # there was a connection when it was sent
     is_overdue: bool = False
 
 
 class Calls:
-    """All calls of one core, and what else it wants its shell to do."""
+    """All calls of one core, and the other effects that it collects for its shell."""
 
     def __init__(self, table: Table) -> None:
         self.effects: list[Effect] = []
@@ -83,30 +83,25 @@ class Calls:
         self._calls: dict[int, OpenCall] = {}
         self._queue: deque[OpenCall] = deque()
         self._number = 0
-        self._waiting = 0  # calls out that are not overdue
-
-    @property
-    def made(self) -> int:
-        """How many calls there have been."""
-        return self._number
+        self._waiting = 0  # calls that were sent and are not overdue
 
     @property
     def linked(self) -> list[PeerId]:
-        """Who is connected."""
+        """The connected peers."""
         return list(self._linked)
 
     @property
     def is_busy(self) -> bool:
-        """Whether too many calls wait for their turn to accept calls that are only for others' sake."""
+        """Whether so many calls wait for their turn that calls which only serve others are dropped."""
         return len(self._queue) >= MOST_QUEUED
 
     def drain(self) -> list[Effect]:
-        """What is to be done since the last time."""
+        """The effects since the last call, which are handed out once."""
         effects, self.effects = self.effects, []
         return effects
 
     def tell(self, event: Event) -> None:
-        """Tell the application."""
+        """Tell the application an event."""
         self.effects.append(Tell(event))
 
     def wake(self, now: float, after: float, name: str, subject: str = "") -> None:
@@ -114,7 +109,7 @@ class Calls:
         self.effects.append(self._timers.arm(now, after, name, subject))
 
     def accept(self, now: float, timer: Timer) -> bool:
-        """Whether the timer still matters. Those of calls are handled here."""
+        """Whether the timer still matters. The deadlines of calls are handled here."""
         if self._timers.accept(now, timer) is None:
             return False
         if timer.name == "patience":
@@ -122,13 +117,13 @@ class Calls:
         return True
 
     def stop(self) -> None:
-        """Nothing matters any more."""
+        """Drop all calls and timers."""
         self._timers.clear()
         self._calls.clear()
         self._queue.clear()
 
     def link(self, peer: PeerId, up: bool) -> None:
-        """A connection was made, or the last one with `peer` lost."""
+        """Note that there is a connection with `peer`, or that the last one was lost."""
         if up:
             self._linked[peer] = None
         else:
@@ -136,26 +131,26 @@ class Calls:
 
     # -- one call -----------------------------------------------------------------------------------------
 
-    def ask(self, now: float, to: Contact, message: Message, asker: Asker) -> None:
-        """Call `to`, now or when it is this call's turn; not at all if we are busy and nobody waits for the answer."""
-        if asker is UNHEARD and self.is_busy:
+    def ask(self, now: float, to: Contact, message: Message, handler: AnswerHandler) -> None:
+        """Call `to`, now or when it is this call's turn; drop the call if we are busy and its answer is ignored."""
+        if handler is IGNORE_ANSWER and self.is_busy:
             return
-        self._queue.append(OpenCall(to, message, asker))
+        self._queue.append(OpenCall(to, message, handler))
         self._send(now)
 
     def answered(self, now: float, number: int, answer: Message) -> None:
-        """The shell has an answer."""
+        """Take the answer to call `number` from the shell."""
         call = self._take(number)
         if call is None:
             return
         self._round_trip[call.is_linked].observe(now - call.sent)
         self._table.heard(now, call.to.peer)
         if not self._take_in(now, call, answer) and not call.is_overdue:
-            call.asker.failed(now, call.to)
+            call.handler.failed(now, call.to)
         self._send(now)
 
     def failed(self, now: float, number: int) -> None:
-        """The shell has given up."""
+        """The shell has given up call `number`."""
         call = self._take(number)
         if call is not None and not call.is_overdue:
             self._fail(now, call)
@@ -165,7 +160,7 @@ class Calls:
         if isinstance(answer, Refused):
             return False
         try:
-            call.asker.answered(now, call.to, answer)
+            call.handler.answered(now, call.to, answer)
         except RemoteError as error:
             self._table.forget(now, call.to.peer)
             self.tell(Blamed(call.to.peer, error.reason))
@@ -198,7 +193,7 @@ class Calls:
 
     def _fail(self, now: float, call: OpenCall) -> None:
         self._table.silent(now, call.to.peer)
-        call.asker.failed(now, call.to)
+        call.handler.failed(now, call.to)
 
 
 def _patience() -> Estimate:

@@ -1,4 +1,4 @@
-"""What the DHT core asks of its shell, beside Wake and Tell of shoal.protocol.base.effects, and which events it tells.
+"""The effects and events of the DHT core, beside Wake and Tell of shoal.protocol.base.effects.
 
 `now` of every input is in seconds of a clock that is never set and goes on while the machine sleeps. `Kademlia.wall`
 has the difference to the wall clock, by which records expire (shoal.dht.clock); the shell keeps it up to date.
@@ -16,7 +16,7 @@ from shoal.protocol.messages.dht import Contact, Record, StoreResult
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call `to`. The shell hands back `answered(now, number, answer)` or `failed(now, number)`, once, however late.
+    """Call `to`. The shell calls `answered(now, number, answer)` or `failed(now, number)` once, however late.
 
     The core has deadlines of its own: it goes on without an answer that is late, and takes note when it comes.
     """
@@ -31,7 +31,7 @@ Effect = Call | Wake | Tell
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record, and how many of the replicas that were asked gave this very version of it."""
+    """A record, and how many of the asked replicas gave this version of it."""
 
     record: Record
     replicas: int
@@ -39,7 +39,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Got(Event):
-    """The end of a get: the newest version of each entry; what it cost."""
+    """The end of a get: the newest version of each entry, and the cost."""
 
     ticket: int
     found: tuple[Found, ...]
@@ -50,7 +50,7 @@ class Got(Event):
 
 @dataclass(frozen=True, slots=True)
 class Put(Event):
-    """The end of a put: at how many servers the record is held, of how many that were to hold it."""
+    """The end of a put: `held` of the `wanted` servers hold the record."""
 
     ticket: int
     held: int
@@ -62,7 +62,7 @@ class Put(Event):
 
 @dataclass(frozen=True, slots=True)
 class Blamed(Event):
-    """A peer has said what no honest peer says; the core has forgotten it."""
+    """A peer has sent something that no honest peer sends; the core has removed it from its table."""
 
     peer: PeerId
     reason: str
@@ -70,6 +70,6 @@ class Blamed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClockOff(Event):
-    """Most others' clocks say that ours is ahead by so many seconds, or behind if that is negative."""
+    """By most others' clocks ours is `ahead` by so many seconds, or behind if that is negative."""
 
     ahead: int

@@ -14,9 +14,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from shoal.dht.calls import Calls
-from shoal.dht.clock import Clocks, Wall
-from shoal.dht.hearsay import vet_addresses
+from shoal.dht.clock import ClockCheck, WallClock
 from shoal.dht.table import Table
+from shoal.dht.vetting import vet_addresses
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
@@ -26,23 +26,25 @@ PAUSE = 30.0  # seconds
 REMEMBERED = 1024  # peers that were greeted
 
 OnKnown = Callable[[float, Contact, bool], None]
-"""on_known(now, contact, serves): somebody has answered who was not in the table."""
+"""on_known(now, contact, serves): a peer that was not in the table has answered."""
 
 
 class Greeter:
     """Greets, is greeted, and fills the table."""
 
-    def __init__(self, me: PeerId, table: Table, calls: Calls, on_known: OnKnown, wall: Wall | None = None) -> None:
+    def __init__(
+        self, me: PeerId, table: Table, calls: Calls, on_known: OnKnown, wall: WallClock | None = None
+    ) -> None:
         self.addresses: tuple[str, ...] = ()
         self.serves = False
         self._me, self._table, self._calls, self._on_known = me, table, calls, on_known
         self._greeted: OrderedDict[PeerId, float] = OrderedDict()
-        self._clients: OrderedDict[PeerId, None] = OrderedDict()  # who greeted us, and did not serve
-        self._wall = wall or Wall()
-        self._clocks = Clocks(calls, self._wall)
+        self._clients: OrderedDict[PeerId, None] = OrderedDict()  # peers that greeted us and did not serve
+        self._wall = wall or WallClock()
+        self._clocks = ClockCheck(calls, self._wall)
 
     def greet(self, now: float, contact: Contact, *, anew: bool = False) -> None:
-        """Greet a peer, unless we just have; with `anew` in any case."""
+        """Greet a peer, unless we just have; with `anew` even then."""
         if contact.peer == self._me or (not anew and now - self._greeted.get(contact.peer, -PAUSE) < PAUSE):
             return
         self._greeted[contact.peer] = now
@@ -52,7 +54,7 @@ class Greeter:
         self._calls.ask(now, contact, Greet(self.addresses, self.serves), self)
 
     def serve(self, now: float, sender: PeerId, greet: Greet) -> Greeted:
-        """Somebody greets us."""
+        """The answer to a greeting; the sender is greeted in return, or leaves the table, if that is due."""
         vet_addresses(greet.addresses, sender)
         contact = Contact(sender, greet.addresses)
         has_changed = self._has_changed(now, sender, greet.serves)
@@ -81,7 +83,7 @@ class Greeter:
         return Greeted(self.addresses, self.serves, int(self._wall.at(now)))
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:
-        """Somebody greets us back."""
+        """Take the answer to our greeting: the peer enters the table if it serves, and else leaves it."""
         if not isinstance(answer, Greeted):
             raise RemoteError(f"answers Greet with {type(answer).__name__}", contact.peer)
         vet_addresses(answer.addresses, contact.peer)

@@ -1,14 +1,14 @@
-"""The DHT core: it finds other peers and the records that they sign, and serves others if this node can be reached.
+"""The DHT core: finds other peers and the records that they sign, and serves others if this node can be reached.
 
 Kademlia (Maymounkov and Mazieres 2002), with disjoint paths (S/Kademlia 2007) and records at several places. It is
 driven like every core (see shoal.dht.effects). Its parts, each in its file:
 
-    table     who serves          greeting  who gets into the table   upkeep    joining, and staying joined
-    calls     who was asked what  lookup    from near to nearest      path      what one liar can spoil
-    get, put  reading, writing    tally     which replicas agree      handover  records follow the nearest
-    server    answers to others   store     records held              hearsay   what others say, checked
+    table     known servers       greeting  how servers enter it      upkeep    joining, and staying joined
+    calls     calls under way     lookup    the nearest servers       region    places under attack
+    get, put  reading, writing    handover  records follow the nearest servers
+    server    answers to others   store     records held              vetting   checks of named contacts
 
-This file routes: commands, calls of others, answers, timers.
+This file routes commands, calls of others, answers and timers to them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from shoal.dht.calls import Calls
-from shoal.dht.clock import Wall
+from shoal.dht.clock import WallClock
 from shoal.dht.effects import Effect
 from shoal.dht.get import Get
 from shoal.dht.greeting import Greeter
 from shoal.dht.handover import Handover
 from shoal.dht.put import PutTask
-from shoal.dht.record import Remembering
+from shoal.dht.record import CachingSigner
 from shoal.dht.server import Server
-from shoal.dht.store import LIMITS, Limits, RecordStore
+from shoal.dht.store import RecordStore
 from shoal.dht.table import Table
 from shoal.dht.upkeep import Upkeep
 from shoal.protocol.base.effects import Timer
@@ -38,7 +38,7 @@ from shoal.protocol.messages.dht import Contact, FindRecords, Greet, Greeted, Re
 
 MAX_RUNNING = 64  # gets and puts at once
 MAX_QUEUED = 4096  # that wait for their turn
-ANSWER = 1 << 20  # bytes of our own records that a get takes in
+ANSWER = 1 << 20  # bytes of our own records that a get reads
 
 Task = Get | PutTask
 Begin = Callable[[float], Task]
@@ -47,13 +47,13 @@ Begin = Callable[[float], Task]
 class Kademlia:
     """The core of one node."""
 
-    def __init__(self, me: PeerId, signer: Signer, rng: random.Random, limits: Limits = LIMITS) -> None:
+    def __init__(self, me: PeerId, signer: Signer, rng: random.Random) -> None:
         self.me = me
-        self.wall = Wall()
-        self._signer = Remembering(signer)
+        self.wall = WallClock()
+        self._signer = CachingSigner(signer)
         self._table = Table(me)
         self._calls = Calls(self._table)
-        self._store = RecordStore(me, limits, self.wall)
+        self._store = RecordStore(me, wall=self.wall)
         self._server = Server(self._signer, self._store, self._table, serving=False, wall=self.wall)
         self._greeter = Greeter(me, self._table, self._calls, self._known, self.wall)
         self._upkeep = Upkeep(me, rng, self._table, self._calls, self._greeter)
@@ -76,7 +76,7 @@ class Kademlia:
     def set_contact(self, now: float, addresses: tuple[str, ...], serves: bool) -> list[Effect]:
         """Set our addresses, and whether we serve; the servers in our table are told.
 
-        That we begin to serve is told to all connected peers, too: they may know no other server.
+        If we begin to serve, all connected peers are told, too: they may know no other server.
         """
         changed = (addresses, serves) != (self._greeter.addresses, self._greeter.serves)
         begins = serves and not self._greeter.serves
@@ -84,14 +84,14 @@ class Kademlia:
         self._server.serving = serves
         if changed:
             told = [known.contact for known in self._table.known()]
-            if begins:  # whoever is connected may have been told that we do not
+            if begins:  # connected peers may have been told that we do not
                 told += [Contact(peer, ()) for peer in self._calls.linked if peer not in self._table]
             for contact in told:
                 self._greeter.greet(now, contact, anew=True)
         return self._finish(now)
 
     def link(self, now: float, peer: PeerId, up: bool) -> list[Effect]:
-        """A connection was made or lost. A peer with a new one may be part of the DHT, and is greeted."""
+        """A connection was made or lost. A newly connected peer may be part of the DHT, and is greeted."""
         self._calls.link(peer, up)
         return self.meet(now, [Contact(peer, ())]) if up else []
 
@@ -136,7 +136,7 @@ class Kademlia:
     # -- from the network ---------------------------------------------------------------------------------
 
     def serve(self, now: float, sender: PeerId, message: Message) -> tuple[Message, list[Effect]]:
-        """The answer to a call; RemoteError, before anything has changed, if no honest peer makes it."""
+        """The answer to a call; raises RemoteError, before anything has changed, if no honest peer makes that call."""
         if isinstance(message, Greet):
             answer: Message = self._greeter.serve(now, sender, message)
         else:
@@ -144,16 +144,16 @@ class Kademlia:
         return answer, self._finish(now)
 
     def greeted(self, now: float) -> Greeted:
-        """Our answer to a greeting, as of now; the shell may have waited until we knew our addresses."""
+        """Our answer to a greeting, as of now: the shell may have waited until we knew our addresses."""
         return self._greeter.greeted(now)
 
     def answered(self, now: float, number: int, answer: Message) -> list[Effect]:
-        """The answer to a call that we asked for."""
+        """Take the answer to a call of ours."""
         self._calls.answered(now, number, answer)
         return self._finish(now)
 
     def failed(self, now: float, number: int) -> list[Effect]:
-        """A call that we asked for got no answer."""
+        """A call of ours got no answer."""
         self._calls.failed(now, number)
         return self._finish(now)
 
@@ -177,7 +177,7 @@ class Kademlia:
 
     @property
     def has_joined(self) -> bool:
-        """Whether we have found our place in a network that has servers."""
+        """Whether we have looked up our neighbourhood in a network with servers."""
         return self._upkeep.has_joined
 
     def population(self) -> float:
@@ -193,7 +193,7 @@ class Kademlia:
         return self._finish(now)
 
     def _finish(self, now: float) -> list[Effect]:
-        """Let the next get or put begin where one has ended, and hand out what is to be done."""
+        """Begin queued gets and puts in place of those that have ended, and return the effects."""
         self._running = [task for task in self._running if not task.is_over]
         while self._queued and len(self._running) < MAX_RUNNING:
             task = self._queued.popleft()(now)
@@ -202,7 +202,7 @@ class Kademlia:
         return self._calls.drain()
 
     def _known(self, now: float, contact: Contact, serves: bool) -> None:
-        """Somebody new has answered our greeting."""
+        """A peer that was not in the table has answered our greeting."""
         self._upkeep.met(now, contact, serves)
         if serves and self._greeter.serves:
             self._handover.welcome(now, contact)

@@ -1,7 +1,7 @@
 """The id space: 256 bits in which nodes and keys lie, with the exclusive or of two ids as their distance.
 
-Kademlia (Maymounkov and Mazieres, IPTPS 2002). An id follows from a name by hashing, so nobody can choose one; but an
-attacker can generate names until one hashes near a place. Hence a key lies at COPIES unrelated places.
+Kademlia (Maymounkov and Mazieres, IPTPS 2002). An id is the hash of a name, so nobody can choose one; but an
+attacker can generate names until one hashes near a place. Hence a key has COPIES unrelated places.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ K = 20  # contacts of a bucket, and of an answer
 
 @lru_cache(maxsize=65_536)
 def node_id(peer: PeerId) -> int:
-    """Where a node lies."""
+    """The id of a node."""
     return int.from_bytes(digest("dht node", peer.encode()), "big")
 
 
 def place(key: Digest, copy: int) -> Digest:
-    """The place number `copy` of a key, 0 <= copy < COPIES: a target for FindNode."""
+    """The id of a key's place number `copy`, 0 <= copy < COPIES."""
     return digest("dht place", key, bytes([copy]))
 
 

@@ -1,14 +1,13 @@
-"""Run links: what a person hands to another to join a run.
+"""Run links, which a person hands to another to join a run: parsed, checked and made.
 
     shoal:<run id>?p=<multiaddr>&p=<multiaddr>...          at most 300 characters
 
 The id is the hash of the run's manifest, so a link cannot lead into another run, whoever answers at its addresses. The
 addresses are only a starting point: any node will do that knows the run, or other nodes. Hence a link leaves out
-PeerIDs, except those of relays: they have 52 characters each, the room of two more addresses. It is read with and
-without them.
+PeerIDs, except those of relays: each has 52 characters, as many as two more addresses. Links with PeerIDs are valid.
 
-Other parameters are for later versions and ignored, unless `v=` says that they must be understood. A link comes from
-anywhere: all of it is checked here, once, before anything is dialled.
+Other parameters are for later versions and ignored, unless `v=` says that they must be understood. A link may come from
+anybody: all of it is checked here, once, before anything is dialled.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from shoal.protocol.base.multiaddrs import is_port, is_relayed, kind_of, place_o
 SCHEME = "shoal:"
 VERSION = 1
 MAX_LINK = 300  # characters
-MAX_ADDRESSES = 5  # that we put into one: more make the QR code larger, and no start likelier
-AROUND = " \t\r\n<>()\"'`“”‘’«».,;"  # what chats and sentences put around a link
-SHOWN = 60  # characters of what is wrong
-NAMES = ("dns", "dns4", "dns6")
+MAX_ADDRESSES = 5  # that we put into one: more make the QR code larger, and joining no likelier
+SURROUNDINGS = " \t\r\n<>()\"'`“”‘’«».,;"  # characters that chats and sentences put around a link
+SHOWN = 60  # characters that an error quotes
+NAME_PROTOCOLS = ("dns", "dns4", "dns6")
 
 
 @dataclass(frozen=True, slots=True)
 class RunLink:
-    """A run, and where those may be that know it."""
+    """A run, and addresses of nodes that may know it."""
 
     run: RunId
     addresses: tuple[str, ...] = ()
 
 
 def parse_link(text: str) -> RunLink:
-    """The link in a text; LocalError, in one sentence, if there is none."""
-    link = text.strip(AROUND)
+    """The link in a text; raises LocalError, in one sentence, if there is none."""
+    link = text.strip(SURROUNDINGS)
     if not looks_like_link(text):
         raise LocalError(
             f"'{_shown(link)}' is no link to a run: one begins with {SCHEME}, as `shoal run link` prints it"
@@ -69,25 +68,25 @@ def parse_link(text: str) -> RunLink:
 
 
 def looks_like_link(text: str) -> bool:
-    """Whether somebody meant this to be a link to a run, whole or not."""
-    return text.strip(AROUND)[: len(SCHEME)].lower() == SCHEME
+    """Whether this is meant to be a link to a run, whole or not."""
+    return text.strip(SURROUNDINGS)[: len(SCHEME)].lower() == SCHEME
 
 
 def format_link(run: RunId, addresses: Sequence[str]) -> str:
-    """The link to a run by the best of `addresses`, those of one peer side by side, as many as fit."""
+    """The link to a run with the best of `addresses`, in the order of `ranked`, as many as fit."""
     link, separator, taken = SCHEME + run.hex(), "?", 0
-    for address in choose(addresses):
+    for address in ranked(addresses):
         part = f"{separator}p={quote(address, safe='/:')}"
         if taken < MAX_ADDRESSES and len(link) + len(part) <= MAX_LINK:
             link, separator, taken = link + part, "&", taken + 1
     return link
 
 
-def choose(addresses: Sequence[str]) -> list[str]:
+def ranked(addresses: Sequence[str]) -> list[str]:
     """`addresses` without PeerIDs, best first: each peer's best, then each one's second best, and so on.
 
-    The internet comes before the LAN, and an address in a network that no better one is in is a turn ahead: whoever can
-    reach only that network finds a door, too. The loopback is for swarms that are nowhere else.
+    The internet comes before the LAN. An address in a network that no better one is in moves up a turn, for peers that
+    can reach only that network. Loopback addresses are only for swarms that have no others.
     """
     scopes = {address: scope(address) for address in addresses if is_address(address)}
     least = Scope.LAN if any(each >= Scope.LAN for each in scopes.values()) else Scope.LOOPBACK
@@ -96,32 +95,32 @@ def choose(addresses: Sequence[str]) -> list[str]:
         if scopes[address] >= least:
             peers.setdefault(_peer(address), []).append(address)
     turns = [(turn, -scopes[address], address) for each in peers.values() for turn, address in enumerate(each)]
-    networks, ranked = set[Hashable](), list[tuple[int, bool, int, str]]()
+    networks, entries = set[Hashable](), list[tuple[int, bool, int, str]]()
     for turn, reach, address in sorted(turns, key=lambda each: each[:2]):
         is_known = (network := _network(address)) in networks
         networks.add(network)
-        ranked.append((turn + is_known, is_known, reach, address))
-    return list(dict.fromkeys(_short(address) for *_, address in sorted(ranked, key=lambda each: each[:3])))
+        entries.append((turn + is_known, is_known, reach, address))
+    return list(dict.fromkeys(_short(address) for *_, address in sorted(entries, key=lambda each: each[:3])))
 
 
 def left_out(link: str, addresses: Sequence[str]) -> list[str]:
-    """Those of one peer's addresses that a link has no room for, without its PeerID."""
+    """The addresses of one peer, without its PeerID, for which a link has no room."""
     held = parse_link(link).addresses
-    return [each for each in map(_short, choose(addresses)) if each not in held]
+    return [each for each in map(_short, ranked(addresses)) if each not in held]
 
 
 def is_address(text: str) -> bool:
-    """Whether this is a multiaddr that a node may have: a host, a port, and perhaps who is there."""
+    """Whether this is a multiaddr that a node may have: a host, a port, and perhaps a PeerID."""
     start, kind, host, *rest = [*text.split("/"), "", "", ""]
     segments = re.fullmatch(r"(/[A-Za-z0-9._:-]+){4,}", text)
     if start or segments is None or rest[0] not in ("tcp", "udp") or not is_port(rest[1]):
         return False
     found = _ip(host)
-    return kind in NAMES if found is None else kind == f"ip{found.version}"
+    return kind in NAME_PROTOCOLS if found is None else kind == f"ip{found.version}"
 
 
 def scope(address: str) -> Scope:
-    """From where an address can be dialled, as far as a person would guess it of a name."""
+    """From where an address can be dialled; for a host name a guess, as nothing is looked up."""
     host = address.split("/")[2]
     found = _ip(host)
     if found is not None:
@@ -144,7 +143,7 @@ def _peer(address: str) -> str:
 
 
 def _network(address: str) -> Hashable:
-    """What an address leads into, as far as that can be told of it: private networks are told apart by their begin."""
+    """The network of an address, as far as it shows: private networks are distinguished by their prefix."""
     name = address.split("/")[2]
     if (host := _ip(name)) is None:
         return name
@@ -165,6 +164,6 @@ def _ip(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _shown(text: str) -> str:
-    """The begin of something that is wrong, on one line."""
+    """The beginning of a wrong text, on one line, for an error."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text[:SHOWN])
     return plain if len(text) <= SHOWN else f"{plain}..."

@@ -1,4 +1,4 @@
-"""One iterative lookup (Kademlia's node lookup), from the nearest servers that we know to the nearest that there are.
+"""One iterative lookup (Kademlia's node lookup), from the nearest servers that we know to the nearest that exist.
 
 It uses disjoint paths, as in S/Kademlia (Baumgart and Mies 2007, section 4.4): each path has its own list of
 candidates, nearest first, fed by the answers of the servers that it has asked.
@@ -6,13 +6,13 @@ candidates, nearest first, fed by the answers of the servers that it has asked.
 Rules:
 - PATHS paths, each with one call under way: ALPHA in all. Where our table holds all the nearest there is one path, and
   it asks a single server first: in a small or quiet network one call is enough, and otherwise ALPHA follow at once.
-- Paths share who was asked, but not what was heard: a liar on one path cannot choose where another goes. A node is
-  asked once, by the path that comes to it first, and its answer feeds that path.
-- A candidate is hearsay. A speaker that has named MAX_DUDS more silent nodes than living ones is not listened to any
-  more, and candidates that only such speakers have named are not asked. So nobody can discredit a node by naming it
-  beside silent ones.
+- A node is asked once, by the path that comes to it first, and its answer feeds that path only: a liar on one path
+  cannot choose where another goes.
+- Whether a candidate exists is known once it answers. A speaker that has named MAX_DUDS more silent nodes than living
+  ones is ignored from then on, and candidates that only such speakers have named are not asked. So nobody can discredit
+  a node by naming it beside silent ones.
 - A silent node costs its path one deadline. It may still answer, and its answer counts then.
-- A path is finished when the nearest of its list have answered, as many as are wanted, and nobody nearer is left.
+- A path is finished when the `wanted` nearest candidates of its list have answered.
 - The lookup ends when all paths are finished, when its owner stops it, or after MAX_CALLS calls.
 """
 
@@ -27,15 +27,15 @@ from itertools import islice
 from operator import attrgetter
 
 from shoal.dht.calls import Calls
-from shoal.dht.hearsay import closer
 from shoal.dht.keys import REPLICAS, K, node_id
 from shoal.dht.table import Table
+from shoal.dht.vetting import vetted_contacts
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Nodes, Records
 
 MAX_CANDIDATES = 60  # of a path
-MAX_DUDS = 3
+MAX_DUDS = 3  # silent nodes, beyond as many living ones, that a speaker may name
 DISTANCE = attrgetter("distance")
 PATHS = 3
 ALPHA = 3  # calls of a lookup on their way at once
@@ -58,22 +58,22 @@ class Candidate:
     contact: Contact
     distance: int
     hop: int
-    speakers: list[PeerId]  # who has named it; nobody, if it is from our own table
+    speakers: list[PeerId]  # that have named it; none if it is from our own table
     state: State = State.NEW
-    is_there: bool = False  # it has answered, if only with nonsense
+    has_responded: bool = False  # perhaps with an invalid answer
 
 
 @dataclass(slots=True)
 class Path:
     """The candidates of one path."""
 
-    duds: Counter[PeerId]  # of each speaker; the lookup's
+    duds: Counter[PeerId]  # silent minus living nodes that each speaker has named; shared by all paths
     waiting: int = 0  # calls of this path that are not overdue
     _list: list[Candidate] = field(default_factory=list)
     _offered: set[PeerId] = field(default_factory=set)
 
     def offer(self, candidates: Iterable[Candidate]) -> None:
-        """Take these into the list, if they are near enough."""
+        """Take new candidates into the list, if they are near enough."""
         for candidate in candidates:
             if candidate.contact.peer not in self._offered:
                 self._offered.add(candidate.contact.peer)
@@ -82,11 +82,11 @@ class Path:
         del self._list[MAX_CANDIDATES:]
 
     def usable(self) -> Iterator[Candidate]:
-        """Candidates that have not failed, nearest first."""
+        """Candidates that have not failed and whose speakers are believed, nearest first."""
         return (candidate for candidate in self._list if self._is_usable(candidate))
 
     def next(self, wanted: int) -> Candidate | None:
-        """Whom to ask: the nearest that was not, if it is among the `wanted` nearest."""
+        """The candidate to ask next: the nearest one not asked yet, if it is among the `wanted` nearest."""
         for count, candidate in enumerate(self.usable()):
             if count == wanted:
                 return None
@@ -115,13 +115,13 @@ OnMove = Callable[[float], None]
 
 
 def _ignore(now: float, candidate: Candidate, answer: Nodes | Records) -> None:
-    """For those who only want to know who is nearest."""
+    """Ignore the answer, for lookups that only search the nearest servers."""
 
 
 class Lookup:
     """Asks `question` of ever nearer servers until the `wanted` nearest of each path have answered.
 
-    `on_answer` may refuse an answer with a RemoteError. `on_move` is called when one was taken in, and at the end.
+    `on_answer` may refuse an answer with a RemoteError. `on_move` is called after each accepted answer, and at the end.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Lookup:
         self.is_paused = False
 
     def begin(self, now: float, *, trusting: bool = True) -> None:
-        """Ask the first; `trusting`: if our table seems to hold all the nearest, they are enough."""
+        """Ask the first servers; `trusting`: if our table seems to hold all the nearest, one path is enough."""
         known = self._table.closest(self.target, K)
         straight = trusting and self._table.is_complete(self.target, REPLICAS, now)
         self._paths = [Path(self._duds) for _ in range(1 if straight else PATHS)]
@@ -164,43 +164,43 @@ class Lookup:
         self._advance(now)
 
     def pause(self) -> None:
-        """The owner has what it wants, for the time being."""
+        """Make no calls until `go_on`: the owner has what it wants for now."""
         self.is_paused = True
 
     def go_on(self, now: float) -> None:
-        """The owner wants more."""
+        """Make calls again after `pause`."""
         if self.is_paused:
             self.is_paused = False
             self._advance(now)
 
     def stop(self) -> None:
-        """The owner has what it wants; answers that still come are of no use here."""
+        """End the lookup; answers that still come are not handed to its owner."""
         self.is_over = True
 
     def nearest(self, count: int) -> list[Candidate]:
-        """The nearest of all paths that have not failed, asked or not."""
+        """The nearest usable candidates of all paths, asked or not."""
         usable = {each.distance: each for path in self._paths for each in islice(path.usable(), count)}
         return [usable[distance] for distance in sorted(usable)[:count]]
 
     def deepen(self, wanted: int) -> None:
-        """More of the nearest are to answer than were wanted so far; `go_on` begins with it."""
+        """Raise how many of the nearest are to answer; the lookup continues with `go_on`."""
         self._wanted, self.is_over, self.is_paused = wanted, False, True
 
     def named(self, count: int) -> list[Contact]:
-        """The nearest that anybody has named, whatever has become of them."""
+        """The nearest candidates that anybody has named, failed or not."""
         return [each.contact for each in nsmallest(count, self._candidates.values(), key=DISTANCE)]
 
-    def there(self, count: int) -> list[Contact]:
-        """The nearest that have answered, if only with nonsense."""
-        found = (each for each in self._candidates.values() if each.is_there)
+    def responded(self, count: int) -> list[Contact]:
+        """The nearest candidates that have answered, even if invalidly."""
+        found = (each for each in self._candidates.values() if each.has_responded)
         return [each.contact for each in nsmallest(count, found, key=DISTANCE)]
 
     def answered(self, now: float, contact: Contact, answer: object) -> None:
-        """One of those we asked has answered."""
-        self._candidates[contact.peer].is_there = True
+        """Take the answer of a candidate."""
+        self._candidates[contact.peer].has_responded = True
         if not isinstance(answer, self._expected):
             raise RemoteError(f"answers {type(self._question).__name__} with {type(answer).__name__}", contact.peer)
-        named = closer(self._me, contact.peer, answer.closer)
+        named = vetted_contacts(self._me, contact.peer, answer.closer)
         candidate, path = self._candidates[contact.peer], self._asked_by[contact.peer]
         if not self.is_over:
             self._on_answer(now, candidate, answer)
@@ -210,14 +210,14 @@ class Lookup:
         self.answers += 1
         self.hops = max(self.hops, candidate.hop)
         self._duds.subtract(candidate.speakers)
-        self._table.doubt(now, named)
+        self._table.note_missing(now, named)
         path.offer([self._candidate(each, candidate.hop + 1, contact.peer) for each in named])
         if not self.is_over:
             self._on_move(now)
         self._widen(now)
 
     def failed(self, now: float, contact: Contact) -> None:
-        """One of those we asked has not answered, so far."""
+        """A candidate has not answered so far."""
         candidate = self._candidates[contact.peer]
         candidate.state = State.FAILED
         self._asked_by[contact.peer].waiting -= 1

@@ -1,13 +1,13 @@
-"""One put: find the REPLICAS nearest servers of each place of a key, and have each hold the record.
+"""One put: finds the REPLICAS nearest servers of each place of a key, and asks each of them to hold the record.
 
 Rules:
 - Where our table holds all the nearest, no lookup is made, unless one of them answers that it knows enough nearer
   servers (TOO_FAR): then our table is incomplete, and a lookup follows.
 - A server that does not answer is replaced by the next nearest, SPARE times for each place. One that refuses is not
-  replaced: its reason would be the next one's too.
-- A crowded place (shoal.dht.region) may be under one attacker's control: there all servers of the region get it, too.
+  replaced: the next one would refuse for the same reason.
+- One attacker may control a crowded place (shoal.dht.region): there all servers of the region get the record.
 - If we are among the nearest ourselves, we hold the record like any other server.
-- The put ends when each place has all its replicas or nobody is left to ask. A late answer counts until then.
+- The put ends when each place has all its replicas or no server is left to ask. A late answer counts until then.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from shoal.dht.calls import Calls
 from shoal.dht.effects import Put
 from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.lookup import Lookup, State
-from shoal.dht.region import SECONDS, Region, Sweep, is_crowded
+from shoal.dht.region import SWEEP_SECONDS, Region, Sweep, is_crowded
 from shoal.dht.table import Table
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Contact, Record, Store, Stored, StoreResult
 
-SPARE = 5  # servers of a place that are asked instead of silent ones
+SPARE = 5  # further servers of a place that may be asked in place of silent ones
 
-Keep = Callable[[float, Record, int], StoreResult]
-"""keep(now, record, copy): hold it ourselves."""
+StoreLocally = Callable[[float, Record, int], StoreResult]
+"""keep(now, record, copy): holds the record on this node."""
 
 
-class Placing:
-    """The record at one of its places. `keep` holds a record here; None if nobody would look for it here."""
+class PutAtPlace:
+    """Puts the record at one of its places. `keep` is None if this node does not serve."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Placing:
         me: PeerId,
         table: Table,
         calls: Calls,
-        keep: Keep | None,
+        keep: StoreLocally | None,
         on_move: Callable[[float], None],
     ) -> None:
         target = place(record.key, copy)
@@ -51,8 +51,8 @@ class Placing:
         self._lookup = Lookup(me, table, calls, target, REPLICAS, self._looked)
         self._sweep: Sweep | None = None
         self._is_looking = self._has_looked = False
-        self._near: set[PeerId] = set()  # who may hold it: the nearest, and some to spare
-        self._spare: list[Contact] = []  # of them, who was not asked yet, nearest first
+        self._near: set[PeerId] = set()  # the nearest servers, and spare ones
+        self._spare: list[Contact] = []  # those of them not asked yet, nearest first
         self._waiting: set[PeerId] = set()
         self._said: dict[PeerId, StoreResult] = {}
         self._calls_made = 0
@@ -62,21 +62,21 @@ class Placing:
 
     @property
     def held(self) -> int:
-        """How many of the nearest hold it, as far as we were told."""
+        """How many of the nearest servers have said that they hold the record."""
         return sum(self._said.get(peer) is StoreResult.HELD for peer in self._near)
 
     @property
     def refusals(self) -> list[StoreResult]:
-        """Why others of the nearest do not."""
+        """The reasons of the nearest servers that refused it."""
         return [said for peer, said in self._said.items() if said is not StoreResult.HELD and peer in self._near]
 
     @property
     def calls_made(self) -> int:
-        """What it cost."""
+        """How many calls it made."""
         return self._calls_made + self._lookup.calls_made + (self._sweep.calls_made if self._sweep else 0)
 
     def begin(self, now: float) -> None:
-        """Find the place's servers, then ask them."""
+        """Find the servers of the place, then ask them."""
         if self._table.is_complete(self._target, REPLICAS, now):
             self._ask_nearest(now, self._table.closest(self._target, K))
         else:
@@ -107,7 +107,7 @@ class Placing:
         self._is_looking = self._has_looked = True
         self._nearest = nearest
         self._region = Region.around(self._target, self._table)
-        self._sweep = Sweep(self._me, self._table, self._calls, self._region, now + SECONDS, self._swept)
+        self._sweep = Sweep(self._me, self._table, self._calls, self._region, now + SWEEP_SECONDS, self._swept)
         self._sweep.begin(now)
 
     def _swept(self, now: float, found: list[Contact]) -> None:
@@ -118,7 +118,7 @@ class Placing:
         self._spread(now, servers, len(servers), self._keep is not None and self._region.holds(self._me))
 
     def _spread(self, now: float, servers: list[Contact], wanted: int, ours: bool) -> None:
-        """So many of the servers are to hold it, others are to spare; and we, if it is ours."""
+        """Ask the first `wanted` servers to hold it, the others are spare; hold it ourselves if it is `ours`."""
         self.hops += 1
         self._near = {each.peer for each in servers}
         if ours:
@@ -146,7 +146,7 @@ class Placing:
         self._calls.ask(now, server, self._store, self)
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:
-        """A server holds the record, or says why not."""
+        """Note whether a server holds the record, or why not."""
         if not isinstance(answer, Stored) or len(answer.results) != 1:
             raise RemoteError("answers Store with something else", contact.peer)
         [self._said[contact.peer]] = answer.results
@@ -154,7 +154,7 @@ class Placing:
         self._end_if_done(now)
 
     def failed(self, now: float, contact: Contact) -> None:
-        """A server is silent."""
+        """Ask a spare server in place of a silent one."""
         if contact.peer in self._waiting:
             self._waiting.remove(contact.peer)
             if self._spare:
@@ -172,17 +172,17 @@ class Placing:
 
 
 class PutTask:
-    """One put, from `begin` until `is_over`; its end is told."""
+    """One put, from `begin` until `is_over`; it ends with one Put."""
 
     def __init__(self, ticket: int, record: Record, calls: Calls) -> None:
         self._ticket, self._record, self._calls = ticket, record, calls
-        self._places: list[Placing] = []
+        self._places: list[PutAtPlace] = []
         self.is_over = False
 
-    def begin(self, now: float, me: PeerId, table: Table, keep: Keep | None) -> None:
-        """All places side by side; `keep` holds a record here, if we serve."""
+    def begin(self, now: float, me: PeerId, table: Table, keep: StoreLocally | None) -> None:
+        """Put the record at all places side by side; `keep` holds it on this node, if we serve."""
         for copy in range(COPIES):
-            self._places.append(Placing(self._record, copy, me, table, self._calls, keep, self._move))
+            self._places.append(PutAtPlace(self._record, copy, me, table, self._calls, keep, self._move))
         for placing in self._places:
             placing.begin(now)
 

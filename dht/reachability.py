@@ -1,28 +1,28 @@
-"""Whether others can dial us, and where: a few peers try and tell us, and we do the same for others.
+"""Whether and where others can dial us: a few peers try it and tell us, and we do the same for others.
 
     asker                                       the peer that is asked
     TryMe(its addresses)                  ->    dials anew, and sees by the handshake who answers
-                                          <-    Reached(the addresses at which that was the asker)
+                                          <-    Reached(the addresses at which the asker answered)
 
 Rules for the asker:
-- Some connected peers of each scope and IP version, a realm, are asked: at the start, when our addresses change, and
-  from time to time. A peer that is connected by one IP version can say nothing about the other. `renew` has them asked
+- Some connected peers of each realm (a scope and an IP version) are asked: at the start, when our addresses change, and
+  from time to time. A peer that is connected by one IP version can say nothing about the other. `renew` makes us ask
   again; earlier answers count until there are new ones. A peer that does not answer is not asked again for a while, and
   others are asked in its place.
 - An address counts as confirmed if more peers of its realm found us there than found us nowhere in the realm. An
   address that we did not know of (the outer one of a forwarded port) needs at least two. So one liar can neither hide
   nor invent us. A peer that found us at another address of the realm does not count against this one: it dials the
-  hosts by which it is connected, and of a machine with two addresses half of the peers may know one, half the other.
+  hosts by which it is connected, and half of the peers may know one address of our machine, half another.
 - A peer that has dialled us by itself has found us there, whatever its later tries say.
-- We serve in the DHT while any address is confirmed, and not otherwise, however few servers there are: whoever asks a
-  server behind a router holds a circuit of its relay, of which there are few, and they are for runs.
+- We serve in the DHT while any address is confirmed, and not otherwise, however few servers there are: each peer that
+  asks a server behind a router takes one of its relay's few circuits, which are for runs.
 - Only an internet address makes us `public`; an IPv6 address alone does so only where nobody is connected by IPv4, as
   most others can dial IPv4 only.
 
-Rules for the peer that is asked, so that nobody scans or floods others through us: we dial the hosts that the asker is
-connected from, at the ports that it names, and nothing else. So there is nothing to learn about anybody else, and no
-loopback or LAN address is dialled for a peer that is not there. Few dials per question; questions per asker and in all
-are rate-limited.
+Rules for the asked peer, so that nobody scans or floods others through us: we dial only the hosts that the asker is
+connected from, at the ports that it names. So the asker learns nothing about anybody else, and no loopback or LAN
+address is dialled for a peer that is not there. There are few dials per question; questions are rate-limited, per asker
+and in total.
 """
 
 from __future__ import annotations
@@ -37,43 +37,43 @@ from shoal.protocol.base.allowance import Allowance, Allowances
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.multiaddrs import host_and_port, is_relayed, place_of
 
-OPINIONS = 3  # that we want in each realm
+OPINIONS = 3  # wanted in each realm
 ASK_AGAIN = 1800.0  # seconds until an opinion is too old
-RETRY = 60.0  # seconds until somebody is asked again who did not answer
+RETRY = 60.0  # seconds until a peer that did not answer is asked again
 MAX_ASKED = 256  # peers whose answers, or silence, we remember
-GUESSES = 2  # peers that must agree on an address that we did not know of
+MIN_WITNESSES = 2  # peers that must have found us at an address that we did not know of
 
-PORTS, HOSTS = 2, 2  # of one question that are dialled
-PER_ASKER = (4, 1 / 30)  # questions in a burst, and per second
-IN_ALL = (16, 1.0)
-MAX_ASKERS = 4096  # whose rate is remembered
+PORTS, HOSTS = 2, 2  # dialled for one question
+PER_ASKER_RATE = (4, 1 / 30)  # questions in a burst, and per second
+TOTAL_RATE = (16, 1.0)
+MAX_ASKERS = 4096  # peers whose rate is remembered
 
 
 class Realm(NamedTuple):
-    """Who can dial an address: those within a scope, by a version of IP."""
+    """The peers that can dial an address: those within a scope, by a version of IP."""
 
     scope: Scope
     version: int
 
 
 REALMS = tuple(Realm(scope, version) for scope in Scope for version in (4, 6))
-WEB = Realm(Scope.INTERNET, 4)
+INTERNET_V4 = Realm(Scope.INTERNET, 4)
 
 
 def realm_of(address: str) -> Realm | None:
-    """The realm of a multiaddr; None if nobody can dial it as it is."""
+    """The realm of a multiaddr; None if nobody can dial it without a relay or a name lookup."""
     scope, where = scope_of(address), host_and_port(address)
     return Realm(scope, where[0].version) if scope is not None and where is not None else None
 
 
 def realm_between(addresses: Iterable[str]) -> Realm:
-    """The realm of the connections with a peer that lead to `addresses`: the narrowest."""
-    return min((realm for address in addresses if (realm := realm_of(address)) is not None), default=WEB)
+    """The narrowest realm among a peer's connections, which lead to `addresses`."""
+    return min((realm for address in addresses if (realm := realm_of(address)) is not None), default=INTERNET_V4)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Where we can be reached, widest scope first, and the word for it in `status`."""
+    """The addresses at which we can be reached, widest scope first, and the word for it in `status`."""
 
     addresses: tuple[str, ...] = ()
     reachability: str = "unknown"  # "public" | "nat" | "unknown"
@@ -86,7 +86,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What came of asking one peer."""
+    """The answer of one peer."""
 
     realm: Realm  # of our connection with it
     reached: tuple[str, ...]
@@ -94,23 +94,23 @@ class Opinion:
 
 
 class Reachability:
-    """The asker."""
+    """The asker's side: whom to ask, and what follows from the answers."""
 
     def __init__(self) -> None:
         self._own: tuple[str, ...] = ()
         self._opinions: dict[PeerId, Opinion] = {}
-        self._asked: set[PeerId] = set()  # who have not answered yet
-        self._silent: dict[PeerId, float] = {}  # who did not answer, and until when they are not asked again
-        self._old: set[PeerId] = set()  # whose opinion counts until we have a newer one
+        self._asked: set[PeerId] = set()  # peers that have not answered yet
+        self._silent: dict[PeerId, float] = {}  # peers that did not answer, and until when they are not asked again
+        self._old: set[PeerId] = set()  # peers whose opinion counts only until there is a newer one
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
-        """Set where we listen. If that has changed, earlier answers are dropped."""
+        """Set the addresses at which we listen. If they have changed, earlier answers are dropped."""
         own = tuple(place_of(address) for address in addresses)
         if own != self._own:
             self._own, self._opinions, self._silent = own, {}, {}
 
     def renew(self) -> None:
-        """Have peers asked again, the same or others."""
+        """Ask peers again, the same or others."""
         self._old = set(self._opinions)
 
     def whom_to_ask(self, now: float, linked: Iterable[tuple[PeerId, Realm]]) -> list[PeerId]:
@@ -137,7 +137,7 @@ class Reachability:
         return not self._asked
 
     def answered(self, now: float, peer: PeerId, realm: Realm, reached: Sequence[str]) -> None:
-        """A peer has tried. Addresses with a port that is not ours are dropped."""
+        """Take a peer's answer: where it reached us. Addresses with a port that is not ours are dropped."""
         ours = {where[1] for own in self._own if (where := host_and_port(own)) is not None}
         plausible = [each for each in reached if (where := host_and_port(each)) is not None and where[1] in ours]
         self._asked.discard(peer)
@@ -146,26 +146,26 @@ class Reachability:
         self._opinions[peer] = Opinion(realm, tuple(dict.fromkeys(plausible))[: HOSTS * PORTS], now + ASK_AGAIN)
         self._drop_outdated(realm)
 
-    def came(self, peer: PeerId, at: Sequence[str]) -> None:
-        """A peer that was asked has dialled us by itself at these addresses of ours."""
+    def dialled_us(self, peer: PeerId, at: Sequence[str]) -> None:
+        """Note that a peer that was asked has dialled us by itself at these addresses of ours."""
         known = self._opinions.get(peer)
         if known is not None and not set(at) <= set(known.reached):
             self._opinions[peer] = replace(known, reached=tuple(dict.fromkeys((*at, *known.reached))))
 
     def failed(self, now: float, peer: PeerId, realm: Realm) -> None:
-        """A peer did not answer; what it said before counts until others have answered."""
+        """Note that a peer did not answer; its earlier answer counts until others have answered."""
         self._asked.discard(peer)
         self._silent[peer] = now + RETRY
         self._drop_outdated(realm)
 
     def verdict(self) -> Verdict:
-        """What follows from all answers."""
+        """Where we can be reached, by all answers."""
         said = {realm: self._said(realm) for realm in REALMS}
         named = dict.fromkeys(each for realm in REALMS for reached in said[realm] for each in reached)
         confirmed = [address for address in named if self._is_confirmed(address)]
         confirmed.sort(key=lambda address: -(scope_of(address) or Scope.LOOPBACK))
         realms = {realm_of(address) for address in confirmed}
-        if WEB in realms or (Realm(Scope.INTERNET, 6) in realms and not said[WEB]):
+        if INTERNET_V4 in realms or (Realm(Scope.INTERNET, 6) in realms and not said[INTERNET_V4]):
             return Verdict(tuple(confirmed), "public")
         in_vain = any(said[realm] for realm in REALMS if realm.scope is Scope.INTERNET or not confirmed)
         return Verdict(tuple(confirmed), "nat" if in_vain else "unknown")
@@ -185,23 +185,23 @@ class Reachability:
         said = self._said(realm) if realm is not None else []
         found = sum(address in reached for reached in said)
         in_vain = sum(all(realm_of(each) != realm for each in reached) for reached in said)
-        return found > in_vain and (address in self._own or found >= GUESSES)
+        return found > in_vain and (address in self._own or found >= MIN_WITNESSES)
 
 
-class Tries:
-    """The one that is asked."""
+class DialBackLimits:
+    """The asked peer's side: limits the rate of questions."""
 
     def __init__(self) -> None:
-        self._per_asker = Allowances[PeerId](*PER_ASKER, MAX_ASKERS)
-        self._in_all = Allowance(*IN_ALL)
+        self._per_asker = Allowances[PeerId](*PER_ASKER_RATE, MAX_ASKERS)
+        self._in_all = Allowance(*TOTAL_RATE)
 
     def allows(self, now: float, asker: PeerId) -> bool:
-        """Whether a question is to be answered now."""
+        """Whether a question of `asker` is to be answered now."""
         return self._per_asker.of(asker).take(now) and self._in_all.take(now)
 
 
 def to_dial(named: Sequence[str], connected_from: Sequence[str]) -> list[str]:
-    """What to dial for an asker that is connected from these addresses: those hosts, at the ports it names."""
+    """The addresses to dial for an asker: the hosts that it is connected from, at the ports that it names."""
     ports = dict.fromkeys(where[1] for each in named if (where := host_and_port(each)) is not None)
     direct = [each for each in connected_from if not is_relayed(each)]  # else it would be the relay's host
     hosts = dict.fromkeys(where[0] for each in direct if (where := host_and_port(each)) is not None)

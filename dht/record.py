@@ -1,12 +1,12 @@
-"""Records: what a peer says under a key, signed by it, until a time that it names.
+"""Records: values that peers sign and store under a key, until a time that the author names.
 
 Rules:
 - A record is checked before it is stored or believed, the cheap checks first. The peer that shows a bad one is blamed,
-  not the author in whose name it speaks.
-- Of the versions of one entry the highest `rank` is the newest; all nodes order versions alike.
-- Clocks differ by up to MAX_SKEW, so an expired record may be shown in good faith: it raises `Expired`, which callers
-  can tell apart.
-- A signature is checked once for each version, if the signer is a `Remembering`.
+  not the author that the record names.
+- The version of an entry with the highest `rank` is the newest; all nodes order versions alike.
+- Clocks differ by up to MAX_SKEW, so an expired record may be shown in good faith: it raises `Expired`, so that callers
+  can treat it differently.
+- A signature is checked once for each version, if the signer is a `CachingSigner`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from shoal.protocol.base.signing import Signer, check_signature, signed
 from shoal.protocol.base.wire import encode
 from shoal.protocol.messages.dht import Record
 
-RECORDS = RunId(digest("dht records"))  # the context of the signatures: they mean nothing in any run
+RECORDS = RunId(digest("dht records"))  # the context of the signatures, so that they are not valid in any run
 MAX_VALUE = 1024  # bytes
 MAX_SUBKEY = 64  # characters
 MAX_AUTHOR = 64  # characters; the PeerID of an Ed25519 key has 52
 MAX_SIGNATURE = 64  # bytes: Ed25519
-MAX_SEQUENCE = 2**53  # room for microseconds since 1970; nobody who counts gets there
+MAX_SEQUENCE = 2**53  # more than microseconds since 1970; out of reach by counting
 MAX_LIFE = 24 * 3600  # seconds between now and a record's end
 MAX_SKEW = 300  # seconds by which the clocks of author and reader may differ
 REMEMBERED = 8192  # versions
@@ -34,7 +34,7 @@ Slot = tuple[Digest, PeerId, str]
 
 
 class Expired(RemoteError):
-    """The record has expired, by our clock. No proof of bad faith."""
+    """The record has expired, by our clock; its sender may still be honest."""
 
 
 def slot_of(record: Record) -> Slot:
@@ -48,7 +48,7 @@ def rank(record: Record) -> tuple[int, int, bytes]:
 
 
 def make_record(key: Digest, subkey: str, value: bytes, sequence: int, expires: int, signer: Signer) -> Record:
-    """A signed record of our own; LocalError if no server would accept it."""
+    """A signed record of our own; raises LocalError if no server would accept it."""
     record = Record(key, signer.peer, subkey, value, sequence, expires, b"")
     if fault := _fault(record):
         raise LocalError(f"the record {fault}; make it smaller")
@@ -56,7 +56,10 @@ def make_record(key: Digest, subkey: str, value: bytes, sequence: int, expires: 
 
 
 def check_record(record: Record, now: float, signer: Signer, shown_by: PeerId) -> None:
-    """RemoteError, naming `shown_by`, unless `record` is its author's and may be held now."""
+    """Raises RemoteError, naming `shown_by`, unless its author signed `record` and it may be held now.
+
+    The RemoteError is an Expired if the record has expired.
+    """
     if fault := _fault(record):
         raise RemoteError(f"a record {fault}", shown_by)
     if record.expires <= now:
@@ -81,15 +84,15 @@ def _fault(record: Record) -> str | None:
     return None
 
 
-class Remembering:
-    """A signer that remembers the last `most` good signatures, and does not verify them again (150 bytes each)."""
+class CachingSigner:
+    """A signer that caches the last `most` good signatures and does not verify them again (150 bytes each)."""
 
     def __init__(self, signer: Signer, most: int = REMEMBERED) -> None:
         self._signer, self._most = signer, most
         self._good: OrderedDict[Digest, None] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"Remembering({len(self._good)} of {self._most})"
+        return f"CachingSigner({len(self._good)} of {self._most})"
 
     @property
     def peer(self) -> PeerId:

@@ -1,13 +1,13 @@
-"""The region of a place: where records are stored and searched if an attacker's identities lie nearest to the place.
+"""Regions, in which records are stored and searched where an attacker's identities lie nearest to their place.
 
 Rules:
 - Honest ids are spread evenly, so the number of servers tells how near the nearest of a place should be. A place is
   crowded if REPLICAS servers lie within a distance in which less than one is expected; by chance one in 200 is.
-- The region of a place are the ids that share so many leading bits with it that at least HONEST servers are expected
-  there, and at most twice as many. An attacker would have to outnumber a whole region to hide what lies there.
-- Its servers are found by lookups of points spread over it, as lookups of the place itself end at the attacker's
-  servers. Each node has points of its own, which nobody can predict.
-- Handover ignores regions: what lies in one stays until it expires or its author writes anew.
+- The region of a place is all ids that share so many leading bits with it that at least MIN_SERVERS servers are
+  expected there, and at most twice as many. An attacker would have to outnumber a whole region to hide its records.
+- The servers of a region are found by lookups of points spread over it, as lookups of the place itself end at the
+  attacker's servers. Each node has points of its own, which nobody can predict.
+- Handover ignores regions: records in one stay until they expire or their author writes again.
 
 Sridhar et al., Content Censorship in the InterPlanetary File System (NDSS 2024).
 """
@@ -25,10 +25,10 @@ from shoal.dht.table import Table
 from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.messages.dht import Contact
 
-HONEST = 8
-POINTS_BITS = 3  # 8 points
-CALLS = 40  # for each, at most
-SECONDS = 10.0  # for a sweep, as others may answer as slowly as they like
+MIN_SERVERS = 8  # expected in a region
+POINT_BITS = 3  # 8 points in a region
+CALLS_PER_POINT = 40  # at most
+SWEEP_SECONDS = 10.0  # at most, as others may answer as slowly as they like
 
 OnSwept = Callable[[float, list[Contact]], None]
 
@@ -44,17 +44,17 @@ class Region:
     def around(cls, target: int, table: Table) -> Region:
         """The region of a place, in a network of the size that `table` suggests."""
         bits = BITS
-        while bits > 0 and HONEST <= table.expected(1 << (bits - 1)) < inf:
+        while bits > 0 and MIN_SERVERS <= table.expected(1 << (bits - 1)) < inf:
             bits -= 1
         return cls(target, bits)
 
     def holds(self, peer: PeerId) -> bool:
-        """Whether a server lies here."""
+        """Whether the id of `peer` is in the region."""
         return not (node_id(peer) ^ self.target) >> self.bits
 
     def points(self, me: PeerId) -> list[Digest]:
-        """Targets spread evenly over the region, each at random in its part of it."""
-        low = max(0, self.bits - POINTS_BITS)
+        """Targets spread evenly over the region, each at a random place in its part."""
+        low = max(0, self.bits - POINT_BITS)
         parts = range(1 << (self.bits - low))
         return [self._point(part << low, low, me) for part in parts]
 
@@ -65,7 +65,7 @@ class Region:
 
 
 def is_crowded(target: int, nearest: Sequence[Contact], table: Table) -> bool:
-    """Whether the nearest of a place, nearest first, are nearer than by chance; False if we cannot tell."""
+    """Whether the servers nearest to a place, nearest first, are nearer than by chance; False if we cannot tell."""
     if len(nearest) < REPLICAS:
         return False
     return table.expected(node_id(nearest[REPLICAS - 1].peer) ^ target) < 1
@@ -78,7 +78,7 @@ class Sweep:
         self._region, self._until, self._on_end = region, until, on_end
         self._is_over = False
         self._lookups = [
-            Lookup(me, table, calls, point, REPLICAS, self._moved, most=CALLS) for point in region.points(me)
+            Lookup(me, table, calls, point, REPLICAS, self._moved, most=CALLS_PER_POINT) for point in region.points(me)
         ]
 
     @property
@@ -92,7 +92,7 @@ class Sweep:
         return max(lookup.hops for lookup in self._lookups)
 
     def begin(self, now: float) -> None:
-        """All points side by side."""
+        """Look up all points side by side."""
         for lookup in self._lookups:
             lookup.begin(now, trusting=False)
 

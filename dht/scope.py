@@ -1,18 +1,19 @@
 """Scopes of addresses: this machine, a local network, the internet.
 
-One DHT spans all three, so an address that a peer names means something only within its scope: an internet peer's
-192.168.1.7 is another machine than ours. Hence
+One DHT spans all three, so an address that a peer names means something only within its scope: 192.168.1.7 is another
+machine for a peer on the internet than for us. Hence
 
-- of all addresses that a peer names, `heard` keeps those whose scope is at least that of the connection over which it
-  names them; a contact that is left without one is dropped;
+- of the addresses in a peer's message, `within_scope` keeps those whose scope is at least that of the connection over
+  which it came; a contact without any is dropped;
 - of the addresses in a record, which anybody can have written, `worth_dialling` keeps those whose scope is at least
   that of our farthest connection, and those in a network to which we are attached.
 
-Lists are cut one item beyond what anybody may name (hearsay.py), so that the core still notices who names more.
+Lists are cut one item beyond what a peer may name (vetting.py), so that the core still notices a peer that names more.
 
 So nobody on the internet can make a node dial its own machine, or hosts of private networks that it is not in. Members
-of a run are an exception, as a run may span routed private networks (node/peers/reach.py). Names are never looked up
-for a peer. Documentation networks (RFC 5737, RFC 3849) count as the internet, so that a network lab can use them.
+of a run are an exception, as a run may span routed private networks (node/peers/reach.py). Host names that peers give
+are never looked up. Documentation networks (RFC 5737, RFC 3849) count as the internet, so that a network lab can use
+them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
-from shoal.dht.hearsay import MAX_ADDRESS, MAX_ADDRESSES
 from shoal.dht.keys import K
+from shoal.dht.vetting import MAX_ADDRESS, MAX_ADDRESSES
 from shoal.protocol.base.multiaddrs import host_and_port, is_public
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Contact, Greet, Greeted, Nodes, Records
@@ -33,7 +34,7 @@ CACHED = 16_384  # addresses whose scope is remembered
 
 
 class Scope(IntEnum):
-    """From where an address can be dialled; a wider scope is greater."""
+    """From where an address can be dialled; wider scopes are greater."""
 
     LOOPBACK = 0
     LAN = 1
@@ -41,7 +42,7 @@ class Scope(IntEnum):
 
 
 def scope_of(address: str) -> Scope | None:
-    """The scope of a multiaddr; None if nobody can dial it, or a name must be looked up first."""
+    """The scope of a multiaddr; None if nobody can dial it, or only after a name lookup."""
     return _scope_of(address) if len(address) <= MAX_ADDRESS else None
 
 
@@ -63,12 +64,12 @@ def scope_of_host(host: IPv4Address | IPv6Address) -> Scope | None:
 
 
 def scope_between(addresses: Iterable[str]) -> Scope:
-    """The scope of the connections with a peer that lead to `addresses`: the narrowest; the widest if there is none."""
+    """The narrowest scope among a peer's connections, which lead to `addresses`; INTERNET if there are none."""
     return min((scope for address in addresses if (scope := scope_of(address)) is not None), default=Scope.INTERNET)
 
 
 def within_reach(addresses: Sequence[str], scope: Scope) -> tuple[str, ...]:
-    """Those of a peer's addresses that mean something to us, who are connected with their source in `scope`."""
+    """The addresses that mean something to us, if a peer connected in `scope` names them."""
     few = addresses[: MAX_ADDRESSES + 1]
     return tuple(address for address in few if (found := scope_of(address)) is not None and found >= scope)
 
@@ -76,7 +77,7 @@ def within_reach(addresses: Sequence[str], scope: Scope) -> tuple[str, ...]:
 def worth_dialling(
     addresses: Sequence[str], horizon: Scope, attached: Sequence[IPv4Interface | IPv6Interface]
 ) -> tuple[str, ...]:
-    """Those of a record's addresses at which its author may be; `horizon` is the widest scope of our connections."""
+    """The addresses of a record at which its author may be; `horizon` is the widest scope of our connections."""
     return tuple(
         address
         for address in addresses
@@ -91,8 +92,8 @@ def is_near(address: str, attached: Sequence[IPv4Interface | IPv6Interface]) -> 
     return where is not None and any(where[0] in each.network for each in attached)
 
 
-def heard(message: Message, scope: Scope) -> Message:
-    """`message`, said over a connection in `scope`, without the addresses that mean nothing here."""
+def within_scope(message: Message, scope: Scope) -> Message:
+    """`message`, which came over a connection in `scope`, without the addresses that mean nothing to us."""
     match message:
         case Greet() | Greeted():
             addresses = within_reach(message.addresses, scope)

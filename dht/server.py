@@ -1,15 +1,16 @@
-"""The serving side: answers to FindNode, FindRecords and Store from any peer.
+"""The serving side of the DHT: answers FindNode, FindRecords and Store from any peer.
 
 Rules:
-- A request is answered, refused, or a RemoteError, before which nothing has changed.
-- What one peer may make us do is bounded, in a burst and over time: questions, where a long answer counts as several,
-  and records to store, each of which may cost a signature check. The last MOST_PEERS peers are remembered. These
-  tables, with the signatures that a Remembering signer has found good, take less than 4 MiB beside the store.
+- A request is answered, is refused, or raises a RemoteError before anything has changed.
+- The work that one peer may cause is bounded, in a burst and over time: questions, where a long answer counts as
+  several, and records to store, each of which may cost a signature check. The last MOST_PEERS peers are remembered.
+  These tables, with the signatures that a CachingSigner remembers, take less than 4 MiB beside the store.
 - A record is refused if we know K servers that are nearer to its place: readers ask those. So only an attacker who
   generates keys near to us can fill our store, and no record lies where nobody finds it. The bound is K and not
   REPLICAS because other nodes know other servers than we do, and because records are also kept on the way to their
-  place. It does not hold where we lie so near that fewer than K servers are expected: crowded places need others, too.
-- An answer that has what was asked for names the REPLICAS nearest servers only, instead of the K nearest.
+  place. It does not hold where we are so near that fewer than K servers are expected: at crowded places farther
+  servers hold records, too.
+- An answer that has the wanted records names only the REPLICAS nearest servers instead of the K nearest.
 - A node that does not serve stores nothing, as nobody would ask it; it answers questions all the same.
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from shoal.dht.clock import Wall
+from shoal.dht.clock import WallClock
 from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.record import Expired, check_record
 from shoal.dht.store import RecordStore
@@ -42,35 +43,35 @@ from shoal.protocol.messages.node import Refused
 
 
 class Neighbourhood(Protocol):
-    """What a server needs to know of the others."""
+    """The other servers, as the routing table knows them."""
 
     def closest(self, target: int, count: int) -> Sequence[Contact]:
-        """Those that we know nearest to `target`, nearest first, without ourselves."""
+        """The known servers nearest to `target`, nearest first, without ourselves."""
         ...
 
     def expected(self, distance: int) -> float:
-        """How many there should be within `distance` of a place."""
+        """How many servers are expected within `distance` of a place."""
         ...
 
 
 MAX_STORE = 32  # records in one call
 MAX_WANTED = 64  # subkeys in one call
-ANSWER = 32 << 10  # bytes of records in one answer: eighty entries of a directory
-RECORDS_A_QUESTION = 8  # of an answer, which count as one question more
+ANSWER = 32 << 10  # bytes of records in one answer: eighty directory entries
+RECORDS_A_QUESTION = 8  # records of an answer that count as one more question
 QUESTIONS, QUESTIONS_A_SECOND = 1024, 32
 STORES, STORES_A_SECOND = 512, 16
 MOST_PEERS = 1024
 
 
 class Server:
-    """Serves from `store`, and from what is known of `others`; `signer` checks records, best a Remembering one."""
+    """Answers from `store` and from the known `others`; `signer` checks records and is best a CachingSigner."""
 
     def __init__(
-        self, signer: Signer, store: RecordStore, others: Neighbourhood, serving: bool, wall: Wall | None = None
+        self, signer: Signer, store: RecordStore, others: Neighbourhood, serving: bool, wall: WallClock | None = None
     ) -> None:
-        self.serving = serving  # others may store here; changes as we learn whether they reach us
+        self.serving = serving  # whether others may store here; changes as we learn whether they reach us
         self._signer, self._store, self._others = signer, store, others
-        self._own, self._wall = node_id(signer.peer), wall or Wall()
+        self._own, self._wall = node_id(signer.peer), wall or WallClock()
         self._questions: Allowances[PeerId] = Allowances(QUESTIONS, QUESTIONS_A_SECOND, MOST_PEERS)
         self._stores: Allowances[PeerId] = Allowances(STORES, STORES_A_SECOND, MOST_PEERS)
 
@@ -78,7 +79,7 @@ class Server:
         return f"Server({'serving' if self.serving else 'not serving'}, {self._store})"
 
     def serve(self, now: float, sender: PeerId, message: Message) -> Message:
-        """The answer to a call of `sender`'s; RemoteError, which names it, if that is one that nobody should make."""
+        """The answer to a call; raises RemoteError, naming `sender`, if it is one that nobody should make."""
         match message:
             case FindNode():
                 return self._find_node(now, sender, message)
@@ -120,7 +121,7 @@ class Server:
         return Stored(tuple(results))
 
     def _vetted(self, now: float, sender: PeerId, records: tuple[Record, ...]) -> list[StoreResult]:
-        """For each record HELD if it may be, or EXPIRED, which may be our clock; RemoteError for bad ones."""
+        """For each record HELD if it may be held, or EXPIRED by our clock; raises RemoteError for bad ones."""
         results = []
         for record in records:
             try:
@@ -131,12 +132,12 @@ class Server:
         return results
 
     def _closer(self, target: Digest, sender: PeerId, most: int) -> tuple[Contact, ...]:
-        """Who asks knows itself."""
+        """The `most` known servers nearest to `target`, without the sender."""
         near = self._others.closest(int.from_bytes(target, "big"), most + 1)
         return tuple(contact for contact in near if contact.peer != sender)[:most]
 
     def _is_far(self, target: Digest) -> bool:
-        """We know K servers that are nearer, and as many are to be expected."""
+        """Whether we know K servers that are nearer to `target` than we are, and that many are expected."""
         number = int.from_bytes(target, "big")
         near = self._others.closest(number, K)
         ours = self._own ^ number

@@ -1,21 +1,21 @@
-"""The records that this node holds for others, within bounds whatever peers send.
+"""The records that this node holds for others, within bounds, whatever peers send.
 
-`Holdings` finds entries by key, by author and by the account that they are on, and decides nothing; `RecordStore`
-decides what is held.
+`Holdings` finds entries by key, by author and by account, and decides nothing; `RecordStore` decides what is held.
 
 What is held:
-- One version of an entry (key, author, subkey): the newest (`record.rank`). An older one is refused.
-- Nothing that has expired. Storing a version again keeps it from being due for republishing, and adds a place.
+- The newest version (`record.rank`) of each entry (key, author, subkey). An older one is refused.
+- No expired records. Storing a version again resets the time until it is due for republishing, and may add a place.
 - At most LIMITS.records, of at most BYTES_EACH of memory each, indexes included: 32 MiB.
 
-Each entry is on one account: its author's if the author itself stored it with us, else that of the peer that passed it
-on, until the author stores it. So a peer that passes on thousands of strangers' records has no more room than another.
+Each entry is charged to one account: its author's if the author itself stored it with us, else that of the peer that
+passed it on, until the author stores it. So a peer that passes on thousands of strangers' records has no more room than
+another.
 
-What is dropped when there is no room:
-- Where an author, or an account, has reached its own limit, a record of its own: the farthest from us, of equally far
-  ones the one that ends soonest. If that is the new one, it is refused.
-- Where a key, or the whole store, is full: a record, chosen in the same way, of the account that has most in it; but
-  never so that it is left with fewer than the new one's account, which then displaces its own, or is refused.
+What is evicted when there is no room:
+- If an author, or an account, has reached its own limit, one of its own records: the farthest from us, of equally far
+  ones the one that expires first. If that is the new one, it is refused.
+- If a key, or the whole store, is full: a record, chosen in the same way, of the account that has most in it; but never
+  so that this account is left with fewer than the new record's, which then displaces one of its own, or is refused.
 
 So an account that keeps to an equal share of a full key or store loses nothing to others, and one with a single record
 never loses it, however many new names an attacker uses. The price: a key or a store that is full of single records of
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
 
-from shoal.dht.clock import Wall
+from shoal.dht.clock import WallClock
 from shoal.dht.keys import COPIES, node_id, place
 from shoal.dht.record import Slot, rank, slot_of
 from shoal.protocol.base.ids import Digest, PeerId
@@ -40,11 +40,11 @@ from shoal.protocol.messages.dht import Record, StoreResult
 G = TypeVar("G", bound=Hashable)
 T = TypeVar("T")
 
-BYTES_EACH = 4096  # of memory: a record of the greatest size, and its share of every table
+BYTES_EACH = 4096  # of memory: a record of the greatest size, and its share of every index
 
 
 class Entry:
-    """One entry, the newest version of it that has come, and on whose account it is."""
+    """One entry: the newest version that we were sent, and the account that it is charged to."""
 
     __slots__ = ("account", "distance", "rank", "record", "seen", "size", "targets")
 
@@ -52,13 +52,13 @@ class Entry:
         self.record, self.account = record, account
         self.rank = rank(record)
         self.size = len(encode(record))
-        self.seen: list[float | None] = [None] * COPIES  # for each of the places it was stored for: when last
-        self.targets: dict[int, int] = {}  # where each of them lies
+        self.seen: list[float | None] = [None] * COPIES  # when it was last stored, by number of the place
+        self.targets: dict[int, int] = {}  # the ids of these places, by number
         self.distance = 0  # from us to the nearest of these places
 
     @property
     def worth(self) -> tuple[int, int]:
-        """What is farthest from us is worth least, and of that what ends soonest."""
+        """A sort key: the farthest from us is worth least, and among those the one that expires first."""
         return -self.distance, self.record.expires
 
 
@@ -66,11 +66,11 @@ Group = dict[Slot, Entry]
 
 
 class Groups(Generic[G]):
-    """Entries by a property of theirs, and which group is largest."""
+    """Entries grouped by a property, such as their author; knows which group is largest."""
 
     def __init__(self) -> None:
         self._groups: dict[G, Group] = {}
-        self._of_size: dict[int, dict[G, None]] = {}  # the groups with so many entries
+        self._of_size: dict[int, dict[G, None]] = {}  # groups by their number of entries
         self._largest = 0
 
     def __len__(self) -> int:
@@ -80,11 +80,11 @@ class Groups(Generic[G]):
         return iter(self._groups)
 
     def of(self, name: G) -> Group:
-        """The entries of a group, oldest first; not to be changed."""
+        """The entries of a group, oldest first; must not be changed."""
         return self._groups.get(name, {})
 
     def largest(self) -> G:
-        """The group with most entries; of several, the one that has had as many for longest."""
+        """The group with most entries; of several, the one that reached that number first."""
         return next(iter(self._of_size[self._largest]))
 
     def add(self, name: G, slot: Slot, entry: Entry) -> None:
@@ -100,7 +100,7 @@ class Groups(Generic[G]):
             del self._groups[name]
 
     def _move(self, name: G, before: int, after: int) -> None:
-        """One more or one less: so the largest size changes by one at most."""
+        """Note that a group has one entry more or less; the largest size changes by one at most."""
         if before:
             del self._of_size[before][name]
         if after:
@@ -113,7 +113,7 @@ class Groups(Generic[G]):
 
 
 class Holdings:
-    """Entries in all their views."""
+    """All entries, with indexes by key, author and account."""
 
     def __init__(self) -> None:
         self.entries: Group = {}
@@ -122,7 +122,7 @@ class Holdings:
         self.accounts: Groups[PeerId] = Groups()
 
     def add(self, entry: Entry) -> None:
-        """Take in an entry that is not there."""
+        """Add a new entry."""
         slot = slot_of(entry.record)
         self.entries[slot] = entry
         self.keys.add(entry.record.key, slot, entry)
@@ -130,7 +130,7 @@ class Holdings:
         self.accounts.add(entry.account, slot, entry)
 
     def remove(self, entry: Entry) -> None:
-        """Forget an entry that is there."""
+        """Remove a held entry."""
         slot = slot_of(entry.record)
         del self.entries[slot]
         self.keys.remove(entry.record.key, slot)
@@ -138,7 +138,7 @@ class Holdings:
         self.accounts.remove(entry.account, slot)
 
     def charge(self, entry: Entry, account: PeerId) -> None:
-        """Put an entry that is there on another account."""
+        """Charge a held entry to another account."""
         slot = slot_of(entry.record)
         self.accounts.remove(entry.account, slot)
         entry.account = account
@@ -147,11 +147,11 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many records a node holds: at a key's place, a directory of as many peers is plenty to find a run by."""
+    """How many records a node holds. `per_key` is plenty: nobody needs more of its members to find a run."""
 
     records: int = 8192
     per_key: int = 1024
-    per_peer: int = 512  # of one author; on one account
+    per_peer: int = 512  # of one author, and on one account
     per_author_and_key: int = 16
 
 
@@ -159,12 +159,12 @@ LIMITS = Limits()
 
 
 class RecordStore:
-    """The records held at the node of `own`; `put` takes only what `check_record` has passed."""
+    """The records held by the node `own`; callers of `put` have checked the record with `check_record`."""
 
-    def __init__(self, own: PeerId, limits: Limits = LIMITS, wall: Wall | None = None) -> None:
-        self._own, self._limits, self._wall = node_id(own), limits, wall or Wall()
+    def __init__(self, own: PeerId, limits: Limits = LIMITS, wall: WallClock | None = None) -> None:
+        self._own, self._limits, self._wall = node_id(own), limits, wall or WallClock()
         self._held = Holdings()
-        self._soonest = 0  # nothing that is held expires before
+        self._soonest = 0  # no held record expires before
 
     def __len__(self) -> int:
         return len(self._held.entries)
@@ -174,7 +174,7 @@ class RecordStore:
         return f"RecordStore({len(self)} records, {len(held.keys)} keys, {len(held.authors)} authors)"
 
     def put(self, now: float, record: Record, copy: int, sender: PeerId) -> StoreResult:
-        """Hold `record` for the place `copy` of its key, or say why not."""
+        """Hold `record` for the place `copy` of its key, or return why not."""
         self.expire(now)
         if record.expires <= self._wall.at(now):
             return StoreResult.EXPIRED
@@ -187,10 +187,10 @@ class RecordStore:
     def find(
         self, now: float, key: Digest, subkeys: Iterable[tuple[PeerId, str]], budget: int
     ) -> tuple[tuple[Record, ...], int]:
-        """What is held under `key`, of `subkeys` only unless that is empty, and how much that is.
+        """The records held under `key` that fit into `budget` bytes, and how many are held; `subkeys` limits both.
 
-        Freshest first, by the arrival of the version, but everybody's freshest before anybody's second; as many as
-        take at most `budget` bytes in an answer.
+        Freshest first, by the arrival of the version, but the first of each author before the second of any. Empty
+        `subkeys` mean all.
         """
         self.expire(now)
         under = self._held.keys.of(key)
@@ -199,7 +199,7 @@ class RecordStore:
         return tuple(_fitting(_in_turns(found, lambda entry: entry.record.author), budget)), len(found)
 
     def places(self, now: float) -> list[tuple[Digest, int, int]]:
-        """(key, copy, where that lies) of each place for which something is held."""
+        """(key, copy, id) of each place for which records are held."""
         self.expire(now)
         found = []
         for key in self._held.keys:
@@ -212,10 +212,10 @@ class RecordStore:
         return found
 
     def due(self, now: float, period: float, most: int) -> list[tuple[Record, int]]:
-        """Records, and for which place, that nobody has stored here for `period`; those that wait longest first.
+        """Records, with their place, that nobody has stored here for `period` seconds; those that wait longest first.
 
-        But each account's first before anybody's second, so that a flood keeps nobody's records from going on. Whoever
-        asks republishes them: they are due again a period later.
+        But the first of each account comes before the second of any, so that a flood holds up nobody's records. The
+        caller republishes them: they are due again a period later.
         """
         self.expire(now)
         waiting = [
@@ -231,7 +231,7 @@ class RecordStore:
         return [(entry.record, copy) for _, entry, copy in chosen]
 
     def expire(self, now: float) -> None:
-        """Forget what is over. Looks at all records at most once a second, since records end at whole seconds."""
+        """Remove expired records. Scans all records at most once a second, since they expire at whole seconds."""
         clock = self._wall.at(now)
         if clock < self._soonest:
             return
@@ -240,7 +240,7 @@ class RecordStore:
         ends = (entry.record.expires for entry in self._held.entries.values())
         self._soonest = min(ends, default=int(clock) + 1)
 
-    # -- a record of an entry that is there, and of one that is not ---------------------------------------------
+    # -- a version of a held entry, and a new entry -------------------------------------------------------------
 
     def _renew(self, held: Entry, record: Record, sender: PeerId) -> StoreResult:
         new = Entry(record, held.account)
@@ -261,13 +261,13 @@ class RecordStore:
         new = Entry(record, sender)
         new.targets[copy] = _target(record, copy)
         new.distance = new.targets[copy] ^ self._own
-        losers: list[Entry] = []
-        for refusal, loser in self._full_rooms(new, losers):
-            if loser is new:
+        evicted: list[Entry] = []
+        for refusal, victim in self._full_limits(new, evicted):
+            if victim is new:
                 return refusal
-            losers.append(loser)
-        for loser in losers:
-            self._held.remove(loser)
+            evicted.append(victim)
+        for victim in evicted:
+            self._held.remove(victim)
         self._add(new)
         return StoreResult.HELD
 
@@ -282,52 +282,52 @@ class RecordStore:
             entry.targets[copy] = _target(record, copy)
             entry.distance = min(entry.distance, entry.targets[copy] ^ self._own)
 
-    # -- who goes -----------------------------------------------------------------------------------------------
+    # -- eviction -----------------------------------------------------------------------------------------------
 
-    def _full_rooms(self, new: Entry, losers: list[Entry]) -> Iterator[tuple[StoreResult, Entry]]:
-        """Each room that has no place for `new`, though `losers` go, and who is to leave it."""
+    def _full_limits(self, new: Entry, evicted: list[Entry]) -> Iterator[tuple[StoreResult, Entry]]:
+        """Each limit that `new` would exceed, even without the `evicted`, and the entry to evict for it."""
         held, limits, author = self._held, self._limits, new.record.author
         under = held.keys.of(new.record.key)
         here = {slot: entry for slot, entry in held.authors.of(author).items() if slot in under}
-        if _full(here, limits.per_author_and_key, losers):
-            yield StoreResult.NO_ROOM_FOR_AUTHOR_UNDER_KEY, _least([new, *here.values()])
-        if _full(held.authors.of(author), limits.per_peer, losers):
-            yield StoreResult.NO_ROOM_FOR_AUTHOR, _least([new, *held.authors.of(author).values()])
-        if _full(held.accounts.of(new.account), limits.per_peer, losers):
-            yield StoreResult.NO_ROOM_FOR_SENDER, _least([new, *held.accounts.of(new.account).values()])
-        if _full(under, limits.per_key, losers):
-            yield StoreResult.KEY_IS_FULL, self._leaves_key(new, under)
-        if _full(held.entries, limits.records, losers):
-            yield StoreResult.STORE_IS_FULL, self._leaves_store(new)
+        if _full(here, limits.per_author_and_key, evicted):
+            yield StoreResult.NO_ROOM_FOR_AUTHOR_UNDER_KEY, _least_worth([new, *here.values()])
+        if _full(held.authors.of(author), limits.per_peer, evicted):
+            yield StoreResult.NO_ROOM_FOR_AUTHOR, _least_worth([new, *held.authors.of(author).values()])
+        if _full(held.accounts.of(new.account), limits.per_peer, evicted):
+            yield StoreResult.NO_ROOM_FOR_SENDER, _least_worth([new, *held.accounts.of(new.account).values()])
+        if _full(under, limits.per_key, evicted):
+            yield StoreResult.KEY_IS_FULL, self._evict_from_key(new, under)
+        if _full(held.entries, limits.records, evicted):
+            yield StoreResult.STORE_IS_FULL, self._evict_from_store(new)
 
-    def _leaves_key(self, new: Entry, under: Group) -> Entry:
+    def _evict_from_key(self, new: Entry, under: Group) -> Entry:
         shares = Counter(entry.account for entry in under.values())
         [(largest, most)] = shares.most_common(1)
         if most > shares[new.account] + 1:
-            return _least(entry for entry in under.values() if entry.account == largest)
-        return _least([new, *(entry for entry in under.values() if entry.account == new.account)])
+            return _least_worth(entry for entry in under.values() if entry.account == largest)
+        return _least_worth([new, *(entry for entry in under.values() if entry.account == new.account)])
 
-    def _leaves_store(self, new: Entry) -> Entry:
+    def _evict_from_store(self, new: Entry) -> Entry:
         accounts = self._held.accounts
         own, largest = accounts.of(new.account), accounts.of(accounts.largest())
-        return _least(largest.values() if len(largest) > len(own) + 1 else [new, *own.values()])
+        return _least_worth(largest.values() if len(largest) > len(own) + 1 else [new, *own.values()])
 
 
 def _target(record: Record, copy: int) -> int:
     return int.from_bytes(place(record.key, copy), "big")
 
 
-def _full(room: Group, most: int, losers: list[Entry]) -> bool:
-    return len(room) - sum(slot_of(each.record) in room for each in losers) >= most
+def _full(group: Group, most: int, evicted: list[Entry]) -> bool:
+    return len(group) - sum(slot_of(each.record) in group for each in evicted) >= most
 
 
-def _least(entries: Iterable[Entry]) -> Entry:
-    """The one that is worth least; of equals, the first."""
+def _least_worth(entries: Iterable[Entry]) -> Entry:
+    """The entry that is worth least; of equals, the first."""
     return min(entries, key=lambda entry: entry.worth)
 
 
 def _in_turns(items: list[T], whose: Callable[[T], PeerId]) -> Iterator[T]:
-    """In the same order, but everybody's second after everybody's first, and so on."""
+    """The items in the same order, but the second of each owner after the first of all, and so on."""
     while items:
         served: set[PeerId] = set()
         later = []

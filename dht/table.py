@@ -1,15 +1,15 @@
 """The routing table: servers that answered us, in k-buckets by their distance from us.
 
 Rules:
-- A server enters only after it has answered us, with the addresses that it gave itself; what others say of it is
-  hearsay.
-- A server that is in and lives stays: a node that has been up for long is likely to stay up, and a flood of newcomers
-  removes nobody. Newcomers to a full bucket wait in line, the freshest first.
+- A server enters only after it has answered us, with the addresses that it gave itself; what others say of it is not
+  believed.
+- A server in the table stays while it is alive: a node that has been up for long is likely to stay up, and a flood of
+  newcomers removes nobody. Newcomers to a full bucket wait in line, the freshest first.
 - Two silences in a row remove a contact, unless nobody else has been heard since the first: then we are cut off
   ourselves. After one silence it is not named to others.
 - A bucket takes a bounded number of contacts per prefix of addresses, waiting line included: one rented machine can run
   many nodes, but all have addresses from a few prefixes. Addresses of this machine and of local networks are exempt, as
-  an attacker who is there needs no sybils. Everything that is not an IP address counts as one prefix.
+  an attacker who is there needs no sybils. All addresses that are not IP addresses count as one prefix.
 
 Kademlia (Maymounkov and Mazieres 2002), sections 2.2 and 4.1.
 """
@@ -37,9 +37,10 @@ Prefixes = tuple[tuple[str, ...], tuple[str, ...]]
 """The narrow prefixes of a contact's addresses, and the wide ones."""
 WAITING = 5  # newcomers in line for a full bucket
 PER_NARROW, PER_WIDE = 5, 10  # contacts of a bucket in one /24, in one /16
-SILENCES = 2
-FRESH = 2400.0  # seconds: a contact heard within counts as alive, and a bucket refreshed within as complete
-VAIN, MOST_VAIN = 600.0, 512  # seconds for which a silent peer is not tried on hearsay; how many are remembered
+SILENCES = 2  # in a row, that remove a contact
+FRESH = 2400.0  # seconds for which a contact counts as alive after an answer, and a bucket as complete after a refresh
+UNANSWERED = 600.0  # seconds for which a peer that did not answer is not tried because others name it
+MAX_UNANSWERED = 512  # such peers that are remembered
 YOUNG = 60.0  # seconds between refreshes while we know fewer than K servers
 
 
@@ -77,24 +78,24 @@ class Known:
 
 @dataclass(slots=True)
 class Bucket:
-    """Servers whose distance from us has the same highest bit: the longest in it first."""
+    """Servers whose distance from us has the same highest bit; those that entered first come first."""
 
     members: list[Known] = field(default_factory=list)
     waiting: list[Known] = field(default_factory=list)
     refreshed: float = 0.0
-    is_settled: bool = False  # of late nobody has named a server that we lacked here
+    is_settled: bool = False  # since its last refresh nobody has named a server that we lacked here
 
     @property
     def is_full(self) -> bool:
         return len(self.members) >= K
 
     @property
-    def counts(self) -> bool:
-        """Whether somebody is in it, or was named of late who may be."""
+    def is_in_use(self) -> bool:
+        """Whether it has members, or a server that may belong to it was named recently."""
         return bool(self.members) or not self.is_settled
 
     def has_room_for(self, contact: Contact) -> bool:
-        """Whether one more with these addresses is not one too many of its prefix."""
+        """Whether the prefixes of this contact's addresses allow one more."""
         narrow, wide = prefixes(contact)
         if not narrow:
             return True
@@ -106,15 +107,15 @@ class Bucket:
 
 
 class Table:
-    """Who serves, as far as we know."""
+    """The servers that we know."""
 
     def __init__(self, me: PeerId) -> None:
         self._peer = me
         self._me = node_id(me)
         self._buckets: dict[int, Bucket] = {}
-        self._known: OrderedDict[PeerId, Known] = OrderedDict()  # whom we have not heard for longest first
+        self._known: OrderedDict[PeerId, Known] = OrderedDict()  # the one heard least recently first
         self._silent: dict[PeerId, Known] = {}
-        self._vain: OrderedDict[PeerId, float] = OrderedDict()  # who did not answer, or does not serve, and when
+        self._unanswered: OrderedDict[PeerId, float] = OrderedDict()  # when one did not answer, or did not serve
         self._heard = 0.0
 
     def __len__(self) -> int:
@@ -124,35 +125,35 @@ class Table:
         return peer in self._known
 
     def known(self) -> list[Known]:
-        """All that are in, the waiting ones aside."""
+        """All servers in the table, without those that wait in line."""
         return list(self._known.values())
 
     def buckets(self) -> list[tuple[int, Bucket]]:
-        """Each bucket that has or may have somebody, under the number of its distances' bits, the farthest first."""
-        return sorted(((bits, bucket) for bits, bucket in self._buckets.items() if bucket.counts), reverse=True)
+        """Each bucket in use, with the number of bits of its distances, the farthest first."""
+        return sorted(((bits, bucket) for bits, bucket in self._buckets.items() if bucket.is_in_use), reverse=True)
 
     # -- changes ------------------------------------------------------------------------------------------
 
     def wants(self, now: float, contact: Contact) -> bool:
-        """Whether `contact` would get in at once if it answered us, and has not been silent of late."""
+        """Whether `contact` would enter at once if it answered us, and has not left us without an answer recently."""
         if (
             contact.peer in self._known
             or contact.peer == self._peer
-            or now - self._vain.get(contact.peer, -VAIN) < VAIN
+            or now - self._unanswered.get(contact.peer, -UNANSWERED) < UNANSWERED
         ):
             return False
         bucket = self._buckets.get(self._bits(contact.peer))
         return bucket is None or (not bucket.is_full and bucket.has_room_for(contact))
 
-    def doubt(self, now: float, named: Sequence[Contact]) -> list[Contact]:
-        """The named contacts that we would take in; their buckets count as incomplete from now on."""
+    def note_missing(self, now: float, named: Sequence[Contact]) -> list[Contact]:
+        """The named contacts that we lack and would take in; their buckets count as incomplete from now on."""
         wanted = [contact for contact in named if self.wants(now, contact)]
         for contact in wanted:
             self._buckets.setdefault(self._bits(contact.peer), Bucket()).is_settled = False
         return wanted
 
     def add(self, now: float, contact: Contact) -> bool:
-        """`contact` has answered us, and serves; whether it is new in the table."""
+        """Take in `contact`, which has answered us and serves; returns whether it is new in the table."""
         if contact.peer == self._peer:
             return False
         known = self._known.get(contact.peer)
@@ -169,7 +170,7 @@ class Table:
         return self._let_in(bucket) is newcomer
 
     def _update(self, now: float, bucket: Bucket, known: Known, contact: Contact) -> None:
-        """A contact has told its addresses; it is removed if it has moved to a prefix that is full."""
+        """Note the addresses that a contact gives; it is removed if it has moved to a prefix that is full."""
         known.contact, before, known.prefixes = contact, known.prefixes, ((), ())
         if before != prefixes(contact) and not bucket.has_room_for(contact):
             self.forget(now, contact.peer)
@@ -178,9 +179,9 @@ class Table:
         self.heard(now, contact.peer)
 
     def heard(self, now: float, peer: PeerId) -> None:
-        """`peer` has answered us."""
+        """Note that `peer` has answered us."""
         self._heard = now
-        self._vain.pop(peer, None)
+        self._unanswered.pop(peer, None)
         known = self._known.get(peer)
         if known is not None:
             known.seen, known.silences = now, 0
@@ -188,10 +189,10 @@ class Table:
             self._silent.pop(peer, None)
 
     def silent(self, now: float, peer: PeerId) -> None:
-        """`peer` has not answered us."""
+        """Note that `peer` has not answered us."""
         known = self._known.get(peer)
         if known is None:
-            self._note_vain(now, peer)
+            self._note_unanswered(now, peer)
             return
         known.silent_since = known.silent_since if known.silences else now
         known.silences += 1
@@ -201,7 +202,7 @@ class Table:
 
     def forget(self, now: float, peer: PeerId) -> None:
         """Remove `peer`: it is gone, serves no more, or is not to be trusted."""
-        self._note_vain(now, peer)
+        self._note_unanswered(now, peer)
         bucket = self._buckets.get(self._bits(peer))
         if bucket is None:
             return
@@ -210,11 +211,11 @@ class Table:
             self._remove(bucket, self._known[peer])
             self._let_in(bucket)
 
-    def _note_vain(self, now: float, peer: PeerId) -> None:
-        self._vain[peer] = now
-        self._vain.move_to_end(peer)
-        if len(self._vain) > MOST_VAIN:
-            self._vain.popitem(last=False)
+    def _note_unanswered(self, now: float, peer: PeerId) -> None:
+        self._unanswered[peer] = now
+        self._unanswered.move_to_end(peer)
+        if len(self._unanswered) > MAX_UNANSWERED:
+            self._unanswered.popitem(last=False)
 
     def _remove(self, bucket: Bucket, known: Known) -> None:
         bucket.members.remove(known)
@@ -238,7 +239,7 @@ class Table:
     # -- questions ----------------------------------------------------------------------------------------
 
     def closest(self, target: int, count: int) -> list[Contact]:
-        """The nearest to `target` that are not silent, nearest first; silent ones if there are no others."""
+        """The servers nearest to `target` that are not silent, nearest first; silent ones if there are no others."""
         found: list[Contact] = []
         for bucket in self._towards(target):
             near = [known for known in bucket.members if not known.silences]
@@ -249,7 +250,7 @@ class Table:
         return found or [known.contact for known in self._known.values()][:count]
 
     def is_complete(self, target: int, count: int, now: float) -> bool:
-        """Whether we know all servers among the `count` nearest to `target`, and have heard each of late.
+        """Whether we know all of the `count` servers nearest to `target`, and have heard each of them recently.
 
         A bucket that is not full is complete, if it has settled; a full one may lack servers.
         """
@@ -266,16 +267,16 @@ class Table:
         return found > 0
 
     def refresh_pause(self, pause: float) -> float:
-        """How long a bucket may go without a refresh, if `pause` is right in a large network: a small one may grow."""
+        """Seconds that a bucket may go without a refresh: `pause`, or less in a small network, which may grow."""
         return pause if len(self._known) >= K else min(pause, YOUNG)
 
     def rank(self, target: int, count: int) -> int:
-        """How many of the `count` nearest to `target` that we know are nearer than we are."""
+        """How many of the `count` known servers nearest to `target` are nearer to it than we are."""
         mine = self._me ^ target
         return sum(node_id(contact.peer) ^ target < mine for contact in self.closest(target, count))
 
-    def crowd(self, target: int) -> int:
-        """A lower bound of how many known servers are nearer to `target` than we: all of its bucket."""
+    def nearer_at_least(self, target: int) -> int:
+        """A lower bound of how many known servers are nearer to `target` than we are: the size of its bucket."""
         bucket = self._buckets.get((self._me ^ target).bit_length())
         return len(bucket.members) if bucket else 0
 
@@ -286,7 +287,7 @@ class Table:
         return next(iter(self._known.values()), None)
 
     def population(self) -> float:
-        """An estimate of how many servers there are, from how densely they lie around us."""
+        """An estimate of how many servers there are, from their density around us."""
         near = self.closest(self._me, K)
         if len(near) < K:
             return float(len(self._known))
@@ -306,7 +307,7 @@ class Table:
         """
         ours = self._me ^ target
         order = sorted(self._buckets, key=lambda bits: -bits if ours >> (bits - 1) & 1 else bits + BITS)
-        return (self._buckets[bits] for bits in order if self._buckets[bits].counts)
+        return (self._buckets[bits] for bits in order if self._buckets[bits].is_in_use)
 
     def _bits(self, peer: PeerId) -> int:
         return (node_id(peer) ^ self._me).bit_length()

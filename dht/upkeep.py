@@ -1,13 +1,13 @@
-"""Keeping the routing table alive: joining, checking silent contacts, filling buckets, looking up our neighbourhood.
+"""Keeps the routing table up to date: joins, checks silent contacts, fills buckets, looks up our neighbourhood.
 
 Rules:
 - A join is a lookup of our own id, and then a refresh of every bucket. It begins with the first server that we get to
   know, and again if we lose them all.
-- At every tick the contact heard least recently is asked whether it is there, if that was long ago. In a quiet network
-  that is one short call; a busy one needs none.
-- A bucket is refreshed by asking a member for what is near a random point in it, until no answer names a server that
-  the bucket has room for. A few contacts of each answer are greeted, so that a bucket's members are spread out.
-- Buckets near us are seldom full, so neighbours come to know each other: they hold the same records.
+- At every tick the contact heard least recently is greeted, if that was long ago. In a quiet network that is one short
+  call; a busy one needs none.
+- A bucket is refreshed by asking a member for the servers near a random point in it, until no answer names a server
+  that the bucket has room for. A few contacts of each answer are greeted, so that a bucket's members are spread out.
+- Buckets near us are seldom full, so neighbours get to know each other: they hold the same records.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from dataclasses import dataclass
 
 from shoal.dht.calls import Calls
 from shoal.dht.greeting import Greeter
-from shoal.dht.hearsay import closer
 from shoal.dht.keys import K, node_id
 from shoal.dht.lookup import Lookup
 from shoal.dht.table import Bucket, Table
+from shoal.dht.vetting import vetted_contacts
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import DIGEST_SIZE, Digest, PeerId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Contact, FindNode, Nodes
 
-TAKEN = 5  # contacts of one answer that are greeted to fill a bucket
+GREETED_PER_ANSWER = 5  # contacts of one answer that are greeted to fill a bucket
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a node does what keeps its table alive, in seconds."""
+    """How often a node maintains its table, in seconds."""
 
-    tick: float  # one contact at most is asked whether it is there
-    stale: float  # if it was not heard for so long
+    tick: float  # between two ticks; each checks one contact at most
+    stale: float  # without an answer, after which a contact is checked
 
 
 SERVER = Pace(tick=15.0, stale=1800.0)
 CLIENT = Pace(tick=60.0, stale=1800.0)
-REFRESH, REFRESH_FULL = 1200.0, 3600.0  # seconds between refreshes of a bucket that has settled, of one that is full
-FILLING = 2.0  # between ticks while buckets have not settled
-SILENT = 20.0  # seconds after which one that did not answer is asked again
+REFRESH, REFRESH_FULL = 1200.0, 3600.0  # seconds between refreshes of a settled bucket, and of a full one
+FILL_EVERY = 2.0  # seconds between ticks while buckets have not settled
+RECHECK_AFTER = 20.0  # seconds after which a contact that did not answer is greeted again
 
 
 class Upkeep:
@@ -49,7 +49,7 @@ class Upkeep:
 
     def __init__(self, me: PeerId, rng: random.Random, table: Table, calls: Calls, greeter: Greeter) -> None:
         self._me, self._rng, self._table, self._calls, self._greeter = me, rng, table, calls, greeter
-        self._around: Lookup | None = None
+        self._join_lookup: Lookup | None = None
         self.has_joined = False
 
     @property
@@ -61,22 +61,22 @@ class Upkeep:
         self._calls.wake(now, self._rng.uniform(0.0, self._pace.tick), "tick")
 
     def met(self, now: float, contact: Contact, serves: bool) -> None:
-        """A server has entered the table; or a client has answered, which may know servers."""
+        """A server has entered the table, or a client has answered, which may know servers."""
         if not serves:
             if not len(self._table):
                 self._calls.ask(now, contact, FindNode(_digest(node_id(self._me))), self)
-        elif not self.has_joined and self._around is None:
-            self._look_around(now)
+        elif not self.has_joined and self._join_lookup is None:
+            self._join(now)
 
     def tick(self, now: float) -> None:
-        """Ask one contact whether it is there; refresh one bucket."""
+        """Check the stalest contact; refresh one bucket."""
         pace = self._pace
         self._check_stalest(now, pace.stale)
         due = [each for each in self._table.buckets() if self._is_due(now, each[1])]
         if due and self.has_joined:
             self._refresh(now, *min(due, key=lambda each: each[1].refreshed))
         self.has_joined = self.has_joined and len(self._table) > 0
-        pause = FILLING if self.has_joined and len(due) > 1 else pace.tick
+        pause = FILL_EVERY if self.has_joined and len(due) > 1 else pace.tick
         self._calls.wake(now, self._rng.uniform(0.8, 1.2) * pause, "tick")
 
     def _check_stalest(self, now: float, stale: float) -> None:
@@ -84,7 +84,7 @@ class Upkeep:
         if known is None:
             return
         quiet = now - (known.silent_since if known.silences else known.seen)
-        if quiet > (SILENT if known.silences else stale):
+        if quiet > (RECHECK_AFTER if known.silences else stale):
             self._greeter.greet(now, known.contact, anew=True)
 
     def _is_due(self, now: float, bucket: Bucket) -> bool:
@@ -92,16 +92,16 @@ class Upkeep:
             return now - bucket.refreshed > REFRESH_FULL
         return not bucket.is_settled or now - bucket.refreshed > self._table.refresh_pause(REFRESH)
 
-    def _look_around(self, now: float) -> None:
+    def _join(self, now: float) -> None:
         target = _digest(node_id(self._me))
-        self._around = Lookup(self._me, self._table, self._calls, target, K // 2, self._looked)
-        self._around.begin(now)
+        self._join_lookup = Lookup(self._me, self._table, self._calls, target, K // 2, self._looked)
+        self._join_lookup.begin(now)
 
     def _looked(self, now: float) -> None:
-        lookup = self._around
+        lookup = self._join_lookup
         if lookup is None or not lookup.is_over:
             return
-        self._around = None
+        self._join_lookup = None
         for candidate in lookup.nearest(K):
             if self._table.wants(now, candidate.contact):
                 self._greeter.greet(now, candidate.contact)
@@ -109,7 +109,7 @@ class Upkeep:
             self.has_joined = True
             for bits, bucket in self._table.buckets():
                 self._refresh(now, bits, bucket)
-            self._calls.wake(now, FILLING, "tick")
+            self._calls.wake(now, FILL_EVERY, "tick")
 
     # -- buckets ------------------------------------------------------------------------------------------
 
@@ -122,11 +122,11 @@ class Upkeep:
             self._calls.ask(now, known.contact, FindNode(_digest(node_id(self._me) ^ offset)), self)
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:
-        """An answer with contacts that may belong to the bucket."""
+        """Greet some of the contacts in an answer, which may belong to the bucket."""
         if not isinstance(answer, Nodes):
             raise RemoteError(f"answers FindNode with {type(answer).__name__}", contact.peer)
-        named = self._table.doubt(now, closer(self._me, contact.peer, answer.closer))
-        for each in self._rng.sample(named, min(TAKEN, len(named))):
+        named = self._table.note_missing(now, vetted_contacts(self._me, contact.peer, answer.closer))
+        for each in self._rng.sample(named, min(GREETED_PER_ANSWER, len(named))):
             self._greeter.greet(now, each)
 
     def failed(self, now: float, contact: Contact) -> None:

@@ -45,10 +45,10 @@ LAYERS = (
 # Cores, values and functions on tensors: what is decided in them follows from their arguments alone.
 PURE = (
     *(f"protocol/{name}/" for name in ("base", "messages", "tensors", "membership", "rounds", "catchup", "member")),
-    *("protocol/replicas/", "protocol/net/measure/", "protocol/net/libp2p/guests.py"),
+    *("protocol/replicas/", "protocol/net/measure/", "protocol/net/libp2p/inbound_limits.py"),
     "dht/",  # its shell is node/peers/discovery.py
 )
-ROOM_FILE = "protocol/tensors/memory.py"  # what tensors and shells take memory from; it is locked, as any thread may
+MEMORY_FILE = "protocol/tensors/memory.py"  # what tensors and shells take memory from; it is locked, as any thread may
 
 IMPURE = {
     *("asyncio", "trio", "anyio", "aiohttp", "socket", "ssl", "select", "selectors", "subprocess"),
@@ -59,7 +59,7 @@ LIBP2P_ALLOWED = (
     *("protocol/net/libp2p/", "protocol/net/transport/host.py"),
     *(
         f"protocol/net/circuit/{name}.py"
-        for name in ("client", "meeting", "probes", "punch", "relay", "sockets", "speech")
+        for name in ("client", "meeting", "probes", "punch", "relay", "sockets", "messages")
     ),
 )
 LOOKING_UP = ("protocol/net/system/resolving.py", "node/inference/http/server.py")  # the second before all else
@@ -223,7 +223,7 @@ def layer_of(path: str) -> int:
 
 
 def is_pure(path: str) -> bool:
-    return path.startswith(PURE) and path != ROOM_FILE
+    return path.startswith(PURE) and path != MEMORY_FILE
 
 
 # -- what a test may read -----------------------------------------------------------------------------------

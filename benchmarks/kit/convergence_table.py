@@ -1,6 +1,6 @@
 """What the lines of convergence.py come to: means over seeds, shares of the gap, bytes, and tables of them in Markdown.
 
-`gap` is how much of the way from *alone* to *joined* was recovered, of the same seed (node/client/up/baseline_run.py).
+`gap` is how much of the way from *alone* to *joined* was recovered, of the same seed (node/client/up/measuring.py).
 Bytes are those of one worker, per parameter and per thousand tokens that it trained on.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kit.convergence_run import Line
 from kit.recipes import ALONE, CHOSEN, GRIDS, INNER_STEPS, JOINED, REFERENCES
-from shoal.node.client.up.baseline_run import References
+from shoal.node.client.up.measuring import References
 
 PER = 1000  # tokens
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from shoal.node.client.script.api import Run
+from shoal.node.client.script.connection import NodeConnection
 from shoal.node.client.script.founding import manifest_of
 from shoal.node.client.script.module import OwnModule
 from shoal.node.client.script.session import Session
-from shoal.node.client.script.told import Line
 from shoal.node.ipc.messages import Contribution, Finished, Stop, Train
 from shoal.node.ipc.vectors import SharedVectors, Sizes, mark_of
 from shoal.node.training.methods.method import PARAMETERS, Answer
@@ -74,4 +74,4 @@ class RunAtHand(Run):
     def _attached(self, own: OwnModule, batch_size: int | None) -> Session:
         self.loop = self.loop or Loop(own, dict(self._tables))
         link: Any = self.loop
-        return Session(Line(link), own, self.loop.method, batch_size or 1, lambda: None)
+        return Session(NodeConnection(link), own, self.loop.method, batch_size or 1, lambda: None)

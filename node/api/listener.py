@@ -1,7 +1,8 @@
 """A listening socket of HTTP that strangers cannot use up the files of this process by.
 
-Who connects and asks nothing makes room for the next, the oldest first, as with peers (net/libp2p/guests.py). Who
-has asked something is let in, and stays. asyncio calls `accept`, and closes what that gives.
+Who connects and asks nothing makes room for the next, the oldest first, as with peers
+(net/libp2p/inbound_limits.py). Who has asked something is let in, and stays. asyncio calls `accept`, and closes what
+that gives.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from shoal.protocol.net.libp2p.guests import Guests
+from shoal.protocol.net.libp2p.inbound_limits import InboundLimits
 from shoal.protocol.net.system.descriptors import is_reserved, share
 
 MAX_WAITING, OF_FILES_WAITING = 128, 1 / 8
@@ -27,7 +28,7 @@ class BoundedListener(socket.socket):
 
     def __init__(self, listener: socket.socket) -> None:
         super().__init__(listener.family, listener.type, listener.proto, fileno=listener.detach())
-        self._guests = Guests(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
+        self._limits = InboundLimits(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
         self._here: dict[int, tuple[int, socket.socket]] = {}  # their numbers, by descriptor
 
     def accept(self) -> tuple[socket.socket, Any]:
@@ -37,7 +38,7 @@ class BoundedListener(socket.socket):
         descriptor, host = guest.fileno(), str(where[0])
         number = None
         if _is_local(host) or not is_reserved(descriptor):
-            number = self._guests.come(host, partial(_hang_up, guest))
+            number = self._limits.add(host, partial(_hang_up, guest))
         if number is None:
             guest.close()
             raise BlockingIOError
@@ -49,13 +50,13 @@ class BoundedListener(socket.socket):
         """Whoever asks something is let in."""
         known = request.transport.get_extra_info("socket") if request.transport is not None else None
         if known is not None and (found := self._here.get(known.fileno())) is not None:
-            self._guests.let_in(found[0])
+            self._limits.finish_handshake(found[0])
         return await handler(request)
 
     def _forget_gone(self) -> None:
         for descriptor, (number, guest) in list(self._here.items()):
             if guest.fileno() < 0:
-                self._guests.gone(number)
+                self._limits.remove(number)
                 del self._here[descriptor]
 
 

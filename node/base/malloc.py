@@ -40,7 +40,7 @@ def trim() -> None:
 
 def sweep() -> None:
     """Collect reference cycles, and return all free memory to the system."""
-    memory.sweep()
+    memory.release_memory()
     trim()
 
 

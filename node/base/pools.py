@@ -81,15 +81,19 @@ class Pool:
     def _serve(self) -> None:
         while True:
             future, function = self._work.get()
-            if future.set_running_or_notify_cancel():
+            if not future.set_running_or_notify_cancel():
+                del function
+            else:
                 try:
                     result = function()
-                except BaseException as error:  # nothing is swallowed: it is whoever waits that hears of it
+                except BaseException as error:  # raised where the result is awaited
+                    del function
                     future.set_exception(error)
                 else:
+                    del function  # before the result is known: what the work held is free by then
                     future.set_result(result)
                     del result
-            del future, function  # else they live until the next work comes
+            del future  # else it would live until the next work comes
             with self._lock:
                 self._open -= 1
                 self._done.notify_all()

@@ -1,1 +1,1 @@
-"""Who asks a node: the command line, `shoal up` and its report, and scripts of one's own."""
+"""The clients of a node: the command line, `shoal up` and its report, and users' training scripts."""

@@ -1,10 +1,9 @@
-"""Starting a node's process and ending it, as seen from the command line.
+"""Starts a node's process and ends it, for the command line.
 
-The node is `python -m shoal.node node start --foreground`, whoever starts it: a service manager, `shoal up`,
-or `start_in_background`, which only adds a session of its own and a log file. What ends a node is a request
-by its API; a signal is the fallback, and only ever goes to the process that holds the home's lock just then,
-if it is proven to be here (life.py).
-A node that says that it is ending is waited for however long it takes: it may be saving a large run.
+A node is always `python -m shoal.node node start --foreground`, whether a service manager starts it, `shoal up`, or
+`start_in_background`, which only adds a session of its own and a log file. A node is ended by a request to its API. A
+signal is the fallback: it only goes to the process that holds the home's lock just then, and only if that is proven to
+run here (life.py). A node that says that it is ending is waited for as long as it takes: it may be saving a large run.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.net.system.descriptors import raise_limit
 
 START_PATIENCE = 120.0
-STOP_PATIENCE = 30.0  # for each way of asking, and between two looks whether it is still at it
+STOP_PATIENCE = 30.0  # for each way of asking, and between two checks that the node is still ending
 POLL = 0.05
-LAST_WORDS = 2.0  # until a process that has given up its home is gone
-WORDS = "shoal: "  # before a process's last sentence, if it ends as it should not
+EXIT_WITHIN = 2.0  # from when a process gives up its home to its exit
+ERROR_PREFIX = "shoal: "  # of the last sentence of a process that ends with an error
 
 
 def run_here(settings: NodeSettings) -> None:
-    """Be the node, until it is asked to stop."""
-    raise_limit()  # before anything is open
+    """Run the node in this process until it is asked to stop."""
+    raise_limit()  # of open files, before any is open
     check_is_here([settings.device])
     home = Home(settings.home).create()
     with home.locked():
-        os.chdir(home.root)  # as in the background: the folder where it was started may go, and torch needs one
+        os.chdir(home.root)  # as in the background: the present folder may be deleted, and torch needs one
         os.environ["SHOAL_HOME"] = str(home.root)
         import asyncio
 
@@ -58,7 +57,7 @@ def run_here(settings: NodeSettings) -> None:
 
 
 def start_in_background(settings: NodeSettings) -> str:
-    """Start a node that outlives us; one sentence about it once it answers, LocalError if it died."""
+    """Start a node that outlives this process; returns a sentence once it answers. LocalError if it ends before."""
     check_is_here([settings.device])
     home = Home(settings.home).create()
     if (pid := home.holder()) is not None:
@@ -70,7 +69,7 @@ def start_in_background(settings: NodeSettings) -> str:
     try:
         return _wait_for_answer(child, settings, home, start_of_log)
     except KeyboardInterrupt:
-        child.terminate()  # nobody asked for half a start
+        child.terminate()
         child.wait()
         raise
 
@@ -79,18 +78,18 @@ def _wait_for_answer(child: subprocess.Popen[bytes], settings: NodeSettings, hom
     deadline = time.monotonic() + START_PATIENCE
     while time.monotonic() < deadline:
         if (code := child.poll()) is not None:
-            words = last_line(home.daemon_log, start_of_log, WORDS) or _why_silent(home.daemon_log)
+            words = last_line(home.daemon_log, start_of_log, ERROR_PREFIX) or _log_problem(home.daemon_log)
             raise StartFailed(code, words, home.daemon_log)
         with suppress(ShoalError):
-            sentence = _introduce(Client(home), settings, home)
-            child.returncode = 0  # it outlives us on purpose: no warning about that
+            sentence = _description(Client(home), settings, home)
+            child.returncode = 0  # so that Popen does not warn that the child is still running
             return sentence
         time.sleep(POLL)
     raise LocalError(f"the node (pid {child.pid}) gave no answer in {START_PATIENCE:.0f} s: see {home.daemon_log}")
 
 
 def _spawn(settings: NodeSettings, home: Home, log: BinaryIO) -> subprocess.Popen[bytes]:
-    """The node as a process of its own session, so that no terminal's end or Ctrl-C reaches it."""
+    """Start the node in a session of its own, so that neither Ctrl-C nor closing the terminal reaches it."""
     return subprocess.Popen(
         foreground_argv(settings),
         stdin=subprocess.DEVNULL,
@@ -106,13 +105,13 @@ class StartFailed(LocalError):
     """The node's process ended before it answered; `code` is its exit code."""
 
     def __init__(self, code: int, words: str, log: Path) -> None:
-        reason = words.removeprefix(WORDS) if words else f"it said nothing and ended with {code}"
+        reason = words.removeprefix(ERROR_PREFIX) if words else f"it said nothing and ended with {code}"
         super().__init__(f"the node did not start: {reason} (its log is {log})")
         self.code = Exit(code) if code in set(Exit) else Exit.FAILED
 
 
 def foreground_argv(settings: NodeSettings) -> list[str]:
-    """The command line of a process that is this node."""
+    """The command line that runs a node with these settings in the foreground."""
     argv = [sys.executable, "-P", "-m", "shoal.node", "node", "start", "--foreground"]
     argv += ["--port", str(settings.port), "--listen-host", settings.listen_host]
     argv += ["--admin-port", str(settings.admin_port), "--admin-host", settings.admin_host]
@@ -144,9 +143,9 @@ def foreground_argv(settings: NodeSettings) -> list[str]:
 
 
 def stop(home: Home, say: Callable[[str], object]) -> str:
-    """End the home's node and wait until it is gone; one sentence about that. NoDaemon if there is none.
+    """End the home's node and wait until it is gone; returns a sentence about that. NoDaemon if there is none.
 
-    `say` is told what is waited for, if that takes long.
+    `say` gets a sentence about what is waited for, if that takes long.
     """
     life, end_of_log = home.holding(), end_of(home.daemon_log)
     if life is None:
@@ -156,7 +155,7 @@ def stop(home: Home, say: Callable[[str], object]) -> str:
         client = Client(home)
         names = {run["run"]: label(run) for run in client.status()["runs"]}
         client.stop()
-        is_gone = _gone(home, life, say)
+        is_gone = _wait_until_gone(home, life, say)
     if is_gone:
         return _stopped(home, life, names, end_of_log)
     if not life.signal(signal.SIGTERM) and home.holding() == life:
@@ -165,7 +164,7 @@ def stop(home: Home, say: Callable[[str], object]) -> str:
             "process that may be signalled from here: it is another user's, in another container or on another "
             "machine, or of an older version. Stop it there, as the user who started it"
         )
-    if _gone(home, life, say):
+    if _wait_until_gone(home, life, say):
         return _stopped(home, life, names, end_of_log)
     raise LocalError(
         f"the node (pid {life.pid}) does not end; `kill -9 {life.pid}` ends it: its key, votes and checkpoints are "
@@ -174,20 +173,23 @@ def stop(home: Home, say: Callable[[str], object]) -> str:
 
 
 def _stopped(home: Home, life: Life, names: Mapping[str, str], begin: int) -> str:
-    """The sentence; LocalError if one in the background says, from `begin` on in its log, that it did not end well."""
-    deadline = time.monotonic() + LAST_WORDS
+    """A sentence about a node that has ended; LocalError if its log, from `begin` on, ends with an error."""
+    deadline = time.monotonic() + EXIT_WITHIN
     while life.is_here() and time.monotonic() < deadline:
         time.sleep(POLL)
-    last = last_line(home.daemon_log, begin, WORDS)
-    if last.startswith(WORDS):
-        words = last.removeprefix(WORDS)
+    last = last_line(home.daemon_log, begin, ERROR_PREFIX)
+    if last.startswith(ERROR_PREFIX):
+        words = last.removeprefix(ERROR_PREFIX)
         raise LocalError(f"the node (pid {life.pid}) has ended, but {words} (its log is {home.daemon_log})")
     kept = " and ".join(names.get(run, run[:8]) for run in home.kept_runs())
     return f"stopped the node (pid {life.pid})" + (f"; it keeps {kept} until it is started again" if kept else "")
 
 
-def _gone(home: Home, life: Life, say: Callable[[str], object]) -> bool:
-    """Wait until `life` does not hold the lock any more: the last thing that a node gives up."""
+def _wait_until_gone(home: Home, life: Life, say: Callable[[str], object]) -> bool:
+    """Wait until `life` has released the home's lock, which a node does last; False after STOP_PATIENCE.
+
+    A node that says that it is ending is waited for longer.
+    """
     deadline, said = time.monotonic() + STOP_PATIENCE, False
     while home.holding() == life:
         if time.monotonic() > deadline:
@@ -202,14 +204,14 @@ def _gone(home: Home, life: Life, say: Callable[[str], object]) -> bool:
 
 
 def is_ending(home: Home) -> bool:
-    """Whether the node says so; one that hangs, or does not know us, says nothing."""
+    """Whether the node says that it is ending; False also if it does not answer, or refuses this client."""
     with suppress(ShoalError):
         return Client(home).status().get("ending") is True
     return False
 
 
-def _introduce(client: Client, settings: NodeSettings, home: Home) -> str:
-    """One sentence: who the node is, where it listens, and which ports are not those that were asked for."""
+def _description(client: Client, settings: NodeSettings, home: Home) -> str:
+    """A sentence with the node's id and addresses, and the ports of the settings that were taken."""
     status = client.status()
     addresses = [str(each) for each in status["addresses"]]
     moved = []
@@ -224,8 +226,8 @@ def _introduce(client: Client, settings: NodeSettings, home: Home) -> str:
     )
 
 
-def _why_silent(log: Path) -> str:
-    """What keeps a process from writing its log, if that is why it has said nothing: a full disk, a limit."""
+def _log_problem(log: Path) -> str:
+    """Why nothing can be written to the log (a full disk, a limit); empty if that is not so."""
     try:
         with log.open("ab") as file:
             file.write(b"\n")

@@ -113,10 +113,10 @@ class Daemon:
         self._life = Life.own()
         self._fault, self._manager = armed(os.environ), ServiceManager(os.environ)
         self._open: dict[str, Run] = {}  # the runs that are open
-        is_fellow = partial(is_in_a_run, self._open)
+        shares_run = partial(is_in_a_run, self._open)
         self._network = Network(identity, host=settings.listen_host, port=settings.port)
         self._cache = PeerCache(home.peers)
-        self._discovery = Discovery(identity, self._network, is_fellow)
+        self._discovery = Discovery(identity, self._network, shares_run)
         self._visible_peers = VisiblePeers(self._network, self._open, self._discovery.contacts)
         self._reaching = Reaching(self._network, settings.bootstrap, self._cache, self._misses_somebody)
         self._nearby = Nearby(identity.peer, self._network.every_address, self._reaching.hear, self._reaching.unhear)
@@ -142,7 +142,7 @@ class Daemon:
         self._doctor = Doctor(self._network, self._discovery, self._relaying, self._reaching, lambda: self._open)
         self._calls = self._served()
         self._network.takes = lambda run: self._runs.get(run) is not None
-        self._network.is_fellow = is_fellow
+        self._network.shares_run = shares_run
         self._network.on_message, self._network.on_payload_done = self._on_message, self._on_payload_done
         self._network.on_call, self._network.on_link = self._on_call, self._on_link
 

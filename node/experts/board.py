@@ -14,7 +14,7 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 
-from shoal.dht.directory import EVERY, LIFETIME, MANIFEST, MEMBER, read_entry
+from shoal.dht.directory import LIFETIME, MANIFEST, MEMBER, RENEW_EVERY, read_entry
 from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
 from shoal.dht.record import MAX_VALUE
 from shoal.node.experts.view import Listed
@@ -22,7 +22,7 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.errors import ShoalError
 from shoal.protocol.base.ids import NO_DIGEST, Digest
-from shoal.protocol.base.multiaddrs import few
+from shoal.protocol.base.multiaddrs import shortlist
 from shoal.protocol.base.wire import Message, encode
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, PartEntry, RunNotice
 from shoal.protocol.net.peers.network import Network
@@ -91,7 +91,7 @@ class Board:
         if self._family.public:
             notes.append((PUBLIC_RUNS, run.hex(), RunNotice(run, self._family.name, 0, members, addresses)))
         if all([await self._put(key, subkey, encode(entry)) for key, subkey, entry in notes]):
-            self._present_at = now + EVERY
+            self._present_at = now + RENEW_EVERY
 
     async def withdraw(self) -> None:
         """Nothing of what we wrote holds any more; if that is quick."""
@@ -104,7 +104,7 @@ class Board:
         """Where we are: first where others were seen to reach us, then where relays connect them with us."""
         network = self._network
         known = [*self._discovery.verdict.addresses, *network.relayed_addresses, *network.own_addresses()]
-        return few(known, ADDRESSES)
+        return shortlist(known, ADDRESSES)
 
     async def _put(self, key: Digest, subkey: str, value: bytes, lifetime: float = LIFETIME) -> bool:
         if not self._discovery.contacts():

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shoal.dht.directory import EVERY
+from shoal.dht.directory import RENEW_EVERY
 from shoal.node.base.disk import lasting
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import RECORDS
@@ -64,7 +64,7 @@ class Told:
     def wrote(self, now: float, entry: PartEntry | None, held: bool) -> None:
         """`held`: at least one server has it."""
         self.entry = entry
-        pause = EVERY if entry is not None and not entry.term else RENEW
+        pause = RENEW_EVERY if entry is not None and not entry.term else RENEW
         self.next_at = now + (pause if held else AGAIN)
 
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from shoal.dht.reachability import Reachability, Realm, Tries, Verdict, realm_between, to_dial
+from shoal.dht.reachability import DialBackLimits, Reachability, Realm, Verdict, realm_between, to_dial
 from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.multiaddrs import few
+from shoal.protocol.base.multiaddrs import shortlist
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.dht import Reached, TryMe
 from shoal.protocol.messages.node import Refused
@@ -32,7 +32,7 @@ class DialBack:
         self._network = network
         self._tell = tell
         self._reachability = Reachability()
-        self._tries = Tries()
+        self._tries = DialBackLimits()
         self._somebody_came = asyncio.Event()
         self._was_tried = asyncio.Event()
 
@@ -65,7 +65,7 @@ class DialBack:
             direct = [link for link in self._network.links() if link.path == "direct"]
             linked = [(link.peer, realm_between(link.addresses)) for link in direct]
             for link in direct:
-                self._reachability.came(link.peer, link.came_to)
+                self._reachability.dialled_us(link.peer, link.came_to)
             chosen = self._reachability.whom_to_ask(_now(), linked)
             realms = dict(linked)
             await asyncio.gather(*(self._ask(peer, realms[peer]) for peer in chosen))
@@ -114,7 +114,7 @@ class DialBack:
 
     def _named(self) -> tuple[str, ...]:
         """Where we may be."""
-        return few((*self._network.mapped_addresses, *self._network.own_addresses()), MAX_NAMED)
+        return shortlist((*self._network.mapped_addresses, *self._network.own_addresses()), MAX_NAMED)
 
     def _look_at_verdict(self) -> None:
         if (verdict := self._reachability.verdict()) != self.verdict:

@@ -27,7 +27,7 @@ from shoal.dht.effects import Blamed, Call, ClockOff, Effect, Got, Put
 from shoal.dht.kademlia import Kademlia
 from shoal.dht.reachability import Verdict
 from shoal.dht.record import RECORDS, make_record
-from shoal.dht.scope import Scope, heard, scope_between, worth_dialling
+from shoal.dht.scope import Scope, scope_between, within_scope, worth_dialling
 from shoal.node.api.answers import Dht
 from shoal.node.base.logs import warn
 from shoal.node.peers.dialback import DialBack
@@ -39,7 +39,7 @@ from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Greet, G
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.net.peers.calls import Serve
 from shoal.protocol.net.peers.network import Network
-from shoal.protocol.net.system.addresses import attached
+from shoal.protocol.net.system.addresses import interface_addresses
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.system.tasks import Tasks
 
@@ -199,7 +199,7 @@ class Discovery:
     def worth_dialling(self, addresses: Sequence[str]) -> tuple[str, ...]:
         """Of the addresses in a record, those at which its author may be for us."""
         horizon = max((scope_between(link.addresses) for link in self._network.links()), default=Scope.LOOPBACK)
-        return worth_dialling(addresses, horizon, attached())
+        return worth_dialling(addresses, horizon, interface_addresses())
 
     def used(self, peer: PeerId) -> None:
         """Something that is not the DHT's was asked over the connection with a peer, by it or by us."""
@@ -273,7 +273,7 @@ class Discovery:
             self.on_news()
 
     def _heard(self, peer: PeerId, message: Message) -> Message:
-        return heard(message, scope_between(self._network.remote_addresses(peer)))
+        return within_scope(message, scope_between(self._network.remote_addresses(peer)))
 
     def _hear(self, event: Event) -> None:
         match event:
@@ -315,7 +315,7 @@ class Discovery:
     async def _tidy(self) -> None:
         while True:
             await asyncio.sleep(TIDY_EVERY)
-            lent, linked = self._network.book.users, [link.peer for link in self._network.links()]
+            lent, linked = self._network.relay_accounts.users, [link.peer for link in self._network.links()]
             needed = {peer for peer in linked if peer in lent or peer in self._kept or self._needed(peer)}
             for peer in self._last_use.to_close(self.now(), linked, needed, self.verdict.serves):
-                await self._network.part(peer, "nothing was asked over it for a while")
+                await self._network.disconnect(peer, "nothing was asked over it for a while")

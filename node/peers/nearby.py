@@ -34,10 +34,10 @@ from shoal.node.base.logs import warn
 from shoal.node.base.options import NodeSettings
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.multiaddrs import few, place_of
-from shoal.protocol.net.system.addresses import attached, is_loopback, way_out
+from shoal.protocol.base.multiaddrs import place_of, shortlist
+from shoal.protocol.net.system.addresses import interface_addresses, is_loopback, way_out
 from shoal.protocol.net.system.identity import public_key
-from shoal.protocol.net.system.interfaces import Attached, Interface, Leads, interfaces, ranked
+from shoal.protocol.net.system.interfaces import InterfaceAddress, InterfaceKind, NetworkInterface, interfaces, ranked
 
 if TYPE_CHECKING:
     from zeroconf import ServiceStateChange, Zeroconf
@@ -57,10 +57,11 @@ Words = Mapping[bytes, bytes | None]
 def words(peer: PeerId, addresses: Sequence[str]) -> dict[str, str]:
     """The text record of a node that listens at these multiaddrs."""
     plain = [place_of(address) for address in addresses]
-    return {"v": VERSION.decode(), "peer": peer, **{f"a{i}": each for i, each in enumerate(few(plain, MAX_ADDRESSES))}}
+    named = shortlist(plain, MAX_ADDRESSES)
+    return {"v": VERSION.decode(), "peer": peer, **{f"a{i}": each for i, each in enumerate(named)}}
 
 
-def believed(said: Words, attached: Sequence[Interface]) -> tuple[PeerId, tuple[str, ...]] | None:
+def believed(said: Words, attached: Sequence[InterfaceAddress]) -> tuple[PeerId, tuple[str, ...]] | None:
     """Who says to be where, as far as it may be so; None if nothing of it may."""
     if said.get(b"v") != VERSION:
         return None
@@ -74,7 +75,7 @@ def believed(said: Words, attached: Sequence[Interface]) -> tuple[PeerId, tuple[
     return (peer, near) if near else None
 
 
-def _is_door(address: str, attached: Sequence[Interface]) -> bool:
+def _is_door(address: str, attached: Sequence[InterfaceAddress]) -> bool:
     """Whether a multiaddr is a TCP port, and no more, on a network to which we are attached."""
     return len(address) <= MAX_ADDRESS and address.count("/") == 4 and is_near(address, attached)
 
@@ -221,7 +222,7 @@ class Nearby:
             self._asking.pop(name, None)
 
     def _hear(self, info: AsyncServiceInfo) -> None:
-        found = believed(info.properties, attached())
+        found = believed(info.properties, interface_addresses())
         if found is not None and found[0] != self._peer:
             self._on_found(*found)
 
@@ -236,12 +237,12 @@ class Nearby:
             )
 
 
-def heard_on(attached: Sequence[Attached]) -> tuple[list[str], list[str]]:
+def heard_on(attached: Sequence[NetworkInterface]) -> tuple[list[str], list[str]]:
     """Of each interface by which others may hear us, its address of either family; and those that are too many."""
-    open_ones = [each for each in attached if each.multicast and each.leads is not Leads.NOWHERE]
+    open_ones = [each for each in attached if each.multicast and each.kind is not InterfaceKind.NOWHERE]
     hosts = ranked([replace(each, addresses=_one_of_each_family(each)) for each in open_ones])
     return hosts[:HEARD_ON], hosts[HEARD_ON:]
 
 
-def _one_of_each_family(interface: Attached) -> tuple[Interface, ...]:
+def _one_of_each_family(interface: NetworkInterface) -> tuple[InterfaceAddress, ...]:
     return tuple({address.version: address for address in reversed(interface.addresses)}.values())

@@ -179,7 +179,7 @@ class PortMapping:
         """Name the mapped address to others, unless it is no use to them, and say what has changed."""
         judgement = self._judge()
         place, door = (None if judgement.is_behind else self.outside(port) for port in (self._port, self._port + 1))
-        self._network.map_door(door[1] if door else None)
+        self._network.set_mapped_port(door[1] if door else None)
         addresses = (multiaddr(*place),) if place else ()
         if addresses != self._network.mapped_addresses:
             self._network.mapped_addresses = addresses

@@ -1,7 +1,8 @@
-"""Finding relays without configuration: the shell of shoal.protocol.net.circuit.holder.
+"""Finding relays without configuration: the shell of shoal.protocol.net.circuit.reservations.
 
 Rules:
-- A node that can be dialled from the internet is a relay for others, within limits (shoal.protocol.net.circuit.book).
+- A node that can be dialled from the internet is a relay for others, within limits
+  (shoal.protocol.net.circuit.accounts).
 - A node that cannot keeps reservations with relays that it is connected with, or finds in the DHT: every DHT server on
   the internet is a relay. Peers of the local network are not used, as nodes that need a relay are not there. A node
   without an internet address, or that is not found at once by peers that try to dial it, does not wait until they have
@@ -27,9 +28,9 @@ from shoal.node.api.answers import Relayed
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.errors import ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, short
-from shoal.protocol.base.multiaddrs import any_is_public, few, is_relayed
-from shoal.protocol.net.circuit.holder import Holder, Promise
+from shoal.protocol.base.multiaddrs import any_is_public, is_relayed, shortlist
 from shoal.protocol.net.circuit.nat import NatMapping
+from shoal.protocol.net.circuit.reservations import Reservation, Reservations
 from shoal.protocol.net.peers.dialing import host_of
 from shoal.protocol.net.peers.network import Network
 
@@ -45,7 +46,7 @@ class Relaying:
 
     def __init__(self, network: Network, discovery: Discovery, tell: Callable[[], None]) -> None:
         self._network, self._discovery, self._tell = network, discovery, tell
-        self._holder = Holder()
+        self._holder = Reservations()
         self._mapping = NatMapping()
         self._changed = asyncio.Event()
         self._lent: tuple[str, ...] = ()  # our addresses, as a relay for others
@@ -78,7 +79,7 @@ class Relaying:
 
     def as_json(self) -> Relayed:
         """For `status`."""
-        return {"relays": self.relays, "relaying": self._network.book.given, "nat": self.nat}
+        return {"relays": self.relays, "relaying": self._network.relay_accounts.given, "nat": self.nat}
 
     def link(self, peer: PeerId, up: bool) -> None:
         """A connection was made or lost."""
@@ -183,12 +184,12 @@ class Relaying:
         self._tell()
 
 
-def _for_others(promise: Promise) -> Promise:
+def _for_others(promise: Reservation) -> Reservation:
     """Those addresses of it that make sense on the internet, and not more than all need to know."""
     public = [each for each in promise.addresses if scope_of(each) is Scope.INTERNET]
     if not public:
         raise TransportError(f"the relay {short(promise.relay)} does not say where it is")
-    return replace(promise, addresses=few(public, ADDRESSES, _family))
+    return replace(promise, addresses=shortlist(public, ADDRESSES, _family))
 
 
 def _family(address: str) -> str:

@@ -26,7 +26,7 @@ from shoal.node.base.home import Home
 from shoal.node.base.options import is_run_id
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.multiaddrs import few, place_of
+from shoal.protocol.base.multiaddrs import place_of, shortlist
 from shoal.protocol.base.wire import Message, message
 
 KEPT = 64  # peers
@@ -119,7 +119,7 @@ class PeerCache:
             known = self._read().get(peer)
             addresses = dict.fromkeys([*_addresses([address]), *(known.addresses if known else ())])
             if addresses:
-                self._put_first({peer: _Known(few(addresses, MAX_ADDRESSES))})
+                self._put_first({peer: _Known(shortlist(addresses, MAX_ADDRESSES))})
 
     def missed(self, peers: Iterable[PeerId]) -> None:
         """`peers` did not answer although others did; who did not for days is dropped."""
@@ -164,4 +164,4 @@ def _addresses(found: object) -> tuple[str, ...]:
     """Those that look like addresses, without the PeerID at their end."""
     each = found if isinstance(found, list | tuple) else ()
     plain = (place_of(str(address)[:MAX_ADDRESS]) for address in each)
-    return few((address for address in plain if address.startswith("/")), MAX_ADDRESSES)
+    return shortlist((address for address in plain if address.startswith("/")), MAX_ADDRESSES)

@@ -17,14 +17,14 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shoal.dht.directory import CUT_WINDOW, LIFETIME, MANIFEST, MEMBER, Evidence, Listed, Rhythm, members_in
+from shoal.dht.directory import CUT_WINDOW, LIFETIME, MANIFEST, MEMBER, Evidence, ListedMember, Schedule, members_in
 from shoal.dht.keys import COPIES, PUBLIC_RUNS, REPLICAS, manifest_key, run_key
 from shoal.node.peers.discovery import Discovery
 from shoal.node.run.either_member import history_after
 from shoal.node.run.standing import is_much
 from shoal.protocol.base.errors import ShoalError
 from shoal.protocol.base.ids import Digest
-from shoal.protocol.base.multiaddrs import few
+from shoal.protocol.base.multiaddrs import shortlist
 from shoal.protocol.base.wire import encode
 from shoal.protocol.membership.members import NEVER, State
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
@@ -99,7 +99,7 @@ class Page:
         self._discovery = discovery
         self._network = network
         self._rng = random.Random()
-        self._rhythm = Rhythm(self._rng)
+        self._schedule = Schedule(self._rng)
         self._written: dict[tuple[Digest, str], None] = {}
 
     async def turn(self) -> None:
@@ -112,11 +112,11 @@ class Page:
         lost = membership.lost_since(run.driver.now() - CUT_WINDOW)
         cut = is_much(run.commits.group, len({*lost, *self.evidence.elsewhere}))
         addresses = self._addresses()
-        if self._rhythm.must_write(now, addresses, cut):
+        if self._schedule.must_write(now, addresses, cut):
             held = await self._write(addresses)
-            self._rhythm.wrote(now, addresses, held)
-        if self._rhythm.must_read(now, not membership.alive() and not run.is_finished, len(lost), cut):
-            self._rhythm.read(now)
+            self._schedule.wrote(now, addresses, held)
+        if self._schedule.must_read(now, not membership.alive() and not run.is_finished, len(lost), cut):
+            self._schedule.read(now)
             await self._read(COPIES * REPLICAS if cut else AGREEING)  # those beyond a cut write with few of ours
 
     async def withdraw(self) -> None:
@@ -157,7 +157,7 @@ class Page:
         """Where others were seen to reach us comes first, then where relays connect them with us."""
         network = self._network
         known = [*self._discovery.verdict.addresses, *network.relayed_addresses, *network.own_addresses()]
-        return few(known, ADDRESSES)
+        return shortlist(known, ADDRESSES)
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Page:
         chosen = self._rng.sample(unseen, min(CALLED_UPON, len(unseen)))
         await asyncio.gather(*(self._call_upon(each) for each in chosen))
 
-    async def _call_upon(self, listed: Listed) -> None:
+    async def _call_upon(self, listed: ListedMember) -> None:
         """Membership asks whoever a connection is made with; with whom there is one already, now."""
         peer, addresses = listed.peer, self._discovery.worth_dialling(listed.entry.addresses)
         if not addresses:

@@ -30,7 +30,7 @@ from shoal.node.manifest.requirements import parameters, requirements
 from shoal.node.training.data.supply import DataStanding
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId, short
-from shoal.protocol.base.multiaddrs import few, is_relayed, place_of, split
+from shoal.protocol.base.multiaddrs import is_relayed, place_of, shortlist, split
 from shoal.protocol.base.wire import Message
 from shoal.protocol.membership.vetting import MAX_ADDRESSES, vet_addresses
 from shoal.protocol.messages.dht import Contact
@@ -63,7 +63,7 @@ def introduce(message: GetManifest, runs: Sequence[Run | Family], own_addresses:
     if len(found) != 1:
         return Refused("several runs here begin like that" if found else "no such run here")
     run, others = found[0], _others(found[0])
-    members = ((run.me, few(own_addresses, MAX_ADDRESSES)), *others[: MEMBERS_TOLD - 1])
+    members = ((run.me, shortlist(own_addresses, MAX_ADDRESSES)), *others[: MEMBERS_TOLD - 1])
     present, (round, pace) = len(others) + 1, run.pace
     return ManifestIs(run.manifest.canonical(), run.author, run.signature, members, present, round, pace)
 

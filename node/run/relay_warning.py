@@ -12,7 +12,7 @@ from shoal.node.api.answers import NodeWarning
 from shoal.node.base.logs import warn
 from shoal.node.peers.gateway.router import port_in, ports_to_forward
 from shoal.protocol.base.paths import RELAYED
-from shoal.protocol.net.circuit.book import LIMITS, MIB
+from shoal.protocol.net.circuit.accounts import LIMITS, MIB
 from shoal.protocol.rounds.agreement.roster import Plan
 
 CODE = "bulk-relayed"

@@ -182,7 +182,7 @@ class Run(ABC):
             case PeerUp(peer, addresses):
                 self._network.remember(peer, worth_remembering(addresses, self._network.links()))
             case NamesakeSeen():
-                self._network.meet_namesake()
+                self._network.report_same_key()
             case Waiting(reason):
                 self.obstacle = reason  # often for some milliseconds only: `_report` says what lasts
             case Blamed(peer, reason):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from shoal.protocol.base.ids import PeerId, short
 
 if TYPE_CHECKING:  # the command line says what these words mean, and needs no message for that
-    from shoal.protocol.messages.status import RunStatus
+    from shoal.protocol.messages.membership import RunStatus
 
 STATES = ("SOLO", "CONNECTED", "IN-ROUND", "SPLIT")
 BUSY = ("matching", "reducing", "preparing", "exchanging", "applying")

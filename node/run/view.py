@@ -14,7 +14,7 @@ from shoal.node.run import standing
 from shoal.node.run.either_member import history_of, waited_for
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.membership.members import State
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.net.measure.rates import Traffic
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.member import ReplicaMember

@@ -1,1 +1,1 @@
-"""What everything in Shoal builds on: ids, errors, the codec, the contract between cores and shells. Pure."""
+"""The base of everything in Shoal: ids, errors, the wire codec, the contract between cores and shells. Pure."""

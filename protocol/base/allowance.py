@@ -1,8 +1,8 @@
-"""Allowances: how much work of a kind peers may cause here, in a burst and over time (token buckets).
+"""Allowances (token buckets): how much work of a kind peers may cause here, in a burst and over time.
 
 Rules:
-- The clock value comes with each question, as in the cores; any origin will do.
-- A table of allowances is bounded: the key that was unused for longest is forgotten, and starts with a full allowance.
+- The time comes with each call, as in the cores; its origin does not matter.
+- A table of allowances is bounded: the key unused for longest is forgotten, and would start with a full allowance.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Allowance:
         self._at = 0.0
 
     def take(self, now: float, units: float = 1.0) -> bool:
-        """Spend `units` if that many are left; whether they were."""
+        """Spend `units` if that many are left; returns whether they were."""
         self._refill(now)
         if self._level < units:
             return False
@@ -33,7 +33,7 @@ class Allowance:
         return True
 
     def owe(self, now: float, units: float) -> float:
-        """Spend `units` that are used already; the seconds until the resulting debt, if any, is paid."""
+        """Spend `units` that are already used; returns the seconds until the resulting debt, if any, is paid."""
         self._refill(now)
         self._level -= units
         return max(0.0, -self._level / self._rate)
@@ -48,14 +48,14 @@ class Allowance:
 
 
 class Allowances(Generic[K]):
-    """One allowance for each key."""
+    """One allowance for each of at most `most` keys."""
 
     def __init__(self, burst: float, rate: float, most: int) -> None:
         self._burst, self._rate, self._most = burst, rate, most
         self._known: OrderedDict[K, Allowance] = OrderedDict()
 
     def of(self, key: K) -> Allowance:
-        """The allowance of `key`."""
+        """The allowance of `key`, which counts as used now."""
         found = self._known.setdefault(key, Allowance(self._burst, self._rate))
         self._known.move_to_end(key)
         if len(self._known) > self._most:

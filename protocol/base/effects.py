@@ -1,4 +1,4 @@
-"""The contract between cores and shells: a core takes inputs and returns effects. The whole framework.
+"""The contract between cores and shells: a core takes inputs and returns effects.
 
 Rules for every core:
 - It imports no I/O, clock, task, thread, randomness or torch. `now` (seconds, any origin, monotonic) comes
@@ -6,7 +6,7 @@ Rules for every core:
 - It never iterates over a set: the same inputs give the same effects, whatever PYTHONHASHSEED is.
 - Timers are never cancelled. A timer that no longer matters is recognised by its token and ignored.
 - A bad message raises RemoteError before any state has changed.
-- The shell reports for each bulk message in a `Send` when it has left this node or was dropped; not for others.
+- The shell reports when a bulk message of a `Send` has left this node or was dropped; for other messages it does not.
 - Effects are carried out in order; `Persist` is on disk before the next effect leaves.
 """
 
@@ -22,7 +22,7 @@ from shoal.protocol.base.wire import Message, Payload
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer that a core has asked for. `core` routes it, `token` tells a live timer from a stale one."""
+    """A timer that a core has set. `core` routes it; `token` distinguishes a live timer from a stale one."""
 
     core: str
     name: str
@@ -31,18 +31,18 @@ class Timer:
 
 
 class Event:
-    """Base of what a core tells its own application; each core defines its events beside itself."""
+    """Base of the events that a core tells its application; each core defines its own."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Deliver `message` to `to`; it may be lost, repeated or late, and the core must cope.
+    """Deliver `message` to `to`; it may be lost, repeated or late, and the core must cope with that.
 
-    `fill` makes the payload of a bulk message when its turn comes, in any thread: until then nothing is encoded, and no
-    memory held. Before that the shell calls `is_wanted`, in any thread as well; a message that is not wanted any more
-    counts as dropped.
+    `fill` makes the payload of a bulk message when its turn comes, in any thread: until then nothing is encoded and no
+    memory is held. Before that the shell calls `is_wanted`, also in any thread; a message no longer wanted counts as
+    dropped.
     """
 
     to: PeerId
@@ -51,7 +51,7 @@ class Send:
     is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
 
     def filled(self) -> Message:
-        """The message as it leaves."""
+        """The message with its payload, as it is sent."""
         return self.message if self.fill is None else replace(self.message, payload=self.fill())  # type: ignore[type-var]
 
 
@@ -82,7 +82,7 @@ Effect = Send | Wake | Tell | Persist
 
 
 class Machine(Protocol):
-    """A protocol core. Commands are extra methods of the same shape: they take `now`, they return effects."""
+    """A protocol core. Its commands are further methods that take `now` and return effects."""
 
     def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]: ...
 

@@ -1,4 +1,4 @@
-"""Errors, whose types say who is to blame: ourselves, a peer, or the network between.
+"""Errors; their types say who is to blame: this node, a peer, or the network.
 
 ShoalError
 ├── LocalError       we, or our user: a bad file, flag or state. The message says what to do.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from shoal.protocol.base.ids import PeerId
 
-NOT_SPOKEN = "not-spoken"  # the code of a TransportError: the peer is there, and does not speak that protocol
+NOT_SPOKEN = "not-spoken"  # the code of a TransportError: the peer answers, but does not speak that protocol
 MAX_REASON = 400  # characters; reasons are logged and shown
 
 
@@ -25,7 +25,7 @@ class LocalError(ShoalError):
 
 
 class Shortage(LocalError):
-    """This machine is short of something, which may pass by itself: see shortages.py."""
+    """This machine is short of a resource, which may pass by itself: see shortages.py."""
 
 
 class RemoteError(ShoalError):
@@ -45,7 +45,7 @@ class PayloadError(RemoteError):
 
 
 class TransportError(ShoalError):
-    """The network failed; the same call may work later. `code` says how, for programs: those of journal.py."""
+    """The network failed; the same call may work later. `code` says how, for programs: see journal.py."""
 
     def __init__(self, reason: str, code: str = "failed") -> None:
         super().__init__(reason)
@@ -53,5 +53,5 @@ class TransportError(ShoalError):
 
 
 def _one_line(reason: str) -> str:
-    """`reason` without control characters and cut: it may quote a peer, and is logged and shown in terminals."""
+    """`reason`, shortened and without control characters: it may quote a peer, and is logged and shown in terminals."""
     return "".join(letter if letter.isprintable() else "?" for letter in reason[:MAX_REASON])

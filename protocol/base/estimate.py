@@ -1,4 +1,4 @@
-"""Deadlines learned from what was observed, so that no user has to guess a timeout.
+"""Deadlines learned from observed durations, so that no user has to guess a timeout.
 
 Smoothed mean and deviation as in TCP (Jacobson 1988; RFC 6298): a deadline is mean + 4 deviations, within
 [floor, ceiling]; before the first observation it is `initial`.
@@ -21,7 +21,7 @@ class Estimate:
     samples: int = 0
 
     def observe(self, seconds: float) -> None:
-        """Learn from one observation; nonsense from a jumped clock is ignored."""
+        """Learn from one observation; impossible values, from a clock that was set, are ignored."""
         if not 0.0 <= seconds <= 10 * self.ceiling:
             return
         self.samples += 1
@@ -32,7 +32,7 @@ class Estimate:
         self.mean += 0.125 * (seconds - self.mean)
 
     def deadline(self) -> float:
-        """How long to wait before something is wrong."""
+        """The seconds after which something counts as overdue."""
         if not self.samples:
             return self.initial
         return min(self.ceiling, max(self.floor, self.mean + 4 * self.deviation))

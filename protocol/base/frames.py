@@ -1,4 +1,4 @@
-"""Frames, as they travel on streams: a length of 4 bytes, then msgpack [kind, call, run or nil, body].
+"""Frames on streams: a length of 4 bytes, then msgpack [kind, call, run or nil, body].
 
 Rules:
 - The length is checked before anything is allocated; beyond the limit the stream is unusable, because what
@@ -24,7 +24,7 @@ BODY_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # msgpack bin 8, 16, 32: the bytes tha
 
 
 class Kind(IntEnum):
-    """What a frame's body is. MESSAGE is one way; the others carry the number of their call or ping."""
+    """The kind of a frame's body. MESSAGE is one way; the others carry the number of their call or ping."""
 
     MESSAGE = 0
     CALL = 1
@@ -37,7 +37,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame as it came; the body is not yet decoded."""
+    """One received frame; the body is not yet decoded."""
 
     kind: Kind
     call: int
@@ -46,7 +46,7 @@ class Frame:
 
 
 def frame_head(kind: Kind, call: int, run: RunId | None, body_size: int) -> bytes:
-    """Everything of a frame that comes before its body, length included."""
+    """The bytes of a frame before its body, length included."""
     packer = msgpack.Packer(autoreset=False)
     packer.pack_array_header(4)
     packer.pack(int(kind))
@@ -57,7 +57,7 @@ def frame_head(kind: Kind, call: int, run: RunId | None, body_size: int) -> byte
 
 
 def frame_length(prefix: bytes, limit: int, sender: PeerId) -> int:
-    """How many bytes follow the length prefix; RemoteError beyond `limit`."""
+    """How many bytes follow the length prefix; raises RemoteError beyond `limit`."""
     length = int.from_bytes(prefix, "big")
     if length > limit:
         raise RemoteError(f"frame is over the limit of {limit} bytes", sender)
@@ -65,7 +65,7 @@ def frame_length(prefix: bytes, limit: int, sender: PeerId) -> int:
 
 
 def decode_frame(data: bytes, sender: PeerId) -> Frame:
-    """The frame in `data` (without its length prefix); RemoteError for anything else."""
+    """The frame in `data`, which has no length prefix; raises RemoteError for anything else."""
     try:
         unpacker = msgpack.Unpacker()
         unpacker.feed(data[:MAX_HEAD])
@@ -81,6 +81,6 @@ def decode_frame(data: bytes, sender: PeerId) -> Frame:
             raise ValueError("not a call number")
         if run is not None and (type(run) is not bytes or len(run) != DIGEST_SIZE):
             raise ValueError("not a run")
-    except Exception as error:  # msgpack raises a dozen types; each means the same
+    except Exception as error:  # msgpack raises a dozen types, which all mean the same
         raise RemoteError("frame is malformed", sender) from error
     return Frame(kind, call, None if run is None else RunId(run), body)

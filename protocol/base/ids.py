@@ -20,7 +20,7 @@ NO_DIGEST = Digest(bytes(DIGEST_SIZE))
 
 
 def digest(domain: str, *parts: bytes) -> Digest:
-    """BLAKE3 of `parts`, each prefixed with its length, in a domain of its own."""
+    """BLAKE3 of `parts`, each prefixed with its length; digests of different domains never coincide."""
     hasher = blake3(derive_key_context=f"shoal v1 {domain}")
     for part in parts:
         hasher.update(len(part).to_bytes(8, "little"))
@@ -34,7 +34,7 @@ def content_hash(payload: bytes | bytearray | memoryview) -> Digest:
 
 
 def result_hash(mask: bytes, payload: bytes | bytearray | memoryview) -> Digest:
-    """BLAKE3 of a reduced chunk: of the mask of its contributors and of its bytes, so that neither can be exchanged."""
+    """BLAKE3 of a reduced chunk: of its contributors' mask and its bytes, so that neither can be replaced."""
     return Digest(blake3(len(mask).to_bytes(8, "little") + mask).update(payload).digest())
 
 

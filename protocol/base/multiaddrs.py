@@ -1,7 +1,7 @@
-"""Multiaddrs as text: an address, who should be there, and whether the way goes by a relay.
+"""Multiaddrs as text. One consists of a place, which can be dialled, and perhaps the PeerID that should answer there.
 
-/ip4/192.0.2.7/tcp/4101/p2p/NAME                                 at a place, with its name
-/ip4/192.0.2.7/tcp/4101/p2p/RELAY/p2p-circuit/p2p/NAME           by a relay: its end of a circuit is the place
+/ip4/192.0.2.7/tcp/4101/p2p/NAME                                 dialled directly
+/ip4/192.0.2.7/tcp/4101/p2p/RELAY/p2p-circuit/p2p/NAME           by a relay: the place ends in /p2p-circuit
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 CIRCUIT = "/p2p-circuit"
-NAMES = (1, 4)  # where PeerIDs stand in what follows a port
-SHAPES: tuple[list[str], ...] = ([], ["p2p"], ["p2p", "p2p-circuit"], ["p2p", "p2p-circuit", "p2p"])  # the rest
+NAMES = (1, 4)  # positions of PeerIDs among the parts after the port
+SHAPES: tuple[list[str], ...] = ([], ["p2p"], ["p2p", "p2p-circuit"], ["p2p", "p2p-circuit", "p2p"])  # the other parts
 MAX_PORT = 65_535
 DOCUMENTATION = tuple(
     ip_network(each) for each in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
 )
-Kind = Hashable  # of an address
+Kind = Hashable  # of an address, see kind_of_host
 Place = tuple[str, int]  # a numerical host and a port
-SITE_LOCAL = ip_network("fec0::/10")  # RFC 3879: private networks of old, which Python calls global
+SITE_LOCAL = ip_network("fec0::/10")  # RFC 3879: deprecated private networks, which Python calls global
 
 
 def multiaddr(host: str, port: int) -> str:
@@ -28,32 +28,32 @@ def multiaddr(host: str, port: int) -> str:
 
 
 def split(address: str) -> tuple[str, str]:
-    """The place, and the PeerID that should be there; empty if none is named."""
+    """The place, and the PeerID that should answer there; empty if none is named."""
     way, circuit, end = address.rpartition(CIRCUIT)
     place, _, name = end.partition("/p2p/")
     return way + circuit + place, name
 
 
 def place_of(address: str) -> str:
-    """The place alone."""
+    """The place without the PeerID."""
     return split(address)[0]
 
 
 def relay_of(address: str) -> tuple[str, str]:
-    """For a place by a relay: where the relay is, and its PeerID. Empty for a place that is dialled directly."""
+    """The place and the PeerID of the relay in an address; empty if it is dialled directly."""
     way, _, _ = address.rpartition(CIRCUIT)
     return split(way)
 
 
 def is_relayed(address: str) -> bool:
-    """Whether the way goes by a relay."""
+    """Whether the address leads through a relay."""
     return CIRCUIT in address
 
 
 def host_and_port(address: str) -> tuple[IPv4Address | IPv6Address, int] | None:
-    """Where a multiaddr of a literal IP address and a TCP port leads, or that of a relay; None for all others.
+    """The IP address and TCP port of a multiaddr, or of its relay; None if it has others, such as a host name.
 
-    Nothing else may follow: of two hosts in one address libp2p dials the second.
+    Nothing but PeerIDs may follow: of two hosts in one address libp2p dials the second.
     """
     parts = address.split("/")
     if [part for number, part in enumerate(parts[5:]) if number not in NAMES] not in SHAPES:
@@ -76,23 +76,23 @@ def is_public(host: IPv4Address | IPv6Address) -> bool:
 
 
 def kind_of_host(host: str) -> Kind:
-    """The kind of an IP address: each kind reaches peers that no other kind does."""
+    """The kind of an IP address: addresses of each kind are reached by peers that reach no other kind."""
     address = ip_address(host)
     return address.version, "loopback" if address.is_loopback else "internet" if is_public(address) else "network"
 
 
 def kind_of(address: str) -> Kind:
-    """The kind of a multiaddr; those by relays are a kind, and so are host names."""
+    """The kind of a multiaddr; relayed addresses are one kind, and host names another."""
     if is_relayed(address):
         return "relayed"
     where = host_and_port(address)
     return kind_of_host(str(where[0])) if where is not None else "other"
 
 
-def few(addresses: Iterable[str], most: int, kind: Callable[[str], Kind] = kind_of) -> tuple[str, ...]:
-    """At most `most` of ranked addresses: the best of each kind, then the best of all; in the order given.
+def shortlist(addresses: Iterable[str], most: int, kind: Callable[[str], Kind] = kind_of) -> tuple[str, ...]:
+    """At most `most` of ranked addresses, in their order; the best of each kind are chosen before all others.
 
-    Every list of addresses that may be too long to be sent, tried or shown is cut by this.
+    All lists of addresses that may be too long to be sent, tried or shown are cut by it.
     """
     ordered = list(dict.fromkeys(addresses))
     firsts = {kind(each): each for each in reversed(ordered)}.values()
@@ -100,7 +100,7 @@ def few(addresses: Iterable[str], most: int, kind: Callable[[str], Kind] = kind_
     return tuple(each for each in ordered if each in chosen)
 
 
-@lru_cache(maxsize=4096)  # it is called for the same connections with each payload
+@lru_cache(maxsize=4096)  # called with the same addresses for each payload
 def any_is_public(addresses: tuple[str, ...]) -> bool:
     """Whether one of these multiaddrs leads to the internet."""
     where = (host_and_port(address) for address in addresses)
@@ -108,5 +108,5 @@ def any_is_public(addresses: tuple[str, ...]) -> bool:
 
 
 def is_port(text: str) -> bool:
-    """Whether this is the number of a port that can be dialled."""
+    """Whether `text` is the number of a port that can be dialled."""
     return text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= MAX_PORT

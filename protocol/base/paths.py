@@ -1,8 +1,8 @@
-"""How two peers may be connected, best first; a value that shells pass on. Pure.
+"""How two peers may be connected, as a value that shells pass on. The paths, best first:
 
 direct      one of the two has dialled the other
-punched     both dialled at the same moment, and so opened their own routers for the other
-relayed     by a third peer, which passes on their traffic
+punched     both dialled at the same moment, and so opened their routers for each other (hole punching)
+relayed     a third peer passes on their traffic
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DIRECT, PUNCHED, RELAYED = PATHS = ("direct", "punched", "relayed")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One connection: its path, the multiaddrs to which it leads, and where of ours the other end has dialled us."""
+    """One connection: its path, the multiaddrs of the other end, and our address that it dialled, if it did."""
 
     path: str
     addresses: tuple[str, ...]
@@ -23,5 +23,5 @@ class Route:
 
 
 def best_path(routes: Iterable[Route]) -> str:
-    """The path of the best of several connections with one peer: the one that control messages take."""
+    """The best path among the connections with one peer: control messages take it."""
     return min((route.path for route in routes), key=PATHS.index, default=DIRECT)

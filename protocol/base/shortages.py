@@ -1,8 +1,8 @@
 """Errors of this machine that pass by themselves, such as a full disk or too many open files.
 
 Code that would give something up for good because of an error (a run, a listening socket, a file that is to be kept)
-asks `is_temporary` first, and tries again instead. Strangers can cause most shortages for as long as they like, by
-connecting; a full disk is emptied by its owner.
+asks `is_temporary` first, and tries again if it is. Strangers can cause most shortages for as long as they like, by
+connecting; a full disk can be emptied by its owner.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ TEMPORARY = frozenset(
         *(errno.ENOMEM, errno.ENOBUFS),
         *(errno.ENOSPC, errno.EDQUOT),  # room on the disk
         *(errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENOLCK, errno.ETIMEDOUT),  # EAGAIN: also of processes
-        *(errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN),  # a network's disk is away, as NFS, FUSE and SMB say it
+        *(errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN),  # a network disk is away, as NFS, FUSE and SMB report it
         *(errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
     }
 )
-NO_THREAD = "can't start new thread"  # Python's words, in a RuntimeError without a number
+NO_THREAD = "can't start new thread"  # the message of a RuntimeError, which has no errno
 
 
 def is_temporary(error: BaseException | None) -> bool:
@@ -36,7 +36,7 @@ def is_temporary(error: BaseException | None) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """What is wrong, for people; without the path, which the caller names."""
+    """The error as text for people; without the path, which the caller names."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

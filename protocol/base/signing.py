@@ -1,4 +1,4 @@
-"""Signed messages: those that are shown to third parties (JOIN, ROSTER, PREPARED, LEAVE).
+"""Signed messages, which are shown to third parties (JOIN, ROSTER, PREPARED, LEAVE).
 
 A signed message has a field `signature`, last; the signature covers the message's canonical bytes with that
 field empty, in the context of one run, so that nothing signed for one run means anything in another.
@@ -15,7 +15,7 @@ from shoal.protocol.base.wire import Message, encode
 
 
 class Signer(Protocol):
-    """Signs as `peer` and checks what others signed, in the context of one run."""
+    """Signs as `peer` and verifies others' signatures, in the context of one run."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -35,7 +35,7 @@ def signed(message: S, signer: Signer) -> S:
 
 
 def check_signature(message: Message, author: PeerId, signer: Signer, shown_by: PeerId | None = None) -> None:
-    """RemoteError unless `author` signed `message`; it names `shown_by`, if others than the author pass it on."""
+    """Raises RemoteError unless `author` signed `message`; it names `shown_by`, a peer that passes it on, if given."""
     signature: bytes = message.signature  # type: ignore[attr-defined]
     if not signer.verify(author, encode(_replace_signature(message, b"")), signature):
         raise RemoteError(f"{type(message).__name__} has a forged or missing signature", shown_by or author)

@@ -1,6 +1,6 @@
 """Timers of one core: each has a name and a subject; arming one again makes the earlier one stale.
 
-Timers are never cancelled (see effects.py). A late timer shows that the process was stopped or starved, and must not
+Timers are never cancelled (see effects.py). A late timer shows that the process was stopped or starved; it must not
 judge others before it has read the messages that wait for it.
 """
 
@@ -33,7 +33,7 @@ class Timers:
         return None if armed is None else armed[1]
 
     def accept(self, now: float, timer: Timer) -> float | None:
-        """By how many seconds a live timer, now used up, is late; None if it is stale."""
+        """Use up a live timer and return by how many seconds it is late; None if it is stale."""
         armed = self._live.get((timer.name, timer.subject))
         if armed is None or armed[0] != timer.token:
             return None

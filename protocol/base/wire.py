@@ -1,11 +1,11 @@
-"""The codec: every message is a frozen dataclass in one table, and its type hints are its schema.
+"""The wire codec: every message is a frozen dataclass in one table, and its type hints are its schema.
 
 On the wire a message is a msgpack array: its tag, then its fields in order; a nested value is the array of
 its fields. Decoding is total and bounded: any bytes give a message or a RemoteError, and nothing is built
 beyond the limits below. Integers are 0 .. 2^63-1, floats are finite, digests are 32 bytes, and a code is a member of
 its IntEnum: cores need not check again what a field's type says.
 
-Tags say where a message belongs (see messages/__init__.py), and a receiver names the range that it accepts, so that
+Tags say where a message belongs (see messages/__init__.py), and receivers name the tags that they accept, so that
 messages between the processes of one machine are never accepted from a peer.
 """
 
@@ -28,7 +28,7 @@ from shoal.protocol.base.ids import DIGEST_SIZE, Digest, PeerId, RunId
 
 MAX_STRING = 1024
 MAX_ITEMS = 65_536  # of one sequence
-MAX_TOTAL = 4 * MAX_ITEMS  # of all sequences of a message together: 16 MB of empty ones would be 1 GB of objects
+MAX_TOTAL = 4 * MAX_ITEMS  # items of all sequences of a message together
 MAX_CONTROL_FRAME = 4 << 20
 MAX_BULK_FRAME = 16 << 20
 MAX_INT = 2**63 - 1
@@ -37,7 +37,7 @@ RUN_TAGS = range(1, 70)  # between the members of a run
 NODE_TAGS = frozenset((*range(70, 90), *range(100, 120)))  # calls between nodes, and their answers
 
 Payload = bytes | bytearray | memoryview  # travels beside its message, and is not copied
-MEMORY_UNIT = 1 << 16  # bytes: memory of payloads is lent, and credit for them counted, in whole ones; peers must agree
+MEMORY_UNIT = 1 << 16  # bytes: memory for payloads, and credit for them, is counted in whole units; peers must agree
 
 Fields = Callable[[Any], tuple[Any, ...]]
 Unpack = Callable[[Any], Any]
@@ -72,7 +72,7 @@ class _Budget:
 
 
 class _Malformed(ValueError):
-    """Malformed bytes; callers turn it into a RemoteError."""
+    """Raised for malformed bytes; callers turn it into a RemoteError."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -107,7 +107,7 @@ def encode(message: Message) -> bytes:
 
 
 def encode_head(message: Message) -> bytes:
-    """The same of a bulk message, without its payload, which is its last field."""
+    """The canonical bytes of a bulk message without its payload, which is its last field."""
     kind = type(message)
     packed: bytes = msgpack.packb((_tags[kind], *_fields[kind](message)[:-1]), default=_plain)
     return packed
@@ -125,7 +125,7 @@ def decode(
     limit: int = MAX_BULK_FRAME,
     tags: Container[int] | None = None,
 ) -> Message:
-    """The message in `data`, of any tag or one of `tags`; RemoteError, naming `sender`, for anything else."""
+    """The message in `data`, of any tag or one of `tags`; raises RemoteError, naming `sender`, for anything else."""
     return _decode(data, [], sender, limit, tags)
 
 
@@ -135,7 +135,7 @@ def payload_memory(size: int) -> int:
 
 
 def decode_bulk(head: bytes | memoryview, payload: Payload, sender: PeerId | None = None) -> Message:
-    """The bulk message of a run with this `head`, which holds `payload` as it is; RemoteError for anything else."""
+    """The bulk message of a run with this `head`, and `payload` uncopied; raises RemoteError for anything else."""
     message = _decode(head, [payload], sender, MAX_CONTROL_FRAME, RUN_TAGS)
     if not message.bulk:
         raise RemoteError(f"{type(message).__name__} came with a payload", sender)
@@ -149,7 +149,7 @@ def _decode(
         raise RemoteError(f"message of {len(data)} bytes is over the limit of {limit}", sender)
     try:
         items = msgpack.unpackb(data, max_map_len=0, max_ext_len=0, max_array_len=MAX_ITEMS, list_hook=_Budget().spend)
-    except Exception as error:  # msgpack raises a dozen types; each means: not msgpack, or over a limit
+    except Exception as error:  # msgpack raises a dozen types, for malformed data and exceeded limits
         raise RemoteError(f"message is not well-formed msgpack ({type(error).__name__})", sender) from error
     if not isinstance(items, list) or not items or type(items[0]) is not int:
         raise RemoteError("message has no tag", sender)
@@ -164,11 +164,11 @@ def _decode(
 
 
 def table() -> dict[int, type[Message]]:
-    """The whole table, tag by tag (for docs and tests)."""
+    """All message types by tag, for docs and tests."""
     return dict(sorted(_table.items()))
 
 
-# -- packing: msgpack knows all that may be a field but our values, and asks what those are ------------------
+# -- packing: msgpack packs all types of fields except our values, for which it calls _plain ------------------
 
 
 def _plain(record: Any) -> tuple[Any, ...]:
@@ -181,7 +181,7 @@ def _plain(record: Any) -> tuple[Any, ...]:
 def _fields_of(cls: type) -> Fields:
     names = [field.name for field in dataclasses.fields(cls)]
     if len(names) > 1:
-        return attrgetter(*names)  # a tuple, faster than any loop
+        return attrgetter(*names)  # gives a tuple, faster than a loop
     return lambda record: tuple([getattr(record, name) for name in names])
 
 
@@ -231,7 +231,7 @@ def _payload(item: Any) -> Payload:
 
 
 _unpacks.update({int: _int, float: _float, bool: _bool, str: _str, bytes: _bytes})
-# One string for each peer: what is kept of each round, as proofs are, is full of names.
+# PeerIDs are interned: the proofs that are kept of each round are full of them.
 _new_types: dict[Any, Unpack] = {PeerId: lambda item: sys.intern(_str(item)), Digest: _digest, RunId: _digest}
 
 

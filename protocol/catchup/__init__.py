@@ -1,1 +1,1 @@
-"""How a newcomer gets the state: who gives it (donor.py) and who takes it (transfer.py). Pure."""
+"""How a newcomer gets the state: the donor's side (donor.py) and the joiner's (transfer.py). Pure."""

@@ -1,12 +1,15 @@
-"""The donor's side of state transfer: offer a version, pin it while it is asked for, serve its chunks.
+"""The donor's side of state transfer: offers a version, pins it while it is asked for, serves its chunks.
 
-Rules: `may_offer` says which version may be offered with which root: where members agree on one state, that whose root
-the next round's certificate names, so ours only if it is that very state; of replicas, of which each is its own, any.
-A lease pins a version until `LEASE` seconds after the last chunk that was asked of it, but however it is used no longer
-than a slow joiner needs; who had one to its end makes room for others first. Who asks again keeps its version if that
-is of use to it: rounds go on, and what is on its way would be lost. Leases, and versions that are pinned, are bounded
-in number, and only who has a lease is served. A chunk is read when its turn to leave comes, so what waits holds no
-memory; so many wait for each who asks, and none twice.
+Rules:
+- `may_offer` says which version may be offered with which root. Where members agree on one state, the next round's
+  certificate must name the root, so ours counts only if it is that very state; of replicas, of which each member has
+  its own, any version may be offered.
+- A lease pins a version until `LEASE` seconds after the last chunk that was asked of it, but in all no longer than a
+  slow joiner needs; a joiner that had a lease to that end makes room for others first.
+- A joiner that asks again keeps its version if it can use it: rounds go on, and chunks on their way would be lost.
+- Leases, and pinned versions, are bounded in number, and only joiners with a lease are served.
+- A chunk is read when its turn to leave comes, so waiting ones hold no memory; a bounded number wait for each joiner,
+  and none twice.
 """
 
 from __future__ import annotations
@@ -23,14 +26,14 @@ from shoal.protocol.base.wire import MAX_INT
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
 
 MAX_LEASES = 16
-MAX_VERSIONS = 4  # that are pinned at once: each may be a whole copy of the state
-LEASE = 30.0  # seconds
-MAX_WAITING = 16  # chunks of one joiner that wait here to be sent: a few times what it asks for at a time
-SLOWEST = 10.0  # seconds that a joiner may take for a chunk, all chunks together
+MAX_VERSIONS = 4  # pinned at once: each may be a whole copy of the state
+LEASE = 30.0  # seconds after the last chunk
+MAX_WAITING = 16  # chunks that wait to be sent to one joiner: a few times as many as it asks for at once
+MAX_CHUNK_SECONDS = 10.0  # that a joiner may take per chunk, on average
 
 
 def state_root(layout: bytes, chunks: Sequence[Digest]) -> Digest:
-    """The one digest of a state: its layout and its chunks' hashes."""
+    """The digest of a whole state: of its layout and its chunks' hashes."""
     return digest("state", layout, *chunks)
 
 
@@ -38,7 +41,7 @@ class Store(Protocol):
     """Our versions of the state."""
 
     def versions(self) -> Sequence[int]:
-        """Rounds whose state is here, oldest first."""
+        """The rounds whose state is held, oldest first."""
         ...
 
     def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
@@ -46,21 +49,21 @@ class Store(Protocol):
         ...
 
     def chunk(self, round: int, index: int) -> bytes:
-        """A chunk's bytes; none if the version is here no more. In any thread."""
+        """A chunk's bytes; none if the version is held no more. May be called in any thread."""
         ...
 
     def pin(self, rounds: Sequence[int]) -> None:
-        """Keep these versions, and only these beside the newest two."""
+        """Keep these versions, besides the newest two, and no others."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A version that is pinned for somebody."""
+    """A version that is pinned for a joiner."""
 
     version: int
-    until: float  # if no chunk is asked for
-    ends: float  # whatever is asked for
+    until: float  # when it ends unless a chunk is asked for
+    ends: float  # when it ends in any case
 
 
 def _exactly(round: int) -> range:
@@ -68,7 +71,7 @@ def _exactly(round: int) -> range:
 
 
 class Donor:
-    """Serves those who catch up."""
+    """Serves joiners."""
 
     def __init__(self, part: int, may_offer: Callable[[int, Digest], bool], store: Store) -> None:
         self._part = part
@@ -76,22 +79,22 @@ class Donor:
         self._store = store
         self._leases: dict[PeerId, Lease] = {}
         self._waiting: dict[PeerId, set[tuple[int, int]]] = {}  # chunks (version, index) that have not left yet
-        self._resting: dict[PeerId, float] = {}  # who had a lease to its end; until when it gets no other
+        self._barred: dict[PeerId, float] = {}  # joiners that had a lease to its end, and until when they get no other
 
     def __repr__(self) -> str:
         return f"Donor({self._leases})"
 
     @property
     def has_leases(self) -> bool:
-        """Whether somebody is catching up from us."""
+        """Whether a joiner holds a lease."""
         return bool(self._leases)
 
     def oldest_lease(self) -> int | None:
-        """The oldest version that is pinned; later rounds must be kept for whoever downloads it."""
+        """The oldest pinned version; later rounds must be kept for the joiners that download it."""
         return min((lease.version for lease in self._leases.values()), default=None)
 
     def offer(self, now: float, sender: PeerId, message: GetState) -> list[Effect]:
-        """Pin a version and say what it is made of; silence if there is none, or too many ask."""
+        """Pin a version and send its layout and hashes; no answer if there is none, or too many ask."""
         version = self.lease(now, sender, _exactly(message.round) if message.round else range(message.least, MAX_INT))
         if version is None:
             return []
@@ -99,21 +102,24 @@ class Donor:
         return [Send(sender, StateIs(self._part, version, layout, chunks))]
 
     def lease(self, now: float, peer: PeerId, wanted: range) -> int | None:
-        """Pin a version of the rounds `wanted` for `peer` from now on; None if that cannot be."""
+        """Pin a version of one of the rounds `wanted` for `peer`; None if there is none or no room."""
         self.expire(now)
         before = self._leases.get(peer)
         version = before.version if before is not None and before.version in wanted else self._choose(peer, wanted)
         if version is None:
             return None
         _, chunks = self._store.describe(version)
-        ends = before.ends if before is not None else now + LEASE + SLOWEST * len(chunks)
+        ends = before.ends if before is not None else now + LEASE + MAX_CHUNK_SECONDS * len(chunks)
         self._leases[peer] = Lease(version, min(now + LEASE, ends), ends)
         if before is None or before.version != version:
             self._pin()
         return version
 
     def serve(self, now: float, sender: PeerId, message: GetStateChunk) -> list[Effect]:
-        """One chunk; empty if the version is here no more, or not for `sender`. Nothing if it is about to leave."""
+        """Send a chunk, empty if the version is not held or `sender` gets no lease; nothing if it already waits.
+
+        Raises RemoteError if the version has no such chunk.
+        """
         is_leased = False
         if message.round in self._store.versions():
             _, chunks = self._store.describe(message.round)
@@ -127,30 +133,30 @@ class Donor:
         read = partial(self._store.chunk, *key) if is_leased else None
         return [Send(sender, StateChunk(self._part, message.round, message.index, b""), read)]
 
-    def left(self, to: PeerId, message: StateChunk) -> None:
-        """A chunk waits here no more: it was sent, or dropped."""
+    def payload_done(self, to: PeerId, message: StateChunk) -> None:
+        """Note that a chunk waits no more: it was sent or dropped."""
         waiting = self._waiting.get(to, set())
         waiting.discard((message.round, message.index))
         if not waiting:
             self._waiting.pop(to, None)
 
     def expire(self, now: float) -> None:
-        """End the leases that have run out."""
-        self._resting = {peer: until for peer, until in self._resting.items() if until > now}
+        """End leases that have expired."""
+        self._barred = {peer: until for peer, until in self._barred.items() if until > now}
         over = {peer: lease for peer, lease in self._leases.items() if lease.until <= now}
         for peer, lease in over.items():
             del self._leases[peer]
             if lease.ends <= now:
-                self._resting[peer] = now + LEASE
+                self._barred[peer] = now + LEASE
         if over:
             self._pin()
 
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _choose(self, peer: PeerId, wanted: range) -> int | None:
-        """A version that there is a place for."""
+        """The newest version among `wanted` that may be offered and that there is room to pin."""
         others = [lease.version for holder, lease in self._leases.items() if holder != peer]
-        if peer in self._resting or len(others) >= MAX_LEASES:
+        if peer in self._barred or len(others) >= MAX_LEASES:
             return None
         versions = [version for version in self._store.versions() if version in wanted]
         if len(set(others)) >= MAX_VERSIONS:

@@ -1,4 +1,4 @@
-"""Catching up: check the chain of rounds, get one certified version of the state from several donors at once.
+"""Catching up: checks the chain of rounds, and gets one certified version of the state from several donors at once.
 
     joiner                                      donors
     GET_CHAIN(after) ─────────────────────────► one
@@ -8,10 +8,12 @@
     GET_STATE_CHUNK(i) ... ───────────────────► all of them, a few at a time each
              ◄───────────────────────── STATE_CHUNK
 
-Rules: a version counts only if the next round's certificate names its root, so donors offer the version before their
-newest (or the run's first one, which the manifest names); the rounds after it are replayed by `rounds`. Every chunk is
-checked by hash; who sends a wrong one is named and not asked again. A silent donor's chunks are asked of others. Only
-what brings us further is fetched: if rounds go on by themselves meanwhile, older versions are of no use any more.
+Rules:
+- A version counts only if the next round's certificate names its root, so donors offer the version before their newest
+  (or the run's first one, which the manifest names); the rounds after it are replayed by `rounds`.
+- Every chunk is checked by hash; a donor that sends a wrong one is named and not asked again.
+- A silent donor's chunks are asked of others.
+- Only versions later than ours are fetched: if we advance by rounds meanwhile, older ones are of no use any more.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from shoal.protocol.base.effects import Effect, Event, Send, Tell, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
 from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.catchup.donor import Donor, Store, state_root
-from shoal.protocol.membership.view import nearest
+from shoal.protocol.membership.view import without_relay
 from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk, StateIs
 from shoal.protocol.rounds.agreement.history import History
 from shoal.protocol.rounds.agreement.roster import Base
@@ -33,14 +35,14 @@ from shoal.protocol.rounds.matchmaking.context import View
 
 WINDOW = 4  # chunks asked of one donor at a time
 MAX_DONORS = 8
-MAX_LIARS = 64  # that are remembered
-PATIENCE = 3.0  # seconds without an answer before another donor is asked; longer, once that was too short for all
+MAX_LIARS = 64  # remembered
+PATIENCE = 3.0  # seconds without an answer before another donor is asked; doubled whenever no donor answers in time
 MOST_PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class StateReceived(Event):
-    """A certified version is here: install it, then open rounds on `base`."""
+    """A certified version is complete: install it, then open rounds on `base`."""
 
     base: Base
     layout: bytes
@@ -49,7 +51,7 @@ class StateReceived(Event):
 
 @dataclass(slots=True)
 class Download:
-    """A version in the making."""
+    """A version that is being downloaded."""
 
     base: Base
     layout: bytes
@@ -65,11 +67,11 @@ class Download:
         return len(self.payloads) == len(self.hashes)
 
     def unasked(self) -> list[int]:
-        """Chunks that nobody is asked for."""
+        """The missing chunks that no donor has been asked for."""
         return [index for index in range(len(self.hashes)) if index not in self.payloads and index not in self.asked]
 
-    def last_sign(self, donor: PeerId, asked_at: float) -> float:
-        """When `donor` was asked, or has sent a chunk since: they stand behind each other on its link."""
+    def last_heard(self, donor: PeerId, asked_at: float) -> float:
+        """When `donor` was asked, or sent its last chunk, if later: chunks queue behind each other on its link."""
         return max(asked_at, self.heard.get(donor, asked_at))
 
     def drop(self, donor: PeerId) -> None:
@@ -88,7 +90,7 @@ class Transfer:
         self._view = view
         self._download: Download | None = None
         self._source: PeerId | None = None
-        self._unchecked: StateIs | None = None  # our source's offer, for which our chain is too short yet
+        self._unchecked: StateIs | None = None  # our source's offer, if its certificate is not in our chain yet
         self._invited: list[PeerId] = []
         self._heard_at = 0.0
         self._patience = PATIENCE
@@ -98,7 +100,7 @@ class Transfer:
         self._leases_watched = False
         self.donor = Donor(part, history.certifies, store)
         self.active = False
-        self.beyond = -1  # versions up to this one are of no use
+        self.beyond = -1  # only versions after this round are of use
 
     def __repr__(self) -> str:
         return f"Transfer(active={self.active}, {self._download}, {self.donor})"
@@ -110,7 +112,7 @@ class Transfer:
     # -- joiner ---------------------------------------------------------------------------------------------
 
     def start(self, now: float, beyond: int) -> list[Effect]:
-        """Get a version later than `beyond`, if anybody is known to have one; goes on until it is here."""
+        """Get a version later than `beyond`, if any member seems to have one; goes on until it is complete."""
         if self.active:
             return []
         self.beyond = beyond
@@ -121,7 +123,7 @@ class Transfer:
         return [*self._ask_chain(now), self._wake("look")]
 
     def take(self) -> StateReceived | None:
-        """The version, once it is complete; it is handed out once."""
+        """The version, once it is complete; it is returned once."""
         download = self._download
         if download is None or not download.is_complete:
             return None
@@ -130,13 +132,13 @@ class Transfer:
         return StateReceived(download.base, download.layout, payloads)
 
     def passed(self, round: int) -> None:
-        """We have come to `round` by ourselves: versions up to it are of no use any more."""
+        """Note that we have reached `round` by ourselves: versions up to it are of no use any more."""
         self.beyond = max(self.beyond, round)
         if self._download is not None and self._download.base.round <= self.beyond:
             self._download = None
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
-        """Look after silent donors, or after leases that run out."""
+        """Replace silent donors, or end expired leases."""
         if timer.name == "leases":
             self.donor.expire(now)
             self._leases_watched = False
@@ -151,7 +153,7 @@ class Transfer:
         return [self._wake("look"), *self._replace_silent(now, self._download)]
 
     def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
-        """Any message of state transfer."""
+        """Take any message of state transfer."""
         match message:
             case GetChain():
                 links = self._history.after(message.after)
@@ -182,21 +184,22 @@ class Transfer:
     def _candidates(self) -> list[PeerId]:
         """Members that may have a version for us, most advanced first. If all of them have lied, all may try again.
 
-        Who stands at round 0 without a root has none: it waits for the run's origin itself.
+        A member at round 0 without a root has none: it waits for the run's origin itself.
         """
 
         def round_of(peer: PeerId) -> int:
             status = self._view.status(peer)
             return status.round if status is not None and (status.round or status.root != NO_DIGEST) else -1
 
-        ahead = [peer for peer in self._view.alive() if self._useful(round_of(peer))]
+        ahead = [peer for peer in self._view.alive() if self._is_useful(round_of(peer))]
         if all(peer in self._liars for peer in ahead):
             self._liars.clear()
         honest = [peer for peer in ahead if peer not in self._liars]
-        return sorted(nearest(self._me, honest, self._view), key=lambda peer: (-round_of(peer), peer))[:MAX_DONORS]
+        near = without_relay(self._me, honest, self._view)
+        return sorted(near, key=lambda peer: (-round_of(peer), peer))[:MAX_DONORS]
 
-    def _useful(self, round: int) -> bool:
-        """Whether a donor that stands on `round` has a certified version for us."""
+    def _is_useful(self, round: int) -> bool:
+        """Whether a donor whose last round is `round` has a certified version for us."""
         first = self._history.origin.round
         return round >= first and (round if round == first else round - 1) > self.beyond
 
@@ -233,7 +236,7 @@ class Transfer:
         return effects + self._ask_chunks(now, self._download)
 
     def _lengthen_chain(self, sender: PeerId, offer: StateIs) -> list[Effect]:
-        """Rounds are faster than our questions: the certificate of what our source offers is younger than our chain."""
+        """Ask for more of the chain: rounds have gone on, and the offer's certificate is newer than our chain."""
         if sender != self._source:
             return []
         self._unchecked = offer
@@ -273,8 +276,8 @@ class Transfer:
         return effects
 
     def _replace_silent(self, now: float, download: Download) -> list[Effect]:
-        """Ask others for what the silent owe; begin anew if nobody is left."""
-        late = [donor for donor, at in download.asked.values() if now - download.last_sign(donor, at) > self._patience]
+        """Ask others for the chunks of silent donors; begin anew if no donor is left."""
+        late = [donor for donor, at in download.asked.values() if now - download.last_heard(donor, at) > self._patience]
         for donor in dict.fromkeys(late):
             download.drop(donor)
         if download.donors or download.is_complete:
@@ -282,7 +285,7 @@ class Transfer:
         return self._begin_anew(now)
 
     def _begin_anew(self, now: float) -> list[Effect]:
-        """Nobody answers in time. Perhaps all links are slow, so the next try waits longer."""
+        """Begin anew, as nobody answers in time. Perhaps all links are slow, so the next try waits longer."""
         self._download, self._patience = None, min(MOST_PATIENCE, 2 * self._patience)
         return self._ask_chain(now)
 

@@ -24,11 +24,11 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Store, state_root
 from shoal.protocol.catchup.transfer import Transfer
 from shoal.protocol.member.parting import Parted, Parting
-from shoal.protocol.member.presence import MEMBERSHIP_MESSAGES, Presence
+from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.messages import transfer as sync
+from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
 from shoal.protocol.messages.rounds import ROUND_MESSAGES, Commit, VoteRecord
-from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.rounds.agreement.history import History
 from shoal.protocol.rounds.agreement.roster import Base, Offer, Policy
 from shoal.protocol.rounds.allreduce.reducer import Contribute, Reducer
@@ -144,7 +144,7 @@ class Member(Presence):
     def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         """A bulk message no longer waits at this node: it was sent, or dropped together with its connection."""
         if isinstance(message, sync.StateChunk):
-            self.transfer.donor.left(to, message)
+            self.transfer.donor.payload_done(to, message)
         else:
             self.rounds.left(now, to, message, sent)
 

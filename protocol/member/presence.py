@@ -10,11 +10,8 @@ from shoal.protocol.base.effects import Effect
 from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.membership.membership import Membership
-from shoal.protocol.messages import membership as gossip
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.rounds.agreement.roster import Base
-
-MEMBERSHIP_MESSAGES = gossip.Ping | gossip.PingFor | gossip.Ack | gossip.AckFor | gossip.Gossip | gossip.Summary
 
 
 class Presence(ABC):

@@ -1,1 +1,1 @@
-"""Who is in a run and who is alive: SWIM as a core (membership.py is the machine). Pure."""
+"""Who is in a run and who is alive: SWIM as a core, with membership.py as its state machine. Pure."""

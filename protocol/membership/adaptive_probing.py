@@ -1,13 +1,13 @@
-"""Adaptive probing: the longer nothing has happened in a run, the longer are the pauses, so that waiting is cheap.
+"""Adaptive probing: the longer nothing happens in a run, the longer are the pauses, so that an idle run is cheap.
 
 Rules:
-- Pauses grow with the time since the last news. Their limit follows from the goal that a resting run which is cut in
-  two knows it within 30 s, the verdict on the lost members included. A probe counts for both ends, and the member whose
-  last probe is longest ago is probed next. So in a pair the next probe is at most one pause away (MOST_OF_TWO); in
-  larger runs members on one side of a cut may first probe each other, so their pauses are shorter (MOST).
+- Pauses grow with the time since the last news. Their limit follows from a goal: if a resting run is cut in two, its
+  members know it within 30 s, the verdict on the lost members included. A probe counts for both ends, and the member
+  whose last probe is longest ago is probed next. So in a pair the next probe is at most one pause away (MOST_OF_TWO);
+  in larger runs members on one side of a cut may first probe each other, so their pauses are shorter (MOST).
 - News of any kind (our own, others', a lost connection) ends the rest at once. So the first death in a resting run is
-  found later than usual, and any that follow as soon as usual.
-- A member that waits for others does not rest, as its owner says (`let_rest`); that counts as news.
+  found later than usual, and further ones as soon as usual.
+- A member that waits for others does not rest; its owner says so (`let_rest`), and that counts as news.
 - Every pause is random, also after the same news at many members: otherwise all would probe at once, for ever.
 """
 
@@ -20,14 +20,14 @@ from shoal.protocol.base.effects import Effect
 from shoal.protocol.base.timers import Timers
 from shoal.protocol.membership.members import MemberTable
 
-GROWTH, MOST_OF_TWO, MOST = 1 / 5, 18.0, 10.0  # periods for each second without news; at most
-PROBES, EXCHANGES, EXCHANGES_MOST = 1.0, 30.0, 120.0  # seconds between two while something happens; the longest
+GROWTH, MOST_OF_TWO, MOST = 1 / 5, 18.0, 10.0  # growth of pauses per second without news; its limits
+PROBES, EXCHANGES, EXCHANGES_MOST = 1.0, 30.0, 120.0  # seconds between two while there is news; the longest
 SMALL = 32  # members; larger groups exchange less often
-PROBES_VARY, EXCHANGES_VARY = 0.1, 0.2  # share of a pause that it may be longer or shorter
+PROBES_VARY, EXCHANGES_VARY = 0.1, 0.2  # share by which a pause may be longer or shorter
 
 
 class AdaptiveProbing:
-    """Of one member."""
+    """The pauses of one member between probes and between exchanges of summaries."""
 
     def __init__(self, table: MemberTable, timers: Timers, rng: random.Random) -> None:
         self._table = table
@@ -36,8 +36,8 @@ class AdaptiveProbing:
         self._may_rest = True
         self._news_at = float("inf")  # no news yet: no rest
 
-    def stir(self, now: float) -> list[Effect]:
-        """There is news: pauses are short again."""
+    def end_rest(self, now: float) -> list[Effect]:
+        """Return to short pauses, as there is news."""
         self._news_at = now
         return [
             *self._bring_forward(now, "probe", PROBES, self._rng.uniform(0.0, PROBES)),
@@ -45,20 +45,20 @@ class AdaptiveProbing:
         ]
 
     def let_rest(self, now: float, may_rest: bool) -> list[Effect]:
-        """Set whether we may rest: whether we do not wait for the others."""
+        """Set whether we may rest; we may not while we wait for others."""
         before, self._may_rest = self._may_rest, may_rest
-        return self.stir(now) if before and not may_rest else []
+        return self.end_rest(now) if before and not may_rest else []
 
     def is_resting(self, now: float) -> bool:
         """Whether pauses are longer than usual."""
         return self._growth(now) > 1.0
 
     def probe_pause(self, now: float) -> float:
-        """Until the next probe."""
+        """Seconds until the next probe."""
         return PROBES * self._growth(now) * self._vary(PROBES_VARY)
 
     def exchange_pause(self, now: float) -> float:
-        """Until the next exchange of summaries."""
+        """Seconds until the next exchange of summaries."""
         return min(EXCHANGES_MOST, EXCHANGES * self._growth(now)) * self._crowd() * self._vary(EXCHANGES_VARY)
 
     def _bring_forward(self, now: float, name: str, usual: float, pause: float) -> list[Effect]:
@@ -73,7 +73,7 @@ class AdaptiveProbing:
         return min(most, max(1.0, GROWTH * (now - self._news_at)))
 
     def _crowd(self) -> float:
-        """How many times less often a large group exchanges summaries, which are as long as it is large."""
+        """How many times less often a large group exchanges summaries, whose length grows with the group."""
         return max(1.0, math.log2(2 * max(1, len(self._table.present())) / SMALL))
 
     def _vary(self, share: float) -> float:

@@ -1,4 +1,4 @@
-"""Gossip: each piece of news rides on a bounded number of messages, the freshest first.
+"""Gossip: each piece of news travels with a bounded number of messages, the freshest first.
 
 Each member that hears a piece of news repeats it about 3 log2(n+1) times, which reaches everyone with high probability
 (SWIM, section 4.1); the periodic exchange of summaries repairs the rest. Entries are looked up when they are sent, so
@@ -19,17 +19,17 @@ from shoal.protocol.membership.adaptive_probing import AdaptiveProbing
 from shoal.protocol.membership.members import NEVER, MemberTable, State
 from shoal.protocol.messages.membership import Claim, Entry, Gossip, News
 
-CARRIED = 12  # entries, and claims, in one message
-TELLINGS = 3  # times log2(n+1)
-FANOUT = 3  # members that hear news at once
-SOON, GAP, EVERY = 0.01, 0.05, 0.2  # seconds: until fresh news go out; their least distance; older news
-GOODBYES = 64
+PER_MESSAGE = 12  # entries, and as many claims
+REPEATS = 3  # times log2(n+1)
+FANOUT = 3  # members that are sent news at once
+SOON, GAP, EVERY = 0.01, 0.05, 0.2  # seconds: delay of fresh news; least pause; pause while old news remain
+GOODBYES = 64  # members that are told when we leave
 
 K = TypeVar("K")
 
 
 class Rumours(Generic[K]):
-    """Keys and how often each was told."""
+    """Keys of news, and how often each was told."""
 
     def __init__(self) -> None:
         self._told: dict[K, int] = {}
@@ -46,13 +46,13 @@ class Rumours(Generic[K]):
         """Stop telling."""
         self._told.pop(key, None)
 
-    def take(self, count: int, tellings: int) -> list[K]:
-        """The `count` least told items; each counts as told once more, and is dropped after `tellings`."""
+    def take(self, count: int, repeats: int) -> list[K]:
+        """The `count` least told items; each counts as told once more, and is dropped after `repeats`."""
         told = self._told
         taken = list(told) if len(told) <= count else nsmallest(count, told, key=told.__getitem__)
         for key in taken:
             told[key] += 1
-            if told[key] >= tellings:
+            if told[key] >= repeats:
                 del told[key]
         return taken
 
@@ -69,10 +69,10 @@ class Dissemination:
         self._entries: Rumours[PeerId] = Rumours()
         self._claims: Rumours[Claim] = Rumours()
         self._fresh = False
-        self._outdated: dict[PeerId, None] = {}  # members that spoke with an older entry than we have of them
+        self._outdated: dict[PeerId, None] = {}  # members that sent an older entry than we hold of them
 
     def tell(self, peer: PeerId) -> None:
-        """Spread the latest entry of `peer` (perhaps our own)."""
+        """Spread the latest entry of `peer`, which may be ourselves."""
         self._entries.add(peer)
         self._fresh = True
 
@@ -82,35 +82,35 @@ class Dissemination:
         self._fresh = True
 
     def remind(self, peer: PeerId) -> None:
-        """Show `peer`, in the next message to it, the later entry that it made in an earlier life."""
+        """Put the later entry of `peer`, from an earlier life of it, into the next message to it."""
         self._outdated[peer] = None
 
     def pack(self, to: PeerId) -> News:
         """The news for a message to `to`; if we hold a claim about it, that comes first, so that it can refute it."""
-        tellings = math.ceil(TELLINGS * math.log2(len(self._table.present()) + 2))
+        repeats = math.ceil(REPEATS * math.log2(len(self._table.present()) + 2))
         entries = self._reminder(to)
-        for peer in self._entries.take(CARRIED - len(entries), tellings):
+        for peer in self._entries.take(PER_MESSAGE - len(entries), repeats):
             member = self._table.get(peer)
             if member is not None and peer != to:  # our own entry begins every message
                 entries.append(member.entry)
         claims = self._accusation(to)
-        for claim in self._claims.take(CARRIED - len(claims), tellings):
+        for claim in self._claims.take(PER_MESSAGE - len(claims), repeats):
             if claim.peer != to and self._holds(claim):
                 claims.append(claim)
         return News(tuple(entries), tuple(claims))
 
-    def hasten(self, now: float) -> list[Effect]:
-        """Send fresh news before the next probe; news of several inputs go out together."""
+    def gossip_soon(self, now: float) -> list[Effect]:
+        """Arrange to send fresh news before the next probe; news of several inputs are sent together."""
         fresh, self._fresh = self._fresh, False
         if not fresh or not self._table.present():
             return []
         at = max(now + SOON, self._gossiped_at + GAP)
         due = self._timers.due("gossip")
         gossip = [self._timers.arm(now, at - now, "gossip")] if due is None or due > at else []
-        return [*self.probing.stir(now), *gossip]
+        return [*self.probing.end_rest(now), *gossip]
 
     def gossip(self, now: float, _: str) -> list[Effect]:
-        """Tell a few members, and again a little later while there is something to tell."""
+        """Send news to a few members, and again a little later while there is something to tell."""
         self._gossiped_at = now
         effects = self._send_to(FANOUT)
         if effects and (self._entries or self._claims):
@@ -118,7 +118,7 @@ class Dissemination:
         return effects
 
     def goodbye(self) -> list[Effect]:
-        """Tell many members at once, as there is no later occasion."""
+        """Send our goodbye to many members at once, as we send nothing later."""
         return self._send_to(GOODBYES)
 
     def _send_to(self, count: int) -> list[Effect]:

@@ -1,8 +1,8 @@
-"""The exchange of summaries: a newcomer learns everything at once by it, and it repairs what gossip has lost.
+"""The exchange of summaries, by which newcomers learn everything at once, and lost gossip is repaired.
 
 A sends a Summary; B answers with the entries that are later at B, in pages, and with its own Summary, which A
-answers in turn. Only differences travel in full. What is learnt in this way is not passed on: the others have it, or
-will ask. A death in a summary is a claim like any other: the other side checks it, and the member concerned can refute
+answers in turn. Only differences travel in full. Entries learned in this way are not passed on: the others have them,
+or will ask. A death in a summary is a claim like any other: the receiver checks it, and the member concerned can refute
 it.
 """
 
@@ -18,12 +18,12 @@ from shoal.protocol.membership.members import Member, MemberTable, State, age
 from shoal.protocol.messages.membership import Claim, Gossip, News, Row, Summary
 
 PAGE = 48  # entries in one message
-ALONE_FIRST, ALONE_MOST = 1.0, 15.0  # back-off between tries while nobody is there
+ALONE_FIRST, ALONE_MOST = 1.0, 15.0  # seconds between tries while we see nobody: the first pause, the longest
 SEEDS_AT_ONCE = 3
 
 
 class Exchange:
-    """Decides with whom and when, and what the other side lacks."""
+    """Decides with whom and when we exchange summaries, and which entries the other side lacks."""
 
     def __init__(self, table: MemberTable, timers: Timers, probing: AdaptiveProbing, rng: random.Random) -> None:
         self._table = table
@@ -34,7 +34,7 @@ class Exchange:
         self._alone_pause = ALONE_FIRST
 
     def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
-        """Introduce ourselves to some of `seeds`, and go on until somebody is there."""
+        """Introduce ourselves to some of `seeds`, and go on until somebody answers."""
         self._seeds = [seed for seed in seeds if seed != self._table.own.peer]
         return [*self.ask_somebody(), self._timers.arm(now, ALONE_FIRST, "sync")]
 
@@ -43,7 +43,7 @@ class Exchange:
         return self._summary(peer, ask=True)
 
     def ask_somebody(self) -> list[Effect]:
-        """Begin an exchange with a random member and an unknown seed; if alone, with some seeds."""
+        """Begin exchanges with a random member and an unknown seed; while we see nobody, with some seeds."""
         present = self._table.present()
         if present:
             strangers = [seed for seed in self._seeds if self._table.get(seed) is None]
@@ -53,7 +53,7 @@ class Exchange:
         return [self.ask(peer) for peer in chosen]
 
     def sync(self, now: float, _: str) -> list[Effect]:
-        """Time for another exchange."""
+        """Begin another exchange, on a timer."""
         if self._table.present():
             self._alone_pause = ALONE_FIRST
             pause = self._probing.exchange_pause(now)
@@ -63,7 +63,7 @@ class Exchange:
         return [*self.ask_somebody(), self._timers.arm(now, pause, "sync")]
 
     def answer(self, sender: PeerId, summary: Summary) -> list[Effect]:
-        """What the sender of `summary` lacks, and our own summary if it asked for that."""
+        """Send the entries that the sender of `summary` lacks, and our own summary if it asked for it."""
         known = {row.peer: row for row in summary.rows}
         own = summary.entry  # the sender's, perhaps older than one from an earlier life that we hold
         known[sender] = Row(sender, own.incarnation, own.version, False)

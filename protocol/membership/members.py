@@ -1,10 +1,10 @@
-"""The member table: who is in the run, and which of two entries is later. No timers, no messages, no decisions.
+"""The member table: who is in the run, and which of two entries is later. It sets no timers and sends no messages.
 
 Rules:
-- The later of two entries of a member has the higher (incarnation, version); only the member makes them.
-- A claim (suspect, dead) speaks of one incarnation. A higher incarnation refutes it; a higher version does not.
+- The later of two entries of a member has the higher (incarnation, version); only the member itself makes entries.
+- A claim (suspect, dead) is about one incarnation. A higher incarnation refutes it; a higher version does not.
 - A member that left stays gone until its next incarnation, and no claim about it matters.
-- The dead and the gone are kept, up to a bound, so that stale gossip does not bring them back to life.
+- Members that are dead or have left are kept, up to a bound, so that stale gossip does not revive them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.membership import Entry, Row
 
 MAX_MEMBERS = 10_000
-MAX_TOMBSTONES = 1_000
+MAX_TOMBSTONES = 1_000  # dead members and those that left
 NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
 class PeerUp(Event):
-    """A member is alive: new, back, cleared of a suspicion, or to be found elsewhere."""
+    """A member is alive: new, back, cleared of a suspicion, or at new addresses."""
 
     peer: PeerId
     addresses: tuple[str, ...]
@@ -35,7 +35,7 @@ class PeerUp(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerSuspected(Event):
-    """A member does not answer; it has a moment to refute that."""
+    """A member does not answer; it has a short time to refute that."""
 
     peer: PeerId
 
@@ -63,7 +63,7 @@ class StatusChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class NamesakeSeen(Event):
-    """Somebody else speaks in our name all the time: another node has our key."""
+    """Entries in our name that we did not make keep coming: another node has our key."""
 
 
 class State(Enum):
@@ -89,11 +89,11 @@ class Member:
 
     entry: Entry
     state: State
-    since: float  # when it came into this state
+    since: float  # when it entered this state
     round_trip: Estimate = field(default_factory=_round_trip)
-    fastest: float = math.inf  # shortest round trip ever seen: the network without stalls
-    probed_at: float = NEVER  # the last probe between us, whoever asked
-    retry_at: float = NEVER  # the dead: when to try again, and the pause after that
+    fastest: float = math.inf  # shortest round trip ever seen, without stalls
+    probed_at: float = NEVER  # the last probe between us, in either direction
+    retry_at: float = NEVER  # of a dead member: when to try again, and the pause after that
     retry_pause: float = 0.0
 
     def observe(self, round_trip: float) -> None:
@@ -108,7 +108,7 @@ class Member:
 
 
 def age(entry: Entry) -> tuple[int, int]:
-    """What orders the entries of one member."""
+    """The order of the entries of one member: the greatest is the latest."""
     return entry.incarnation, entry.version
 
 
@@ -129,29 +129,29 @@ class MemberTable:
         return iter(self._members.values())
 
     def get(self, peer: PeerId) -> Member | None:
-        """What we hold of `peer`, if anything."""
+        """Another member, if we know it."""
         return self._members.get(peer)
 
     def present(self) -> list[PeerId]:
-        """Members that are alive or suspect, sorted. Do not change it."""
+        """Members that are alive or suspect, sorted. Callers must not change the list."""
         return self._present
 
     def outdates(self, entry: Entry) -> bool:
-        """Whether we hold a later entry than `entry`, or another of the same version: its author has forgotten it."""
+        """Whether we hold a later entry than `entry`, or another of that version, which its author has forgotten."""
         member = self._members.get(entry.peer)
         if member is None or age(member.entry) < age(entry):
             return False
         return member.entry.signature != entry.signature
 
     def incarnation(self, peer: PeerId) -> int | None:
-        """The latest incarnation of `peer` (perhaps ourselves) that we know."""
+        """The latest known incarnation of `peer`, which may be ourselves."""
         if peer == self.own.peer:
             return self.own.incarnation
         member = self._members.get(peer)
         return None if member is None else member.entry.incarnation
 
     def slowest_round_trip(self) -> float:
-        """The farthest member's fastest round trip: a guess for one that never answered; inf if none did."""
+        """The longest of the members' fastest round trips: a guess for one that never answered; inf if none did."""
         seen = [member.fastest for member in self._members.values() if member.round_trip.samples]
         return max(seen, default=math.inf)
 
@@ -166,13 +166,13 @@ class MemberTable:
 
     def is_later(self, entry: Entry) -> bool:
         """Whether `entry` is later than what we hold of its author."""
-        if entry.peer == self.own.peer:  # one that we do not remember is from an earlier life
+        if entry.peer == self.own.peer:  # an unknown one is from an earlier life of ours
             return age(entry) >= age(self.own) and entry.signature != self.own.signature
         member = self._members.get(entry.peer)
         return member is None or age(entry) > age(member.entry)
 
     def adopt(self, now: float, entry: Entry, *, dead: bool = False) -> Event | None:
-        """Take over a later entry of another member. `dead`: if it is new to us, it is new as a dead one."""
+        """Take over a later entry of another member. `dead`: a member that is new to us is entered as dead."""
         member = self._members.get(entry.peer)
         if member is None:
             return self._insert(now, entry, dead)
@@ -184,7 +184,7 @@ class MemberTable:
         if refutes and member.state is not State.ALIVE:
             self._move(now, member, State.ALIVE)
             return PeerUp(entry.peer, entry.addresses)
-        if moved and member.state is State.ALIVE:  # a process that died unnoticed is back on another port, perhaps
+        if moved and member.state is State.ALIVE:  # perhaps a process that died unnoticed is back on another port
             return PeerUp(entry.peer, entry.addresses)
         return StatusChanged(entry.peer) if member.is_present else None
 
@@ -197,14 +197,14 @@ class MemberTable:
         return PeerSuspected(peer)
 
     def trust(self, now: float, peer: PeerId) -> Event | None:
-        """Clear a suspicion that nobody else was told of."""
+        """Clear a suspicion of which nobody else was told."""
         member = self._members[peer]
         if member.state is not State.SUSPECT:
             return None
         self._move(now, member, State.ALIVE)
         return PeerUp(peer, member.entry.addresses)
 
-    def bury(self, now: float, peer: PeerId) -> Event | None:
+    def declare_dead(self, now: float, peer: PeerId) -> Event | None:
         """Declare a present member dead."""
         member = self._members[peer]
         if not member.is_present:
@@ -239,7 +239,7 @@ class MemberTable:
             self._evict()
 
     def _evict(self) -> bool:
-        """Forget the member that is gone for longest; False if there is none."""
+        """Remove the member that has been dead or gone for longest; False if there is none."""
         gone = [member for member in self._members.values() if not member.is_present]
         if not gone:
             return False

@@ -1,14 +1,15 @@
 """Membership of one run: who is in it, who is alive, and what each says of itself.
 
 SWIM (Das, Gupta, Motivala 2002): every period each member probes one other, directly and then through others. A
-member that does not answer is suspected, and declared dead if it does not refute that; news rides on the probes. As in
-Lifeguard, a member that is slow itself is more patient with others. The parts, each in its file:
+member that does not answer is suspected, and declared dead if it does not refute that; news travels with the probes. As
+in Lifeguard, a member that is slow itself is more patient with others. The parts, each in its file:
 
-    members    the table, and the order of entries  vetting        checks of messages
-    probe      who answers (adaptive_probing: how often asked)  suspicion      how long a suspect has
-    exchange   summaries, for newcomers and losses  dissemination  which news ride on messages, how often
+    members    the table, the order of entries      vetting           checks of messages
+    probe      who answers                          adaptive_probing  how often members are probed
+    exchange   summaries, for newcomers and losses  suspicion         how long a suspect has
+                                                    dissemination     which news travel, how often
 
-This file is the machine around them: commands, messages, timers. No deadline is a setting: they follow from
+This file is the state machine around them: commands, messages, timers. No deadline is a setting: deadlines follow from
 observed round trips and from the number of members.
 """
 
@@ -22,25 +23,36 @@ from typing import Any
 from shoal.protocol.base.effects import Effect, Tell, Timer
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.multiaddrs import few
+from shoal.protocol.base.multiaddrs import shortlist
 from shoal.protocol.base.signing import Signer, signed
 from shoal.protocol.base.timers import Timers
 from shoal.protocol.base.wire import Message
 from shoal.protocol.membership.dissemination import Dissemination
 from shoal.protocol.membership.exchange import Exchange, deaths
-from shoal.protocol.membership.members import MAX_MEMBERS, MAX_TOMBSTONES, NEVER, MemberTable, NamesakeSeen, State
+from shoal.protocol.membership.members import NEVER, MemberTable, NamesakeSeen, State
 from shoal.protocol.membership.probe import Prober
 from shoal.protocol.membership.suspicion import Suspicions
-from shoal.protocol.membership.vetting import MAX_ADDRESSES, Spoken, vet
+from shoal.protocol.membership.vetting import MAX_ADDRESSES, vet
 from shoal.protocol.membership.view import MembershipView
-from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, News, Ping, PingFor, Summary
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import (
+    MEMBERSHIP_MESSAGES,
+    Ack,
+    AckFor,
+    Claim,
+    Entry,
+    Gossip,
+    News,
+    Ping,
+    PingFor,
+    RunStatus,
+    Summary,
+)
 
-REVIVE_EVERY, REVIVE_MOST, REVIVE_COUNT = 5.0, 60.0, 3  # calls to the dead: pause, longest pause, at once
-LATE, LATE_GRACE = 0.25, 0.3  # a judgement that comes later than this waits for what we have not read yet
-STALLED = 1.0  # a timer later than this: we were stopped, and what we know of others is out of date
-EARLIER_LIVES = 8  # entries of ours that we did not make and that an earlier life of ours may have left behind
-JUDGING = ("direct", "indirect", "verdict")
+REVIVE_EVERY, REVIVE_MOST, REVIVE_COUNT = 5.0, 60.0, 3  # pings of dead members: first pause, longest pause, at once
+LATE, LATE_GRACE = 0.25, 0.3  # seconds: a judgement that is later than the first waits for the second, to read messages
+STALLED = 1.0  # seconds: if a timer is later, we were stopped, and our view of the others is out of date
+EARLIER_LIVES = 8  # entries in our name that earlier lives of ours may have left behind
+JUDGEMENTS = ("direct", "indirect", "verdict")
 
 
 class Membership(MembershipView):
@@ -53,12 +65,9 @@ class Membership(MembershipView):
         status: RunStatus,
         signer: Signer,
         rng: random.Random,
-        *,
-        max_members: int = MAX_MEMBERS,
-        max_tombstones: int = MAX_TOMBSTONES,
     ) -> None:
-        own = Entry(me, 0, 0, few(addresses, MAX_ADDRESSES), status, False, b"")
-        super().__init__(MemberTable(signed(own, signer), max_members, max_tombstones))
+        own = Entry(me, 0, 0, shortlist(addresses, MAX_ADDRESSES), status, False, b"")
+        super().__init__(MemberTable(signed(own, signer)))
         self.me = me
         self._signer = signer
         self._rng = rng
@@ -70,13 +79,13 @@ class Membership(MembershipView):
         self._exchange = Exchange(self._table, self._timers, self.probing, rng)
         self._running = False
         self._recovered_at = NEVER
-        self._not_ours = 0  # entries in our name that we did not make
+        self._not_ours = 0  # entries in our name that this life did not make
         self._on_timer: dict[str, Callable[[float, str], list[Effect]]] = {
             "probe": self._prober.turn,
             "direct": lambda now, number: self._prober.probe_through_others(now, int(number)),
             "indirect": self._probe_failed,
-            "errand": lambda now, number: self._prober.errand_failed(int(number)),
-            "verdict": lambda now, peer: self._suspicions.bury(now, PeerId(peer), self.me),
+            "request": lambda now, number: self._prober.give_up_for_other(int(number)),
+            "verdict": lambda now, peer: self._suspicions.declare_dead(now, PeerId(peer), self.me),
             "again": self._ask_again,
             "gossip": self._news.gossip,
             "sync": self._exchange.sync,
@@ -95,22 +104,22 @@ class Membership(MembershipView):
         ]
 
     def set_status(self, now: float, status: RunStatus) -> list[Effect]:
-        """Our status in the run has changed: tell everybody soon."""
+        """Set our status in the run; if it has changed, all members are told soon."""
         if not self._running or status == self._table.own.status:
             return []
         self._announce(status=status)
-        return self._news.hasten(now)
+        return self._news.gossip_soon(now)
 
     def set_addresses(self, now: float, addresses: tuple[str, ...]) -> list[Effect]:
-        """Our addresses have changed."""
-        addresses = few(addresses, MAX_ADDRESSES)
+        """Set our addresses; if they have changed, all members are told soon."""
+        addresses = shortlist(addresses, MAX_ADDRESSES)
         if not self._running or addresses == self._table.own.addresses:
             return []
         self._announce(addresses=addresses)
-        return self._news.hasten(now)
+        return self._news.gossip_soon(now)
 
     def leave(self, now: float) -> list[Effect]:
-        """Say goodbye. Send what this returns; the core is silent from now on."""
+        """Say goodbye. After these effects the core is silent."""
         if not self._running:
             return []
         self._announce(left=True)
@@ -119,25 +128,25 @@ class Membership(MembershipView):
         return self._news.goodbye()
 
     def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
-        """The connection with `peer` closed: an interruption or a death. Probe at once, in every way."""
+        """The connection with `peer` closed, by an interruption or a death: probe it at once, in every way."""
         return self._finish(now, self._check(now, peer)) if self._running else []
 
     def link_up(self, now: float, peer: PeerId) -> list[Effect]:
-        """There is a connection with `peer`: introduce ourselves, or clear a suspicion."""
+        """There is a connection with `peer`: introduce ourselves, or probe it if it is suspected."""
         if not self._running or peer == self.me:
             return []
         state = self.state(peer)
         if state is State.ALIVE:
             return []
         if state is State.SUSPECT:
-            return self._finish(now, self._prober.urge(now, peer))
+            return self._finish(now, self._prober.probe_all_ways(now, peer))
         return self._finish(now, [self._exchange.ask(peer)])
 
     # -- messages -----------------------------------------------------------------------------------------
 
     def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
-        """A message of a member or a newcomer."""
-        if not isinstance(message, Spoken):
+        """Take a message of a member or a newcomer."""
+        if not isinstance(message, MEMBERSHIP_MESSAGES):
             raise RemoteError(f"{type(message).__name__} is not for membership", sender)
         vet(self._table, self._signer, sender, message)
         self._prober.vet(sender, message)
@@ -151,11 +160,13 @@ class Membership(MembershipView):
             pass_on = not isinstance(message, Gossip) or message.pass_on
             effects += self._learn_news(now, message.news, pass_on)
         effects += self._answer(now, sender, message)
-        if was_dead and self.is_alive(sender):  # we were cut off from each other: each may know what the other lacks
+        if was_dead and self.is_alive(
+            sender
+        ):  # we were cut off from each other, and each may lack what the other knows
             effects.append(self._exchange.ask(sender))
         return self._finish(now, effects)
 
-    def _answer(self, now: float, sender: PeerId, message: Spoken) -> list[Effect]:
+    def _answer(self, now: float, sender: PeerId, message: MEMBERSHIP_MESSAGES) -> list[Effect]:
         match message:
             case Ping():
                 return self._prober.on_ping(now, sender, message)
@@ -180,7 +191,7 @@ class Membership(MembershipView):
     def _on_summary(self, now: float, sender: PeerId, summary: Summary) -> list[Effect]:
         effects = self._exchange.answer(sender, summary)
         for claim in deaths(sender, summary):
-            effects += self._hear(now, claim)
+            effects += self._learn_claim(now, claim)
         return effects
 
     # -- learning -----------------------------------------------------------------------------------------
@@ -192,14 +203,14 @@ class Membership(MembershipView):
             is_dead = dead.get(entry.peer, -1) >= entry.incarnation
             effects += self._learn(now, entry, dead=is_dead, pass_on=pass_on)
         for claim in news.claims:
-            effects += self._hear(now, claim)
+            effects += self._learn_claim(now, claim)
         return effects
 
     def _learn(self, now: float, entry: Entry, *, dead: bool = False, pass_on: bool = True) -> list[Effect]:
         if not self._table.is_later(entry):
             return []
         if entry.peer == self.me:
-            return self._outdo(entry)
+            return self._supersede(entry)
         event = self._table.adopt(now, entry, dead=dead)
         if not self.is_suspect(entry.peer):
             self._suspicions.close(entry.peer)
@@ -207,15 +218,15 @@ class Membership(MembershipView):
             self._news.tell(entry.peer)
         return [Tell(event)] if event else []
 
-    def _outdo(self, entry: Entry) -> list[Effect]:
-        """An entry in our name that we did not make: of an earlier life, or, if this recurs, of another node."""
+    def _supersede(self, entry: Entry) -> list[Effect]:
+        """Supersede an entry in our name from an earlier life, or, if such entries recur, from another node."""
         self._not_ours += 1
         if self._not_ours > EARLIER_LIVES:
             return [Tell(NamesakeSeen())] if self._not_ours == EARLIER_LIVES + 1 else []
         self._announce(incarnation=entry.incarnation + 1)
         return []
 
-    def _hear(self, now: float, claim: Claim) -> list[Effect]:
+    def _learn_claim(self, now: float, claim: Claim) -> list[Effect]:
         if claim.peer == self.me:
             return self._refute(claim)
         member = self._table.get(claim.peer)
@@ -223,8 +234,8 @@ class Membership(MembershipView):
             return []
         if not claim.dead:
             return self._suspicions.accuse(now, claim.peer, claim.accuser)
-        buried = self._suspicions.hear_of_death(now, claim)
-        return self._check(now, claim.peer) if buried is None else buried
+        effects = self._suspicions.hear_of_death(now, claim)
+        return self._check(now, claim.peer) if effects is None else effects
 
     def _refute(self, claim: Claim) -> list[Effect]:
         if claim.incarnation >= self._table.own.incarnation:
@@ -248,7 +259,7 @@ class Membership(MembershipView):
         effects: list[Effect] = []
         if late > STALLED and now - late >= self._recovered_at:
             effects = self._recover(now)
-        if timer.name in JUDGING and late > LATE:
+        if timer.name in JUDGEMENTS and late > LATE:
             if self._timers.due(timer.name, timer.subject) is None:
                 effects.append(self._timers.arm(now, LATE_GRACE, timer.name, timer.subject))
         else:
@@ -256,13 +267,13 @@ class Membership(MembershipView):
         return self._finish(now, effects)
 
     def _recover(self, now: float) -> list[Effect]:
-        """We were stopped. Answers may have come meanwhile: probe anew before we accuse anybody."""
+        """We were stopped, and answers may have come meanwhile: probe again before we accuse anybody."""
         self._recovered_at = now
         self._prober.drop_all()
         effects = self._suspicions.restart(now)
         for peer in self._table.present():
             if self.is_suspect(peer):
-                effects += self._prober.urge(now, peer)
+                effects += self._prober.probe_all_ways(now, peer)
         return effects + self._exchange.ask_somebody()
 
     def _probe_failed(self, now: float, number: str) -> list[Effect]:
@@ -270,7 +281,7 @@ class Membership(MembershipView):
         if target is None or not self.is_alive(target):
             return []
         effects = self._suspicions.accuse(now, target, self.me)
-        return [*effects, *self._prober.urge(now, target)]
+        return [*effects, *self._prober.probe_all_ways(now, target)]
 
     def _check(self, now: float, peer: PeerId) -> list[Effect]:
         """Find out soon whether a present member is dead."""
@@ -278,13 +289,13 @@ class Membership(MembershipView):
             return []
         effects = self._suspicions.check(now, peer)
         again = self._suspicions.time_left(now, peer) / 2
-        return [*effects, *self._prober.urge(now, peer), self._timers.arm(now, again, "again", peer)]
+        return [*effects, *self._prober.probe_all_ways(now, peer), self._timers.arm(now, again, "again", peer)]
 
     def _ask_again(self, now: float, peer: str) -> list[Effect]:
-        return self._prober.urge(now, PeerId(peer)) if self.is_suspect(PeerId(peer)) else []
+        return self._prober.probe_all_ways(now, PeerId(peer)) if self.is_suspect(PeerId(peer)) else []
 
     def _revive(self, now: float, _: str) -> list[Effect]:
-        """Ping some of the dead, with growing pauses: so halves of a cut network find each other."""
+        """Ping some dead members, with growing pauses, so that the halves of a cut network find each other again."""
         due = [member for member in self._table if member.state is State.DEAD and member.retry_at <= now]
         effects: list[Effect] = []
         for member in self._rng.sample(due, min(REVIVE_COUNT, len(due))):
@@ -294,4 +305,4 @@ class Membership(MembershipView):
         return [*effects, self._timers.arm(now, REVIVE_EVERY, "revive")]
 
     def _finish(self, now: float, effects: list[Effect]) -> list[Effect]:
-        return [*effects, *self._news.hasten(now)]
+        return [*effects, *self._news.gossip_soon(now)]

@@ -1,8 +1,9 @@
-"""Probes: whether a member is there, directly first, then through others, so that one bad path accuses nobody.
+"""Probes whether members are alive: directly first, then through others, so that one bad path accuses nobody.
 
 One cycle: Ping; without an Ack within the deadline learned for that peer, Ping again, and PingFor through up to three
-helpers; without an answer, accuse. A helper answers in any case, so that we can tell a dead target from our own bad
-connection; each failure that may be our own makes us more patient with everyone (Lifeguard).
+helpers; without an answer, accuse. A helper answers in any case, with a nack if the target is silent, so that we can
+tell a dead target from our own bad connection; each failure that may be our own makes us more patient with everyone
+(Lifeguard).
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from shoal.protocol.membership.members import NEVER, MemberTable
 from shoal.protocol.messages.membership import Ack, AckFor, Ping, PingFor
 
 HELPERS = 3
-UNKNOWN = 1.0  # seconds for an answer, of a peer that has never answered
-INDIRECT = 1.5  # direct deadlines that an indirect probe takes
-MAX_OPEN = 256  # probes remembered, to learn from late answers; and, apart, probes made for others
-MAX_FOR_ONE = 32  # probes made for one member, so that none uses up what is for all
-MAX_IMPATIENCE = 4
+UNKNOWN = 1.0  # seconds: the deadline for a peer that is not a member
+INDIRECT = 1.5  # the indirect deadline, in direct deadlines
+MAX_OPEN = 256  # probes of ours that are remembered, to learn from late answers; as many made for others
+MAX_FOR_ONE = 32  # probes made for one member, so that none takes the room of all
+MAX_SELF_DOUBT = 4  # by which deadlines are up to five times as long
 
 
 @dataclass(slots=True)
@@ -33,17 +34,16 @@ class Probe:
 
     target: PeerId
     sent: float
-    helpers: list[PeerId] = field(default_factory=list)  # asked, and silent so far
+    helpers: list[PeerId] = field(default_factory=list)  # those asked that have not answered yet
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """One probe for another member."""
+class HelperProbe:
+    """A probe that we make as a helper, for another member."""
 
     target: PeerId
-    sent: float
     asker: PeerId
-    number: int  # the asker's
+    number: int  # of the asker's probe
 
 
 class Prober:
@@ -57,13 +57,13 @@ class Prober:
         self._number = rng.getrandbits(48)  # so that answers to an earlier life of ours do not match
         self._queue: list[PeerId] = []
         self._probes: dict[int, Probe] = {}
-        self._errands: dict[int, Errand] = {}
-        self._ill = 0  # Lifeguard's local health: how much we doubt ourselves
+        self._for_others: dict[int, HelperProbe] = {}
+        self._self_doubt = 0  # Lifeguard's local health: recent failures that may be our own
 
     # -- asking -------------------------------------------------------------------------------------------
 
     def turn(self, now: float, _: str) -> list[Effect]:
-        """Time to probe somebody; at rest not if there was a probe with everybody within half a pause."""
+        """Probe the next member; at rest only if its last probe is at least half a pause ago."""
         probing = self._news.probing
         pause = probing.probe_pause(now)
         target = self._longest_unasked() if probing.is_resting(now) else self._next_target()
@@ -84,7 +84,7 @@ class Prober:
         return None
 
     def probe(self, now: float, target: PeerId) -> list[Effect]:
-        """Begin a cycle."""
+        """Begin a cycle: ping `target`."""
         number = self._open(Probe(target, now))
         self._note(now, target)
         return [
@@ -93,18 +93,18 @@ class Prober:
         ]
 
     def probe_through_others(self, now: float, number: int) -> list[Effect]:
-        """The direct deadline has passed."""
+        """Ping again and ask helpers, as the direct deadline has passed."""
         probe = self._probes.get(number)
         if probe is None:
             return []
         after = INDIRECT * self._deadline(probe.target)
         return [
-            *self._ask_around(number, probe),
+            *self._ping_and_ask_helpers(number, probe),
             self._timers.arm(now, after, "indirect", str(number)),
         ]
 
     def failed(self, number: int) -> PeerId | None:
-        """The indirect deadline has passed: whom to accuse. The probe stays known, to learn from a late Ack."""
+        """The member to accuse, as the indirect deadline has passed. The probe is kept, to learn from a late Ack."""
         probe = self._probes.get(number)
         if probe is None:
             return None
@@ -112,13 +112,13 @@ class Prober:
             self.doubt_ourselves()
         return probe.target
 
-    def urge(self, now: float, target: PeerId) -> list[Effect]:
+    def probe_all_ways(self, now: float, target: PeerId) -> list[Effect]:
         """Probe in every way at once; suspicion.py decides what follows."""
         number = self._open(Probe(target, now))
-        return self._ask_around(number, self._probes[number])
+        return self._ping_and_ask_helpers(number, self._probes[number])
 
     def call(self, target: PeerId) -> Effect:
-        """One ping to somebody who is believed dead; nothing follows from silence."""
+        """Ping a member that is believed dead, once; nothing follows from silence."""
         return self._ping(target, self._next_number())
 
     def drop_all(self) -> None:
@@ -131,14 +131,14 @@ class Prober:
 
     def doubt_ourselves(self) -> None:
         """Something failed that may be our own fault: be more patient."""
-        self._ill = min(MAX_IMPATIENCE, self._ill + 1)
+        self._self_doubt = min(MAX_SELF_DOUBT, self._self_doubt + 1)
 
     # -- answers ------------------------------------------------------------------------------------------
 
     def vet(self, sender: PeerId, message: Message) -> None:
-        """RemoteError if `sender` answers what another was asked, or for another than it was asked about."""
+        """Raises RemoteError if the answer is not of the peer, or not about the peer, of the probe."""
         if isinstance(message, Ack):
-            asked = self._probes.get(message.number) or self._errands.get(message.number)
+            asked = self._probes.get(message.number) or self._for_others.get(message.number)
             if asked is not None and asked.target != sender:
                 raise RemoteError("answers a ping that was for another peer", sender)
         elif isinstance(message, AckFor) and message.answer is not None:
@@ -147,22 +147,22 @@ class Prober:
                 raise RemoteError("answers for another peer than it was asked to ping", sender)
 
     def asked_at(self, number: int) -> float:
-        """When the open probe `number` began; in the far past for one that we do not know."""
+        """When the open probe `number` began; NEVER if there is none."""
         probe = self._probes.get(number)
         return NEVER if probe is None else probe.sent
 
     def on_ack(self, now: float, ack: Ack) -> list[Effect]:
-        """A ping of ours was answered."""
+        """Take the answer to a ping of ours; if it was for another member, pass it on."""
         self._settle(now, ack.number, learn=True)
-        errand = self._errands.pop(ack.number, None)
-        if errand is None:
+        request = self._for_others.pop(ack.number, None)
+        if request is None:
             return []
-        self._timers.disarm("errand", str(ack.number))
-        news = self._news.pack(errand.asker)
-        return [Send(errand.asker, AckFor(self._table.own, errand.number, ack.entry, news))]
+        self._timers.disarm("request", str(ack.number))
+        news = self._news.pack(request.asker)
+        return [Send(request.asker, AckFor(self._table.own, request.number, ack.entry, news))]
 
     def on_ack_for(self, now: float, sender: PeerId, message: AckFor) -> PeerId | None:
-        """A helper answered; returns who is alive according to it, if anyone."""
+        """Take a helper's answer; returns the target if it is alive."""
         probe = self._probes.get(message.number)
         if probe is None:
             return None
@@ -174,27 +174,24 @@ class Prober:
         return probe.target
 
     def on_ping(self, now: float, sender: PeerId, ping: Ping) -> list[Effect]:
-        """Answer."""
+        """Answer a ping."""
         self._note(now, sender)
         return [Send(sender, Ack(self._table.own, ping.number, self._news.pack(sender)))]
 
     def on_ping_for(self, now: float, sender: PeerId, message: PingFor) -> list[Effect]:
-        """Probe for another member, or say at once that we cannot."""
+        """Probe a target for another member, or answer at once that we cannot."""
         target = self._table.get(message.target)
         if target is None or not self._has_time_for(sender):
-            return [self._in_vain(sender, message.number)]
+            return [self._nack(sender, message.number)]
         number = self._next_number()
-        self._errands[number] = Errand(message.target, now, sender, message.number)
+        self._for_others[number] = HelperProbe(message.target, sender, message.number)
         after = self._deadline(message.target)
-        return [
-            self._ping(message.target, number),
-            self._timers.arm(now, after, "errand", str(number)),
-        ]
+        return [self._ping(message.target, number), self._timers.arm(now, after, "request", str(number))]
 
-    def errand_failed(self, number: int) -> list[Effect]:
-        """Answer the asker without a result, to show that we are there."""
-        errand = self._errands.pop(number, None)
-        return [] if errand is None else [self._in_vain(errand.asker, errand.number)]
+    def give_up_for_other(self, number: int) -> list[Effect]:
+        """Send a nack to the asker, as the target has not answered: it shows that we are alive."""
+        request = self._for_others.pop(number, None)
+        return [] if request is None else [self._nack(request.asker, request.number)]
 
     # -- helpers ------------------------------------------------------------------------------------------
 
@@ -211,8 +208,8 @@ class Prober:
         return min(self._table.present(), key=self._probed_at, default=None)
 
     def _has_time_for(self, asker: PeerId) -> bool:
-        same = sum(errand.asker == asker for errand in self._errands.values())
-        return len(self._errands) < MAX_OPEN and same < MAX_FOR_ONE
+        same = sum(request.asker == asker for request in self._for_others.values())
+        return len(self._for_others) < MAX_OPEN and same < MAX_FOR_ONE
 
     def _settle(self, now: float, number: int, *, learn: bool) -> None:
         probe = self._probes.pop(number, None)
@@ -220,12 +217,12 @@ class Prober:
             return
         self._timers.disarm("direct", str(number))
         self._timers.disarm("indirect", str(number))
-        self._ill = max(0, self._ill - 1)
+        self._self_doubt = max(0, self._self_doubt - 1)
         member = self._table.get(probe.target)
         if learn and member is not None:
             member.observe(now - probe.sent)
 
-    def _ask_around(self, number: int, probe: Probe) -> list[Effect]:
+    def _ping_and_ask_helpers(self, number: int, probe: Probe) -> list[Effect]:
         others = [peer for peer in self._table.present() if peer != probe.target]
         probe.helpers = self._rng.sample(others, min(HELPERS, len(others)))
         effects: list[Effect] = [self._ping(probe.target, number)]
@@ -247,10 +244,10 @@ class Prober:
 
     def _deadline(self, peer: PeerId) -> float:
         member = self._table.get(peer)
-        return (1 + self._ill) * (member.round_trip.deadline() if member is not None else UNKNOWN)
+        return (1 + self._self_doubt) * (member.round_trip.deadline() if member is not None else UNKNOWN)
 
     def _ping(self, to: PeerId, number: int) -> Send:
         return Send(to, Ping(self._table.own, number, self._news.pack(to)))
 
-    def _in_vain(self, asker: PeerId, number: int) -> Send:
+    def _nack(self, asker: PeerId, number: int) -> Send:
         return Send(asker, AckFor(self._table.own, number, None, self._news.pack(asker)))

@@ -2,9 +2,9 @@
 
 There are two kinds. An *accusation* is public: every member's timer runs, longer in larger groups so that a refutation
 can arrive, and shorter with each further accuser that found the same by itself (Lifeguard; Dadgar, Phillips, Currey
-2017). A *check* is ours alone: the connection closed, or somebody says that the member is dead; we ping it at once, and
-a few missed answers decide in about a second. A claim of death is believed without a check only if the suspicion has
-been open for long enough to be refuted.
+2017). A *check* is local: the connection closed, or somebody says that the member is dead; we ping it at once, and a
+few missed answers decide in about a second. A claim of death is believed without a check only if the suspicion has been
+open long enough to be refuted.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from shoal.protocol.membership.members import MemberTable, State
 from shoal.protocol.messages.membership import Claim
 
 SUSPICION = 3.0  # seconds; times log10(members)
-UNCONFIRMED = 2.0  # as many times longer while nobody else agrees
-CONFIRMATIONS = 2  # of others, that make the suspicion as short as it gets
+UNCONFIRMED = 2.0  # times as long while nobody else agrees
+CONFIRMATIONS = 2  # by others, that make the suspicion as short as possible
 CHECK = 0.7  # seconds
-CHECK_TRIPS = 6.0  # of the fastest kind on top: what it takes to connect anew
-CHECK_HICCUPS = 2.0  # of the mean kind on top: the other side may be busy
+CHECK_TRIPS = 6.0  # fastest round trips added to CHECK: the time to connect again
+CHECK_HICCUPS = 2.0  # mean round trips added to CHECK, as the other side may be busy
 CHECK_MOST = 3.0
 
 
@@ -33,7 +33,7 @@ class Suspicion:
     """One open suspicion."""
 
     since: float
-    accusers: list[PeerId] = field(default_factory=list)  # none: a check of our own, of which nobody was told
+    accusers: list[PeerId] = field(default_factory=list)  # none: a local check
 
 
 class Suspicions:
@@ -46,7 +46,7 @@ class Suspicions:
         self._open: dict[PeerId, Suspicion] = {}
 
     def accuse(self, now: float, peer: PeerId, accuser: PeerId) -> list[Effect]:
-        """`accuser` (perhaps ourselves) found that `peer`, a present member, does not answer."""
+        """`accuser`, which may be ourselves, found that `peer`, a present member, does not answer."""
         suspicion = self._open.get(peer)
         if suspicion is None:
             suspicion = self._open[peer] = Suspicion(now)
@@ -58,29 +58,29 @@ class Suspicions:
         return [*effects, *self._settle_by(now, peer, suspicion.since + self._patience(suspicion))]
 
     def check(self, now: float, peer: PeerId) -> list[Effect]:
-        """Something says that `peer`, a present member, is dead: decide soon. The caller pings it."""
+        """Decide soon whether `peer`, a present member, is dead, as there is a sign of it. The caller pings it."""
         effects: list[Effect] = [Tell(event)] if (event := self._table.suspect(now, peer)) else []
         self._open.setdefault(peer, Suspicion(now))
         return [*effects, *self._settle_by(now, peer, now + self._check_time(peer))]
 
     def hear_of_death(self, now: float, claim: Claim) -> list[Effect] | None:
-        """Somebody says that `claim.peer` is dead: declare it dead, or None if we must check that first."""
+        """Declare `claim.peer` dead as others have; None if it must be checked first."""
         suspicion = self._open.get(claim.peer)
         if suspicion is None or now - suspicion.since < self._check_time(claim.peer):
             return None
-        return self.bury(now, claim.peer, claim.accuser)
+        return self.declare_dead(now, claim.peer, claim.accuser)
 
-    def bury(self, now: float, peer: PeerId, accuser: PeerId) -> list[Effect]:
-        """The suspicion's time is up."""
+    def declare_dead(self, now: float, peer: PeerId, accuser: PeerId) -> list[Effect]:
+        """End the suspicion of `peer` and declare it dead, if it is present."""
         self.close(peer)
-        event = self._table.bury(now, peer)
+        event = self._table.declare_dead(now, peer)
         if event is None:
             return []
         self._news.tell_claim(self._claim(peer, dead=True, accuser=accuser))
         return [Tell(event)]
 
     def answered(self, now: float, peer: PeerId, asked_at: float) -> list[Effect]:
-        """`peer` answered what it was asked at `asked_at`: ends a later check, does not take back an accusation."""
+        """`peer` answered a question of `asked_at`: that ends a check begun before, but not an accusation."""
         suspicion = self._open.get(peer)
         if suspicion is None or suspicion.accusers or asked_at < suspicion.since:
             return []
@@ -118,7 +118,7 @@ class Suspicions:
     def _patience(self, suspicion: Suspicion) -> float:
         count = len(self._table.present())
         shortest = SUSPICION * max(1.0, math.log10(count + 1))
-        possible = min(CONFIRMATIONS, count - 1)  # others who could agree: not we, not the suspect
+        possible = min(CONFIRMATIONS, count - 1)  # others who could agree, without us and the suspect
         if possible <= 0:
             return shortest
         agreed = min(possible, len(suspicion.accusers) - 1)

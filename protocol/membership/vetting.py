@@ -12,20 +12,18 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.signing import Signer, check_signature
 from shoal.protocol.membership.exchange import deaths
 from shoal.protocol.membership.members import MAX_MEMBERS, MemberTable
-from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, Ping, PingFor, Summary
+from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, AckFor, Claim, Entry, Summary
 
 MAX_ADDRESSES = 16
 MAX_ADDRESS = 256  # characters
 MAX_WORD = 32  # characters of a phase or a reachability
-MAX_NEWS = 64  # entries, and claims, in one message
+MAX_NEWS = 64  # entries, and as many claims, in one message
 MAX_AHEAD = 1_000  # incarnations that a claim may be ahead of what we know
-MAX_COUNT = 2**48  # incarnations and versions: nobody gets there by counting
-
-Spoken = Ping | Ack | PingFor | AckFor | Gossip | Summary
+MAX_COUNT = 2**48  # incarnations and versions; out of reach by counting
 
 
-def vet(table: MemberTable, signer: Signer, sender: PeerId, message: Spoken) -> None:
-    """RemoteError, naming the sender, unless everything in `message` may be acted on."""
+def vet(table: MemberTable, signer: Signer, sender: PeerId, message: MEMBERSHIP_MESSAGES) -> None:
+    """Raises RemoteError, naming the sender, unless all of `message` is valid."""
     if message.entry.peer != sender:
         raise RemoteError("speaks in the name of another peer", sender)
     _vet_entry(table, signer, sender, message.entry)
@@ -45,7 +43,7 @@ def vet(table: MemberTable, signer: Signer, sender: PeerId, message: Spoken) -> 
 
 
 def vet_addresses(addresses: tuple[str, ...], sender: PeerId) -> None:
-    """RemoteError, naming the sender, unless these are few and short enough to be kept."""
+    """Raises RemoteError, naming the sender, unless the addresses are few and short enough to be kept."""
     if len(addresses) > MAX_ADDRESSES:
         raise RemoteError(f"a peer with {len(addresses)} addresses", sender)
     if any(len(address) > MAX_ADDRESS for address in addresses):

@@ -1,4 +1,4 @@
-"""What membership knows, for readers: rounds, state transfer, the page."""
+"""The read side of membership, for rounds, state transfer and the web page."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from typing import Protocol
 
 from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.membership.members import PRESENT, MemberTable, State
-from shoal.protocol.messages.membership import Entry
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import Entry, RunStatus
 
 
 def view_digest(peers: Iterable[PeerId]) -> Digest:
-    """A digest of members, by which two nodes can compare whether they see the same ones."""
+    """A digest of a set of members, by which two nodes can tell whether they see the same ones."""
     return digest("membership view", *(peer.encode() for peer in sorted(peers)))
 
 
 class Statuses(Protocol):
-    """What members say of themselves."""
+    """The statuses that members give of themselves."""
 
     def status(self, peer: PeerId) -> RunStatus | None: ...
 
 
-def nearest(me: PeerId, peers: Sequence[PeerId], view: Statuses) -> Sequence[PeerId]:
-    """The peers with whom we need no relay: those that can be dialled, or all if we can be. If there are none, all."""
+def without_relay(me: PeerId, peers: Sequence[PeerId], view: Statuses) -> Sequence[PeerId]:
+    """The peers that we reach without a relay: the public ones, or all if we are public. If there are none, all."""
 
     def is_public(peer: PeerId) -> bool:
         status = view.status(peer)
@@ -33,7 +32,7 @@ def nearest(me: PeerId, peers: Sequence[PeerId], view: Statuses) -> Sequence[Pee
 
 
 def fastest(peers: Iterable[PeerId], view: Statuses) -> list[PeerId]:
-    """The peers ordered by the uplinks that they state, fastest first; those without a figure last, in their order."""
+    """The peers by the uplink rates in their statuses, fastest first; those without a rate last, in their order."""
 
     def up(peer: PeerId) -> int:
         status = view.status(peer)
@@ -43,7 +42,7 @@ def fastest(peers: Iterable[PeerId], view: Statuses) -> list[PeerId]:
 
 
 class MembershipView:
-    """The read side of one run's membership."""
+    """Queries about the members of one run."""
 
     def __init__(self, table: MemberTable) -> None:
         self._table = table
@@ -61,19 +60,19 @@ class MembershipView:
         return self.state(peer) is State.SUSPECT
 
     def state(self, peer: PeerId) -> State | None:
-        """What we believe of another member; None if we never heard of it."""
+        """The state of another member as we see it; None if we do not know it."""
         member = self._table.get(peer)
         return None if member is None else member.state
 
     def entry(self, peer: PeerId) -> Entry | None:
-        """The latest that `peer` (perhaps ourselves) said of itself: addresses, incarnation, status."""
+        """The latest entry of `peer`, which may be ourselves: addresses, incarnation, status."""
         if peer == self._table.own.peer:
             return self._table.own
         member = self._table.get(peer)
         return None if member is None else member.entry
 
     def status(self, peer: PeerId) -> RunStatus | None:
-        """The latest status of `peer` (perhaps ourselves)."""
+        """The latest status of `peer`, which may be ourselves."""
         entry = self.entry(peer)
         return None if entry is None else entry.status
 

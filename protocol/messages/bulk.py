@@ -9,10 +9,10 @@ from shoal.protocol.base.wire import Message, message
 
 
 class Flow(IntEnum):
-    """What kind of payload.
+    """The kind of a payload.
 
-    SCATTER are contributions on their way to a chunk's owner, who may have to hold them until others have arrived: they
-    need credit. GATHER is everything else, which its receiver has asked for, or can use at once.
+    SCATTER: a contribution to a chunk, which its owner may have to hold until others have arrived; it needs credit.
+    GATHER: any other payload, which its receiver has asked for or can use at once.
     """
 
     SCATTER = 0
@@ -21,20 +21,20 @@ class Flow(IntEnum):
 
 @message(100)
 class MayIKnock(Message):
-    """Call: let me dial you, and send you payloads there."""
+    """Call: may I dial you, and send you payloads on that socket? Answered by Knock."""
 
 
 @message(101)
 class Knock(Message):
-    """Answer: dial me like this. As a call: dial me like this, and get payloads from me there."""
+    """Answer to MayIKnock: dial me like this. As a call: dial me like this, and receive payloads on that socket."""
 
-    ports: tuple[int, ...]  # at the hosts where the other end knows me
-    fingerprint: Digest  # BLAKE3 of the certificate that it finds there
+    ports: tuple[int, ...]  # at the hosts at which the other end knows the sender
+    fingerprint: Digest  # BLAKE3 of the certificate that is shown there
     token: bytes
 
 
 @message(102)
 class Knocked(Message):
-    """Answer to Knock: whether it came to a connection."""
+    """Answer to Knock as a call: whether a connection was made."""
 
     came: bool

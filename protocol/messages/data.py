@@ -1,7 +1,7 @@
-"""Calls for the data of a run: a dataset's pieces, and the hashes by which they are checked, from whoever has it.
+"""Calls for the data of a run: a dataset's pieces, and the hashes by which they are checked.
 
-They are calls and no bulk messages, as these belong to a run that both are in, which a joiner is not yet. Answers are
-short, so that pings beside them stay in time.
+They are calls and not bulk messages: those are for members of a run, and a joiner is not one yet. Answers are short, so
+that they do not delay pings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from shoal.protocol.base.wire import Message, message
 
 @message(83)
 class GetPiece(Message):
-    """Call: what lies at this place of the tree of the dataset with that root? Who lacks it answers Refused."""
+    """Call: the content at this place of the tree with this root. A node without it answers Refused."""
 
     dataset: Digest
     level: int  # 0: pieces of the data; 1: pages of their hashes; 2: the hashes of the pages
@@ -21,13 +21,13 @@ class GetPiece(Message):
 
 @message(84)
 class PieceIs(Message):
-    """Answer: the bytes."""
+    """Answer to GetPiece: the bytes."""
 
     content: bytes
 
 
 @message(85)
 class Later(Message):
-    """Answer: I have it, and others are being served; ask again after so many milliseconds."""
+    """Answer: the node is busy serving others; ask again after so many milliseconds."""
 
     milliseconds: int

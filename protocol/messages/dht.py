@@ -14,7 +14,7 @@ from shoal.protocol.base.wire import Message, message, value
 
 @value
 class Contact:
-    """A peer and where it may be reached."""
+    """A peer and the addresses at which it may be reached."""
 
     peer: PeerId
     addresses: tuple[str, ...]
@@ -22,11 +22,11 @@ class Contact:
 
 @message(93)
 class Record(Message):
-    """What `author` says under `key`: the newest sequence wins, nothing outlives `expires`."""
+    """A value that `author` stores under `key`: the highest sequence wins; it is dropped at `expires`."""
 
     key: Digest
     author: PeerId
-    subkey: str  # one author may say several things under one key
+    subkey: str  # distinguishes several records of one author under one key
     value: bytes
     sequence: int
     expires: int  # seconds since 1970
@@ -35,7 +35,7 @@ class Record(Message):
 
 @message(73)
 class Greet(Message):
-    """Call: here I am. `serves`: others may put us into their tables, ask us and store with us."""
+    """Call: a greeting. `serves`: others may enter the sender in their tables, query it and store with it."""
 
     addresses: tuple[str, ...]
     serves: bool
@@ -43,7 +43,7 @@ class Greet(Message):
 
 @message(74)
 class Greeted(Message):
-    """Answer to Greet: the same of the one that was greeted, and its clock in seconds since 1970."""
+    """Answer to Greet: the same about the greeted node, and its clock in seconds since 1970."""
 
     addresses: tuple[str, ...]
     serves: bool
@@ -52,21 +52,21 @@ class Greeted(Message):
 
 @message(75)
 class FindNode(Message):
-    """Call: which servers do you know that are nearest to `target`?"""
+    """Call: the known servers nearest to `target`."""
 
     target: Digest
 
 
 @message(76)
 class Nodes(Message):
-    """Answer: at most k servers, nearest first; the one that answers is not among them."""
+    """Answer: at most K servers, nearest first, without the answering one."""
 
     closer: tuple[Contact, ...]
 
 
 @message(77)
 class FindRecords(Message):
-    """Call: what do you hold under `key` at its place `copy`? With `subkeys`, of those only; empty: of all."""
+    """Call: the records held under `key` at its place `copy`, of these (author, subkey) pairs only unless empty."""
 
     key: Digest
     copy: int
@@ -75,7 +75,7 @@ class FindRecords(Message):
 
 @message(78)
 class Records(Message):
-    """Answer: records, freshest first, as many as fit; how many there are; and servers nearer to the place."""
+    """Answer: as many records as fit, freshest first; how many are held; and servers nearer to the place."""
 
     records: tuple[Record, ...]
     held: int
@@ -84,17 +84,17 @@ class Records(Message):
 
 @message(79)
 class Store(Message):
-    """Call: hold these, which belong at the place `copy` of their keys."""
+    """Call: hold these records, which belong at the place `copy` of their keys."""
 
     records: tuple[Record, ...]
     copy: int
 
 
 class StoreResult(IntEnum):
-    """The result of storing one record. After TOO_FAR the sender looks for nearer servers; the rest is for people."""
+    """The result of storing one record. After TOO_FAR the sender looks for nearer servers; the others are shown."""
 
     HELD = 0
-    EXPIRED = 1  # by the clock of the one that answers
+    EXPIRED = 1  # by the clock of the answering server
     OUTDATED = 2  # a newer version is held
     TOO_FAR = 3  # enough servers are nearer to its place
     NO_ROOM_FOR_AUTHOR_UNDER_KEY = 4
@@ -105,26 +105,26 @@ class StoreResult(IntEnum):
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The result as text for people."""
         return self.name.lower().replace("_", " ")
 
 
 @message(80)
 class Stored(Message):
-    """Answer: what came of each record, in turn."""
+    """Answer to Store: the result for each record, in order."""
 
     results: tuple[StoreResult, ...]
 
 
 @message(81)
 class TryMe(Message):
-    """Call: dial me with new connections at these addresses, and say at which you found me."""
+    """Call: dial me with new connections at these addresses, and say at which of them I answered."""
 
     addresses: tuple[str, ...]
 
 
 @message(82)
 class Reached(Message):
-    """Answer to TryMe: the addresses at which the asker was found."""
+    """Answer to TryMe: the addresses at which the asker answered."""
 
     addresses: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What members write into the DHT about their run: values of records, which travel within records only."""
+"""What members write into the DHT about their run: values of records, which travel only within records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shoal.protocol.base.wire import Message, message
 
 @message(94)
 class MemberEntry(Message):
-    """Under the run's key: the author is a member, at these addresses, and stood on this state when it wrote this."""
+    """Under the run's key: the author is a member, at these addresses, and had this state when it wrote the entry."""
 
     addresses: tuple[str, ...]
     round: int
@@ -17,14 +17,14 @@ class MemberEntry(Message):
 
 @message(95)
 class ManifestEntry(Message):
-    """Under the manifest's key: the author can be asked for it."""
+    """Under the manifest's key: the author serves the manifest at these addresses."""
 
     addresses: tuple[str, ...]
 
 
 @message(96)
 class RunNotice(Message):
-    """Under the key of the public runs: anybody may join this one. `round` and `members` are as its author saw them."""
+    """Under the key of public runs: anybody may join this run. `round` and `members` are as its author saw them."""
 
     run: RunId
     name: str
@@ -35,14 +35,14 @@ class RunNotice(Message):
 
 @message(97)
 class ExpertCard(Message):
-    """Describes an expert's file, by the peer that has trained it; a family's seed is of the part ""."""
+    """Describes an expert's file, signed by the peer that trained it; the part of a family's seed is ""."""
 
     family: RunId
     part: str
     round: int
-    steps: int  # that the expert has made
-    tokens: int  # behind it, those of its seed with it
-    loss: float | None  # the last one of training
+    steps: int  # of training
+    tokens: int  # trained on, including those of its seed
+    loss: float | None  # the last training loss
     size: int  # bytes of the file
     file: Digest  # BLAKE3 of the file
     root: Digest  # of the tree of its pieces' hashes
@@ -52,12 +52,12 @@ class ExpertCard(Message):
 
 @message(98)
 class PartEntry(Message):
-    """Under a family's run key, one for each part and author: the author trains it, or has its file, or both."""
+    """Under a family's run key, by part and author: the author trains the part, or has its file, or both."""
 
     addresses: tuple[str, ...]
-    term: int  # of the claim: one more than the last one's; 0: I do not claim it
-    run: RunId | None  # in which I train it
-    round: int  # that it has come to there
+    term: int  # of the author's claim, one more than that of the last claim; 0: no claim
+    run: RunId | None  # in which the author trains it
+    round: int  # reached in that run
     loss: float | None
-    card: ExpertCard | None  # of the file that I have
-    answers: Digest | None  # the file of which I can be asked what follows a text
+    card: ExpertCard | None  # of the file that the author has
+    answers: Digest | None  # the file of the expert with which the author answers AskExpert

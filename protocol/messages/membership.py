@@ -1,24 +1,40 @@
-"""Membership (SWIM): probes, what they carry along, and the exchange that heals what gossip lost.
+"""Membership (SWIM): probes, the news that they carry, and the exchange of summaries that repairs lost gossip.
 
 Every message begins with the sender's own signed entry, so a newcomer is introduced by its first message. What a
-member says of itself (addresses, incarnation, status, goodbye) is signed, so others cannot forge it; that a member
-does not answer is an unsigned claim that anybody can make, refuted by a higher incarnation.
+member says of itself (addresses, incarnation, status, goodbye) is signed, so others cannot forge it. A claim that a
+member does not answer is unsigned: anybody can make it, and a higher incarnation refutes it.
 """
 
 from __future__ import annotations
 
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import Message, message, value
-from shoal.protocol.messages.status import RunStatus
+
+
+@value
+class RunStatus:
+    """A member's standing in a run. `round`, `history` and `root` are those of its last applied commit."""
+
+    round: int
+    history: Digest
+    root: Digest
+    phase: str  # "syncing" | "training" | "matching" | "reducing" | "preparing" | "waiting"
+    step: int  # inner steps done in this round
+    samples: int  # tokens behind the committed state
+    loss: float | None  # training loss, mean over the last few inner steps
+    trains: bool  # False: a member of weight 0 that keeps state and votes
+    up: int  # bytes per second that this member's line carries away from it, 0 = not measured yet
+    down: int  # and towards it
+    reachability: str  # "public" | "nat" | "unknown"
 
 
 @message(90)
 class Entry(Message):
-    """What a member says of itself. The later of two entries has the higher (incarnation, version)."""
+    """A member's description of itself. The later of two entries has the higher (incarnation, version)."""
 
     peer: PeerId
     incarnation: int  # raised by the member alone, to refute a claim about it
-    version: int  # raised with every change of what follows
+    version: int  # raised with every change of the fields below
     addresses: tuple[str, ...]
     status: RunStatus
     left: bool  # its goodbye
@@ -37,7 +53,7 @@ class Claim:
 
 @value
 class News:
-    """News that ride on other messages: the latest entries and claims, freshest first."""
+    """News that travel with other messages: the latest entries and claims, freshest first."""
 
     entries: tuple[Entry, ...]
     claims: tuple[Claim, ...]
@@ -55,7 +71,7 @@ class Row:
 
 @message(2)
 class Ping(Message):
-    """Are you there?"""
+    """Asks whether the receiver is alive; answered by Ack."""
 
     entry: Entry
     number: int
@@ -64,7 +80,7 @@ class Ping(Message):
 
 @message(3)
 class Ack(Message):
-    """I am: the answer to Ping `number`."""
+    """The answer to Ping `number`."""
 
     entry: Entry
     number: int
@@ -73,7 +89,7 @@ class Ack(Message):
 
 @message(4)
 class PingFor(Message):
-    """Ping `target` for me, it does not answer me."""
+    """Asks the receiver to ping `target`, which does not answer the sender."""
 
     entry: Entry
     number: int
@@ -93,7 +109,7 @@ class AckFor(Message):
 
 @message(6)
 class Gossip(Message):
-    """News that do not wait for the next probe, or the answer to a Summary: that is not to be passed on."""
+    """News that do not wait for the next probe; or the answer to a Summary, with `pass_on` False."""
 
     entry: Entry
     news: News
@@ -102,8 +118,12 @@ class Gossip(Message):
 
 @message(7)
 class Summary(Message):
-    """All that I know, in outline. Answered with what is later there (Gossip) and, if `ask`, a Summary."""
+    """The versions of all entries that the sender holds. Answered by later ones (Gossip) and, if `ask`, a Summary."""
 
     entry: Entry
     rows: tuple[Row, ...]
     ask: bool
+
+
+MEMBERSHIP_MESSAGES = Ping | Ack | PingFor | AckFor | Gossip | Summary
+"""All messages that membership takes from other members."""

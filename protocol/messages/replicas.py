@@ -1,7 +1,7 @@
-"""What the members of a run of replicas say to each other, beside the chunks, which travel as those of rounds do.
+"""Messages between the members of a run of replicas, beside chunks, which travel like those of rounds.
 
-A pairing is named by the sum of both numbers, modulo 2^63: each is drawn afresh for each try of each life, so nothing
-that was meant for another pairing counts in this one.
+A pairing is named by the sum of both members' numbers, modulo 2^63. Each number is drawn afresh for each try in each
+life of a process, so no message that was meant for another pairing counts in this one.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from shoal.protocol.base.wire import Message, message
 
 
 class Refusal(IntEnum):
-    """Why somebody does not meet us."""
+    """Why a member declines to meet another."""
 
-    ENGAGED = 1  # it has another partner, or had rather have one
+    ENGAGED = 1  # it has another partner, or prefers one
     PAST = 2  # the round is over for it
     ABSENT = 3  # it has no replica, or does not train
-    LOST = 4  # it has given us up in this round
+    LOST = 4  # it has given the other up in this round
 
 
 @message(44)
 class Meet(Message):
-    """`I am ready for this round and would exchange with you`. Two that have said so to each other exchange."""
+    """`I am ready for this round and would exchange with you`. Two members that have sent it to each other exchange."""
 
     round: int
     number: int  # of this try
-    answers: int  # the number of yours; 0: we have none. Who is answered says no more
-    is_urgent: bool  # it has waited for as long as it has patience: hand in what there is
+    answers: int  # the number of the MEET that this answers, which needs no further answer; 0: none
+    is_urgent: bool  # the sender has waited as long as its patience lasts: hand in what there is
 
 
 @message(45)
 class Decline(Message):
-    """`Not with me, in this round`: to a MEET, or to take one back."""
+    """`Not with me, in this round`: the answer to a MEET, or the withdrawal of one."""
 
     round: int
     reason: Refusal
@@ -49,21 +49,21 @@ class Took(Message):
 
 @message(47)
 class Later(Message):
-    """`I am ready, and wait for another that I had rather meet`: to a MEET; its sender goes on waiting."""
+    """`I wait for a partner that I prefer`: the answer to a MEET, whose sender goes on waiting."""
 
     round: int
 
 
 @message(56)
 class GetReplica(Message):
-    """Pin a version of your replica for me, of round `least` or later."""
+    """Asks to pin a version of the receiver's replica, of round `least` or later."""
 
     least: int
 
 
 @message(57)
 class ReplicaIs(Message):
-    """The replica of `peer` after `round`: layout and hashes of its chunks. Pinned while chunks are asked for."""
+    """The replica of `peer` after `round`: layout and hashes of its chunks. It is pinned while chunks are asked for."""
 
     peer: PeerId
     round: int

@@ -1,4 +1,4 @@
-"""What the members of a round say to each other: matchmaking, all-reduce, commit.
+"""Messages between the members of a round, for matchmaking, all-reduce and commit; and records of its decision.
 
 Every message names its round and part; a `part` is one chain of rounds (a fragment of the model, or the whole).
 JOIN, ROSTER, PREPARED and LEAVE are signed, because third parties are shown them.
@@ -8,40 +8,115 @@ from __future__ import annotations
 
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import Message, Payload, message, value
-from shoal.protocol.messages.decision import (
-    Ballot as Ballot,
-)
-from shoal.protocol.messages.decision import (
-    Certificate as Certificate,
-)
-from shoal.protocol.messages.decision import (
-    ChunkRef as ChunkRef,
-)
-from shoal.protocol.messages.decision import (
-    Leave as Leave,
-)
-from shoal.protocol.messages.decision import (
-    PreparedValue as PreparedValue,
-)
-from shoal.protocol.messages.decision import (
-    Proposal as Proposal,
-)
-from shoal.protocol.messages.decision import (
-    Vote as Vote,
-)
-from shoal.protocol.messages.decision import (
-    VoteRecord as VoteRecord,
-)
-from shoal.protocol.messages.payloads import Busy as Busy
-from shoal.protocol.messages.payloads import Fetch as Fetch
-from shoal.protocol.messages.payloads import Fetched as Fetched
+
+# -- decisions: values that travel inside messages, and records of votes --------------------------------------
+
+
+@value
+class Ballot:
+    """A leader's claim to propose: totally ordered by (attempt, counter, leader), used for one proposal only."""
+
+    attempt: int
+    counter: int
+    leader: PeerId
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        return (self.attempt, self.counter, self.leader)
+
+
+@value
+class ChunkRef:
+    """One chunk of a result: the hash of its bytes, and its contributors (bit i: member i of the roster)."""
+
+    hash: Digest
+    mask: bytes
+
+
+@value
+class Proposal:
+    """The value that a round agrees on. PREPARED signs its digest; `result` is the digest of the ordered ChunkRefs."""
+
+    round: int
+    part: int
+    attempt: int  # that of the roster it was made with
+    base_history: Digest
+    base_root: Digest
+    result: Digest
+    members: tuple[PeerId, ...]  # that roster, in order
+    weights: tuple[int, ...]
+    voters: tuple[PeerId, ...]  # of the next round: some of `members`, the old voters first
+    samples: int  # tokens of the members that are counted in every chunk
+
+
+@value
+class PreparedValue:
+    """A proposal that a member has voted for, with its ballot and its chunks."""
+
+    ballot: Ballot
+    proposal: Proposal
+    chunks: tuple[ChunkRef, ...]
+
+
+@message(38)
+class Leave(Message):
+    """The author no longer votes; its last vote is included, as in the answer to a poll."""
+
+    round: int
+    part: int
+    peer: PeerId
+    promised: Ballot
+    prepared: PreparedValue | None
+    signature: bytes
+
+
+@value
+class Vote:
+    """The signature of one PREPARED, as part of a certificate."""
+
+    peer: PeerId
+    signature: bytes
+
+
+@value
+class Certificate:
+    """Proof that a round committed: PREPARED from quorums of the previous voters and of the new ones."""
+
+    ballot: Ballot
+    proposal: Proposal
+    votes: tuple[Vote, ...]
+    leaves: tuple[Leave, ...]
+
+
+@message(91)
+class VoteRecord(Message):
+    """The state that a vote depends on, written to disk before the vote is sent. Never sent itself."""
+
+    round: int
+    part: int
+    attempt: int  # the last attempt joined
+    promised: Ballot
+    prepared: PreparedValue | None
+    left: int  # the last round from which the author has signed off; 0: none
+
+
+@message(92)
+class Resting(Message):
+    """Heads the file of a run at rest, beside the state after `round` (see rest.py). Never sent."""
+
+    round: int
+    part: int
+    root: Digest
+
+
+# -- matchmaking, all-reduce, commit --------------------------------------------------------------------------
 
 
 @message(20)
 class Join(Message):
-    """`I am ready for this round, at this base, and follow this leader`; one per (round, attempt).
+    """`I am ready for this round, at this base, and follow this leader`; a member sends one per (round, attempt).
 
-    It promises to answer no ballot of an earlier attempt, and carries what its author has prepared.
+    It promises to answer no ballot of an earlier attempt, and carries the value that its author has prepared.
     """
 
     round: int
@@ -52,10 +127,10 @@ class Join(Message):
     base_history: Digest
     base_root: Digest
     weight: int  # tokens behind the contribution
-    up: int  # what its line carries, in bytes per second; 0 = not measured
+    up: int  # bytes per second that its line carries; 0 = not measured
     down: int
-    reachable: bool  # others can send to it without a relay, but for those whom it names:
-    apart: tuple[PeerId, ...]  # members that it reaches by relays alone
+    reachable: bool  # others can send to it without a relay, except those in `apart`
+    apart: tuple[PeerId, ...]  # members that it reaches only by relays
     votes: bool  # False: its author has signed off from this round, is back, and only contributes
     prepared: PreparedValue | None
     signature: bytes
@@ -72,7 +147,7 @@ class Noted(Message):
 
 @message(22)
 class Retry(Message):
-    """`I have moved on to this attempt`, to somebody who is still in an earlier one."""
+    """`I have moved on to this attempt`, to a member that is still in an earlier one."""
 
     round: int
     part: int
@@ -81,7 +156,7 @@ class Retry(Message):
 
 @message(23)
 class Call(Message):
-    """The leader to a live member whose JOIN it lacks: hand in what you have, and follow me, not another."""
+    """From the leader to a live member whose JOIN it lacks: hand in what you have, and follow me and no other."""
 
     round: int
     part: int
@@ -90,7 +165,7 @@ class Call(Message):
 
 @message(24)
 class Roster(Message):
-    """The group of an attempt, proven by its members' own JOINs, in order."""
+    """The group of an attempt, proven by the JOINs of its members, in order."""
 
     round: int
     part: int
@@ -116,7 +191,7 @@ class Contribution(Message):
 
 @message(26)
 class Final(Message):
-    """The owner's mean of a chunk, to everyone; provisional until PREPARE names its hash."""
+    """The owner's mean of a chunk, to all members; provisional until PREPARE names its hash."""
 
     bulk = True
     round: int
@@ -160,7 +235,7 @@ class Reassign(Message):
 
 @message(29)
 class Have(Message):
-    """To a chunk's new owner: do not compute it again, this is what the old owner gave me."""
+    """To a chunk's new owner: the old owner has already sent me the mean with this hash; do not compute it again."""
 
     round: int
     part: int
@@ -180,7 +255,7 @@ class Poll(Message):
 
 @message(33)
 class Promise(Message):
-    """`I answer no lower ballot`, and what its author has prepared."""
+    """`I answer no lower ballot`, with the value that its author has prepared."""
 
     round: int
     part: int
@@ -190,7 +265,7 @@ class Promise(Message):
 
 @message(34)
 class Prepare(Message):
-    """The leader proposes."""
+    """The leader's proposal."""
 
     round: int
     part: int
@@ -201,7 +276,7 @@ class Prepare(Message):
 
 @message(35)
 class Prepared(Message):
-    """`I hold these very bytes and answer no lower ballot`: a vote."""
+    """`I hold the bytes of this proposal and answer no lower ballot`: a vote."""
 
     round: int
     part: int
@@ -230,7 +305,7 @@ class Commit(Message):
 
 @message(39)
 class Ask(Message):
-    """`I hear nothing of this round any more: what have I missed?`"""
+    """`I no longer hear of this round: what have I missed?`"""
 
     round: int
     part: int
@@ -239,10 +314,48 @@ class Ask(Message):
 
 @message(41)
 class CatchUp(Message):
-    """`Get the state`: your round is over and its bytes are gone, or the group stands on another state than you."""
+    """`Get the state`: the receiver's round is over and its bytes are gone, or the group stands on another state."""
 
     round: int
     part: int
+
+
+# -- payloads asked for by hash, and how far a member is with sending: used by runs of replicas, too ------------
+
+
+@message(30)
+class Fetch(Message):
+    """Asks for the chunk with this hash."""
+
+    round: int
+    part: int
+    chunk: int
+    hash: Digest
+
+
+@message(31)
+class Fetched(Message):
+    """A chunk's bytes, the answer to Fetch."""
+
+    bulk = True
+    round: int
+    part: int
+    chunk: int
+    mask: bytes
+    payload: Payload
+
+
+@message(42)
+class Busy(Message):
+    """`I am at work`, and how far the sender has come: the answer to a member that has waited."""
+
+    round: int
+    part: int
+    attempt: int  # 0: about a Fetch, which knows none
+    sent: int  # payloads, since the process began
+    taken: int
+    is_waiting: bool  # the sender has nothing of what was asked for: it needs others first
+    is_queued: bool  # some of what was asked for is on its way
 
 
 ROUND_MESSAGES = (
@@ -269,4 +382,4 @@ ROUND_MESSAGES = (
     | Busy
     | CatchUp
 )
-"""All that a member takes from others about rounds."""
+"""All messages about rounds that a member takes from others."""

@@ -1,4 +1,4 @@
-"""State transfer: the chain of certified rounds, one pinned version of the state, its chunks by hash."""
+"""State transfer: the chain of certified rounds, one pinned version of the state, and its chunks by hash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shoal.protocol.messages.rounds import Certificate
 
 @message(50)
 class GetChain(Message):
-    """Send me the certificates of the rounds after `after`."""
+    """Asks for the certificates of the rounds after `after`."""
 
     part: int
     after: int
@@ -17,7 +17,7 @@ class GetChain(Message):
 
 @message(51)
 class Chain(Message):
-    """Certificates of consecutive rounds, oldest first; `newest` is the last round there is one of."""
+    """Certificates of consecutive rounds, oldest first; `newest` is the last round of which the sender has one."""
 
     part: int
     certificates: tuple[Certificate, ...]
@@ -26,7 +26,7 @@ class Chain(Message):
 
 @message(52)
 class GetState(Message):
-    """Pin a version of the state for me: that of `round`; or, if it is 0, any certified one from `least` on."""
+    """Asks to pin a version of the state: that of `round`; or, if it is 0, any certified one from `least` on."""
 
     part: int
     round: int
@@ -35,7 +35,7 @@ class GetState(Message):
 
 @message(53)
 class StateIs(Message):
-    """The version after `round`: its layout and the hashes of its chunks. Pinned while chunks are asked for."""
+    """The version after `round`: its layout and the hashes of its chunks. It is pinned while chunks are asked for."""
 
     part: int
     round: int
@@ -45,7 +45,7 @@ class StateIs(Message):
 
 @message(54)
 class GetStateChunk(Message):
-    """One chunk of the pinned version."""
+    """Asks for one chunk of the pinned version."""
 
     part: int
     round: int
@@ -54,7 +54,7 @@ class GetStateChunk(Message):
 
 @message(55)
 class StateChunk(Message):
-    """Its bytes; empty if the version is pinned no more."""
+    """A chunk's bytes; empty if the version is no longer pinned."""
 
     bulk = True
     part: int

@@ -1,1 +1,1 @@
-"""The shells: libp2p, sockets and threads, up to messages to peers by name (peers/network.py)."""
+"""The network shells: libp2p, sockets and threads, up to messages to peers by name (peers/network.py)."""

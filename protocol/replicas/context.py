@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.rounds.allreduce.outbox import Outbox
 from shoal.protocol.rounds.matchmaking.context import View

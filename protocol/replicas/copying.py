@@ -25,7 +25,7 @@ from shoal.protocol.base.signing import Signer, check_signature, signed
 from shoal.protocol.base.wire import MAX_INT, Payload
 from shoal.protocol.catchup.donor import Donor, Store, state_root
 from shoal.protocol.catchup.transfer import MOST_PATIENCE, PATIENCE, WINDOW
-from shoal.protocol.membership.view import fastest, nearest
+from shoal.protocol.membership.view import fastest, without_relay
 from shoal.protocol.messages.replicas import GetReplica, ReplicaIs
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
 from shoal.protocol.replicas.context import pack, standing
@@ -153,7 +153,8 @@ class Copying:
         near = [peer for peer, round in rounds.items() if self._least <= round <= limit and self._is_near(round)]
         if all(peer in self._liars for peer in near):
             self._liars.clear()
-        return fastest(nearest(self._me, [peer for peer in near if peer not in self._liars], self._view), self._view)
+        honest = [peer for peer in near if peer not in self._liars]
+        return fastest(without_relay(self._me, honest, self._view), self._view)
 
     def _is_near(self, round: int) -> bool:
         most = pack(standing(self._view, self._facts).values())

@@ -20,9 +20,9 @@ from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Store
 from shoal.protocol.member.parting import Parted, Parting
-from shoal.protocol.member.presence import MEMBERSHIP_MESSAGES, Presence
+from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
 from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.replicas.context import Means, pack, standing
 from shoal.protocol.replicas.copying import COPY_MESSAGES, Copying
@@ -142,7 +142,7 @@ class ReplicaMember(Presence):
     def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         """A bulk message no longer waits at this node: it was sent, or dropped together with its connection."""
         if isinstance(message, StateChunk):
-            self.copying.donor.left(to, message)
+            self.copying.donor.payload_done(to, message)
         elif sent:
             self._outbox.sent(now, to, message)
         else:

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, result_hash
 from shoal.protocol.base.wire import Message
-from shoal.protocol.messages.decision import Resting
-from shoal.protocol.messages.rounds import Certificate, Commit, Fetched, Leave, Proposal
+from shoal.protocol.messages.rounds import Certificate, Commit, Fetched, Leave, Proposal, Resting
 from shoal.protocol.messages.transfer import Chain
 from shoal.protocol.rounds.agreement.history import LINKS_PER_MESSAGE
 from shoal.protocol.rounds.agreement.voting import VoteState

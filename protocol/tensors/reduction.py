@@ -35,34 +35,35 @@ class MeanReducer:
         return MeanSum(self._sizes[chunk], self._scatter, self._gather)
 
     def fits(self, chunk: int, size: int) -> bool:
-        """Whether the scatter codec may have made so many bytes of it."""
+        """Whether a contribution to this chunk may have so many bytes."""
         return self._scatter.fits(size, self._sizes[chunk])
 
     def check(self, chunk: int, payload: Payload) -> None:
-        """PayloadError unless the payload can be decoded."""
+        """Raises PayloadError unless the payload is a valid mean of this chunk."""
         self._gather.peak(payload, self._sizes[chunk])
 
 
 class MeanSum:
-    """The mean of one chunk in the making."""
+    """The weighted sum of a chunk's contributions so far."""
 
     def __init__(self, size: int, scatter: Codec, gather: Codec) -> None:
         self._size = size
         self._scatter = scatter
         self._gather = gather
-        self._total: torch.Tensor | None = None  # until something with weight is added
-        self._peak = 0.0  # a bound on the magnitudes in it
+        self._total: torch.Tensor | None = None  # None until a contribution with weight is added
+        self._peak = 0.0  # a bound on the magnitudes in the sum
         self._unit = 0  # the first weight that is not zero
         self._weight = 0
 
     def add(self, weight: int, payload: Payload) -> None:
-        """Count one contribution; PayloadError leaves the sum as it was, also if the sum would overflow."""
+        """Add one contribution; PayloadError, also if the sum would overflow, leaves the sum as it was."""
         assert weight >= 0
         peak = self._scatter.peak(payload, self._size)
         if weight == 0:
             return
         if self._total is None:
-            self._total, self._unit, self._peak = self._scatter.decode(payload, self._size, self._room()), weight, peak
+            self._total = self._scatter.decode(payload, self._size, self._buffer())
+            self._unit, self._peak = weight, peak
         else:
             share = weight / self._unit
             self._total = self._with(self._total, payload, share, self._peak + share * peak)
@@ -70,7 +71,7 @@ class MeanSum:
         self._weight += weight
 
     def _with(self, total: torch.Tensor, payload: Payload, share: float, peak: float) -> torch.Tensor:
-        """The sum with one more; in place, unless it may overflow."""
+        """The sum with one more contribution; in place, unless it may overflow."""
         safe = peak < SAFE
         total = total if safe else total.clone()
         self._scatter.add(total, payload, share)
@@ -79,11 +80,11 @@ class MeanSum:
         return total
 
     def finish(self) -> Payload:
-        """The mean so far, encoded; zeros if nothing with weight was added. To be called last."""
+        """The encoded mean; zeros if no contribution had weight. To be called last: it consumes the sum."""
         if self._total is None:
             return self._gather.encode(torch.zeros(self._size))
         mean, self._total = self._total.div_(self._weight / self._unit), None
-        return self._gather.lend(mean)
+        return self._gather.encode_view(mean)
 
-    def _room(self) -> torch.Tensor:
+    def _buffer(self) -> torch.Tensor:
         return torch.frombuffer(MEMORY.lend(4 * max(1, self._size)), dtype=torch.float32)[: self._size]

@@ -21,13 +21,13 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.bulk import Knock, MayIKnock
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.messages.rounds import Contribution, Final
-from shoal.protocol.net.bulk import flow_control
-from shoal.protocol.net.bulk.receiver import Receiver
+from shoal.protocol.net.bulk import endpoint, flow_control
 from shoal.protocol.net.bulk.sender import Sender
 from shoal.protocol.net.peers import payloads
 from shoal.protocol.net.peers.dialing import Dialing
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.identity import Identity
+from tests.integration.bulk_sockets import BulkSockets
 from tests.integration.leftovers import resident_bytes
 from tests.integration.test_network import MIB, RUN, eventually
 
@@ -79,11 +79,9 @@ class Node:
         for each in messages:
             self.network.send(to.network.peer, RUN, each)
 
-    def with_peer(self, other: Node) -> payloads.Payloads:
-        return self.network._peers.of(other.network.peer).payloads
-
-    def senders(self, to: Node) -> list[Sender]:
-        return list(self.with_peer(to)._carrier._senders)
+    def sockets(self, to: Node) -> int:
+        """By how many sockets payloads go to another node; with none they go by streams."""
+        return sum(link.sockets for link in self.network.links() if link.peer == to.network.peer)
 
 
 @asynccontextmanager
@@ -98,6 +96,65 @@ async def two(a: Node | None = None, b: Node | None = None) -> AsyncIterator[tup
     finally:
         await a.network.close()
         await b.network.close()
+
+
+class Router:
+    """Passes on what is dialled, until it forgets a connection: only the end that has dialled is told of that."""
+
+    def __init__(self) -> None:
+        self._diallers: list[asyncio.StreamWriter] = []
+        self._dialled: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def connect(self, place: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, there = await asyncio.open_connection(*place)
+        self._diallers.append(writer)
+        self._dialled.append(there)
+        self._tasks |= {
+            asyncio.create_task(self._pass_on(reader, there)),
+            asyncio.create_task(self._pass_on(answers, writer)),
+        }
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 18):
+                writer.write(data)
+                await writer.drain()
+
+    def forget(self) -> None:
+        """Break off all connections, as the end that has dialled sees it."""
+        for writer in self._diallers:
+            writer.transport.abort()
+        self._diallers.clear()
+
+    def let_go(self) -> None:
+        """Tell the other ends of the connections that were forgotten."""
+        for writer in self._dialled[: len(self._dialled) - len(self._diallers)]:
+            writer.transport.abort()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in (*self._diallers, *self._dialled):
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def router_between(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Router]:
+    """All bulk sockets that are dialled go by the router."""
+    router, dial = Router(), endpoint._dialled
+
+    async def dialled(place: tuple[str, int]) -> socket.socket:
+        server = await asyncio.start_server(partial(router.connect, place), "127.0.0.1", 0)
+        async with server:
+            return await dial(server.sockets[0].getsockname())
+
+    monkeypatch.setattr(endpoint, "_dialled", dialled)
+    try:
+        yield router
+    finally:
+        await router.close()
 
 
 def cannot_be_dialled(monkeypatch: pytest.MonkeyPatch, *nodes: Node) -> None:
@@ -127,8 +184,8 @@ async def test_payloads_go_by_sockets_if_one_of_two_can_be_dialled(
             assert set(node.done.values()) == {2}, "each said once, of both flows"
             assert node.network.dropped == 0
             assert node.network.traffic(RUN).bulk_sent > 40 * MIB
-        assert a.with_peer(b).sockets
-        assert b.with_peer(a).sockets
+        assert a.sockets(b)
+        assert b.sockets(a)
 
 
 @pytest.mark.asyncio
@@ -140,8 +197,8 @@ async def test_payloads_go_by_streams_if_neither_can_be_dialled(monkeypatch: pyt
             one.send(other, *map(contribution, range(10)), *map(result, range(10)))
         for node in (a, b):
             await eventually(lambda node=node: len(node.heard.scattered) == len(node.heard.gathered) == 10)  # type: ignore[misc]
-        assert not a.with_peer(b).sockets
-        assert not b.with_peer(a).sockets
+        assert not a.sockets(b)
+        assert not b.sockets(a)
         assert a.network.dropped == b.network.dropped == 0
 
 
@@ -151,23 +208,23 @@ async def test_sockets_are_for_those_only_with_whom_we_share_a_run_and_come_soon
     """As when one of two knows of a run that the other is about to hear of: payloads take streams till then."""
     a, b = Node(), Node()
     late = a if who == "who sends" else b
-    late.network.is_fellow = lambda peer: False
+    late.network.shares_run = lambda peer: False
     async with two(a, b):
         a.send(b, contribution(0))
         b.send(a, contribution(0))
         await eventually(lambda: a.heard.scattered[0] and b.heard.scattered[0])
         to_late = b if late is a else a
-        assert not to_late.with_peer(late).sockets
+        assert not to_late.sockets(late)
         for question in (MayIKnock(), Knock((4102,), Digest(bytes(32)), bytes(32))):
             answer = await to_late.network.call(late.network.peer, question)
             assert isinstance(answer, Refused)
             assert "no run" in answer.reason
-        late.network.is_fellow = lambda peer: True
+        late.network.shares_run = lambda peer: True
         begin = asyncio.get_running_loop().time()
         for number in range(1, 200):
             to_late.send(late, contribution(number, 1000))
             await asyncio.sleep(0.05)
-            if to_late.with_peer(late).sockets:
+            if to_late.sockets(late):
                 break
         assert asyncio.get_running_loop().time() - begin < 5
         await eventually(lambda: len(late.heard.scattered) == number + 1)
@@ -185,16 +242,14 @@ async def test_sockets_that_are_shut_down_in_a_transfer_cost_what_was_on_its_way
         push(self, data)
 
     monkeypatch.setattr(Sender, "_push", counted)
+    sockets = BulkSockets(monkeypatch)
     async with two() as (a, b):
         a.send(b, *map(contribution, range(count)))
         for kill in range(kills):
             some = (kill + 1) * count // 4
             await eventually(lambda some=some: len(b.heard.scattered) >= some)  # type: ignore[misc]
-            await eventually(lambda: a.senders(b) and b.with_peer(a)._receivers)
-            ends: list[Sender | Receiver] = [*(a.senders(b) if by_sender else b.with_peer(a)._receivers)]
-            for each in ends:
-                with suppress(OSError):
-                    each._socket.shutdown(socket.SHUT_RDWR)
+            await eventually(lambda: sockets.of(a.network, sends=True) and sockets.of(b.network, sends=False))
+            sockets.shut_down(a.network if by_sender else b.network, sends=by_sender)
         await eventually(lambda: len(b.heard.scattered) == count, 60)
         await eventually(lambda: len(a.done) == count)
         assert set(a.done.values()) == {1}
@@ -208,15 +263,17 @@ async def test_sockets_that_are_shut_down_in_a_transfer_cost_what_was_on_its_way
 
 
 @pytest.mark.asyncio
-async def test_a_socket_that_dies_while_nothing_is_sent_loses_nothing_that_follows() -> None:
+async def test_a_socket_that_dies_while_nothing_is_sent_loses_nothing_that_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sockets = BulkSockets(monkeypatch)
     async with two() as (a, b):
         a.send(b, contribution(0))
-        await eventually(lambda: b.heard.scattered[0] and a.senders(b))
-        for each in b.with_peer(a)._receivers:
-            each._socket.shutdown(socket.SHUT_RDWR)
+        await eventually(lambda: b.heard.scattered[0] and a.sockets(b))
+        assert sockets.shut_down(b.network, sends=False)
         a.send(b, contribution(1))
         await eventually(lambda: b.heard.scattered[1])
-        assert a.with_peer(b).sockets
+        assert a.sockets(b)
 
 
 @pytest.mark.asyncio
@@ -237,37 +294,31 @@ async def test_who_floods_contributions_fills_its_share_and_no_more(
         await eventually(lambda: len(b.heard.held) >= 4)
         a.send(b, *map(result, range(count)))
         await eventually(lambda: len(b.heard.gathered) == count)
-        memory = b.with_peer(a)._contributions
-        assert memory.held <= most
         assert len(b.heard.held) * MIB <= most
-        assert bool(a.with_peer(b).sockets) is (carrier == "socket")
+        assert bool(a.sockets(b)) is (carrier == "socket")
         b.heard.holds = False
         b.heard.held.clear()
         await eventually(lambda: len(b.heard.scattered) == count)
-        await eventually(lambda: memory.held == 0)
+        a.send(b, *map(contribution, range(count, 2 * count)))
+        await eventually(lambda: len(b.heard.scattered) == 2 * count)  # all that was held was given back
 
 
 @pytest.mark.asyncio
-async def test_a_socket_that_is_dead_at_the_other_end_keeps_no_credit_from_the_next_one() -> None:
+async def test_a_socket_that_is_dead_at_the_other_end_keeps_no_credit_from_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As after a router has forgotten the connection: we go on to read a socket by which nothing comes any more."""
-    async with two() as (a, b):
+    async with router_between(monkeypatch) as router, two() as (a, b):
         a.send(b, contribution(0))
-        await eventually(lambda: b.heard.scattered[0] and a.senders(b))
-        (sender,) = a.senders(b)
-        line = sender._socket.dup()  # so that nobody hears of its end
-        a.with_peer(b)._carrier._senders.remove(sender)
-        sender._is_open = False
-        a.with_peer(b)._carrier._backlog.wake()
+        await eventually(lambda: b.heard.scattered[0] and a.sockets(b))
+        router.forget()
         a.send(b, *map(contribution, range(1, 60)))
         await eventually(lambda: len(b.heard.scattered) == 60)
-        old, new = b.with_peer(a)._receivers
-        least = flow_control.LEAST
-        assert new.credit.available <= least < old.credit.available
-        line.shutdown(socket.SHUT_RDWR)
-        line.close()
-        await eventually(lambda: len(b.with_peer(a)._receivers) == 1)
-        await eventually(lambda: new.credit.available > least)
-        await eventually(lambda: a.senders(b)[0]._credit.available == new.credit.available)
+        assert leftovers()["bulk-in"] == 2, "the dead one is read still"
+        router.let_go()
+        await eventually(lambda: leftovers()["bulk-in"] == 1)
+        a.send(b, *map(contribution, range(60, 120)))
+        await eventually(lambda: len(b.heard.scattered) == 120)
 
 
 @pytest.mark.asyncio
@@ -318,7 +369,7 @@ async def test_a_connection_that_is_lost_leaves_no_socket_and_comes_back() -> No
             a.send(b, contribution(number))
             b.send(a, result(number))
             await eventually(lambda number=number: b.heard.scattered[number] and a.heard.gathered[number])  # type: ignore[misc]
-            await a.network.part(b.network.peer, "a test")
+            await a.network.disconnect(b.network.peer, "a test")
             await eventually(lambda: not a.network.links() and not b.network.links())
             await eventually(lambda: not (leftovers()["bulk-in"] or leftovers()["bulk-out"]))
             await a.network.connect(b.network.addresses()[0])
@@ -366,8 +417,8 @@ async def test_whoever_closes_in_a_transfer_leaves_no_task_and_no_thread(
             a.send(b, *map(contribution, range(100)))
             await eventually(lambda b=b, begun=begun: len(b.heard.scattered) >= begun)  # type: ignore[misc]
             await a.network.close()
-            attempt = a.with_peer(b)._carrier._attempt
-            assert attempt is None or attempt.done()  # one that had not even begun was cancelled
+            attempts = {task for task in asyncio.all_tasks() if "Carrier._try" in str(task.get_coro())}
+            assert not attempts, "one that had not even begun was cancelled"
             await b.network.close()
         assert asyncio.all_tasks() == tasks
         assert not +(leftovers() - before)

@@ -15,20 +15,18 @@ import pytest
 import trio
 from libp2p.abc import INetStream
 from libp2p.identity.identify.identify import parse_identify_response
-from libp2p.identity.identify.pb.identify_pb2 import Identify
-from libp2p.network.stream.exceptions import StreamEOF
 
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.net.circuit import client as client_side
 from shoal.protocol.net.circuit import relay as relay_side
-from shoal.protocol.net.circuit.book import LIMITS, Limits
+from shoal.protocol.net.circuit.accounts import LIMITS, Limits
 from shoal.protocol.net.circuit.client import Client
-from shoal.protocol.net.circuit.holder import Promise
 from shoal.protocol.net.circuit.probes import IDENTIFY
+from shoal.protocol.net.circuit.reservations import Reservation
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.transport import host as host_side
-from shoal.protocol.net.transport.transport import Connection, Stream, Transport
+from shoal.protocol.net.transport.transport import Stream, Transport
 
 WORDS = "/test/words/1"
 DEADLINE = 20.0
@@ -65,7 +63,7 @@ class Host:
     def address(self) -> str:
         return self.transport.addresses()[0]
 
-    async def reserve_with(self, relay: Host) -> Promise:
+    async def reserve_with(self, relay: Host) -> Reservation:
         await self.transport.dial(relay.peer, relay.address(), DEADLINE)
         return await self.transport.reserve(relay.peer)
 
@@ -112,25 +110,19 @@ async def test_two_who_cannot_dial_each_other_talk_by_a_relay() -> None:
         assert dialler.transport.remote_addresses(listener.peer) == promise.addresses
         [back] = listener.transport.remote_addresses(dialler.peer)
         assert back.endswith(f"/p2p/{relay.peer}/p2p-circuit")
-        assert relay.transport.book.circuits == 1
+        assert relay.transport.relay_accounts.circuits == 1
 
 
 @pytest.mark.asyncio
 async def test_a_node_says_what_it_is_by_its_own_name_and_version() -> None:
     async with asyncio.timeout(DEADLINE), hosts(2) as [told, asker]:
         connection = await asker.transport.dial(told.peer, told.address(), DEADLINE)
-        about = await asker.transport._bridge.call(identified, asker, connection)
-        assert about.agent_version == f"shoal/{version('shoal')}"
-
-
-async def identified(asker: Host, connection: Connection) -> Identify:
-    """What the other end of a connection says of itself, to any implementation of libp2p."""
-    stream = await asker.transport._host._negotiate(connection, IDENTIFY)
-    said = b""
-    with suppress(StreamEOF):
-        while True:
-            said += await stream.read(1000)
-    return parse_identify_response(said)
+        stream = await asker.transport.open_stream_on(connection, IDENTIFY)
+        said, has_ended = bytearray(), asyncio.Event()
+        stream.listen(said.extend, lambda reason: has_ended.set())
+        stream.allow(1 << 20)
+        await has_ended.wait()
+        assert parse_identify_response(bytes(said)).agent_version == f"shoal/{version('shoal')}"
 
 
 @asynccontextmanager
@@ -221,7 +213,7 @@ async def test_who_hangs_up_harms_no_other_circuit_to_the_same_listener() -> Non
             await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
         stream = await other.transport.open_stream(listener.peer, WORDS)
         await one.transport.disconnect(listener.peer, "a test")
-        await until(lambda: relay.transport.book.circuits == 1)
+        await until(lambda: relay.transport.relay_accounts.circuits == 1)
         reader = reading(stream)
         await stream.write(b"still")
         assert await reader.readexactly(5) == b"still"
@@ -235,7 +227,7 @@ async def test_the_end_of_a_listener_ends_its_circuits_on_all_sides() -> None:
         await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
         await listener.transport.close()
         await until(lambda: not dialler.transport.remote_addresses(listener.peer))
-        assert relay.transport.book.circuits == 0
+        assert relay.transport.relay_accounts.circuits == 0
         with pytest.raises(TransportError, match="connection failed"):
             await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
 
@@ -291,8 +283,8 @@ async def test_a_circuit_carries_its_share_and_then_ends() -> None:
         stream = await dialler.transport.open_stream(listener.peer, WORDS)
         with pytest.raises(TransportError):
             await _talk(stream)
-        await until(lambda: relay.transport.book.circuits == 0)
-        assert relay.transport.book.carried < 100_000
+        await until(lambda: relay.transport.relay_accounts.circuits == 0)
+        assert relay.transport.relay_accounts.carried < 100_000
 
 
 @pytest.mark.asyncio
@@ -302,7 +294,7 @@ async def test_a_circuit_ends_with_its_time() -> None:
         promise = await listener.reserve_with(relay)
         await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
         await until(lambda: not dialler.transport.remote_addresses(listener.peer))
-        assert relay.transport.book.circuits == 0
+        assert relay.transport.relay_accounts.circuits == 0
 
 
 @pytest.mark.asyncio
@@ -317,12 +309,12 @@ async def test_a_greedy_peer_is_slowed_down_and_others_are_served() -> None:
         await modest.transport.dial(third.peer, other.addresses[0], DEADLINE)
         stream = await greedy.transport.open_stream(listener.peer, WORDS)
         alone = [await answer_time(modest, third.peer) for _ in range(LEAST_ANSWERS)]
-        begin, before = time.monotonic(), relay.transport.book.carried
+        begin, before = time.monotonic(), relay.transport.relay_accounts.carried
         flood = asyncio.create_task(_flood(stream))
         beside = list[float]()
         while time.monotonic() - begin < 3 or len(beside) < LEAST_ANSWERS:
             beside.append(await answer_time(modest, third.peer))
-        took, carried = time.monotonic() - begin, relay.transport.book.carried - before
+        took, carried = time.monotonic() - begin, relay.transport.relay_accounts.carried - before
         stream.reset()
         await asyncio.gather(flood, return_exceptions=True)
         print(f"{carried / rate:.1f} MiB for the greedy in {took:.1f} s, {len(beside)} answers for the other")
@@ -347,9 +339,9 @@ async def test_who_floods_uses_up_one_share_after_the_other_and_nobody_elses() -
         for number in range(1, 4):
             await greedy.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
             await _flood(await greedy.transport.open_stream(listener.peer, WORDS))
-            await until(lambda: relay.transport.book.circuits == 1)
-            assert relay.transport.book.carried < (number + 0.5) * share
-        assert relay.transport.book.carried > 2 * share
+            await until(lambda: relay.transport.relay_accounts.circuits == 1)
+            assert relay.transport.relay_accounts.carried < (number + 0.5) * share
+        assert relay.transport.relay_accounts.carried > 2 * share
         assert await says(modest, listener.peer) == b"hello"
 
 
@@ -373,9 +365,9 @@ async def test_a_thousand_circuits_are_not_to_be_had(monkeypatch: pytest.MonkeyP
                 refused += 1
         assert refused > 900
         assert len(calls) == 1000 - refused
-        assert relay.transport.book.circuits <= LIMITS.circuits_of_peer
+        assert relay.transport.relay_accounts.circuits <= LIMITS.circuits_of_peer
         await greedy.transport.close()
-        await until(lambda: relay.transport.book.circuits == 0)
+        await until(lambda: relay.transport.relay_accounts.circuits == 0)
         await modest.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
         assert await says(modest, listener.peer) == b"hello"
 
@@ -418,8 +410,8 @@ async def test_a_circuit_on_which_nothing_is_said_is_taken_back() -> None:
         while time.monotonic() < begin + 3.0:
             await stream.write(b"still")
             assert await reader.readexactly(5) == b"still"
-        assert relay.transport.book.circuits == 1
-        await until(lambda: relay.transport.book.circuits == 0)
+        assert relay.transport.relay_accounts.circuits == 1
+        await until(lambda: relay.transport.relay_accounts.circuits == 0)
         await until(lambda: not dialler.transport.remote_addresses(listener.peer))
 
 
@@ -439,7 +431,7 @@ async def test_who_is_called_and_never_answers_holds_nothing(monkeypatch: pytest
         for _ in range(5):
             with pytest.raises(TransportError, match="connection failed"):
                 await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
-        await until(lambda: relay.transport.book.circuits == 0 and not connection.muxed_conn.has_streams)
+        await until(lambda: relay.transport.relay_accounts.circuits == 0 and not connection.muxed_conn.has_streams)
 
 
 @pytest.mark.asyncio
@@ -458,7 +450,7 @@ async def test_when_a_relay_is_full_the_biggest_user_yields(monkeypatch: pytest.
         await until(lambda: not one.transport.remote_addresses(listener.peer))
         for each in (late, other):
             assert await says(each, listener.peer) == b"hello"
-        assert relay.transport.book.circuits == 2
+        assert relay.transport.relay_accounts.circuits == 2
 
 
 def peer_of(stream: INetStream) -> PeerId:

@@ -16,7 +16,7 @@ from libp2p.identity.identify.pb.identify_pb2 import Identify
 
 from shoal.node.client.up.processes import Children
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.net.circuit.speech import HOP, STOP
+from shoal.protocol.net.circuit.messages import HOP, STOP
 from shoal.protocol.net.peers.peer import CONTROL
 from shoal.protocol.net.system.identity import public_key
 from shoal.protocol.net.system.version import agent
@@ -120,7 +120,7 @@ async def test_it_is_reached_by_a_relay_of_ours_and_reaches_others(
             ),
             asyncio.to_thread(GoPeer, program, tmp_path / "go", children),
         )
-        await turned(lambda: relay.transport.book.reservations(0.0) == 1)
+        await turned(lambda: relay.transport.relay_accounts.reservations(0.0) == 1)
         await asyncio.to_thread(go.connect, hidden.peer, f"{relayed(relay)}/p2p/{hidden.peer}")
         await asyncio.to_thread(ping, go, hidden.peer)
         await host.transport.dial(hidden.peer, relayed(relay), LIMIT)
@@ -131,7 +131,7 @@ async def test_it_is_reached_by_a_relay_of_ours_and_reaches_others(
         for peer in (hidden.peer, go.peer):
             assert host.transport.path(peer) == "relayed"
             assert negotiated(host, peer) == {("/noise", "/yamux/1.0.0")}
-        assert relay.transport.book.circuits == 3
+        assert relay.transport.relay_accounts.circuits == 3
 
 
 async def pings(host: Host, peer: PeerId) -> None:

@@ -167,7 +167,7 @@ async def test_whose_connection_for_payloads_is_the_first_direct_one_moves_but_o
 
 @pytest.mark.asyncio
 async def test_no_round_trip_by_the_relay_is_shown_for_the_direct_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "LOOK", 0.02)
+    monkeypatch.setattr(network, "CHECK_INTERVAL", 0.02)
     async with asyncio.timeout(LIMIT), a_pair(DELAY) as pair:
         await eventually(lambda: round_trip(pair))
         assert round_trip(pair) > 2 * DELAY

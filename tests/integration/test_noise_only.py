@@ -37,8 +37,8 @@ from libp2p.stream_muxer.yamux.yamux import YamuxStream
 from multiaddr import Multiaddr
 
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.net.circuit.book import Status
-from shoal.protocol.net.circuit.speech import HOP, hear, say, status_of
+from shoal.protocol.net.circuit.accounts import Status
+from shoal.protocol.net.circuit.messages import HOP, read_message, status_of, write_message
 from shoal.protocol.net.libp2p import swarm
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.peers.peer import CONTROL
@@ -162,8 +162,8 @@ async def test_nor_is_anything_else_agreed_to_on_a_circuit() -> None:
     async def ask(host: TrioHost, relay: ID, target: ID, security: str) -> bytes:
         [connection] = host._swarm.get_connections(relay)
         stream = await host._negotiate(connection, HOP)
-        await say(stream, HopMessage(type=HopMessage.CONNECT, peer=PeerInfo(id=target.to_bytes())))
-        assert status_of(await hear(stream, HopMessage)) is Status.OK
+        await write_message(stream, HopMessage(type=HopMessage.CONNECT, peer=PeerInfo(id=target.to_bytes())))
+        assert status_of(await read_message(stream, HopMessage)) is Status.OK
         await stream.write(proposal(security))
         answer = b""
         with suppress(StreamError), trio.fail_after(LIMIT):

@@ -6,9 +6,8 @@ Three members in one process, as in benchmarks/allreduce_shoal.py: real networks
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -23,8 +22,6 @@ from shoal.protocol.base.ids import Digest, PeerId, RunId, content_hash
 from shoal.protocol.member.member import PART, Member, RunFacts
 from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.messages.rounds import Contribution, Final
-from shoal.protocol.net.bulk.receiver import Receiver
-from shoal.protocol.net.bulk.sender import Sender
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.rounds.agreement.certificate import genesis
@@ -33,6 +30,7 @@ from shoal.protocol.rounds.allreduce.shelf import Decision
 from shoal.protocol.rounds.matchmaking.milestones import Committed
 from shoal.protocol.tensors.compression import codec
 from shoal.protocol.tensors.reduction import MeanReducer
+from tests.integration.bulk_sockets import BulkSockets
 from tests.integration.test_network import eventually
 
 RUN = RunId(content_hash(b"sockets that break"))
@@ -101,12 +99,6 @@ class Peer:
         encoder = lambda chunk: FP32.encode(self.values)  # noqa: E731
         self.driver.command(lambda now: self.member.submit(now, Offer(1), encoder))
 
-    def ends(self) -> list[Sender | Receiver]:
-        """Of all bulk sockets that are open."""
-        between = [each.payloads for each in self.network._peers]
-        senders = [sender for each in between for sender in each._carrier._senders]
-        return [*senders, *(receiver for each in between for receiver in each._receivers)]
-
 
 @asynccontextmanager
 async def swarm(folder: Path) -> AsyncIterator[list[Peer]]:
@@ -129,8 +121,9 @@ async def swarm(folder: Path) -> AsyncIterator[list[Peer]]:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", [Contribution, Final])
 async def test_a_round_whose_sockets_are_shut_down_commits_in_its_first_attempt(
-    tmp_path: Path, kind: type[Contribution | Final]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Contribution | Final]
 ) -> None:
+    sockets = BulkSockets(monkeypatch)
     async with swarm(tmp_path) as peers:
         victim, cut = peers[1], list[int]()
         taken = victim.network.on_message
@@ -138,12 +131,9 @@ async def test_a_round_whose_sockets_are_shut_down_commits_in_its_first_attempt(
         def receive(peer: PeerId, run: RunId | None, message: object) -> None:
             """Shut down all sockets that one peer has, once they have carried such a payload."""
             taken(peer, run, message)  # type: ignore[arg-type]
-            ends = victim.ends()
-            if not cut and len(ends) == 2 * (PEERS - 1) and isinstance(message, kind):
-                cut.append(len(ends))
-                for each in ends:
-                    with suppress(OSError):
-                        each._socket.shutdown(socket.SHUT_RDWR)
+            are_open = all(len(sockets.of(victim.network, sends=sends)) == PEERS - 1 for sends in (True, False))
+            if not cut and are_open and isinstance(message, kind):
+                cut.append(sum(sockets.shut_down(victim.network, sends=sends) for sends in (True, False)))
 
         victim.network.on_message = receive
         for peer in peers:

@@ -26,9 +26,9 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerInfo
 
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.net.circuit.book import Refused, Status
+from shoal.protocol.net.circuit.accounts import Refused, Status
 from shoal.protocol.net.circuit.client import Client
-from shoal.protocol.net.circuit.speech import HOP, hear, say, status_of, stop_answer
+from shoal.protocol.net.circuit.messages import HOP, read_message, status_of, stop_answer, write_message
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.transport.host import TrioHost
 from shoal.protocol.net.transport.transport import Stream, Transport
@@ -99,8 +99,8 @@ async def hold(host: TrioHost, relay: ID, target: ID) -> str:
     stream = await host._negotiate(host._swarm.get_connections(relay)[0], HOP)
     with trio.move_on_after(LIMIT):
         try:
-            await say(stream, HopMessage(type=HopMessage.CONNECT, peer=PeerInfo(id=target.to_bytes())))
-            status = status_of(await hear(stream, HopMessage))
+            await write_message(stream, HopMessage(type=HopMessage.CONNECT, peer=PeerInfo(id=target.to_bytes())))
+            status = status_of(await read_message(stream, HopMessage))
         except Refused:
             status = Status.MALFORMED_MESSAGE
         if status is not Status.OK:
@@ -111,8 +111,8 @@ async def hold(host: TrioHost, relay: ID, target: ID) -> str:
 
 async def nothing(self: Client, stream: INetStream) -> None:
     """Agree to a circuit, and leave it at that."""
-    await hear(stream, StopMessage)
-    await say(stream, stop_answer(Status.OK))
+    await read_message(stream, StopMessage)
+    await write_message(stream, stop_answer(Status.OK))
     await trio.sleep_forever()
 
 

@@ -24,7 +24,7 @@ from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.net.circuit.nat import NatMapping
 from shoal.protocol.net.peers.dialing import first_answer, host_of
-from shoal.protocol.net.system.addresses import is_loopback, reachable_at
+from shoal.protocol.net.system.addresses import is_loopback, own_hosts, reachable_at
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.transport.transport import Connection, Stream, Transport
 
@@ -61,7 +61,7 @@ class Peer:
             circuits += (await self.transport.reserve(PeerId(peer))).addresses
             seen, _ = await self.transport.seen_by(PeerId(peer))
             mapping.note(PeerId(peer), host_of(address), seen)
-        own = reachable_at(self.transport.addresses())
+        own = reachable_at(self.transport.addresses(), own_hosts())
         self.transport.meet_at(mapping.places, mapping.kind(own) == "symmetric")
         return {
             "circuits": circuits,

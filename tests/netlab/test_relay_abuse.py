@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from shoal.node.client.up.processes import Children
-from shoal.protocol.net.circuit.book import LIMITS, MIB
+from shoal.protocol.net.circuit.accounts import LIMITS, MIB
 from tests.integration.nodes import until
 from tests.netlab.lab import Lab
 from tests.netlab.links import Link

@@ -8,7 +8,7 @@ from shoal.protocol.base.effects import Effect, Event, Timer
 from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.membership.membership import Membership
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import RunStatus
 from tests.simulation.links import WAN, Link
 from tests.simulation.node import Node
 from tests.simulation.signing import FakeSigner

@@ -11,7 +11,7 @@ import pytest
 from shoal.dht import get as get_module
 from shoal.dht import lookup as lookup_module
 from shoal.dht import put as put_module
-from shoal.dht.get import NEAREST, Get
+from shoal.dht.get import WANTED_PER_PATH, Get
 from shoal.dht.kademlia import Kademlia
 from shoal.dht.keys import node_id
 from shoal.dht.lookup import Lookup, State
@@ -207,7 +207,7 @@ def _misled() -> int:
     lookups = {}
     for number, reader in enumerate(readers[:100]):
         key = digest("crowded", number.to_bytes(4, "big"))
-        lookup = Lookup(reader.peer, reader.core._table, reader.core._calls, key, NEAREST, lambda now: None)
+        lookup = Lookup(reader.peer, reader.core._table, reader.core._calls, key, WANTED_PER_PATH, lambda now: None)
         lookup.begin(town.world.now)
         town.world.carry_out(reader, reader.core._calls.drain())
         lookups[int.from_bytes(key, "big")] = lookup

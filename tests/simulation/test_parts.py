@@ -15,9 +15,9 @@ from shoal.protocol.base.effects import Effect, Event, Timer, Wake
 from shoal.protocol.base.ids import Digest, PeerId, content_hash
 from shoal.protocol.base.wire import Message
 from shoal.protocol.member.member import part_of
-from shoal.protocol.member.presence import MEMBERSHIP_MESSAGES
 from shoal.protocol.membership.members import PeerDown, PeerUp
 from shoal.protocol.membership.membership import Membership
+from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES
 from shoal.protocol.rounds.agreement.certificate import genesis
 from shoal.protocol.rounds.agreement.roster import Base, Offer, Policy
 from shoal.protocol.rounds.matchmaking.milestones import Committed

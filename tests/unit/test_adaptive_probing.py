@@ -58,20 +58,20 @@ def test_nobody_rests_before_the_first_news() -> None:
 @pytest.mark.parametrize(("others", "most"), [(1, MOST_OF_TWO), (2, MOST), (5, MOST)])
 def test_pauses_grow_with_the_time_without_news_up_to_a_bound(others: int, most: float) -> None:
     probing, _ = probing_with_timers(others)
-    probing.stir(100.0)
+    probing.end_rest(100.0)
     assert are_about(probes(probing, 105.0), PROBES, PROBES_VARY)
     assert are_about(probes(probing, 125.0), 5 * PROBES, PROBES_VARY)
     assert are_about(probes(probing, 1e5), most * PROBES, PROBES_VARY)
     assert are_about(exchanges(probing, 1e5), EXCHANGES_MOST, EXCHANGES_VARY)
     assert probing.is_resting(1e5)
-    probing.stir(1e5)
+    probing.end_rest(1e5)
     assert not probing.is_resting(1e5 + 5)
     assert are_about(probes(probing, 1e5 + 5), PROBES, PROBES_VARY)
 
 
 def test_who_hangs_on_others_does_not_rest_and_looks_for_them_at_once() -> None:
     probing, timers = probing_with_timers()
-    probing.stir(0.0)
+    probing.end_rest(0.0)
     timers.arm(1e5, MOST * PROBES, "probe")
     assert probing.let_rest(1e5, False)
     assert 1e5 <= (timers.due("probe") or 0.0) <= 1e5 + PROBES
@@ -86,10 +86,10 @@ def test_news_bring_forward_what_was_put_off_and_nothing_else() -> None:
     probing, timers = probing_with_timers()
     timers.arm(0.0, MOST * PROBES, "probe")
     timers.arm(0.0, 10.0, "sync")
-    probing.stir(5.0)
+    probing.end_rest(5.0)
     assert 5.0 <= (timers.due("probe") or 0.0) <= 5.0 + PROBES
     assert timers.due("sync") == 10.0
-    assert not probing.stir(5.5)
+    assert not probing.end_rest(5.5)
 
 
 def test_after_the_same_news_not_all_ask_at_once() -> None:
@@ -97,7 +97,7 @@ def test_after_the_same_news_not_all_ask_at_once() -> None:
     for probing, timers in found:
         timers.arm(0.0, EXCHANGES_MOST, "sync")
         timers.arm(0.0, MOST * PROBES, "probe")
-        probing.stir(0.0)
+        probing.end_rest(0.0)
     due = {name: [timers.due(name) or 0.0 for _, timers in found] for name in ("probe", "sync")}
     assert are_about(due["sync"], EXCHANGES, EXCHANGES_VARY)
     assert min(due["probe"]) < 0.1 * PROBES < 0.9 * PROBES < max(due["probe"]) <= PROBES
@@ -108,8 +108,8 @@ def test_large_groups_exchange_less_often_whatever_the_news(others: int, times: 
     probing, timers = probing_with_timers(others)
     assert are_about(exchanges(probing, 0.0), times * EXCHANGES, EXCHANGES_VARY)
     timers.arm(0.0, times * EXCHANGES * (1 + EXCHANGES_VARY), "sync")
-    assert not probing.stir(0.0), "it is due as usual in such a group"
+    assert not probing.end_rest(0.0), "it is due as usual in such a group"
     timers.arm(0.0, times * EXCHANGES_MOST, "sync")
-    probing.stir(0.0)
+    probing.end_rest(0.0)
     due = timers.due("sync") or 0.0
     assert (1 - EXCHANGES_VARY) * times * EXCHANGES <= due <= (1 + EXCHANGES_VARY) * times * EXCHANGES

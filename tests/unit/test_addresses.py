@@ -11,11 +11,12 @@ from shoal.protocol.base.errors import TransportError
 from shoal.protocol.net.system import addresses
 from shoal.protocol.net.system.addresses import (
     FRESH,
-    Whereabouts,
-    attached,
+    OwnAddresses,
+    advertised,
+    interface_addresses,
     is_loopback,
     listening,
-    own_addresses,
+    own_hosts,
     reachable_at,
     resolve,
 )
@@ -70,19 +71,19 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_our_addresses_are_those_of_all_interfaces(machine: None) -> None:
-    assert own_addresses() == ["192.168.1.7", "10.0.0.7", "2001:db8::7", "127.0.0.1"]
-    assert [str(each.network) for each in attached()] == ["10.0.0.0/24", "192.168.1.0/24", "2001:db8::/64"]
+    assert advertised(own_hosts()) == ["192.168.1.7", "10.0.0.7", "2001:db8::7", "127.0.0.1"]
+    assert [str(each.network) for each in interface_addresses()] == ["10.0.0.0/24", "192.168.1.0/24", "2001:db8::/64"]
 
 
 def test_without_a_way_out_there_are_our_networks_still(machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "_way_out", lambda route: "")
-    assert own_addresses() == ["10.0.0.7", "192.168.1.7", "2001:db8::7", "127.0.0.1"]
+    assert advertised(own_hosts()) == ["10.0.0.7", "192.168.1.7", "2001:db8::7", "127.0.0.1"]
 
 
 def test_a_machine_full_of_bridges_names_a_few_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     bridges = [ifaddr.Adapter(f"br{i}", f"br{i}", [ifaddr.IP(f"172.16.{i}.1", 24, "")]) for i in range(99)]
     monkeypatch.setattr(ifaddr, "get_adapters", lambda: bridges)
-    assert len(own_addresses()) == addresses.MAX_OWN + 1
+    assert len(advertised(own_hosts())) == addresses.MAX_OWN + 1
 
 
 @pytest.mark.parametrize("error", [OSError("no"), AssertionError("a tunnel without a netmask")])
@@ -95,24 +96,24 @@ def test_where_the_system_does_not_tell_the_way_out_is_known(
 
     monkeypatch.setattr(ifaddr, "get_adapters", refuse)
     monkeypatch.setattr(addresses, "_way_out", lambda route: way_out if route[0] is socket.AF_INET else "")
-    assert own_addresses() == [*([way_out] if way_out else []), "127.0.0.1"]
-    assert attached() == []
+    assert advertised(own_hosts()) == [*([way_out] if way_out else []), "127.0.0.1"]
+    assert interface_addresses() == []
 
 
 def test_everywhere_is_spelled_out_with_the_loopback_last(machine: None) -> None:
-    assert reachable_at(["/ip4/0.0.0.0/tcp/7", "/ip6/::/tcp/7"]) == (
+    assert reachable_at(["/ip4/0.0.0.0/tcp/7", "/ip6/::/tcp/7"], own_hosts()) == (
         "/ip4/192.168.1.7/tcp/7",
         "/ip4/10.0.0.7/tcp/7",
         "/ip6/2001:db8::7/tcp/7",
         "/ip4/127.0.0.1/tcp/7",
     )
-    assert reachable_at(["/ip4/10.0.0.7/tcp/7"]) == ("/ip4/10.0.0.7/tcp/7",)
+    assert reachable_at(["/ip4/10.0.0.7/tcp/7"], own_hosts()) == ("/ip4/10.0.0.7/tcp/7",)
 
 
 def test_a_machine_of_ipv6_alone_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ifaddr, "get_adapters", list)
     monkeypatch.setattr(addresses, "_way_out", lambda route: "")
-    assert reachable_at(["/ip6/::/tcp/7"]) == ("/ip6/::1/tcp/7",)
+    assert reachable_at(["/ip6/::/tcp/7"], own_hosts()) == ("/ip6/::1/tcp/7",)
 
 
 @pytest.mark.parametrize("ipv6", [True, False])
@@ -149,7 +150,7 @@ def test_what_was_found_is_believed_for_a_while(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(addresses, "own_hosts", own_hosts)
     now, one, other = 0.0, "/ip4/0.0.0.0/tcp/1", "/ip4/0.0.0.0/tcp/2"
-    whereabouts = Whereabouts(lambda: now)
+    whereabouts = OwnAddresses(lambda: now)
     assert whereabouts.of([one])[0] == whereabouts.of((one,))[0] == "/ip4/192.0.2.1/tcp/1"
     assert whereabouts.of([other])[0] == "/ip4/192.0.2.2/tcp/2", "where we listen has changed"
     now = FRESH

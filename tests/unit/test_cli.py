@@ -511,9 +511,9 @@ class Up:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[UpOptions] = []
-        stub = ModuleType("shoal.node.client.up")
+        stub = ModuleType("shoal.node.client.up.orchestrate")
         stub.main = self  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "shoal.node.client.up", stub)
+        monkeypatch.setitem(sys.modules, "shoal.node.client.up.orchestrate", stub)
 
     def __call__(self, options: UpOptions) -> int:
         self.seen.append(options)
@@ -645,7 +645,7 @@ def test_ctrl_c_while_it_starts_leaves_no_node(shoal: Shoal, background: Home, m
     def interrupted(*_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(launch, "_introduce", interrupted)
+    monkeypatch.setattr(launch, "_description", interrupted)
     assert shoal("node", "start", "--admin-port", "0")[0] == Exit.INTERRUPTED
     assert background.holder() is None
 

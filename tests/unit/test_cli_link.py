@@ -12,7 +12,7 @@ import pytest
 from shoal.node.api import present
 from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home
-from shoal.node.client.cli.qr import draw
+from shoal.node.client.cli.run import qr_code
 from tests.fake_service import LINK, MANIFEST, RUN, FakeService
 from tests.unit.test_cli import Shoal, background, node, shoal
 
@@ -91,7 +91,7 @@ def test_who_lacks_the_data_is_told_before_it_joins(shoal: Shoal, node: FakeServ
 
 def test_a_program_gets_the_link_and_nothing_else(shoal: Shoal, node: FakeService) -> None:
     assert shoal("run", "link", "stdlib") == (Exit.OK, f"{LINK}\n", "")
-    assert shoal("run", "link", "stdlib", "--qr")[1].splitlines() == [LINK, "", *draw(LINK)]
+    assert shoal("run", "link", "stdlib", "--qr")[1].splitlines() == [LINK, "", *qr_code(LINK)]
     assert shoal("run", "link", "nothing")[0] == Exit.FAILED
 
 

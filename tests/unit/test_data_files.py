@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.node.client.report.read import read_story
+from shoal.node.client.report.story import read_story
 from shoal.node.inference.ensemble.panel import windows_of
 from shoal.node.inference.folder import read_table
 from shoal.node.manifest.data import NO_COLUMNS, Columns, DataSpec

@@ -8,7 +8,7 @@ from typing import cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.dht.reachability import HOSTS, PER_ASKER, PORTS
+from shoal.dht.reachability import HOSTS, PER_ASKER_RATE, PORTS
 from shoal.node.peers.dialback import DialBack
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.multiaddrs import host_and_port
@@ -69,11 +69,11 @@ def test_the_asker_chooses_ports_and_nothing_else(named: tuple[str, ...], connec
     assert answer == Reached(there)
 
 
-@given(st.lists(questions, min_size=PER_ASKER[0], max_size=9))
+@given(st.lists(questions, min_size=PER_ASKER_RATE[0], max_size=9))
 @settings(max_examples=30)
 def test_whatever_is_asked_counts(asked: list[tuple[str, ...]]) -> None:
     doors = Doors(SOURCES)
     answers = ask(doors, *asked)
-    assert [type(each) for each in answers[: PER_ASKER[0]]] == [Reached] * PER_ASKER[0]
-    assert all(isinstance(each, Refused) for each in answers[PER_ASKER[0] :])
-    assert len(doors.dialled) <= PER_ASKER[0] * HOSTS * PORTS
+    assert [type(each) for each in answers[: PER_ASKER_RATE[0]]] == [Reached] * PER_ASKER_RATE[0]
+    assert all(isinstance(each, Refused) for each in answers[PER_ASKER_RATE[0] :])
+    assert len(doors.dialled) <= PER_ASKER_RATE[0] * HOSTS * PORTS

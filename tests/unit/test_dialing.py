@@ -12,7 +12,7 @@ import pytest
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.net.peers import dialing
-from shoal.protocol.net.peers.dialing import Dialing, host_of, no_failures
+from shoal.protocol.net.peers.dialing import Dialing, failure_allowances, host_of
 from shoal.protocol.net.transport.transport import Stream, Transport
 
 BOB = PeerId("bob")
@@ -47,7 +47,7 @@ class Tasks:
 
 @asynccontextmanager
 async def dialings(count: int, hosts: Hosts) -> AsyncIterator[list[Dialing]]:
-    tasks, failures = Tasks(), no_failures()
+    tasks, failures = Tasks(), failure_allowances()
     yield [Dialing(BOB, cast(Transport, hosts), tasks.spawn, failures) for _ in range(count)]
     await asyncio.gather(*tasks.tasks)
 

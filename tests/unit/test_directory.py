@@ -7,14 +7,14 @@ import random
 import pytest
 
 from shoal.dht.directory import (
-    AGAIN,
-    EVERY,
     MEMBER,
-    SETTLE,
-    WHILE_CUT,
+    MIN_WRITE_PAUSE,
+    PAUSES_WHILE_CUT,
+    RENEW_EVERY,
+    RETRY_PAUSES,
     Evidence,
-    Listed,
-    Rhythm,
+    ListedMember,
+    Schedule,
     members_in,
     read_entry,
 )
@@ -37,8 +37,8 @@ def found(value: Message | bytes, author: PeerId = ANNA, subkey: str = MEMBER) -
     return Found(Record(Digest(bytes(32)), author, subkey, plain, 7, 2**31, b""), 2)
 
 
-def listed(peer: PeerId, sequence: int, history: Digest = OURS, round: int = 5) -> Listed:
-    return Listed(peer, sequence, MemberEntry(HERE, round, history))
+def listed(peer: PeerId, sequence: int, history: Digest = OURS, round: int = 5) -> ListedMember:
+    return ListedMember(peer, sequence, MemberEntry(HERE, round, history))
 
 
 # -- what it says -------------------------------------------------------------------------------------------
@@ -69,62 +69,62 @@ def test_only_members_are_members() -> None:
 
 
 def test_an_entry_is_written_at_once_and_then_at_a_third_of_its_life() -> None:
-    rhythm = Rhythm(random.Random(1))
-    assert rhythm.must_write(100.0, HERE, cut=False)
-    rhythm.wrote(100.0, HERE, held=True)
-    assert not rhythm.must_write(100.0 + 0.8 * EVERY, HERE, cut=False)
-    assert rhythm.must_write(100.0 + EVERY, HERE, cut=False)
+    schedule = Schedule(random.Random(1))
+    assert schedule.must_write(100.0, HERE, cut=False)
+    schedule.wrote(100.0, HERE, held=True)
+    assert not schedule.must_write(100.0 + 0.8 * RENEW_EVERY, HERE, cut=False)
+    assert schedule.must_write(100.0 + RENEW_EVERY, HERE, cut=False)
 
 
 def test_who_has_moved_says_so_soon_but_not_all_the_time() -> None:
-    rhythm = Rhythm(random.Random(1))
-    rhythm.wrote(100.0, HERE, held=True)
-    assert not rhythm.must_write(100.0 + SETTLE / 2, THERE, cut=False)
-    assert rhythm.must_write(100.0 + SETTLE, THERE, cut=False)
+    schedule = Schedule(random.Random(1))
+    schedule.wrote(100.0, HERE, held=True)
+    assert not schedule.must_write(100.0 + MIN_WRITE_PAUSE / 2, THERE, cut=False)
+    assert schedule.must_write(100.0 + MIN_WRITE_PAUSE, THERE, cut=False)
 
 
 def test_what_nobody_took_is_written_again_with_growing_pauses() -> None:
-    rhythm, now, pauses = Rhythm(random.Random(1)), 0.0, []
+    schedule, now, pauses = Schedule(random.Random(1)), 0.0, []
     for _ in range(8):
-        rhythm.wrote(now, HERE, held=False)
+        schedule.wrote(now, HERE, held=False)
         begin = now
-        while not rhythm.must_write(now, HERE, cut=False):
+        while not schedule.must_write(now, HERE, cut=False):
             now += 0.5
         pauses.append(now - begin)
     assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
-    rhythm.wrote(now, HERE, held=True)
-    assert not rhythm.must_write(now + AGAIN[1], HERE, cut=False)
+    schedule.wrote(now, HERE, held=True)
+    assert not schedule.must_write(now + RETRY_PAUSES[1], HERE, cut=False)
 
 
 def test_while_much_of_the_run_is_missed_both_are_done_often() -> None:
-    rhythm = Rhythm(random.Random(1))
-    rhythm.wrote(0.0, HERE, held=True)
-    rhythm.read(0.0)
-    assert rhythm.must_read(0.0, alone=False, lost=3, cut=True)
-    rhythm.read(0.0)
-    assert not rhythm.must_write(WHILE_CUT[0] - 1, HERE, cut=True)
-    assert rhythm.must_write(WHILE_CUT[0], HERE, cut=True)
-    assert not rhythm.must_read(WHILE_CUT[1] - 1, alone=False, lost=3, cut=True)
-    assert rhythm.must_read(WHILE_CUT[1], alone=False, lost=3, cut=True)
+    schedule = Schedule(random.Random(1))
+    schedule.wrote(0.0, HERE, held=True)
+    schedule.read(0.0)
+    assert schedule.must_read(0.0, alone=False, lost=3, cut=True)
+    schedule.read(0.0)
+    assert not schedule.must_write(PAUSES_WHILE_CUT[0] - 1, HERE, cut=True)
+    assert schedule.must_write(PAUSES_WHILE_CUT[0], HERE, cut=True)
+    assert not schedule.must_read(PAUSES_WHILE_CUT[1] - 1, alone=False, lost=3, cut=True)
+    assert schedule.must_read(PAUSES_WHILE_CUT[1], alone=False, lost=3, cut=True)
 
 
 def test_it_is_read_at_the_start_when_somebody_is_lost_and_now_and_then() -> None:
-    rhythm = Rhythm(random.Random(1))
-    assert rhythm.must_read(100.0, alone=False, lost=0, cut=False)
-    rhythm.read(100.0)
-    assert not rhythm.must_read(101.0, alone=False, lost=0, cut=False)
-    assert rhythm.must_read(102.0, alone=False, lost=1, cut=False)
-    rhythm.read(102.0)
-    assert not rhythm.must_read(103.0, alone=False, lost=1, cut=False)
-    assert rhythm.must_read(102.0 + EVERY, alone=False, lost=1, cut=False)
+    schedule = Schedule(random.Random(1))
+    assert schedule.must_read(100.0, alone=False, lost=0, cut=False)
+    schedule.read(100.0)
+    assert not schedule.must_read(101.0, alone=False, lost=0, cut=False)
+    assert schedule.must_read(102.0, alone=False, lost=1, cut=False)
+    schedule.read(102.0)
+    assert not schedule.must_read(103.0, alone=False, lost=1, cut=False)
+    assert schedule.must_read(102.0 + RENEW_EVERY, alone=False, lost=1, cut=False)
 
 
 def test_who_is_alone_looks_again_and_again_with_growing_pauses() -> None:
-    rhythm, now, pauses = Rhythm(random.Random(1)), 0.0, []
+    schedule, now, pauses = Schedule(random.Random(1)), 0.0, []
     for _ in range(7):
-        rhythm.read(now)
+        schedule.read(now)
         begin = now
-        while not rhythm.must_read(now, alone=True, lost=0, cut=False):
+        while not schedule.must_read(now, alone=True, lost=0, cut=False):
             now += 0.5
         pauses.append(now - begin)
     assert pauses == [4, 8, 16, 32, 60, 60, 60]
@@ -133,7 +133,7 @@ def test_who_is_alone_looks_again_and_again_with_growing_pauses() -> None:
 # -- what it proves -----------------------------------------------------------------------------------------
 
 
-def weigh(evidence: Evidence, rows: list[Listed], lost: list[PeerId]) -> None:
+def weigh(evidence: Evidence, rows: list[ListedMember], lost: list[PeerId]) -> None:
     evidence.weigh(rows, lost, {5: OURS}.get)
 
 
@@ -172,7 +172,7 @@ def test_who_was_lost_and_has_written_since_is_elsewhere_until_it_is_back() -> N
         (listed(EVE, 1, OTHER), False),  # who was never a member may write what it likes
     ],
 )
-def test_another_history_counts_only_where_it_can_be_compared(row: Listed, conflict: bool) -> None:
+def test_another_history_counts_only_where_it_can_be_compared(row: ListedMember, conflict: bool) -> None:
     evidence = Evidence()
     weigh(evidence, [row], [ANNA])
     assert bool(evidence.apart) is conflict

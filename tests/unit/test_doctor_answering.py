@@ -16,7 +16,7 @@ from shoal.protocol.messages.doctor import Carried, Carry, HowAmISeen, Seen
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.net.measure.bandwidth_probe import LARGEST, MOST
 from shoal.protocol.net.measure.journal import Step, Way
-from shoal.protocol.net.measure.link import Line, LinkReport
+from shoal.protocol.net.measure.link import ConnectionInfo, LinkReport
 from shoal.protocol.net.measure.rates import Gauge
 from shoal.protocol.net.peers.network import Network
 
@@ -28,7 +28,7 @@ STANDING = {"reachability": "nat", "nat": "keeping", "relays": ["r", "s"]}
 def link_report(peer: PeerId) -> LinkReport:
     steps = tuple(Step(5.0, Way.DIAL, where, "refused", "not here", 0.25) for where in (ROUTER, HERE, NEAR, FAR, RELAY))
     leads_to = {"eve": FAR, "near": NEAR, "here": HERE}.get(peer, FAR)
-    return LinkReport(peer, "direct", (Line((leads_to,), False),), steps, Gauge(rtt=0.02))
+    return LinkReport(peer, "direct", (ConnectionInfo((leads_to,), False),), steps, Gauge(rtt=0.02))
 
 
 @pytest.fixture

@@ -12,19 +12,19 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.messages.doctor import Seen
 from shoal.protocol.net.measure.journal import Step, Way
-from shoal.protocol.net.measure.link import Line, LinkReport
+from shoal.protocol.net.measure.link import ConnectionInfo, LinkReport
 from shoal.protocol.net.measure.rates import Gauge
 from shoal.protocol.net.system.identity import Identity
 
 BOB, EVE = (Identity.generate().peer for _ in range(2))
 RELAY = Identity.generate().peer
 DOOR, AT_HOME = "/ip4/203.0.113.7/tcp/4101", "/ip4/192.168.1.7/tcp/4101"
-BY_RELAY = Line((f"/ip4/198.51.100.1/tcp/4101/p2p/{RELAY}/p2p-circuit",), True)
+BY_RELAY = ConnectionInfo((f"/ip4/198.51.100.1/tcp/4101/p2p/{RELAY}/p2p-circuit",), True)
 SEEN = Seen((), "relayed", "relay", 0, "nat", "keeping", 2, ())
 
 
 def link_report(path: str, *codes: str) -> LinkReport:
-    line = BY_RELAY if path == "relayed" else Line((DOOR,), True)
+    line = BY_RELAY if path == "relayed" else ConnectionInfo((DOOR,), True)
     return LinkReport(BOB, path, (line,), tuple(Step(1, Way.MEET, RELAY, code) for code in codes), Gauge())
 
 

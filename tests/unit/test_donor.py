@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shoal.protocol.base.effects import Send
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.catchup.donor import LEASE, MAX_LEASES, MAX_VERSIONS, MAX_WAITING, SLOWEST, Donor
+from shoal.protocol.catchup.donor import LEASE, MAX_CHUNK_SECONDS, MAX_LEASES, MAX_VERSIONS, MAX_WAITING, Donor
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk
 from tests.simulation.versions import Versions
 from tests.unit.rounds_kit import C, refused
@@ -45,7 +45,7 @@ def test_a_donor_pins_for_a_bounded_number_and_a_bounded_time() -> None:
 
 def test_a_lease_ends_however_it_is_used_and_others_come_first_then() -> None:
     donor, greedy = make_donor(), PeerId("greedy")
-    ends = LEASE + SLOWEST * len(STATE)
+    ends = LEASE + MAX_CHUNK_SECONDS * len(STATE)
     assert donor.offer(0.0, greedy, GetState(0, 0, 0))
     now = 0.0
     while now < ends:

@@ -23,10 +23,9 @@ from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.wire import Message
 from shoal.protocol.member.member import Member
 from shoal.protocol.membership.members import PeerDown
-from shoal.protocol.messages.membership import Entry, Summary
+from shoal.protocol.messages.membership import Entry, RunStatus, Summary
 from shoal.protocol.messages.node import GetManifest
 from shoal.protocol.messages.rounds import Ask, Final
-from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.rounds.allreduce.allreduce import Blamed
 from shoal.protocol.rounds.matchmaking.milestones import Behind
 from tests.limits import no_more_files

@@ -14,7 +14,7 @@ def test_a_round_trip_is_smoothed() -> None:
     for seconds in (0.1, 0.1, 0.5):
         gauge.trip(seconds)
     assert gauge.rtt == pytest.approx(0.2)
-    gauge.anew()
+    gauge.reset()
     assert gauge.rtt is None
 
 

@@ -10,16 +10,18 @@ from pathlib import Path
 import ifaddr
 import pytest
 
-from shoal.protocol.base.multiaddrs import few, kind_of
+from shoal.protocol.base.multiaddrs import kind_of, shortlist
 from shoal.protocol.net.system import addresses
 from shoal.protocol.net.system import interfaces as module
-from shoal.protocol.net.system.addresses import FRESH, Whereabouts, own_addresses
-from shoal.protocol.net.system.interfaces import RUNNING, Attached, Leads, interfaces, ranked
+from shoal.protocol.net.system.addresses import FRESH, OwnAddresses, advertised, own_hosts
+from shoal.protocol.net.system.interfaces import RUNNING, InterfaceKind, NetworkInterface, interfaces, ranked
 
-BRIDGES = [Attached(f"br{i}", (ip_interface(f"172.{17 + i}.0.1/16"),), Leads.NOWHERE) for i in range(7)]
-VPN = Attached("tun0", (ip_interface("10.8.0.2/24"),), Leads.TUNNEL)
-CONTAINERS = Attached("docker0", (ip_interface("172.16.0.1/16"),), Leads.INSIDE)
-LAN = Attached("eth0", tuple(map(ip_interface, ("192.168.1.5/24", "192.168.1.6/24", "fd00::5/64", "fd00::6/64"))))
+BRIDGES = [NetworkInterface(f"br{i}", (ip_interface(f"172.{17 + i}.0.1/16"),), InterfaceKind.NOWHERE) for i in range(7)]
+VPN = NetworkInterface("tun0", (ip_interface("10.8.0.2/24"),), InterfaceKind.TUNNEL)
+CONTAINERS = NetworkInterface("docker0", (ip_interface("172.16.0.1/16"),), InterfaceKind.INSIDE)
+LAN = NetworkInterface(
+    "eth0", tuple(map(ip_interface, ("192.168.1.5/24", "192.168.1.6/24", "fd00::5/64", "fd00::6/64")))
+)
 
 
 def test_the_way_out_then_networks_then_tunnels_then_what_leads_to_nobody() -> None:
@@ -37,10 +39,10 @@ def test_the_way_out_then_networks_then_tunnels_then_what_leads_to_nobody() -> N
 def test_of_each_kind_the_best_is_kept_and_the_order_too() -> None:
     lan = [f"/ip4/192.168.{i}.1/tcp/1" for i in range(9)]
     public, six, relayed = "/ip4/8.8.8.8/tcp/1", "/ip6/2a00::1/tcp/1", "/ip4/8.8.4.4/tcp/1/p2p/R/p2p-circuit"
-    assert few([*lan, public, six, relayed], 5) == (*lan[:2], public, six, relayed)
-    assert few([public, public, *lan], 2) == (public, lan[0])
-    assert few([*lan, public], 1) == (lan[0],)
-    assert few([], 3) == ()
+    assert shortlist([*lan, public, six, relayed], 5) == (*lan[:2], public, six, relayed)
+    assert shortlist([public, public, *lan], 2) == (public, lan[0])
+    assert shortlist([*lan, public], 1) == (lan[0],)
+    assert shortlist([], 3) == ()
     assert len({kind_of(each) for each in (lan[0], public, six, relayed, "/ip6/fd00::1/tcp/1", "/dns4/a/tcp/1")}) == 6
 
 
@@ -66,26 +68,26 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_the_system_says_of_interfaces(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {each.name: each.leads for each in interfaces()}
+    found = {each.name: each.kind for each in interfaces()}
     assert found == {
-        "tun0": Leads.TUNNEL,
-        **{f"br{i}": Leads.NOWHERE for i in range(7)},
-        "br-containers": Leads.INSIDE,
-        "lan0": Leads.NETWORK,
-        "eth0": Leads.NETWORK,
+        "tun0": InterfaceKind.TUNNEL,
+        **{f"br{i}": InterfaceKind.NOWHERE for i in range(7)},
+        "br-containers": InterfaceKind.INSIDE,
+        "lan0": InterfaceKind.NETWORK,
+        "eth0": InterfaceKind.NETWORK,
     }
-    assert own_addresses()[:3] == ["10.8.0.2", "192.168.7.1", "192.168.1.5"]
+    assert advertised(own_hosts())[:3] == ["10.8.0.2", "192.168.7.1", "192.168.1.5"]
     monkeypatch.setattr(module, "_flags", lambda name: 0)
-    assert {each.leads for each in interfaces()} == {Leads.NOWHERE}, "without a carrier"
+    assert {each.kind for each in interfaces()} == {InterfaceKind.NOWHERE}, "without a carrier"
     assert not any(each.multicast for each in interfaces())
     monkeypatch.setattr(module, "_flags", lambda name: None)
-    assert {each.leads for each in interfaces()} == set(Leads), "and where only files tell"
+    assert {each.kind for each in interfaces()} == set(InterfaceKind), "and where only files tell"
 
 
 def test_what_others_are_not_told_is_said_once(machine: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     now = 0.0
-    whereabouts = Whereabouts(lambda: now)
+    whereabouts = OwnAddresses(lambda: now)
     told = whereabouts.of(["/ip4/0.0.0.0/tcp/7"])
     assert len(told) == addresses.MAX_OWN + 1
     now = FRESH

@@ -15,8 +15,8 @@ from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import encode
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Proposal, Retry, Roster, VoteRecord
-from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.rounds.agreement.certificate import result_digest
 from shoal.protocol.rounds.agreement.quorum import is_quorum
 from shoal.protocol.rounds.agreement.roster import Base, Offer, answers, check_roster, rank

@@ -12,11 +12,11 @@ from shoal.dht.link import (
     MAX_ADDRESSES,
     MAX_LINK,
     RunLink,
-    choose,
     format_link,
     is_address,
     left_out,
     parse_link,
+    ranked,
     scope,
 )
 from shoal.dht.scope import Scope
@@ -147,22 +147,22 @@ def test_a_second_network_of_ours_is_a_turn_ahead_of_the_first_one_of_many_other
     assert hosts == ["10.8.0.1", "192.168.1.5", "10.8.0.2", "10.8.0.3", "10.8.0.4"]
     assert left_out(link, mine) == [each.partition("/p2p/")[0] for each in bridges]
     both = [at("8.8.8.8", ANNA), f"/ip6/2a00::1/tcp/4101/p2p/{ANNA}", at("192.168.1.5", ANNA)]
-    assert choose([*both, at("8.8.4.4", BERT)])[:2] == ["/ip4/8.8.8.8/tcp/4101", "/ip6/2a00::1/tcp/4101"]
+    assert ranked([*both, at("8.8.4.4", BERT)])[:2] == ["/ip4/8.8.8.8/tcp/4101", "/ip6/2a00::1/tcp/4101"]
 
 
 def test_each_peers_best_address_comes_before_anybodys_second() -> None:
     addresses = [at("127.0.0.1", ANNA), at("10.0.0.1", ANNA), at("8.8.8.8", ANNA), at("10.0.0.2", BERT)]
-    assert choose(addresses) == [f"/ip4/{host}/tcp/4101" for host in ("8.8.8.8", "10.0.0.2", "10.0.0.1")]
+    assert ranked(addresses) == [f"/ip4/{host}/tcp/4101" for host in ("8.8.8.8", "10.0.0.2", "10.0.0.1")]
 
 
 def test_the_loopback_is_for_swarms_that_are_nowhere_else() -> None:
-    assert choose([at("127.0.0.1", ANNA), at("127.0.0.1", BERT)]) == ["/ip4/127.0.0.1/tcp/4101"]
-    assert choose([at("127.0.0.1", ANNA), at("10.0.0.2", BERT)]) == ["/ip4/10.0.0.2/tcp/4101"]
+    assert ranked([at("127.0.0.1", ANNA), at("127.0.0.1", BERT)]) == ["/ip4/127.0.0.1/tcp/4101"]
+    assert ranked([at("127.0.0.1", ANNA), at("10.0.0.2", BERT)]) == ["/ip4/10.0.0.2/tcp/4101"]
 
 
 def test_a_relay_keeps_its_name_and_what_is_no_address_stays_out() -> None:
     relayed = f"/ip4/8.8.8.8/tcp/4101/p2p/{ANNA}/p2p-circuit/p2p/{BERT}"
-    assert choose([relayed, "nonsense", "/ip4/8.8.8.8"]) == [relayed]
+    assert ranked([relayed, "nonsense", "/ip4/8.8.8.8"]) == [relayed]
     assert parse_link(format_link(RUN, [relayed])).addresses == (relayed,)
 
 

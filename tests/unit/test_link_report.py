@@ -6,13 +6,17 @@ import pytest
 
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.net.measure.journal import Step, Way
-from shoal.protocol.net.measure.link import Line, LinkReport
+from shoal.protocol.net.measure.link import ConnectionInfo, LinkReport
 from shoal.protocol.net.measure.rates import Gauge
 
 RELAY = "12D3KooWRelayRelayRelayRelayRelayRelayRelayRelay7nBFdh"
 THERE = "/ip4/203.0.113.7/tcp/4101"
 CIRCUIT = f"/ip4/198.51.100.1/tcp/4101/p2p/{RELAY}/p2p-circuit"
-OURS, THEIRS, BY_RELAY = Line((THERE,), True), Line(("/ip4/203.0.113.7/tcp/50123",), False), Line((CIRCUIT,), False)
+OURS, THEIRS, BY_RELAY = (
+    ConnectionInfo((THERE,), True),
+    ConnectionInfo(("/ip4/203.0.113.7/tcp/50123",), False),
+    ConnectionInfo((CIRCUIT,), False),
+)
 
 
 def step(way: Way, code: str = "ok", where: str = RELAY, at: float = 0, **more: float) -> Step:
@@ -79,7 +83,9 @@ REASONS = [
 
 
 @pytest.mark.parametrize(("path", "lines", "steps", "code", "words"), REASONS)
-def test_reasons(path: str | None, lines: tuple[Line, ...], steps: tuple[Step, ...], code: str, words: str) -> None:
+def test_reasons(
+    path: str | None, lines: tuple[ConnectionInfo, ...], steps: tuple[Step, ...], code: str, words: str
+) -> None:
     reason = LinkReport(PeerId("bob"), path, lines, steps, Gauge()).reason(100.0)
     assert (reason.code, reason.words) == (code, words)
 

@@ -50,5 +50,5 @@ def test_following_sees_whole_lines_and_goes_on_with_a_new_file(
     monkeypatch.setattr(time, "sleep", lambda _: happens.pop(0)())
     with log.open() as file:
         file.read()
-        seen = list(islice(read._coming(log, file), 3))
+        seen = list(islice(read._appended(log, file), 3))
     assert seen == ["half a line\n", "whole\n", "of the next life\n"]

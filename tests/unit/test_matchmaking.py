@@ -10,8 +10,8 @@ from shoal.protocol.base.effects import Timer, Wake
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, encode
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.rounds import Ballot, Call, CatchUp, Join, Noted, Retry
-from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.rounds.agreement.roster import Offer, check_roster, rank
 from shoal.protocol.rounds.agreement.voting import VoteState
 from shoal.protocol.rounds.allreduce.outbox import Outbox

@@ -11,8 +11,8 @@ import pytest
 from shoal.protocol.base.effects import Send, Tell
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
-from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.replicas.context import Means, pack, standing
 from shoal.protocol.replicas.events import Met
 from shoal.protocol.replicas.facts import ReplicaFacts

@@ -18,9 +18,20 @@ from shoal.protocol.membership.membership import EARLIER_LIVES, Membership
 from shoal.protocol.membership.probe import MAX_FOR_ONE, MAX_OPEN
 from shoal.protocol.membership.vetting import MAX_ADDRESS, MAX_ADDRESSES, MAX_AHEAD, MAX_COUNT, MAX_NEWS, MAX_WORD
 from shoal.protocol.membership.view import view_digest
-from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, News, Ping, PingFor, Row, Summary
+from shoal.protocol.messages.membership import (
+    Ack,
+    AckFor,
+    Claim,
+    Entry,
+    Gossip,
+    News,
+    Ping,
+    PingFor,
+    Row,
+    RunStatus,
+    Summary,
+)
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.messages.status import RunStatus
 from tests.simulation.signing import FakeSigner
 
 ME, A, B, C = PeerId("me"), PeerId("a"), PeerId("b"), PeerId("c")
@@ -356,12 +367,12 @@ def test_a_helper_runs_the_errand_and_says_so_if_it_was_in_vain() -> None:
     [(to, ping)] = sent(effects, Ping)
     assert to == B
     assert isinstance(ping, Ping)
-    [errand] = timers(effects, "errand")
+    [errand] = timers(effects, "request")
     [(asker, answer)] = sent(core.receive(1.1, B, Ack(entry(B), ping.number, NOTHING)), AckFor)
     assert (asker, answer) == (A, AckFor(answer.entry, 42, entry(B), answer.news))  # type: ignore[attr-defined]
     assert core.fire(1.0 + errand.after, errand.timer) == []
     effects = core.receive(3.0, A, PingFor(entry(A), 43, B, NOTHING))
-    [errand] = timers(effects, "errand")
+    [errand] = timers(effects, "request")
     [(asker, answer)] = sent(core.fire(3.0 + errand.after, errand.timer), AckFor)
     assert asker == A
     assert isinstance(answer, AckFor)

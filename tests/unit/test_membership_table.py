@@ -14,8 +14,7 @@ from shoal.protocol.membership.members import (
     State,
     StatusChanged,
 )
-from shoal.protocol.messages.membership import Entry, Row
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import Entry, Row, RunStatus
 
 ME, A, B, C = PeerId("me"), PeerId("a"), PeerId("b"), PeerId("c")
 STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "unknown")
@@ -68,8 +67,8 @@ def test_only_a_higher_incarnation_refutes() -> None:
 def test_the_dead_come_back_with_a_higher_incarnation_only() -> None:
     members = table()
     members.adopt(0.0, entry(A))
-    assert members.bury(1.0, A) == PeerDown(A)
-    assert members.bury(1.0, A) is None
+    assert members.declare_dead(1.0, A) == PeerDown(A)
+    assert members.declare_dead(1.0, A) is None
     assert members.adopt(2.0, entry(A, version=1)) is None
     assert members.present() == []
     assert members.adopt(3.0, entry(A, incarnation=1)) == PeerUp(A, ())
@@ -80,7 +79,7 @@ def test_who_left_is_gone_until_its_next_incarnation() -> None:
     members = table()
     members.adopt(0.0, entry(A))
     assert members.adopt(1.0, entry(A, version=1, left=True)) == PeerLeft(A)
-    assert members.bury(1.0, A) is None
+    assert members.declare_dead(1.0, A) is None
     assert members.adopt(2.0, entry(A, incarnation=1, version=2)) == PeerUp(A, ())
 
 
@@ -97,7 +96,7 @@ def test_present_members_are_sorted_and_rows_show_the_dead() -> None:
     members = table()
     for peer in (C, A, B):
         members.adopt(0.0, entry(peer))
-    members.bury(1.0, B)
+    members.declare_dead(1.0, B)
     assert members.present() == [A, C]
     assert members.rows() == (Row(C, 0, 0, False), Row(A, 0, 0, False), Row(B, 0, 0, True))
 
@@ -108,7 +107,7 @@ def test_a_full_table_forgets_the_longest_gone_and_never_a_living_one() -> None:
     members.adopt(0.0, entry(B))
     assert members.adopt(1.0, entry(C)) is None
     assert members.get(C) is None
-    members.bury(2.0, A)
+    members.declare_dead(2.0, A)
     assert members.adopt(3.0, entry(C)) == PeerUp(C, ())
     assert members.get(A) is None
     assert members.present() == [B, C]
@@ -119,7 +118,7 @@ def test_tombstones_are_bounded() -> None:
     for index in range(10):
         peer = PeerId(f"peer {index}")
         members.adopt(float(index), entry(peer))
-        members.bury(float(index), peer)
+        members.declare_dead(float(index), peer)
     assert [member.entry.peer for member in members] == ["peer 7", "peer 8", "peer 9"]
 
 

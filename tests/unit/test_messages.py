@@ -12,8 +12,8 @@ from shoal.node.daemon.daemon import Daemon
 from shoal.protocol import messages
 from shoal.protocol.base.wire import NODE_TAGS, RUN_TAGS, Message, table
 from shoal.protocol.member.member import TRANSFER_MESSAGES
-from shoal.protocol.member.presence import MEMBERSHIP_MESSAGES
 from shoal.protocol.messages.bulk import Knock, MayIKnock
+from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES
 from shoal.protocol.messages.rounds import ROUND_MESSAGES
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.replicas.copying import COPY_MESSAGES

@@ -19,8 +19,17 @@ from libp2p.stream_muxer.exceptions import MuxedConnUnavailable, MuxedStreamEOF,
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
 from shoal.protocol.net.libp2p import muxer
-from shoal.protocol.net.libp2p.muxed import FIRST_WINDOW, FRAME, MOST_WINDOW, MuxedStream
-from shoal.protocol.net.libp2p.muxer import HEADER, MAX_STREAMS, Flag, Kind, Muxer
+from shoal.protocol.net.libp2p.muxer import (
+    FIRST_WINDOW,
+    FRAME,
+    HEADER,
+    MAX_STREAMS,
+    MOST_WINDOW,
+    Flag,
+    Kind,
+    MuxedStream,
+    Muxer,
+)
 from shoal.protocol.net.libp2p.session import LINE, Noise, Session
 from tests.unit.secured_kit import run, secured
 

@@ -19,7 +19,7 @@ from shoal.node.peers import nearby
 from shoal.node.peers.nearby import HEARD_ON, SERVICE, Nearby, heard_on, may_be_near, words
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.net.system.identity import Identity
-from shoal.protocol.net.system.interfaces import Attached, Leads
+from shoal.protocol.net.system.interfaces import InterfaceKind, NetworkInterface
 
 ME, ANNA = Identity.generate().peer, Identity.generate().peer
 HERE, THERE = "/ip4/10.0.0.7/tcp/4101", "/ip4/10.0.0.9/tcp/4101"
@@ -78,7 +78,7 @@ class Air:
 
 def attach(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
     """This machine has these addresses, each on an interface."""
-    found = [Attached(f"eth{host}", (ip_interface(f"{host}/24"),)) for host in hosts]
+    found = [NetworkInterface(f"eth{host}", (ip_interface(f"{host}/24"),)) for host in hosts]
     monkeypatch.setattr(nearby, "interfaces", lambda: found)
     monkeypatch.setattr(nearby, "way_out", lambda: hosts[0] if hosts else "")
 
@@ -86,7 +86,7 @@ def attach(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
 @pytest.fixture
 def air(monkeypatch: pytest.MonkeyPatch) -> Air:
     air = Air(words(ANNA, [THERE]))
-    monkeypatch.setattr(nearby, "attached", lambda: [ip_interface("10.0.0.7/24")])
+    monkeypatch.setattr(nearby, "interface_addresses", lambda: [ip_interface("10.0.0.7/24")])
     attach(monkeypatch, "10.0.0.7")
     monkeypatch.setattr(nearby, "LOOK", 0.001)
     monkeypatch.setattr(nearby, "RETRY", 0.001)
@@ -248,14 +248,16 @@ async def test_only_so_many_are_asked_at_once(air: Air, monkeypatch: pytest.Monk
 
 
 def test_it_is_spoken_wherever_others_may_hear_it_networks_first() -> None:
-    bridges = [Attached(f"br{i}", (ip_interface(f"172.{i + 16}.0.1/16"),), Leads.NOWHERE) for i in range(30)]
-    deaf = Attached("wg0", (ip_interface("10.8.0.2/24"),), Leads.TUNNEL, multicast=False)
-    inside = Attached("docker0", (ip_interface("172.60.0.1/16"),), Leads.INSIDE)
-    network = Attached(
+    bridges = [
+        NetworkInterface(f"br{i}", (ip_interface(f"172.{i + 16}.0.1/16"),), InterfaceKind.NOWHERE) for i in range(30)
+    ]
+    deaf = NetworkInterface("wg0", (ip_interface("10.8.0.2/24"),), InterfaceKind.TUNNEL, multicast=False)
+    inside = NetworkInterface("docker0", (ip_interface("172.60.0.1/16"),), InterfaceKind.INSIDE)
+    network = NetworkInterface(
         "eth0", tuple(map(ip_interface, ("192.168.1.5/24", "192.168.1.6/24", "fd00::5/64", "fd00::6/64")))
     )
     assert heard_on([*bridges, deaf, inside, network]) == (["192.168.1.5", "fd00::5", "172.60.0.1"], [])
-    many = [Attached(f"eth{i}", (ip_interface(f"10.{i}.0.1/16"),)) for i in range(HEARD_ON + 2)]
+    many = [NetworkInterface(f"eth{i}", (ip_interface(f"10.{i}.0.1/16"),)) for i in range(HEARD_ON + 2)]
     heard, unheard = heard_on([inside, *many])
     assert heard == [f"10.{i}.0.1" for i in range(HEARD_ON)]
     assert unheard == ["10.16.0.1", "10.17.0.1", "172.60.0.1"], "what is left out is said"

@@ -58,7 +58,7 @@ class Around:
     def measure(self) -> None:
         self.measured += 1
 
-    async def large_ones_pass(self, peer: PeerId) -> bool:
+    async def large_packets_pass(self, peer: PeerId) -> bool:
         return True
 
     async def name_at(self, address: str) -> PeerId:

@@ -6,6 +6,8 @@ import logging
 import subprocess
 import sys
 import threading
+import weakref
+from functools import partial
 
 import pytest
 
@@ -39,3 +41,20 @@ def test_what_may_be_left_out_is_while_much_waits(caplog: pytest.LogCaptureFixtu
     pool.offer(lambda: done.append(-1))
     assert pool.join(30.0)
     assert done[-1] == -1
+
+
+class Held:
+    """Something large that work is given."""
+
+
+def test_what_work_held_is_free_when_its_result_is_known() -> None:
+    pool, go_on, free = Pool("disk", 1), threading.Event(), list[bool]()
+    held = Held()
+    gone = weakref.ref(held)
+
+    future = pool.begin(partial(lambda _: go_on.wait(30.0), held))
+    future.add_done_callback(lambda _: free.append(gone() is None))
+    del held
+    go_on.set()
+    assert pool.join(30.0)
+    assert free == [True]

@@ -69,7 +69,7 @@ class Around:
         self.moves = 0
         self.door: int | None = None
 
-    def map_door(self, port: int | None) -> None:
+    def set_mapped_port(self, port: int | None) -> None:
         self.door = port
 
     def own_addresses(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from shoal.node.api.answers import Preview
-from shoal.node.client.cli import qr
+from shoal.node.client.cli import run
 from shoal.node.client.cli.preview import METHODS, show_preview
 from shoal.node.manifest.introduced import Introduction
 from shoal.node.manifest.manifest import DataSpec, Manifest, load_manifest, parse_manifest
@@ -159,20 +159,20 @@ def modules(lines: list[str]) -> list[str]:
 
 
 def test_a_code_has_a_light_margin_and_three_eyes() -> None:
-    lines = qr.draw(LINK)
+    lines = run.qr_code(LINK)
     picture = modules(lines)[: len(lines[0])]  # it is square: what is below fills the last line
     assert {len(line) for line in lines} == {len(picture[0])}
-    assert all(set(row) == {"."} for row in picture[: qr.QUIET])
+    assert all(set(row) == {"."} for row in picture[: run.QUIET])
     assert all(row.startswith("..") and row.endswith("..") for row in picture)
     eye = ["#######", "#.....#", "#.###.#", "#.###.#", "#.###.#", "#.....#", "#######"]
-    size = len(picture[0]) - 2 * qr.QUIET
+    size = len(picture[0]) - 2 * run.QUIET
     for top, left in ((0, 0), (0, size - 7), (size - 7, 0)):
-        found = [row[qr.QUIET + left :][:7] for row in picture[qr.QUIET + top :][:7]]
+        found = [row[run.QUIET + left :][:7] for row in picture[run.QUIET + top :][:7]]
         assert found == eye
 
 
 def test_the_longest_link_has_a_code_that_fits_a_wide_terminal() -> None:
-    assert len(qr.draw("shoal:" + "x" * 294)[0]) <= 80
+    assert len(run.qr_code("shoal:" + "x" * 294)[0]) <= 80
 
 
 class Terminal(io.TextIOWrapper):
@@ -193,9 +193,9 @@ class Terminal(io.TextIOWrapper):
 def shown(monkeypatch: pytest.MonkeyPatch, screen: io.TextIOWrapper, wanted: bool | None, columns: int = 80) -> None:
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(
-        "shoal.node.client.cli.qr.shutil.get_terminal_size", lambda fallback=None: os.terminal_size((columns, 24))
+        "shoal.node.client.cli.run.shutil.get_terminal_size", lambda fallback=None: os.terminal_size((columns, 24))
     )
-    qr.show(LINK, wanted)
+    run.show_qr(LINK, wanted)
 
 
 def test_a_terminal_gets_a_code_in_colours_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,11 +203,11 @@ def test_a_terminal_gets_a_code_in_colours_of_its_own(monkeypatch: pytest.Monkey
     screen = Terminal()
     shown(monkeypatch, screen, None)
     lines = screen.text().splitlines()[1:]
-    assert [line.removeprefix("\x1b[97;40m").removesuffix("\x1b[0m") for line in lines] == qr.draw(LINK)
+    assert [line.removeprefix("\x1b[97;40m").removesuffix("\x1b[0m") for line in lines] == run.qr_code(LINK)
     monkeypatch.setenv("NO_COLOR", "1")
     screen = Terminal()
     shown(monkeypatch, screen, True)
-    assert screen.text().splitlines()[1:] == qr.draw(LINK)
+    assert screen.text().splitlines()[1:] == run.qr_code(LINK)
 
 
 def test_there_is_no_code_where_it_is_not_wanted_or_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,10 +221,10 @@ def test_there_is_no_code_where_it_is_not_wanted_or_cannot_be_read(monkeypatch: 
         assert screen.text() == ""
     file = io.StringIO()
     monkeypatch.setattr(sys, "stdout", file)
-    qr.show(LINK, None)
+    run.show_qr(LINK, None)
     assert file.getvalue() == ""
-    qr.show(LINK, True)
-    assert file.getvalue().splitlines()[1:] == qr.draw(LINK)
+    run.show_qr(LINK, True)
+    assert file.getvalue().splitlines()[1:] == run.qr_code(LINK)
 
 
 def test_a_model_of_a_library_is_described_by_what_is_trained(capsys: pytest.CaptureFixture[str]) -> None:

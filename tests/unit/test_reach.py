@@ -8,7 +8,7 @@ import pytest
 
 from shoal.node.peers.reach import standing_among, worth_remembering
 from shoal.protocol.base.ids import NO_DIGEST
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.net.measure.link import Link
 from shoal.protocol.rounds.agreement.apart import MAX_APART, Standing
 from tests.unit.rounds_kit import A, B, C, D

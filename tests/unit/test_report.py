@@ -14,9 +14,8 @@ import pytest
 
 from shoal.node.client.report.charts import MOST, loss_curves, marks, shown_rounds, thin, validation_points
 from shoal.node.client.report.page import make_report, page
-from shoal.node.client.report.phases import bars
 from shoal.node.client.report.plot import Axis
-from shoal.node.client.report.read import Story, read_story
+from shoal.node.client.report.story import Story, bars, read_story
 from shoal.node.client.report.words import happenings, outcome, summary, usual_round
 from shoal.protocol.base.errors import LocalError
 

@@ -6,7 +6,7 @@ from ipaddress import ip_interface
 
 import pytest
 
-from shoal.dht.scope import Scope, heard, is_near, scope_between, scope_of, worth_dialling
+from shoal.dht.scope import Scope, is_near, scope_between, scope_of, within_scope, worth_dialling
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.multiaddrs import host_and_port
 from shoal.protocol.messages.dht import Contact, FindNode, Greet, Greeted, Nodes, Records
@@ -63,21 +63,21 @@ def test_a_peer_with_several_connections_is_as_near_as_the_nearest() -> None:
 )
 def test_what_does_not_reach_us_is_not_heard(scope: Scope, kept: tuple[str, ...]) -> None:
     everywhere = (HERE, HOME, AWAY, "/dns4/example.org/tcp/1")
-    assert heard(Greet(everywhere, True), scope) == Greet(kept, True)
-    assert heard(Greeted(everywhere, True, 7), scope) == Greeted(kept, True, 7)
+    assert within_scope(Greet(everywhere, True), scope) == Greet(kept, True)
+    assert within_scope(Greeted(everywhere, True, 7), scope) == Greeted(kept, True, 7)
     closer = (Contact(ANNA, everywhere), Contact(BERT, (AWAY,)))
-    assert heard(Nodes(closer), scope) == Nodes((Contact(ANNA, kept), Contact(BERT, (AWAY,))))
+    assert within_scope(Nodes(closer), scope) == Nodes((Contact(ANNA, kept), Contact(BERT, (AWAY,))))
 
 
 def test_who_is_left_without_an_address_is_no_server_to_us() -> None:
-    assert heard(Greet((HOME,), True), Scope.INTERNET) == Greet((), False)
-    answer = heard(Records((), 0, (Contact(CARL, (HERE,)),)), Scope.LAN)
+    assert within_scope(Greet((HOME,), True), Scope.INTERNET) == Greet((), False)
+    answer = within_scope(Records((), 0, (Contact(CARL, (HERE,)),)), Scope.LAN)
     assert answer == Records((), 0, ())
 
 
 def test_all_else_is_heard_as_it_was_said() -> None:
     question = FindNode(Digest(NO_DIGEST))
-    assert heard(question, Scope.INTERNET) is question
+    assert within_scope(question, Scope.INTERNET) is question
 
 
 NEIGHBOUR, STRANGE = "/ip4/192.168.1.9/tcp/4101", "/ip4/10.9.8.7/tcp/80"

@@ -264,7 +264,7 @@ def test_nothing_is_taken_at_once_before_or_after_its_time() -> None:
             assert not near.write_now((b"there is no task yet that could write the rest",))
             near.hand_over(LINE)
             assert near.write_now((b"now",))
-            with near._leaving:
+            with near._write_lock:
                 assert not near.write_now((b"others are at it",))
             await near.close()
             assert not near.write_now((b"its number may be another socket's",))

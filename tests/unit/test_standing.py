@@ -9,7 +9,7 @@ import pytest
 
 from shoal.node.run.standing import Scene, node_state, why_split
 from shoal.protocol.base.ids import Digest, PeerId
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import RunStatus
 
 HERE = RunStatus(7, Digest(bytes(32)), Digest(bytes(32)), "training", 0, 0, None, True, 0, 0, "unknown")
 ELSEWHERE = dataclasses.replace(HERE, history=Digest(b"x" * 32))

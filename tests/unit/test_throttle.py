@@ -15,8 +15,8 @@ from shoal.protocol.net.system.throttle import (
     LONGEST_PIECE,
     SEGMENT,
     SHORTEST_PIECE,
-    Pace,
     RateLimit,
+    StreamPace,
     Throttle,
 )
 
@@ -54,7 +54,7 @@ def warm(flow: RateLimit) -> RateLimit:
 
 def passed_together(clock: Clock, flow: RateLimit, streams: int, seconds: float, size: int = 1 << 20) -> list[int]:
     """The bytes that each of some streams has passed, side by side, as `RawStream` does it, in some seconds."""
-    paces, sent = [Pace(flow) for _ in range(streams)], [0] * streams
+    paces, sent = [StreamPace(flow) for _ in range(streams)], [0] * streams
     ends, due = clock.now + seconds, [(clock.now, number) for number in range(streams)]
     while due[0][0] < ends:
         clock.now, number = heapq.heappop(due)
@@ -93,7 +93,7 @@ def test_streams_share_the_rate_and_each_gets_its_turn(streams: int, size: int) 
 def test_a_thread_and_a_stream_share_it_too() -> None:
     clock, begin = Clock(), 1000.0
     flow = throttled(clock).up
-    pace, ready, spent, sent = Pace(flow), begin, 0, 0
+    pace, ready, spent, sent = StreamPace(flow), begin, 0, 0
     while clock.now < begin + 60:  # the thread sleeps in `spend`; the stream passes when it wakes in between
         if clock.now >= ready:
             flow.count(flow.piece)
@@ -109,7 +109,7 @@ def test_words_are_counted_and_never_wait() -> None:
     clock = Clock()
     flow = throttled(clock).up
     flow.spend(4 * MB)
-    begin, pace = clock.now, Pace(flow)
+    begin, pace = clock.now, StreamPace(flow)
     for _ in range(200):
         flow.count(100)
         pace.passed(100)
@@ -158,7 +158,7 @@ def test_answers_are_counted_the_other_way() -> None:
 
 def test_without_a_rate_nobody_waits_and_all_is_counted() -> None:
     throttle = Throttle(sleep=lambda seconds: pytest.fail("it waits"))
-    flow, pace, data = throttle.up, Pace(throttle.up), bytes(1 << 20)
+    flow, pace, data = throttle.up, StreamPace(throttle.up), bytes(1 << 20)
     flow.spend(10 * MB)
     pace.passed(10 * MB)
     assert pace.is_free
@@ -173,7 +173,7 @@ def test_pieces_are_whole_and_short() -> None:
     data = bytes(range(256)) * 1000
     for rate in (1000, 100_000, RATE, 100 * MB):
         throttle.up.cap(rate)
-        pace = Pace(throttle.up)
+        pace = StreamPace(throttle.up)
         parts = [bytes(part) for part in pace.pieces(data)]
         assert b"".join(parts) == data
         assert all(len(part) <= pace.piece for part in parts)

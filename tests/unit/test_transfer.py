@@ -9,7 +9,7 @@ from shoal.protocol.base.effects import Effect, Send, Timer
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
 from shoal.protocol.catchup.donor import Donor, state_root
 from shoal.protocol.catchup.transfer import MAX_LIARS, PATIENCE, WINDOW, Transfer
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk
 from shoal.protocol.rounds.agreement.history import History
 from shoal.protocol.rounds.agreement.roster import Base

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.client.up.peers import LocalPeer
-from shoal.node.client.up.records import Metrics
-from shoal.node.client.up.swarm import Swarm
+from shoal.node.client.up.swarm import Metrics, Swarm
 from shoal.protocol.base.errors import LocalError
 
 LOST = "the worker has failed in round 1: IndexError: 32; it is started again"

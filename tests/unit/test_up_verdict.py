@@ -11,12 +11,11 @@ import pytest
 from rich.console import Console
 
 from shoal.node.base.options import UpOptions
-from shoal.node.client.report.ledger import Ledger
-from shoal.node.client.up.baseline_run import References
+from shoal.node.client.report.story import Ledger
 from shoal.node.client.up.display import LineDisplay, cells, human_bytes, make_display, peer_table
+from shoal.node.client.up.measuring import References, Replicas
 from shoal.node.client.up.peers import LocalPeer
 from shoal.node.client.up.plan import builtin_manifest, make_plan
-from shoal.node.client.up.replica_end import Replicas
 from shoal.node.client.up.verdict import Finding, PeerEnd, as_json, in_words, problems
 
 PARAMETERS = 1000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from shoal.protocol.base.ids import NO_DIGEST, PeerId
-from shoal.protocol.membership.view import fastest, nearest
-from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.membership.view import fastest, without_relay
+from shoal.protocol.messages.membership import RunStatus
 from tests.unit.rounds_kit import A, B, C, D
 
 STATUS = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "nat")
@@ -24,10 +24,10 @@ class Said:
 
 def test_who_cannot_be_dialled_goes_to_those_who_can() -> None:
     said = Said(a="nat", b="nat", c="public")
-    assert nearest(A, [B, C, D], said) == [C]
-    assert nearest(A, [B, D], said) == [B, D]
-    assert nearest(C, [A, B, D], said) == [A, B, D]
-    assert nearest(D, [B, C], said) == [C]
+    assert without_relay(A, [B, C, D], said) == [C]
+    assert without_relay(A, [B, D], said) == [B, D]
+    assert without_relay(C, [A, B, D], said) == [A, B, D]
+    assert without_relay(D, [B, C], said) == [C]
 
 
 def test_the_fastest_uplinks_come_first_and_the_unknown_last() -> None:

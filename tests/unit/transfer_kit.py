@@ -64,7 +64,7 @@ def served(donor: Donor, now: float, peer: PeerId, index: int = 0, version: int 
     for each in sends:
         assert isinstance(each.message, StateChunk)
         assert not each.message.payload, "it is read when its turn comes"
-        donor.left(peer, each.message)
+        donor.payload_done(peer, each.message)
     return [each.filled() for each in sends]
 
 

@@ -1,8 +1,8 @@
 """The `shoal` command: its entry point, and the only place that turns errors into sentences and exit codes.
 
-Rules: importing it imports neither torch, libp2p, pydantic nor aiohttp; commands import what they need when
-they run. An expected error is one sentence on stderr that says whose fault it is, and so is what the operating system
-refuses; a traceback is a bug.
+Rules: importing it imports neither torch, libp2p, pydantic nor aiohttp; commands import what they need when they run.
+An expected error, also one from the operating system, is one sentence on stderr that says whose fault it is; a
+traceback is a bug.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shoal.node.base.text import printable
 from shoal.node.extensions import register_extensions
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
 
-NEED_NO_FOLDER = {  # they ask the node, which has its own
+NEED_NO_FOLDER = {  # commands that only ask the node work in a folder that was deleted
     *("status", "peers", "netcheck", "doctor", "logs", "version", "node stop"),
     *(f"run {each}" for each in ("ls", "show", "link", "leave", "discover")),
 }
@@ -32,7 +32,7 @@ def main() -> None:
     try:
         streams.make_whole()
         code = _run()
-    except KeyboardInterrupt:  # before a command heard it
+    except KeyboardInterrupt:  # before a command has handled it
         code = Exit.INTERRUPTED
     except Exception as error:
         expected = _expected(error)
@@ -47,11 +47,11 @@ def main() -> None:
 
 
 def _run() -> int:
-    """The command; its exit code."""
-    _keep_own_rights()
-    _look_where_we_are(sys.argv[1:])
+    """Run the command; returns its exit code."""
+    _keep_owner_rights()
+    _check_current_folder(sys.argv[1:])
     register_extensions()
-    gc.disable()  # what is imported is no garbage, and looking for it takes a tenth of the time
+    gc.disable()  # imports leave no garbage, and collecting takes a tenth of their time
     from shoal.node.client.cli.app import app
 
     gc.freeze()
@@ -66,14 +66,14 @@ def _run() -> int:
     return Exit.OK
 
 
-def _keep_own_rights() -> None:
-    """A umask that takes rights from ourselves would make folders that we could put nothing into."""
+def _keep_owner_rights() -> None:
+    """Let no umask take rights from the owner: new folders could not be written to."""
     mask = os.umask(0o077)
     os.umask(mask & ~0o700)
 
 
-def _look_where_we_are(arguments: list[str]) -> None:
-    """LocalError if the current folder is gone: torch cannot even be loaded there. Some commands need none."""
+def _check_current_folder(arguments: list[str]) -> None:
+    """LocalError if the command needs the current folder and it is gone: not even torch can be imported there."""
     try:
         os.getcwd()
     except OSError as error:
@@ -83,21 +83,21 @@ def _look_where_we_are(arguments: list[str]) -> None:
 
 
 def _say(words: str) -> None:
-    if has_room(sys.stderr):  # else a node would never end that has nobody to tell why
+    if has_room(sys.stderr):  # else the write would block for ever, and a node whose stderr is not read never end
         print(f"shoal: {printable(words)}", file=sys.stderr)
 
 
 def sentence(error: ShoalError) -> str:
-    """What to tell a person: the error, after a word on whose fault it is unless it is ours or theirs."""
+    """The error in words, after whose fault it is if that is another peer or the network."""
     if isinstance(error, RemoteError):
         return f"another peer is at fault: {error}"
     return f"the network failed: {error}" if isinstance(error, TransportError) else str(error)
 
 
 def exit_code(error: ShoalError) -> Exit:
-    """The documented code that stands for `error`."""
+    """The documented exit code for `error`."""
     if isinstance(error, NoRoom):
-        return Exit.FAILED  # there may be none to import anything
+        return Exit.FAILED  # there may be no memory for imports
     from shoal.node.api.client import NoDaemon, VersionMismatch
     from shoal.node.base.options import UsageError
     from shoal.node.client.launch import StartFailed
@@ -109,11 +109,11 @@ def exit_code(error: ShoalError) -> Exit:
 
 
 def _expected(error: BaseException) -> ShoalError | None:
-    """The ShoalError that `error` is, or stands for, or the first of a group of nothing else; None for a bug."""
+    """`error` as a ShoalError: itself, one for a refusal of the system, or a group's first; None for a bug."""
     if isinstance(error, BaseExceptionGroup):
         found = [_expected(each) for each in error.exceptions]
         return None if None in found else found[0]
     if isinstance(error, ShoalError):
         return error
-    clear_frames(error.__traceback__)  # what they hold may be what is lacking
+    clear_frames(error.__traceback__)  # frees what the frames hold: memory or open files may be used up
     return refusal(error)

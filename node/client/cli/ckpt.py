@@ -48,7 +48,7 @@ def verify(
         if not problem:
             try:
                 load(found.path)
-            except NoRoom:  # nothing is wrong with it
+            except NoRoom:  # this machine lacks memory, the checkpoint may be fine
                 raise
             except LocalError as error:
                 about, problem = None, str(error)
@@ -90,7 +90,7 @@ def export_model(
 
 
 def _row(path: Path, about: Any, problem: str) -> dict[str, Any]:
-    """What is known of one: {path, problem} and, unless it is damaged, what it is of."""
+    """A checkpoint as JSON: {path, problem} and, unless it is damaged, its run, round, hashes and size."""
     row: dict[str, Any] = {"path": str(path), "problem": problem or None}
     if about is not None:
         row |= about.model_dump(mode="json", include={"run", "name", "round", "history", "root", "samples", "peer"})

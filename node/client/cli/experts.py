@@ -1,4 +1,4 @@
-"""Commands about a family of experts that this node is in: how far its parts are, and all that was published."""
+"""Commands about a family of experts that this node is in: show its parts, and fetch, serve or merge its experts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ShowByDefault(TyperGroup):
     """`shoal experts FAMILY` is `shoal experts show FAMILY`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is meant; `ctx` is click's, of which typer may have one of its own."""
+        """The command that is meant; `ctx` is Any, as typer may bring a click of its own."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             args = ["show", *args]
         return super().resolve_command(ctx, args)

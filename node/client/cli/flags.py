@@ -1,7 +1,9 @@
-"""What several commands share: flags, each declared once, and the node that they ask."""
+"""What several commands share: flags, the client of the node, its paths, and what stdout can show."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,18 +19,32 @@ NoTrain = Annotated[
 
 
 def refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
-    """UsageError if somebody has chosen one of these parameters, by its flag or in the environment."""
+    """UsageError, `why` after the flag, if one of these parameters is set by its flag or its environment variable."""
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT"):
             from shoal.node.base.options import UsageError
 
-            raise UsageError(f"--{name.replace('_', '-')} is {why}")
+            raise UsageError(f"--{name.replace('_', '-')} {why}")
 
 
 def this_node() -> Client:
-    """A caller of the node of this SHOAL_HOME; NoDaemon if none runs."""
+    """A client of the node of this SHOAL_HOME; NoDaemon if none runs."""
     from shoal.node.api.client import Client
     from shoal.node.base.home import find_home
 
     return Client(find_home())
+
+
+def absolute(path: Path | str | None) -> str:
+    """The path for the node, whose current folder may be another one; empty for None."""
+    return str(Path(path).absolute()) if path is not None else ""
+
+
+def can_print(text: str) -> bool:
+    """Whether the encoding of stdout has these characters."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

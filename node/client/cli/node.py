@@ -1,4 +1,4 @@
-"""Commands that start and stop the node of this SHOAL_HOME, and `node_at_hand`, by which others start one."""
+"""Commands that start and stop the node of this SHOAL_HOME, and `ensure_node`, by which other commands start one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from shoal.node.base import options
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.base.text import printable
-from shoal.node.client.cli.flags import NoTrain
+from shoal.node.client.cli.flags import NoTrain, absolute
 
 if TYPE_CHECKING:
     from shoal.node.api.client import Client
@@ -168,11 +168,11 @@ def start(
 
 
 def node_settings(given: Mapping[str, Any]) -> options.NodeSettings:
-    """The settings that `start` was given, by flags and variables."""
+    """The node's settings from the parameters of `start`."""
     from shoal.node.base.home import find_home
     from shoal.node.base.quantities import parse_rate, parse_volume
 
-    weights = tuple(_absolute(path) for path in given["weights"])
+    weights = tuple(absolute(path) for path in given["weights"])
     return options.NodeSettings(
         home=find_home().root,
         port=given["port"],
@@ -185,7 +185,7 @@ def node_settings(given: Mapping[str, Any]) -> options.NodeSettings:
         threads=options.default_threads() if given["threads"] is None else given["threads"],
         device=given["device"],
         trainer=TrainerOptions(given["micro_batch"], given["recompute"], given["compiled"], weights),
-        data=tuple(Path(_absolute(path)) for path in given["data"]),
+        data=tuple(Path(absolute(path)) for path in given["data"]),
         data_limit=given["data_limit"],
         share_data=not given["no_share_data"],
         max_up=parse_rate("--max-up", given["max_up"]),
@@ -193,19 +193,14 @@ def node_settings(given: Mapping[str, Any]) -> options.NodeSettings:
         max_per_day=parse_volume("--max-per-day", given["max_per_day"]),
         checkpoint_every=given["checkpoint_every"],
         checkpoint_keep=given["checkpoint_keep"],
-        create=Path(_absolute(given["create"])) if given["create"] else None,
-        join=tuple(run if options.names_a_run(run) else _absolute(run) for run in given["join"]),
+        create=Path(absolute(given["create"])) if given["create"] else None,
+        join=tuple(run if options.names_a_run(run) else absolute(run) for run in given["join"]),
         train=not given["no_train"],
     )
 
 
-def _absolute(path: str) -> str:
-    """As the node, which may be in another folder, understands it."""
-    return str(Path(path).absolute())
-
-
 def settings_of_environment() -> options.NodeSettings:
-    """Those of `shoal node start` without flags: it reads its variables. UsageError if one makes no sense."""
+    """The settings of `shoal node start` without flags, from environment variables. UsageError if one is invalid."""
     command: Any = typer.main.get_command(app)
     try:
         with command.commands["start"].make_context("shoal node start", []) as context:
@@ -215,8 +210,11 @@ def settings_of_environment() -> options.NodeSettings:
 
 
 @contextmanager
-def node_at_hand(keep: bool = True) -> Iterator[Client]:
-    """A caller of this home's node, which is started if need be; and stopped again after a failure, or if not kept."""
+def ensure_node(keep: bool = True) -> Iterator[Client]:
+    """A client of this home's node, which is started if none runs.
+
+    A node that was started here is stopped again after an error, or if `keep` is false.
+    """
     from shoal.node.api.client import Client
     from shoal.node.base.home import find_home
     from shoal.node.client import launch
@@ -230,7 +228,7 @@ def node_at_hand(keep: bool = True) -> Iterator[Client]:
     print(f"started a node in the background (pid {client.pid}); its log is {home.daemon_log}\n", file=sys.stderr)
     try:
         yield client
-    except BaseException:  # Ctrl-C at the question, too: nobody asked for a node without a run
+    except BaseException:  # also Ctrl-C at a question: a node without a run was not asked for
         launch.stop(home, lambda _: None)
         raise
     if not keep:

@@ -1,4 +1,4 @@
-"""What joining a run would mean, on one screen, for a person who is about to decide."""
+"""Prints what joining a run would mean, on one screen, for a person who is about to decide."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shoal.node.api.present import clean, show_pairs, size
 from shoal.node.manifest.codec import CODECS
 
 DAY = 86_400
-METHODS = {  # what is done, up to the words on codecs
+METHODS = {  # what a member does in a round; the words about codecs follow
     "ddp": "one step together, by the average of what all make of {batch}; gradients are sent",
     "diloco": "{steps} alone, then an average; changes are sent",
     "diloco-delayed": "{steps} alone, while the average of the steps before is made; changes are sent",
@@ -28,7 +28,7 @@ METHODS = {  # what is done, up to the words on codecs
 
 
 def show_preview(preview: Preview) -> None:
-    """Print it; `preview` is the node's answer."""
+    """Print the node's answer about a run."""
     print(f"{clean(preview['name'])}, run {preview['run'][:8]}, signed by {clean(preview['author'])}\n")
     manifest = preview["manifest"]
     show_pairs(
@@ -59,7 +59,7 @@ def _model(model: Answer, parameters: int) -> str:
 
 
 def _library_model(model: Answer, parameters: int, sees: str) -> str:
-    """One of transformers; a stranger has written its config."""
+    """A model of transformers, whose config a stranger has written."""
     name = f"{clean(str(json.loads(model['config'])['model_type']))[:40]} of transformers"
     if (lora := model["lora"]) is None:
         return f"{name} with {parameters:,} parameters: {sees}"
@@ -72,7 +72,7 @@ def _method(manifest: Answer) -> str:
     method, codec = manifest["method"], manifest["codec"]
     samples = "pictures" if manifest["data"]["name"] == "digits" else "sequences"
     there, back = (CODECS[codec[way]].words for way in ("scatter", "gather"))
-    back_again = {"gossip": there}.get(method["name"], back)  # there nothing comes back but the partner's own
+    back_again = {"gossip": there}.get(method["name"], back)  # in gossip only the partner's contribution comes back
     what_else = "the weights" if method["name"] == "noloco" else "the mean"
     means = there if there == back_again else f"{there}, {what_else} {back}"
     steps = f"{method['inner_steps']:,} steps of {method['batch']:,} {samples}"
@@ -81,7 +81,7 @@ def _method(manifest: Answer) -> str:
 
 
 def _length(preview: Preview) -> tuple[str, str]:
-    """The label and the words for how long it is, and who is there."""
+    """The label and the words for a run's length and number of members."""
     members = f"{preview['members']:,} member{'s' if preview['members'] != 1 else ''}"
     experts = preview["manifest"].get("experts")
     if experts is None:
@@ -117,7 +117,7 @@ def _traffic(preview: Preview) -> str:
 
 
 def _about(count: float) -> str:
-    """A number of bytes with two digits that count."""
+    """A number of bytes, rounded to two significant digits."""
     amount, unit = str(size(count)).split(" ")
     whole = float(amount)
     return f"{whole:.1f} {unit}" if whole < 10 else f"{round(whole, -1 if whole >= 100 else 0):.0f} {unit}"

@@ -1,4 +1,4 @@
-"""Commands that only look: what the node says of itself and of the peers that it sees."""
+"""Commands that only read: the node's status, its peers, its log and its rounds, and the version."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 POLL = 0.2  # seconds
 
 
-def show(home: Home, lines: int, follow: bool, as_json: bool) -> None:
-    """Print the last `lines`, and with `follow` all that come; LocalError if there is no log."""
+def show_log(home: Home, lines: int, follow: bool, as_json: bool) -> None:
+    """Print the last `lines`, and with `follow` all lines that are appended; LocalError if there is no log."""
     info = home.read_daemon()
     if info is not None and not info.logs_here:
         raise LocalError(
@@ -38,14 +38,14 @@ def show(home: Home, lines: int, follow: bool, as_json: bool) -> None:
         with home.daemon_log.open(encoding="utf-8", errors="replace") as file:
             for line in deque(file, maxlen=lines):
                 _print(line, as_json)
-            for line in _coming(home.daemon_log, file) if follow else ():
+            for line in _appended(home.daemon_log, file) if follow else ():
                 _print(line, as_json)
     except FileNotFoundError as error:
         raise LocalError(f"no node has logged into {home.daemon_log} yet: start one with `shoal node start`") from error
 
 
-def _coming(path: Path, file: TextIO) -> Iterator[str]:
-    """The lines that are appended from now on, whole ones only, also of the files that replace this one."""
+def _appended(path: Path, file: TextIO) -> Iterator[str]:
+    """The whole lines that are appended from now on, to this file and to those that replace it at `path`."""
     part = ""
     while True:
         if line := file.readline():
@@ -55,7 +55,7 @@ def _coming(path: Path, file: TextIO) -> Iterator[str]:
                 part = ""
         elif _was_replaced(path, file):
             with path.open(encoding="utf-8", errors="replace") as fresh:
-                yield from _coming(path, fresh)
+                yield from _appended(path, fresh)
         else:
             sys.stdout.flush()
             time.sleep(POLL)
@@ -73,7 +73,7 @@ def _print(line: str, as_json: bool) -> None:
 
 
 def for_people(line: str) -> str:
-    """A JSON line as `HumanLine` would have written it; any other line as it is."""
+    """A JSON log line as text, as `HumanLine` (logs.py) writes it; any other line unchanged."""
     import json
 
     try:
@@ -142,7 +142,7 @@ def logs(
 
         raise UsageError("--run goes with --round, and --follow without it")
     if round is None:
-        show(find_home(), lines, follow, as_json)
+        show_log(find_home(), lines, follow, as_json)
     else:
         _show_round(round, run, as_json)
 
@@ -157,7 +157,7 @@ def _show_round(round: int, run: str, as_json: bool) -> None:
 
 
 def _only_run(runs: Sequence[RunRow]) -> str:
-    """The run that is meant where none is named."""
+    """The id of the only run that the node is in; LocalError if it is in none or several."""
     if len(runs) == 1:
         return str(runs[0]["run"])
     names = ", ".join(str(each["name"] or each["run"][:8]) for each in runs)

@@ -1,18 +1,18 @@
-"""`shoal logs --round` for people: where a round's time went, each peer's payloads, and what happened in order.
+"""`shoal logs --round` for people: where a round's time went, each peer's payloads, and all events in order.
 
-The bars are on one scale, from when this node was ready to the end of the round; what lies outside is drawn at the
-edge, and the figures tell when it was. Where a terminal knows no block characters, they are of `#`.
+All bars have one scale, from when this node was ready to the end of the round. A bar outside is drawn at the edge,
+and the figures beside it give the times. Bars are made of `#` if stdout cannot encode block characters.
 """
 
 from __future__ import annotations
 
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterable
 
 from shoal.node.api.answers import Answer, Timeline
 from shoal.node.api.present import clean, colour, is_terminal, size
+from shoal.node.client.cli.flags import can_print
 
 # -- in words ----------------------------------------------------------------------------------------------
 
@@ -20,8 +20,8 @@ from shoal.node.api.present import clean, colour, is_terminal, size
 BEFORE = ("training", "syncing")  # phases before this member is ready
 PAYLOADS = ("contribution", "final", "fetched")
 NAME = 6  # the last characters of a peer's id, by which `shoal peers` and `shoal doctor` know it
-WORTH = 0.2  # the share of a phase for which somebody must be waited for to be named
-ALIKE = 0.9  # who was waited for that share of the longest wait may have been the last as well
+WORTH = 0.2  # the share of a phase from which waiting for a peer is mentioned
+ALIKE = 0.9  # peers that were waited for this share of the longest wait count as waited for as long
 EVENTS = {
     "begun": "the group of {peer} is at work: {words}",
     "committed": "decided, and all bytes are here: {words}",
@@ -41,12 +41,12 @@ EVENTS = {
 
 
 def name(peer: str | None) -> str:
-    """A peer in a narrow column."""
+    """A peer's short name, for a narrow column."""
     return peer[-NAME:] if peer and peer != "others" else peer or "-"
 
 
 def after_ready(timeline: Timeline) -> dict[str, float]:
-    """The seconds of each phase of the round, without what came before it."""
+    """The seconds of each phase, without those before this member was ready."""
     total: dict[str, float] = {}
     for span in timeline["phases"]:
         if span["phase"] not in BEFORE:
@@ -55,7 +55,7 @@ def after_ready(timeline: Timeline) -> dict[str, float]:
 
 
 def slowest(timeline: Timeline) -> str:
-    """What took longest, and who was waited for meanwhile; empty for a round that has not begun."""
+    """A sentence about the longest phase and the peer that was waited for; empty for a round that has not begun."""
     phases = after_ready(timeline)
     if not phases:
         return ""
@@ -72,7 +72,7 @@ def slowest(timeline: Timeline) -> str:
 
 
 def bytes_by_path(timeline: Timeline, way: str) -> dict[str, int]:
-    """The payloads that were sent or received, by the path to their peer."""
+    """The payload bytes that were `sent` or `received`, by the path to their peer."""
     total: dict[str, int] = {}
     for flow in timeline["traffic"]:
         if flow["way"] == way and flow["bytes"]:
@@ -82,7 +82,7 @@ def bytes_by_path(timeline: Timeline, way: str) -> dict[str, int]:
 
 
 def happenings(timeline: Timeline) -> list[tuple[float, float, str]]:
-    """What happened, but for payloads, in order: first and last time, and words."""
+    """Everything that happened except payloads, in order of time: (first time, last time, words)."""
     rows = [(0.0, 0.0, "ready for the round")] if after_ready(timeline) else []
     rows += [(each["at"], each["at"], _event(each)) for each in timeline["events"]]
     if timeline["ended"] is not None:
@@ -103,7 +103,7 @@ def _event(event: Answer) -> str:
 
 
 def _words_row(flows: list[Answer]) -> tuple[float, float, str]:
-    """All messages of one kind that were sent, or that came."""
+    """One row for all messages of one kind and direction."""
     last = max(flows, key=lambda flow: flow["last"])
     count, kind = sum(flow["count"] for flow in flows), flows[0]["kind"].upper()
     way = "to" if flows[0]["way"] == "sent" else "from"
@@ -116,11 +116,11 @@ def _last_heard(timeline: Timeline, peer: str) -> float:
     came: Iterable[float] = (
         flow["last"] for flow in timeline["traffic"] if flow["peer"] == peer and flow["way"] == "received"
     )
-    return max(came, default=float("inf"))  # who has sent nothing at all was waited for longest
+    return max(came, default=float("inf"))  # a peer that has sent nothing was waited for longest
 
 
-WIDE, NARROWEST = 112, 12  # columns of the whole, and of a bar
-FLOWS = {  # what of a peer's payloads has a line of its own, and how it is called
+WIDE, NARROWEST = 112, 12  # columns: of all lines without a terminal, and of bars at least
+FLOWS = {  # the payloads of a peer that have a line, with its label
     ("sent", "contribution"): "contributions to it",
     ("received", "contribution"): "contributions from it",
     ("received", "final"): "its means",
@@ -129,14 +129,14 @@ FLOWS = {  # what of a peer's payloads has a line of its own, and how it is call
     ("sent", "fetched"): "fetched by it",
 }
 LABEL = 23  # columns
-MOST_PEERS = 16  # that are shown; of more, those whose payloads were the last
+MOST_PEERS = 16  # that are shown: those whose payloads came last
 FIGURES = "{:>8} {:>8} {:>6} {:>10}  "
 
 
 def show_round(timeline: Timeline) -> None:
     """Print the round."""
     width = shutil.get_terminal_size((WIDE, 24)).columns if is_terminal() else WIDE
-    for number, line in enumerate(lines(timeline, width, blocks=_knows_blocks())):
+    for number, line in enumerate(lines(timeline, width, blocks=can_print("█"))):
         print(colour(line, "bold") if number == 0 else line)
 
 
@@ -163,17 +163,17 @@ class Chart:
         self._end = max(timeline["ended"] or max(lasts, default=0.0), 0.001)
 
     def head(self) -> str:
-        """Names of the columns, and the ends of the scale."""
+        """The header: names of the columns, and the ends of the scale."""
         end = f"{self._end:.3f} s"
         scale = "0" + end.rjust(self._room - 1)
         return "".ljust(LABEL) + FIGURES.format("first", "last", "count", "bytes") + scale
 
     def phases(self) -> list[str]:
-        """Where the time went."""
+        """A line for each phase."""
         return [self._line(each["phase"], each["from"], each["to"]) for each in self._timeline["phases"]]
 
     def peers(self) -> list[str]:
-        """Who has sent or got payloads, the last one first."""
+        """The peers that have sent or received payloads, the latest first."""
         last: dict[str, float] = {}
         for flow in self._timeline["traffic"]:
             if (flow["way"], flow["kind"]) in FLOWS:
@@ -181,7 +181,7 @@ class Chart:
         return sorted(last, key=lambda peer: -last[peer])
 
     def of_peer(self, peer: str) -> list[str]:
-        """A peer's part in the round, and its payloads."""
+        """A line about a peer's part in the round, and a line for each kind of its payloads."""
         timeline = self._timeline
         owned = timeline["owners"].get(peer, 0)
         facts = [
@@ -248,11 +248,3 @@ def _happening(row: tuple[float, float, str]) -> str:
     first, last, words = row
     until = f" - {last:.3f}" if last - first >= 0.001 else ""
     return f"{first:>8.3f}{until:<10} {clean(words)}"
-
-
-def _knows_blocks() -> bool:
-    try:
-        "█".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -1,11 +1,14 @@
-"""Commands about runs: found one, join one from its link, leave one, look at one.
+"""Commands about runs: create, join, leave and show them.
 
-Whoever joins a stranger's run is shown what it is and asked, so a program has to say --yes. Where no node runs, one is
-started in the background, also for who creates a run; if nothing comes of it all, that one is stopped again.
+`join` shows what a run is and asks the user, so a program has to give --yes. `create`, `preview` and `join` start a
+node in the background if none runs; it is stopped again if they fail, and after a preview.
 """
 
 from __future__ import annotations
 
+import io
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.node.base.text import printable
-from shoal.node.client.cli.flags import Json, NoTrain, this_node
-from shoal.node.client.cli.node import node_at_hand
+from shoal.node.client.cli.flags import Json, NoTrain, absolute, can_print, this_node
+from shoal.node.client.cli.node import ensure_node
 from shoal.protocol.base.errors import LocalError
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ MAX_MANIFEST = 64 << 10
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, join, leave and look at runs.")
 Run = Annotated[str, typer.Argument(help="The run's id, the first 8 characters of it or more, or its name.")]
-Wanted = Annotated[
+RunToJoin = Annotated[
     str,
     typer.Argument(metavar="LINK", help="The run's link in quotes, its id, or the first 8 characters of that or more."),
 ]
@@ -61,8 +64,8 @@ def create(
     from shoal.node.api import present
 
     text = _read_manifest(manifest)
-    with node_at_hand() as client:
-        answer = client.create_run(text, not no_train, [_absolute(each) for each in checkpoints or ()])
+    with ensure_node() as client:
+        answer = client.create_run(text, not no_train, [absolute(each) for each in checkpoints or ()])
     if as_json:
         present.show_json(answer)
         return
@@ -84,36 +87,36 @@ def link(run: Run, qr: Qr = None, as_json: Json = False) -> None:
         _show_link(answer, qr)
     else:
         print(answer["link"])
-        _draw(answer, qr)
+        show_qr(answer["link"], qr)
     if (untold := answer.get("untold")) and not as_json:
         words = "no room for these addresses of this node; whoever can reach no other one needs --bootstrap with one"
         print(f"the link has {words}: {', '.join(map(present.clean, untold))}", file=sys.stderr)
 
 
 @app.command()
-def preview(run: Wanted, as_json: Json = False) -> None:
+def preview(run: RunToJoin, as_json: Json = False) -> None:
     """Show what joining a run would mean, and join nothing."""
     from shoal.node.api import present
     from shoal.node.client.cli.preview import show_preview
 
-    link = _link(run)
-    with node_at_hand(keep=False) as client:
+    link = _checked_link(run)
+    with ensure_node(keep=False) as client:
         answer = client.preview_run(link)
     present.show_json(answer) if as_json else show_preview(answer)
 
 
 @app.command()
 def join(
-    run: Wanted,
+    run: RunToJoin,
     yes: Annotated[bool, typer.Option("--yes", "-y", envvar="SHOAL_YES", help="Join without being asked.")] = False,
     checkpoint: From = None,
     no_train: NoTrain = False,
     as_json: Json = False,
 ) -> None:
     """Show what a run is, ask, and join it; without a node, one is started in the background."""
-    link = _link(run)
-    _check_that_somebody_answers(yes, as_json)
-    answer = _join(link, not no_train, _absolute(checkpoint), yes, as_json)
+    link = _checked_link(run)
+    _check_can_ask(yes, as_json)
+    answer = _join(link, not no_train, absolute(checkpoint), yes, as_json)
     _say(answer, f"joined run {answer['name']} ({answer['run'][:8]}); `shoal status` says how it goes", as_json)
 
 
@@ -155,10 +158,10 @@ def show(run: Run, as_json: Json = False) -> None:
 
 
 def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> RunLink:
-    """Show a run, ask, and join it; the node's answer. LocalError if it is not joined."""
+    """Show a run, ask, and join it; returns the node's answer. LocalError if it is not joined."""
     from shoal.node.client.cli.preview import show_preview
 
-    with node_at_hand() as client:
+    with ensure_node() as client:
         preview = client.preview_run(link)
         if not as_json:
             show_preview(preview)
@@ -174,11 +177,11 @@ def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> 
             raise LocalError("not joined")
         if train and preview["data"]["missing"] and not as_json:
             print("downloading the data first; in another terminal `shoal status` says how far it is", file=sys.stderr)
-        return client.join_run(_what_was_shown(link, preview), train, checkpoint)
+        return client.join_run(_whole(link, preview), train, checkpoint)
 
 
-def _link(text: str) -> str:
-    """What the person named, if it can be a run; UsageError if not."""
+def _checked_link(text: str) -> str:
+    """`text` without spaces around it; UsageError if it is neither a link nor an id."""
     from shoal.node.base.options import UsageError, names_a_run
 
     text = text.strip()
@@ -190,15 +193,16 @@ def _link(text: str) -> str:
     return text
 
 
-def _what_was_shown(link: str, preview: Preview) -> str:
-    """The run by its whole id: by the begin of it another one could be meant a moment later."""
+def _whole(link: str, preview: Preview) -> str:
+    """The run by its link or whole id: its first characters could be another run's a moment after the preview."""
     from shoal.node.base.options import is_run_id
 
     run: str = preview["run"]
     return run if is_run_id(link) and not is_run_id(link, whole=True) else link
 
 
-def _check_that_somebody_answers(yes: bool, as_json: bool) -> None:
+def _check_can_ask(yes: bool, as_json: bool) -> None:
+    """UsageError if the user must be asked and cannot be."""
     from shoal.node.api.present import is_terminal
     from shoal.node.base.options import UsageError
 
@@ -219,32 +223,54 @@ def _confirmed() -> bool:
 
 
 def _show_link(answer: RunLink, qr: bool | None) -> None:
-    """As it is typed on another machine: in quotes, because a shell would take & and ? for its own."""
+    """Print the command for another machine, with the link in quotes, as & and ? mean something to a shell."""
     print(f"shoal run join '{answer['link']}'")
-    _draw(answer, qr)
-
-
-def _draw(answer: RunLink, qr: bool | None) -> None:
-    from shoal.node.client.cli.qr import show
-
-    show(answer["link"], qr)
+    show_qr(answer["link"], qr)
 
 
 def _say(answer: Answer, sentence: str, as_json: bool) -> None:
-    """What was done: the node's answer for programs; a sentence for people."""
+    """Print what was done: the node's answer for programs, `sentence` for people."""
     from shoal.node.api import present
 
     present.show_json(answer) if as_json else print(sentence)
 
 
-def _absolute(path: Path | None) -> str:
-    """As the node, which may be in another folder, understands it."""
-    return str(path.absolute()) if path is not None else ""
-
-
 def _read_manifest(path: Path) -> str:
-    """The file's text; what is wrong inside it is the node's to say."""
+    """The manifest's text, with the model's config file put in; the node checks what it says."""
     from shoal.node.base.textfile import read_text
     from shoal.node.manifest.toml import with_config
 
     return with_config(read_text(path, "the manifest", MAX_MANIFEST), path.parent)
+
+
+# -- a link as a QR code ------------------------------------------------------------------------------------
+
+
+QUIET = 2  # modules of light border: half of what the standard demands, and enough for a screen
+LIGHT_ON_DARK, PLAIN = "\x1b[97;40m", "\x1b[0m"  # scanners want dark modules on light ground, whatever the terminal's
+
+
+def show_qr(text: str, wanted: bool | None) -> None:
+    """Print `text` as a QR code if it is wanted; with None if stdout is a terminal that is wide enough for it.
+
+    Nothing is printed if stdout cannot encode block characters.
+    """
+    terminal = sys.stdout.isatty()
+    if wanted is False or (wanted is None and not terminal) or not can_print("█▀▄"):
+        return
+    lines = qr_code(text)
+    if wanted is None and len(lines[0]) > shutil.get_terminal_size().columns:
+        return
+    coloured = terminal and not os.environ.get("NO_COLOR")
+    print()
+    for line in lines:
+        print(f"{LIGHT_ON_DARK}{line}{PLAIN}" if coloured else line)
+
+
+def qr_code(text: str) -> list[str]:
+    """The lines of the code, two modules in one character; a full block is light."""
+    import segno
+
+    out = io.StringIO()
+    segno.make(text, error="l", micro=False).terminal(out, border=QUIET, compact=True)
+    return out.getvalue().splitlines()

@@ -1,4 +1,4 @@
-"""Commands that ask a trained model: on the terminal, and for others over HTTP. Experts on pictures paint."""
+"""Commands that use a trained model: `generate` on the terminal, `serve` over HTTP. Experts on pictures paint."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ Threads = Annotated[
     int,
     typer.Option(envvar="SHOAL_SERVE_THREADS", min=0, max=1024, help="Of the CPU; 0: one, or half the cores of many."),
 ]
-OF_TEXT = ("max_tokens", "temperature", "top_p", "stop", "slots")  # they say how it is written
-OF_PICTURES = ("count", "out")
+OF_TEXT = ("max_tokens", "temperature", "top_p", "stop", "slots")  # parameters that pictures do not have
+OF_PICTURES = ("count", "out")  # parameters that text does not have
 TokenizerFile = Annotated[
     str,
     typer.Option(
@@ -180,15 +180,15 @@ def serve(
 
 
 def _is_of_pictures(source: str, context: typer.Context) -> bool:
-    """Whether it paints; UsageError if something was chosen that means nothing for such."""
+    """Whether the source's experts paint; UsageError if a parameter was set that has no meaning for it."""
     from pathlib import Path
 
     from shoal.node.inference.ensemble.table import is_of_pictures
 
     if is_of_pictures(Path(source)):
-        refuse(context, OF_TEXT, f"for text, and not for the folder {source}, whose experts paint")
+        refuse(context, OF_TEXT, f"is for text, and not for the folder {source}, whose experts paint")
         return True
-    refuse(context, OF_PICTURES, f"for experts on pictures, and {source} is no folder of such")
+    refuse(context, OF_PICTURES, f"is for experts on pictures, and {source} is no folder of such")
     return False
 
 

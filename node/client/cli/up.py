@@ -1,4 +1,4 @@
-"""`shoal up`: a local swarm of real nodes, with one death and one newcomer, to see it all work; and its report."""
+"""`shoal up`, a local swarm of real nodes with one death and one newcomer, to see everything work, and its report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from shoal.node.base.options import AUTO, UP_CHECKPOINT_EVERY
-from shoal.node.client.cli.flags import Json
+from shoal.node.client.cli.flags import Json, refuse
 
 KILL_AT = 4
 JOIN_AT = 6
-SETTLED = ("peers", "kill_at", "join_at", "manifest", "seed")  # by the earlier play, when one is gone on with
+SETTLED = ("peers", "kill_at", "join_at", "manifest", "seed")  # not with --resume: the earlier play has decided them
 
 
 def up(
@@ -90,7 +90,7 @@ def up(
     from shoal.node.base.options import UpOptions
 
     if resume is not None:
-        _refuse_what_is_settled(context)
+        refuse(context, SETTLED, "with --resume: the peers and the manifest are those of the earlier play")
     options = UpOptions(
         peers=peers,
         rounds=rounds,
@@ -107,23 +107,13 @@ def up(
         devices=tuple(device or [AUTO]),
         weights=tuple(weights or ()),
     )
-    from shoal.node.client.up import main
+    from shoal.node.client.up.orchestrate import main
 
     raise typer.Exit(main(options))
 
 
-def _refuse_what_is_settled(context: typer.Context) -> None:
-    from shoal.node.base.options import UsageError
-
-    for name in SETTLED:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} with --resume: the peers and the manifest are those of the earlier play")
-
-
 def _round(flag: str, given: str | None, usual: int, *, fits: bool) -> int | None:
-    """The round of a fault: as given, or the usual one; if that does not fit this swarm, none, said aloud."""
+    """The round of a fault: as given, or `usual`; none, with a message, if that does not fit this swarm."""
     from shoal.node.base.options import UsageError
 
     if given is None:

@@ -1,4 +1,4 @@
-"""The charts of the page: loss, timeline, and what each round had and cost.
+"""The charts of the page: loss, timeline, and the members, bytes and seconds of each round.
 
 In the loss chart a point is a peer's mean training loss in one round, over the tokens that all members together have
 trained on by then. The swarm's is the mean over its members, weighted by tokens. The references have curves of their
@@ -14,16 +14,15 @@ from typing import Literal, TypeVar
 from xml.etree.ElementTree import Element
 
 from shoal.node.client.report.markup import tag
-from shoal.node.client.report.phases import PHASES, bars, by_round
 from shoal.node.client.report.plot import Axis, Key, Plot, picture
-from shoal.node.client.report.read import Story
+from shoal.node.client.report.story import PHASES, Story, bars, by_round
 
-HEAD = 40  # height above a chart, for the texts of marks
+HEAD = 40  # height of the space above a chart, for the texts of marks
 ROW = 26  # height of a peer's row in the timeline
 SHOWN = 24  # rounds that a timeline can show legibly
 BEFORE = 4  # rounds shown before the first thing that happened
 MOST_BARS = 120
-MOST = 500  # points of a curve: more cannot be told apart
+MOST = 500  # points of a curve; more could not be distinguished
 
 Kind = Literal["peer", "swarm", "alone", "joined"]
 Point = tuple[float, float]  # tokens, nats per byte
@@ -41,7 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened, at a round."""
+    """A death or an arrival, as a vertical line in charts."""
 
     text: str
     kind: Literal["kill", "join"]
@@ -56,7 +55,7 @@ def loss_chart(story: Story) -> list[Element]:
 
 
 def loss_picture(story: Story) -> str:
-    """The loss chart as an SVG file; one that says so if there is nothing to draw yet."""
+    """The loss chart as an SVG file; without a committed round, one that says so."""
     if (found := _loss_plot(story)) is not None:
         return picture([found[0]], found[1])
     empty = Plot(Axis(0, 1, ""), Axis(0, 1, ""), "Training loss over tokens", height=200)
@@ -94,7 +93,7 @@ def _loss_plot(story: Story) -> tuple[Plot, list[Key]] | None:
 
 
 def loss_curves(story: Story) -> list[Curve]:
-    """The peers' curves, then the swarm's, then those of the references; none without points."""
+    """The curves of the peers, of the swarm and of the references, in this order, without empty ones."""
     curves = [Curve(peer, "peer", _peer_points(story, peer)) for peer in story.peers]
     curves.append(Curve("the swarm", "swarm", _swarm_points(story)))
     for kind in ("alone", "joined"):
@@ -164,7 +163,7 @@ def _swarm_points(story: Story) -> tuple[Point, ...]:
 
 
 def timeline(story: Story) -> list[Element]:
-    """A row per peer, a bar per phase, on the clock."""
+    """The phases over time: a row per peer, a bar per phase."""
     numbers = shown_rounds(story)
     found = bars(story, numbers)
     if not found:
@@ -188,7 +187,7 @@ def timeline(story: Story) -> list[Element]:
 
 
 def shown_rounds(story: Story) -> range:
-    """The rounds of the timeline: all, or as many as can be read, with what happened among them."""
+    """The rounds of the timeline: all, or as many as are legible, from shortly before the first mark."""
     last = max(story.ledger.reports, default=0)
     if last <= SHOWN:
         return range(1, last + 1)
@@ -214,7 +213,7 @@ def members_chart(story: Story) -> Element:
 
 
 def bytes_chart(story: Story) -> Element:
-    """Payload of each round, over all members."""
+    """Payload bytes of each round, sent by all members together."""
     sizes = {each.round: each.bytes for each in story.rounds}
 
     def draw(plot: Plot, place: tuple[float, float], label: str, numbers: list[int]) -> None:
@@ -226,7 +225,7 @@ def bytes_chart(story: Story) -> Element:
 
 
 def seconds_chart(story: Story) -> Element | None:
-    """Where the time of each round went, in the mean over those that took part."""
+    """The seconds of each round by phase, as the mean over its members."""
     table = by_round(story)
     if not table:
         return None
@@ -250,7 +249,7 @@ def legend(keys: Sequence[Key]) -> Element:
 
 
 def si(value: float) -> str:
-    """A count for people: 1.2 M."""
+    """A number with an SI prefix: 1.2 M."""
     for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= factor:
             return f"{value / factor:.3g} {unit}"
@@ -276,7 +275,7 @@ def _per_round(
 
 
 def _round_numbers(plot: Plot, story: Story, numbers: range) -> None:
-    """Above the rows, where each round was over."""
+    """Draw a line at the end of each round, and its number above the rows."""
     ends = _ends(story, numbers)
     previous = plot.x.low
     for number, end in ends:
@@ -287,6 +286,7 @@ def _round_numbers(plot: Plot, story: Story, numbers: range) -> None:
 
 
 def _ends(story: Story, numbers: range) -> list[tuple[int, float]]:
+    """The rounds with the time at which their first member had applied them."""
     told = [
         (number, [each["applied_at"] for each in story.ledger.reports[number].values() if "applied_at" in each])
         for number in numbers

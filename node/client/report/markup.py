@@ -1,4 +1,4 @@
-"""HTML and SVG as a tree, so that all content is escaped and every tag is closed."""
+"""Builds HTML and SVG as a tree, so that all content is escaped and every tag is closed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def to_html(root: Element) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with U+FFFD in place of characters that no document may hold: controls, lone surrogates."""
+    """`text` with U+FFFD in place of characters that no document may contain: controls, lone surrogates."""
     return "".join(each if each in "\n\t" or each.isprintable() or each == "\u00a0" else "\ufffd" for each in text)
 
 

@@ -1,4 +1,4 @@
-"""report.html: one file that needs nothing else, no script and no network; light or dark as the reader's system."""
+"""report.html: one file without scripts or anything to load, light or dark like the reader's system."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from shoal.node.client.report.charts import (
     timeline,
 )
 from shoal.node.client.report.markup import tag, to_html
-from shoal.node.client.report.phases import by_round
 from shoal.node.client.report.plot import chart_style
-from shoal.node.client.report.read import Story, read_story
+from shoal.node.client.report.story import Story, by_round, read_story
 from shoal.node.client.report.words import clock, happenings, outcome, summary, usual_round
 from shoal.protocol.base.errors import LocalError
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # nothing can be loaded, whatever stands in the page
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # the browser loads nothing, whatever the page contains
 MOST_ROWS = 500
 
 

@@ -17,12 +17,12 @@ from shoal.node.client.report.markup import add, tag
 WIDTH_OF_LETTER = 6.6  # pixels, at the 12 of all text in a chart
 LINE_OF_LEGEND = 20
 
-Key = tuple[str, str]  # a legend's entry: classes as they are drawn with, and words
+Key = tuple[str, str]  # a legend's entry: the CSS classes of its sample, and words
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A range of values, its name with the unit, and how a value is written."""
+    """A range of values, its label with the unit, and the format of a value."""
 
     low: float
     high: float
@@ -35,7 +35,7 @@ class Axis:
         return (value - self.low) / ((self.high - self.low) or 1.0)
 
     def ticks(self, most: int) -> list[float]:
-        """Round numbers within the range, at most about `most`."""
+        """Round numbers within the range, about `most` at most."""
         span = max(self.high - self.low, 1e-9)
         step = 10 ** math.floor(math.log10(span / most))
         step = next(step * factor for factor in (1, 2, 5, 10) if span / (step * factor) <= most)
@@ -56,15 +56,15 @@ class Plot:
         self.root.append(tag("title", title))
 
     def at_x(self, value: float) -> float:
-        """Where a value of the x axis lies."""
+        """The x coordinate of a value."""
         return self.left + self.x.share(value) * (self.right - self.left)
 
     def at_y(self, value: float) -> float:
-        """Where a value of the y axis lies."""
+        """The y coordinate of a value."""
         return self.bottom - self.y.share(value) * (self.bottom - self.top)
 
     def axes(self, *, rows: bool = False) -> None:
-        """Grid lines, ticks and labels; with `rows` none of the y axis, as the caller draws rows."""
+        """Draw grid lines, ticks and labels; with `rows` none of the y axis, as the caller draws rows."""
         middle = (self.left + self.right) / 2
         for value in self.x.ticks(10 if self.right - self.left > 500 else 7):
             self.text(self.at_x(value), self.bottom + 17, self.x.write(value), "middle", "tick")
@@ -97,7 +97,7 @@ class Plot:
         self.draw("rect", f"bar {css}", title, x=left, y=high, width=max(right - left, 0.4), height=max(low - high, 0))
 
     def marks(self, marks: Iterable[tuple[float, str, str]], above: float = 6) -> None:
-        """Vertical lines (x, text, css) with the texts above, in rows ordered so that no line crosses a text."""
+        """Draw vertical lines (x, text, css), with the texts above in rows, ordered so that no line crosses a text."""
         ordered = sorted(marks, reverse=True)
         fit = all(self.at_x(x) + len(text) * WIDTH_OF_LETTER < self.right for x, text, _ in ordered)
         for row, (x, text, css) in enumerate(ordered if fit else ordered[::-1]):
@@ -122,7 +122,7 @@ def chart_style() -> str:
 
 
 def picture(charts: Sequence[Plot], keys: Sequence[Key], style: str = "") -> str:
-    """An SVG file of its own: the charts side by side, and below them what the colours mean.
+    """An SVG file with the charts side by side and a legend below.
 
     `style` is added to chart.css, for classes that only these charts use.
     """
@@ -144,7 +144,7 @@ def picture(charts: Sequence[Plot], keys: Sequence[Key], style: str = "") -> str
 
 
 def _legend_places(keys: Sequence[Key], width: int) -> list[tuple[int, int]]:
-    """Where each entry of a legend begins, below the charts: in rows that end at `width`."""
+    """The places (x, y) of a legend's entries below the charts, in rows that end at `width`."""
     places, x, y = list[tuple[int, int]](), 20, 14
     for _, words in keys:
         needed = 26 + round(len(words) * WIDTH_OF_LETTER) + 20
@@ -156,7 +156,7 @@ def _legend_places(keys: Sequence[Key], width: int) -> list[tuple[int, int]]:
 
 
 def _sample(css: str, x: int, y: int) -> Element:
-    """What a legend shows of a class: a box for `fill ...`, a ring for `hollow`, else a line."""
+    """The sample of a legend's entry: a box for `fill ...`, a ring for `hollow`, otherwise a line."""
     if css.startswith("fill "):
         return tag("rect", class_=f"bar {css}", x=x + 4, y=y - 6, width=12, height=12)
     if css == "hollow":

@@ -1,24 +1,22 @@
-"""What happened, in sentences: the outcome, the events, and unusual rounds."""
+"""The page's sentences: the outcome, the summary, the events, and unusual rounds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.node.client.report.ledger import Round
-from shoal.node.client.report.phases import PHASES, by_round, seconds, usual
-from shoal.node.client.report.read import Line, Story
+from shoal.node.client.report.story import PHASES, Line, Round, Story, by_round, seconds, usual
 
 Outcome = Literal["good", "bad"]
-SLOW, SLOW_BY = 1.5, 0.5  # times the usual time, and seconds, from which a round took long
+SLOW, SLOW_BY = 1.5, 0.5  # a slow round takes so many times the usual time, and so many seconds more
 TOLD_APART = {"up", "reference", "ended"}  # events that other parts of the page show
-WAITED_SHARE = 0.25  # of a usual round, from which waiting in matchmaking is mentioned
-MOST_TOLD = 40  # rounds with a sentence of their own
+WAITED_SHARE = 0.25  # of a usual round: longer waits in matchmaking are mentioned
+MOST_TOLD = 40  # unusual rounds that are mentioned
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """What happened `at` seconds after the beginning."""
+    """A sentence about something that happened `at` seconds after the beginning."""
 
     at: float
     text: str
@@ -37,7 +35,7 @@ def outcome(story: Story) -> tuple[Outcome, str]:
 
 
 def summary(story: Story) -> list[str]:
-    """What came out; without a verdict, how far the run had come."""
+    """The result, line by line; without a verdict, how far the run had come."""
     if story.result:
         return list(story.result["words"])
     took, after = clock(story.ended - story.began), f" after round {story.resumed_from}" if story.resumed_from else ""
@@ -59,7 +57,7 @@ def happenings(story: Story) -> list[Sentence]:
 
 
 def usual_round(story: Story) -> str:
-    """Where the time of a usual round goes."""
+    """A sentence about where the time of a usual round goes."""
     typical = usual(by_round(story))
     total = sum(typical.values())
     if not total:
@@ -69,7 +67,7 @@ def usual_round(story: Story) -> str:
 
 
 def why_slow(story: Story, each: Round, row: dict[str, float], typical: dict[str, float]) -> str:
-    """Which phase took longer than usual, and who was waited for."""
+    """Which phase of a slow round took longer than usual, and which peer was waited for."""
     phase = max(row, key=lambda name: row[name] - typical[name])
     by = story.ledger.reports[each.round]
     said = f"{PHASES[phase]} took {row[phase]:.1f} s instead of {typical[phase]:.1f} s"
@@ -90,7 +88,7 @@ def why_slow(story: Story, each: Round, row: dict[str, float], typical: dict[str
 
 
 def last_to_come(by: dict[str, Line]) -> str:
-    """Who kept the others waiting in matchmaking: it was there for the shortest time itself."""
+    """The peer for which the others waited in matchmaking: the one that was there for the shortest time."""
     told = _seconds_in("matching", by)
     return min(told, key=lambda peer: told[peer])
 
@@ -101,7 +99,7 @@ def clock(time: float) -> str:
 
 
 def _unusual(story: Story) -> list[Sentence]:
-    """Unusual rounds; the longest if there are too many."""
+    """Sentences about unusual rounds; about the longest ones if there are too many."""
     table = by_round(story)
     typical, found = usual(table), []
     for each in story.rounds:
@@ -136,7 +134,7 @@ def _delays(story: Story, each: Round, row: dict[str, float], typical: dict[str,
 
 
 def _committed_at(story: Story, number: int) -> float:
-    """When the first of its members had applied a round."""
+    """When the first member had applied a round, in seconds since the beginning."""
     reports = story.ledger.reports[number].values()
     clocks = [float(report["applied_at"]) for report in reports if report["took_part"] and "applied_at" in report]
     return min(clocks) - story.began if clocks else 0.0
@@ -156,19 +154,19 @@ def _victim(story: Story, number: int) -> str | None:
 
 
 def _seconds_in(phase: str, by: dict[str, Line]) -> dict[str, float]:
-    """How long each peer that took part in a round, and told its phases, was in one of them."""
+    """How long each peer that took part in a round, and reports its phases, was in this one."""
     told = {peer: seconds(report) for peer, report in by.items() if report["took_part"] and report.get("phases")}
     return {peer: spent.get(phase, 0.0) for peer, spent in told.items()}
 
 
 def _is_downloading(report: Line) -> bool:
-    """Whether a peer spent most of a round on getting the state."""
+    """Whether downloading the state was a peer's longest phase in a round."""
     spent = seconds(report)
     return max(spent, key=lambda phase: spent[phase]) == "syncing"
 
 
 def _waited_for(story: Story, by: dict[str, Line]) -> str:
-    """Who was waited for longest, as the peers themselves say."""
+    """The peers that were waited for longest, by all peers' reports."""
     waited: dict[str, float] = {}
     for report in by.values():
         for peer, time in report.get("waited_for", {}).items():

@@ -5,8 +5,8 @@
     run = join(link) if link else create("digits", method={"inner_steps": 20}, rounds={"last": 30})
     optimizer = run.wrap(optimizer, model)
 
-The loop stays as it is. The run belongs to this machine's node (SHOAL_HOME), which is started if none runs, and which
-stays in the run when the script has ended: run the script again with the run's link, and it goes on.
+The training loop stays as it is. The run belongs to this machine's node (SHOAL_HOME), which is started if none runs,
+and which stays in the run when the script has ended: run the script again with the run's link, and it goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shoal.node.api.answers import Answer
 from shoal.node.api.client import Client
 from shoal.node.api.faults import find_run
 from shoal.node.base.home import find_home
-from shoal.node.client.cli.node import node_at_hand
+from shoal.node.client.cli.node import ensure_node
 from shoal.node.manifest.custom import CustomSpec
 from shoal.protocol.base.errors import LocalError
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     Scheduler = TypeVar("Scheduler", bound=torch.optim.lr_scheduler.LRScheduler)
 
-SOON = 60.0  # seconds in which a node that is in a run listens for its worker
+OPEN_WITHIN = 60.0  # seconds in which a node that is in a run listens for its worker
 POLL = 0.05
 
 log = logging.getLogger("shoal.script")
@@ -46,19 +46,19 @@ log = logging.getLogger("shoal.script")
 def join(link: str) -> Run:
     """Take part in a run: by its link, or by the id or name of one that this machine's node is in already.
 
-    The run is entered only after `wrap` has compared its model with the script's. LocalError if the run is not of a
-    script's own model; TransportError if nobody who knows the run can be reached.
+    The run is entered only after `wrap` has compared its model with the script's. LocalError if the run trains one of
+    Shoal's own models; TransportError if no peer that knows the run can be reached.
     """
     if not isinstance(link, str):
         raise LocalError(f"`join` takes a run's link, id or name, and not {link!r}: `create` founds a run")
-    with node_at_hand() as client:
-        run = _known(client, link)
+    with ensure_node() as client:
+        run = _run_here(client, link)
         if run is None:
             preview = client.preview_run(link)
             _check_is_for_scripts(preview["manifest"])
             run = str(preview["run"])
-            shown = link if looks_like_link(link) else run  # by the begin of an id another run could be meant later
-            return Run(run, {}, Invitation(shown, preview["manifest"]["model"]))
+            whole = link if looks_like_link(link) else run  # the first characters of an id may be another run's later
+            return Run(run, {}, Invitation(whole, preview["manifest"]["model"]))
         _wait_until_open(client, run)
         _check_is_for_scripts(client.run_details(run)["manifest"])
     return Run(run, {})
@@ -72,7 +72,7 @@ def create(
     codec: Mapping[str, Any] | None = None,
     public: bool = False,
 ) -> Run:
-    """A new run of the module that is given to `wrap`, which creates the run; then it has a link for others.
+    """Describe a new run; `wrap` creates it, with the script's module, and from then on it has a link for others.
 
     `method`, `rounds` and `codec` are those tables of a manifest, see docs/methods.md: `method["batch"]` is how many
     samples a step counts for; settings of the inner optimizer have no effect, as the script has its own.
@@ -86,12 +86,12 @@ class Invitation:
     """A run that the node is not in yet."""
 
     link: str
-    model: Answer  # its manifest's table, of kind custom
+    model: Answer  # the table of the run's manifest, of kind custom
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """How far the run was when this script had its last part in it."""
+class LastSeen:
+    """How far the run was when this script's last session in it was closed."""
 
     progress: Progress
     is_over: bool
@@ -105,8 +105,8 @@ class Run:
         self._invitation = invitation  # until it is entered
         self._tables = tables
         self._session: Session | None = None
-        self._past: Past | None = None  # of the session that was closed
-        self._said = ""
+        self._last_seen: LastSeen | None = None
+        self._said = ""  # the last words about what is waited for
 
     def wrap(
         self, optimizer: torch.optim.Optimizer, model: nn.Module, batch_size: int | None = None
@@ -114,15 +114,15 @@ class Run:
         """Let `optimizer`, which steps all trained parameters of `model`, train in the run from now on.
 
         This waits for the run's state and loads it into the model. It returns the optimizer itself: each `step()` is an
-        inner step of the run; the one that ends a round hands in, waits if the method waits, and leaves the result in
-        the model. Parameter groups, state and schedulers stay as they are. Accumulated gradients are one step, and a
-        step that a GradScaler skips is none.
+        inner step of the run. The step that ends a round hands in the weights, waits if the method waits, and leaves
+        the round's result in the model. Parameter groups, state and schedulers stay as they are. A step with
+        accumulated gradients counts once; a step that a GradScaler skips does not count.
 
         Wrapping again, after `close` or when a notebook's cell is run again, resumes: the model has the run's state
         again, and what was wrapped before is replaced.
 
         The trained parameters are exchanged; buffers, such as BatchNorm's running means, and frozen parameters stay
-        this machine's own. `batch_size` samples weigh a step in the rounds' means, by default the manifest's
+        this machine's own. `batch_size` is the weight of a step in the rounds' means, by default the manifest's
         `method.batch`. After the run's last round, steps leave the model as it is: see `is_over`.
         """
         from shoal.node.client.script.module import OwnModule, unwrapped
@@ -138,32 +138,32 @@ class Run:
     def follow(self, scheduler: Scheduler) -> Scheduler:
         """Let a scheduler that is stepped with the optimizer follow the run's progress, not this script's.
 
-        Each of its steps takes it to where the run is, so a script that joins late, or missed rounds, has the rate of
-        the others, until `close`. Returns the scheduler itself. A scheduler that follows a metric is left as it is:
-        step it yourself.
+        Until `close` each of its steps takes it to where the run is, so a script that joins late or misses rounds has
+        the same learning rate as the others. Returns the scheduler itself. A scheduler that follows a metric is left
+        as it is: step it yourself. LocalError before `wrap`.
         """
-        from shoal.node.client.script.following import follow
+        from shoal.node.client.script.hooks import follow
         from shoal.node.client.script.module import unwrapped
 
-        _ = self._wrapped  # there is one
+        _ = self._wrapped  # raises before `wrap`
         real = unwrapped(scheduler, "scheduler")
         follow(real, lambda: self._session.progress.step if self._session is not None else None)
         return scheduler
 
     def report(self, loss: float | Tensor) -> None:
-        """Say what the loss of a step's forward pass is, best before the step; nothing depends on it."""
-        if self._session is not None or self._past is None:  # closed, it has nobody to tell
+        """Report the loss of a step's forward pass, best before the step; it is only shown. Ignored after `close`."""
+        if self._session is not None or self._last_seen is None:
             self._wrapped.report(float(loss if isinstance(loss, float) else loss.detach()))
 
     @property
     def progress(self) -> Progress:
         """How far the run is: its inner steps, the round that is trained, and all members' samples behind it."""
-        return self._part.progress
+        return self._session_or_last_seen.progress
 
     @property
     def is_over(self) -> bool:
         """Whether the run's last round is done, and its result in the model."""
-        return self._part.is_over
+        return self._session_or_last_seen.is_over
 
     @property
     def link(self) -> str:
@@ -171,7 +171,7 @@ class Run:
         if not self.id:
             raise LocalError("the run is founded by `wrap`; before, there is nothing to join")
         if self._invitation is not None:
-            return self._invitation.link  # that we were given
+            return self._invitation.link
         return str(Client(find_home()).run_link(self.id)["link"])
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class Run:
         session, self._session = self._session, None
         if session is not None:
             if session.has_begun:
-                self._past = Past(session.progress, session.is_over)
+                self._last_seen = LastSeen(session.progress, session.is_over)
             session.close()
 
     def __enter__(self) -> Run:
@@ -192,26 +192,26 @@ class Run:
         self.close()
 
     @property
-    def _part(self) -> Session | Past:
-        """What we take part by, or took."""
-        return self._past if self._session is None and self._past is not None else self._wrapped
+    def _session_or_last_seen(self) -> Session | LastSeen:
+        return self._last_seen if self._session is None and self._last_seen is not None else self._wrapped
 
     @property
     def _wrapped(self) -> Session:
+        """The open session; LocalError if there is none."""
         if self._session is None:
-            again = "nothing is trained any more" if self._past is not None else "nothing is trained yet"
+            again = "nothing is trained any more" if self._last_seen is not None else "nothing is trained yet"
             raise LocalError(f"{again}: `optimizer = run.wrap(optimizer, model)` comes first")
         return self._session
 
     def _attached(self, own: OwnModule, batch_size: int | None) -> Session:
-        """Our part in the run, which is founded or entered if need be; it has not begun."""
-        from shoal.node.client.script import attaching
+        """A session that has not started, in the run, which is founded or entered if need be."""
+        from shoal.node.client.script.session import attach
 
-        with node_at_hand() as client:
+        with ensure_node() as client:
             self.id = self.id or self._found(client, own)
             self._enter(client, own)
             socket = _wait_until_open(client, self.id)
-        return attaching.attach(Path(socket), own, batch_size, self._look)
+        return attach(Path(socket), own, batch_size, self._check_run)
 
     def _found(self, client: Client, own: OwnModule) -> str:
         from shoal.node.client.script import founding
@@ -221,16 +221,16 @@ class Run:
         return run
 
     def _enter(self, client: Client, own: OwnModule) -> None:
-        """Be in the run that we are invited to; LocalError, and nothing is entered, if the module is not its."""
+        """Enter the run of the invitation, if there is one; LocalError before that if the module is not the run's."""
         if self._invitation is None:
             return
         own.check_fits(CustomSpec.model_validate_json(json.dumps(self._invitation.model)))
-        if _known(client, self.id) is None:  # another script may have entered it meanwhile
+        if _run_here(client, self.id) is None:  # another script may have entered it meanwhile
             client.join_run(self._invitation.link, True)
         self._invitation = None
 
-    def _look(self) -> None:
-        """While we wait: say what for, and give up if the run is lost here."""
+    def _check_run(self) -> None:
+        """Called while a step waits: log what it waits for; LocalError if the node is not in the run any more."""
         row = _row(Client(find_home()).status(), self.id)
         if row is None or row["failure"]:
             raise LocalError(f"the node is in this run no more: {row['failure'] if row else 'it was left'}")
@@ -244,8 +244,8 @@ def _row(status: Answer, run: str) -> Answer | None:
     return next((row for row in status["runs"] if row["run"] == run), None)
 
 
-def _known(client: Client, text: str) -> str | None:
-    """The run's id in hex, if the node is in it."""
+def _run_here(client: Client, text: str) -> str | None:
+    """The id in hex of the run that `text` names, if the node is in it; `text` is a link, an id or a name."""
     names = {str(row["run"]): str(row["name"] or row["run"][:8]) for row in client.status()["runs"]}
     if looks_like_link(text):
         run = parse_link(text).run.hex()
@@ -254,13 +254,13 @@ def _known(client: Client, text: str) -> str | None:
         return find_run(text, names)
     except LocalError:
         if len(text) == 64:
-            return None  # an id that our peers may know
+            return None  # a whole id: peers may know the run
         raise
 
 
 def _wait_until_open(client: Client, run: str) -> str:
-    """Where the node listens for the run's worker."""
-    deadline = time.monotonic() + SOON
+    """Wait until the node listens for the run's worker; returns the path of the socket."""
+    deadline = time.monotonic() + OPEN_WITHIN
     while time.monotonic() < deadline:
         row = _row(client.status(), run)
         if row is not None and row["phase"] == "failed":
@@ -271,7 +271,7 @@ def _wait_until_open(client: Client, run: str) -> str:
         if is_open and (socket := client.run_details(run)["worker_socket"]):
             return str(socket)
         time.sleep(POLL)
-    raise LocalError(f"the node does not get to this run in {SOON:.0f} s: see `shoal status`")
+    raise LocalError(f"the node does not get to this run in {OPEN_WITHIN:.0f} s: see `shoal status`")
 
 
 def _check_is_for_scripts(manifest: Answer) -> None:

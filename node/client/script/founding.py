@@ -12,8 +12,8 @@ from shoal.node.api.client import Client
 from shoal.node.base.explain import explain
 from shoal.node.base.home import Home
 from shoal.node.client.script.module import OwnModule
-from shoal.node.client.up.plan import to_toml
 from shoal.node.manifest.manifest import MAX_MANIFEST, Manifest
+from shoal.node.manifest.toml import dump
 from shoal.node.run.facts import first_base
 from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.lineage import going_on
@@ -29,7 +29,7 @@ ORIGIN = "origin"  # the folder within a run's
 
 
 def manifest_of(own: OwnModule, tables: Mapping[str, Any]) -> Manifest:
-    """The manifest of a run of this module but for its origin; LocalError if `tables` are not those of a manifest."""
+    """The manifest of a run of this module, without its origin; LocalError if `tables` are not valid ones."""
     try:
         model = own.spec().model_dump()
         manifest = Manifest.model_validate({**tables, "model": model, "data": {"name": "own"}})
@@ -45,7 +45,10 @@ def manifest_of(own: OwnModule, tables: Mapping[str, Any]) -> Manifest:
 
 
 def found(client: Client, home: Home, own: OwnModule, tables: Mapping[str, Any]) -> str:
-    """Found a run that begins with the module's weights, on the node of `home`; its id in hex."""
+    """Found a run that begins with the module's weights, on the node of `home`; returns its id in hex.
+
+    The weights are written as a checkpoint, and the run goes on from that: so its manifest has their root.
+    """
     plain, me = manifest_of(own, tables), PeerId(client.status()["peer"])
     agreed, _ = method_of(plain, own.layout).begin(own.read())
     state = CommittedState(shape_of(plain, own.layout), agreed)
@@ -55,7 +58,7 @@ def found(client: Client, home: Home, own: OwnModule, tables: Mapping[str, Any])
     folder = home.make_run_folder(manifest.run_id.hex()) / ORIGIN
     path = write_checkpoint(folder, about, state.current, None)
     try:
-        return str(client.create_run(to_toml(manifest), True, [str(path)])["run"])
-    except LocalError:  # the node has refused; where its answer is lost, it may have founded the run, and needs this
+        return str(client.create_run(dump(manifest.model_dump(mode="json")), True, [str(path)])["run"])
+    except LocalError:  # the node has refused; after a TransportError it may have founded the run, and needs the folder
         shutil.rmtree(folder.parent, ignore_errors=True)
         raise

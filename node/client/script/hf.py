@@ -21,16 +21,16 @@ TrainerCallback: Any = extra.transformers().TrainerCallback
 
 
 class ShoalCallback(TrainerCallback):  # type: ignore[misc]
-    """Lets a Trainer take part in `run`, each time that it trains; between, others do not wait for it.
+    """Lets a Trainer take part in `run` each time that it trains; in between the other members do not wait for it.
 
-    A step counts for all samples of its accumulated batches.
+    The weight of a step is all samples of its accumulated batches.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Wait for the run's state; the Trainer's model has it then."""
+        """Wait for the run's state, and load it into the Trainer's model."""
         if args.world_size > 1:
             raise LocalError("a run has one process on each node, and this Trainer has several: let each be a node")
         batch = (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps
@@ -38,7 +38,7 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
         self.run.follow(given["lr_scheduler"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """End with the run."""
+        """Stop training when the run has ended."""
         if self.run.is_over:
             control.should_training_stop = True
 
@@ -47,6 +47,6 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
         self.run.close()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **given: Any) -> None:
-        """Show the loss to those who look at the run."""
+        """Report the loss, which `shoal status` shows."""
         if logs and "loss" in logs:
             self.run.report(float(logs["loss"]))

@@ -1,8 +1,8 @@
-"""A user's module and its optimizer, as the trainer of a run: weights out, weights in, moments kept.
+"""A user's module with its optimizer as the model of a run: reads and loads the weights, keeps the optimizer's moments.
 
-The trained parameters are exchanged, in fp32, in the order of `named_parameters()`. Frozen parameters are not, and must
-be the same everywhere: the manifest has their hash. Buffers, such as the running means of a BatchNorm, are each
-machine's own: they are neither averaged nor sent.
+Trained parameters are exchanged, in fp32, in the order of `named_parameters()`. Frozen parameters are not, and must be
+the same everywhere: the manifest has their hash. Buffers, such as the running means of a BatchNorm, are each machine's
+own: they are neither averaged nor sent.
 
 Before a run is created or entered all parameters are checked: each must be a whole tensor that shares no memory, of a
 type that can be exchanged. The error names the parameter, and says what to do.
@@ -18,8 +18,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor, nn
 
-from shoal.node.client.script.showing import shown
-from shoal.node.client.script.state_weights import StateWeights
+from shoal.node.client.script.state_weights import StateWeights, shown
 from shoal.node.manifest.custom import CustomSpec
 from shoal.node.manifest.tensors import expand, first_difference, fold, problem_of
 from shoal.node.training.models.layout import Layout, trained
@@ -27,11 +26,11 @@ from shoal.node.training.trainer import inner_state
 from shoal.node.training.trainer.inner_state import halves
 from shoal.protocol.base.errors import LocalError
 
-LAUNCHERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
+LAUNCHERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")  # they wrap optimizers and schedulers
 
 
 class OwnModule:
-    """`module`, as `optimizer` trains it; LocalError if the two do not belong together."""
+    """A script's own `module` with the `optimizer` that trains it; LocalError if the two do not belong together."""
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if (
@@ -43,7 +42,7 @@ class OwnModule:
             raise LocalError(f"`wrap` takes an optimizer and the module whose parameters it steps, not ({given})")
         self.module: nn.Module = getattr(module, "_orig_mod", module)  # what torch.compile was given
         self.optimizer = optimizer
-        self.steps = 0  # of the optimizer, since we came
+        self.steps = 0  # of the optimizer, since `wrap`
         self.has_private = False  # whether the run's method keeps vectors beside the moments
         check_parameters(self.module)
         weights = dict(trained(self.module))
@@ -52,13 +51,13 @@ class OwnModule:
         self.layout = Layout.of(self.module)
         self._were = {name: (each, each.requires_grad) for name, each in self.module.named_parameters()}
         self._frozen = self._digests()
-        self._rounds = 0  # that we have trained in
+        self._rounds = 0  # in which it was trained
         self._were_stepped = _stepped(optimizer)
         self._weights = tuple(weights.values())
         self._state_weights = StateWeights(optimizer, weights, self.module)
 
     def spec(self) -> CustomSpec:
-        """What a manifest says of it."""
+        """The module as a manifest describes it."""
         shapes = {place.name: place.shape for place in self.layout}
         return CustomSpec(name="custom", tensors=fold(shapes), frozen=self.frozen())
 
@@ -73,7 +72,7 @@ class OwnModule:
             )
 
     def check_unchanged(self) -> None:
-        """LocalError if something else is trained now than what the run is about."""
+        """LocalError if other parameters are trained now than at `wrap`."""
         now = dict(self.module.named_parameters())
         if added := next((name for name in now if name not in self._were), None):
             raise LocalError(
@@ -102,7 +101,7 @@ class OwnModule:
     def check_still(self) -> None:
         """A round was trained: LocalError if a frozen parameter has moved since `wrap`.
 
-        That takes as long as to read them all, so it is looked at after the first round, the second, the fourth...
+        All of them are hashed for that, so it is checked only after the first round, the second, the fourth and so on.
         """
         self._rounds += 1
         if self._rounds & (self._rounds - 1):
@@ -116,11 +115,11 @@ class OwnModule:
                 )
 
     def frozen(self) -> str:
-        """The BLAKE3, in hex, of names, types, shapes and bytes of what is not trained, at `wrap`; empty if all is."""
+        """The BLAKE3 hash (hex) of the frozen parameters' names, types, shapes and bytes at `wrap`; empty for none."""
         return self._frozen[-1][1] if self._frozen else ""
 
     def _digests(self) -> list[tuple[str, str]]:
-        """For each frozen parameter its name, and the hash up to its end."""
+        """Each frozen parameter's name, with the hash of all up to and including it."""
         digests: list[tuple[str, str]] = []
         hasher = blake3()
         for name, weight in self.module.named_parameters():
@@ -140,11 +139,11 @@ class OwnModule:
         return digests
 
     def load(self, theta: Tensor, *, is_end: bool = False) -> None:
-        """Go on from these weights (d,), or end with them."""
+        """Load the weights (d,); with `is_end` they are the run's result."""
         self._state_weights.load(tuple(self.layout.views(theta).values()), is_end=is_end)
 
     def read(self, out: Tensor | None = None) -> Tensor:
-        """A copy of the weights (d,) on the CPU, in `out` if given: those that the optimizer means to show."""
+        """A copy of the weights (d,) that the optimizer shows (`shown`), on the CPU, in `out` if given."""
         with shown(self.optimizer, self._weights):
             return self.layout.read(self.module, out)
 
@@ -154,14 +153,14 @@ class OwnModule:
         self._state_weights.stepped()
 
     def store(self, out: Tensor) -> None:
-        """Keep Adam's moments for whoever comes after us; other optimizers' state is kept by its script, or lost."""
+        """Write Adam's moments to `out`, for this worker's successor; a script keeps other optimizers' state itself."""
         if self._is_adam:
             inner_state.store([self.optimizer], self.module, self.layout, out)
         elif self.has_private:
-            out[0] = self.steps  # there are private vectors behind moments of zeros
+            out[0] = self.steps  # the method's private vectors follow, behind moments that are zero
 
     def restore(self, vector: Tensor) -> None:
-        """Go on with what was kept, unless the script has brought a state of its own."""
+        """Load Adam's moments from `vector`, unless the script has loaded a state into its optimizer."""
         if not self._is_adam or self.optimizer.state or not halves(vector, self.layout.size)["exp_avg_sq"].any():
             return
         inner_state.restore([self.optimizer], self.module, self.layout, vector)
@@ -173,14 +172,14 @@ class OwnModule:
     @property
     def _is_adam(self) -> bool:
         groups = self.optimizer.param_groups
-        kinds = (torch.optim.Adam, torch.optim.AdamW)  # themselves: what is made of them may keep more
+        kinds = (torch.optim.Adam, torch.optim.AdamW)  # exactly these: a subclass may keep more state
         return type(self.optimizer) in kinds and not any(group["amsgrad"] for group in groups)
 
 
 def unwrapped(given: Any, what: str) -> Any:
-    """The `what` ("optimizer", "scheduler") that a library which runs scripts has wrapped.
+    """The `what` ("optimizer", "scheduler") inside the wrapper of a launcher library, or `given` itself.
 
-    Others that have one inside are their own: a Lookahead steps the optimizer in it.
+    Other objects with an optimizer inside, such as Lookahead, are optimizers of their own and stay as they are.
     """
     while type(given).__module__.partition(".")[0] in LAUNCHERS:
         given = getattr(given, what)
@@ -204,11 +203,11 @@ def _stepped(optimizer: torch.optim.Optimizer) -> set[nn.Parameter]:
     return set(chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
 
-# -- which modules can be a run's --------------------------------------------------------------------------
+# -- which modules a run can train -------------------------------------------------------------------------
 
 
 def check_parameters(module: nn.Module) -> None:
-    """LocalError for the first parameter that cannot be."""
+    """LocalError for the first parameter that a run cannot train or compare."""
     named: dict[str, nn.Parameter] = {}
     for name, weight in module.named_parameters():
         if name in named:
@@ -221,7 +220,7 @@ def check_parameters(module: nn.Module) -> None:
 
 
 def _problem(name: str, weight: nn.Parameter) -> str:
-    """Why it cannot be, and what to do; empty if it can."""
+    """Why the parameter cannot be in a run, and what to do; empty if it can."""
     if isinstance(weight, nn.UninitializedParameter):
         return "has no shape yet: give the module a batch before `wrap`"
     if weight.is_meta:
@@ -248,9 +247,9 @@ def _problem(name: str, weight: nn.Parameter) -> str:
 
 
 def _check_apart(named: dict[str, nn.Parameter]) -> None:
-    """LocalError if a trained parameter has numbers in common with another one.
+    """LocalError if a trained parameter shares numbers with another one.
 
-    Who steps and averages both does so twice; and a frozen one would move.
+    If both are trained, these numbers would be stepped and averaged twice; if the other is frozen, it would move.
     """
     by_storage: dict[int, list[tuple[str, nn.Parameter]]] = {}
     for name, weight in sorted(named.items(), key=lambda each: not each[1].requires_grad):
@@ -266,7 +265,7 @@ def _check_apart(named: dict[str, nn.Parameter]) -> None:
 
 
 def _overlapping(sharing: Sequence[tuple[str, nn.Parameter]]) -> tuple[str, str] | None:
-    """The first trained one that overlaps with another, and that, in one storage; the trained ones come first."""
+    """The names of the first two parameters of one storage that overlap; `sharing` has the trained ones first."""
     unit = min(weight.element_size() for _, weight in sharing)  # in bytes; sizes of types are multiples of each other
     owners = torch.zeros(sharing[0][1].untyped_storage().nbytes() // unit, dtype=torch.int32)
     names: list[str] = []

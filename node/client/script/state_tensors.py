@@ -1,11 +1,11 @@
-"""All tensors that an optimizer keeps, in its state, its attributes, and in optimizers and objects inside it.
+"""Finds the tensors that an optimizer keeps: in its state, its attributes, and in optimizers and objects inside it.
 
 Any kind of optimizer may come: a subclass of torch's, one around another, or any class with `param_groups` and a
 `step`. The trained weights themselves are left out, as are tensors that share memory with them, or with others found
 before.
 
-Which of them could be weights of the optimizer's own, and of which of the module's, follows from sizes and places alone
-(`Matching`); what they hold says whether they are (state_weights.py).
+`WeightMatcher` tells, from sizes and places alone, which of these tensors could be weights of the optimizer's own, and
+to which of the module's weights each belongs; their values tell whether they are (state_weights.py).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-DEPTH = 4  # objects within objects that are looked into; modules and optimizers within others are not counted
-CLOSED = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, threading.Thread, str, bytes, int, float)
+DEPTH = 4  # nested objects that are searched; modules and optimizers among them do not count
+OPAQUE = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, threading.Thread, str, bytes, int, float)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """One of them. Those of one label lie in like places."""
+class StateTensor:
+    """A tensor that an optimizer keeps, by where it lies; tensors of one label lie in places of the same kind."""
 
     label: str
     holder: Any  # a dict, or a sequence
@@ -36,25 +36,25 @@ class Kept:
 
     @property
     def tensor(self) -> Tensor:
-        """Itself, as of now."""
+        """The tensor that lies there now."""
         found: Tensor = self.holder[self.key]
         return found
 
 
-def kept_tensors(optimizer: Any, weights: Mapping[str, Tensor], outside: Collection[int]) -> Iterator[Kept]:
-    """Those of numbers with a point, dense ones. What has an id in `outside`, as the module's parts, is not entered."""
+def state_tensors(optimizer: Any, weights: Mapping[str, Tensor], outside: Collection[int]) -> Iterator[StateTensor]:
+    """All dense floating-point tensors; objects with an id in `outside`, such as module parts, are not searched."""
     ids, names = set(map(id, weights.values())), {name: id(weight) for name, weight in weights.items()}
-    seen, taken = set(outside) | ids, _Memory()
+    seen, memory = set(outside) | ids, _SeenMemory()
     for each in weights.values():
-        taken.add(each)
+        memory.add(each)
 
-    def walk(value: Any, label: str, holder: Any, key: Any, owner: int | None, depth: int) -> Iterator[Kept]:
-        if id(value) in seen or isinstance(value, CLOSED):
+    def walk(value: Any, label: str, holder: Any, key: Any, owner: int | None, depth: int) -> Iterator[StateTensor]:
+        if id(value) in seen or isinstance(value, OPAQUE):
             return
         if isinstance(value, Tensor):
             seen.add(id(value))
-            if value.is_floating_point() and value.layout == torch.strided and taken.add(value):
-                yield Kept(label, holder, key, owner)
+            if value.is_floating_point() and value.layout == torch.strided and memory.add(value):
+                yield StateTensor(label, holder, key, owner)
             return
         if isinstance(value, dict | list | tuple | deque):
             seen.add(id(value))
@@ -84,7 +84,7 @@ def kept_tensors(optimizer: Any, weights: Mapping[str, Tensor], outside: Collect
 
 
 def _parameters(module: torch.nn.Module) -> Iterator[tuple[str, Tensor | None, dict[str, Any], str]]:
-    """Of a copy of the trained module: its name there, itself, and where it lies."""
+    """The parameters of a module that may be a copy of the trained one: (name in the original, itself, table, key)."""
     for path, part in module.named_modules():
         for key, each in part._parameters.items():
             name = f"{path}.{key}" if path else key
@@ -92,7 +92,7 @@ def _parameters(module: torch.nn.Module) -> Iterator[tuple[str, Tensor | None, d
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Those of an object; its own table of them, unless some are in slots."""
+    """An object's attributes; the object's own `__dict__`, unless some are in slots."""
     named = (getattr(kind, "__slots__", ()) for kind in type(value).__mro__)
     slots = [name for names in named for name in ((names,) if isinstance(names, str) else names)]
     table: dict[str, Any] = getattr(value, "__dict__", {})
@@ -101,17 +101,17 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _is_text(value: Any, text: str) -> bool:
-    return isinstance(value, str) and value == text  # a tensor compares by its numbers
+    return isinstance(value, str) and value == text  # `==` of a tensor compares its elements
 
 
-class _Memory:
-    """Which memory was seen."""
+class _SeenMemory:
+    """The memory of all tensors that were added."""
 
     def __init__(self) -> None:
         self._ranges: dict[int, list[tuple[int, int]]] = {}  # of bytes, by where a storage begins
 
     def add(self, tensor: Tensor) -> bool:
-        """Whether none of it was seen before."""
+        """Add a tensor; False if it overlaps with one that was added before."""
         if type(tensor.data) is not Tensor or not tensor.numel():
             return True
         reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -129,132 +129,136 @@ class _Memory:
 
 PADDING = 4096  # numbers at the end of a row of weights, at most
 
-Numbers = Callable[[int], Tensor]  # like those of a weight, by its place
+TensorOf = Callable[[int], Tensor]  # a tensor of a weight's shape, for the weight's index
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
-    """A tensor that an optimizer keeps, like a weight, or each `every`-th number of it, or several weights in a row."""
+class MatchedTensor:
+    """A state tensor with the weights that it could be a copy of.
 
-    kept: Kept
-    places: Sequence[int]  # of the weights, one behind the other
-    size: int  # how many numbers they stand for
+    It corresponds to one weight, to every `every`-th number of one, or to several weights one behind the other.
+    """
+
+    found: StateTensor
+    indices: Sequence[int]  # of the weights
+    size: int  # of the corresponding numbers; the tensor may have padding behind them
     every: int = 1
 
     @property
     def tensor(self) -> Tensor:
-        """All of it."""
-        return self.kept.tensor
+        """The whole tensor, with padding."""
+        return self.found.tensor
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has a number for each; else it is one zero in the place of all."""
+        """Whether it has all numbers; if not it is a single zero that stands for all of them."""
         return self.tensor.numel() >= self.size and (self.every == 1 or self.tensor.dim() == 1)
 
     @property
     def numbers(self) -> Tensor:
-        """Those of its own, flat, without padding."""
+        """The tensor's numbers (size,), without padding."""
         return self.tensor.flatten()[: self.size]
 
-    def part(self, of: Numbers) -> Tensor:
-        """The numbers of tensors like the weights that it stands for, flat."""
-        parts = [of(place).flatten() for place in self.places]
+    def part(self, of: TensorOf) -> Tensor:
+        """The corresponding numbers (size,) of tensors that have the weights' shapes."""
+        parts = [of(index).flatten() for index in self.indices]
         return parts[0][:: self.every] if len(parts) == 1 else torch.cat([each.to(parts[0].device) for each in parts])
 
-    def move(self, by: Numbers, share: float) -> None:
-        """Go along with the weights, by so much of their way."""
+    def move(self, by: TensorOf, share: float) -> None:
+        """Add this share of the weights' movement."""
         part = self.part(by).to(self.tensor.device) * share
         if self.is_whole:
-            like = self._like(part)
-            like.add_(part.view(like.shape))
+            unpadded = self._unpadded(part)
+            unpadded.add_(part.view(unpadded.shape))
         else:
-            self.kept.holder[self.kept.key] = self.tensor + part
+            self.found.holder[self.found.key] = self.tensor + part
 
-    def put(self, weights: Numbers, share: float) -> None:
-        """Become the same, or that share of them."""
+    def put(self, weights: TensorOf, share: float) -> None:
+        """Set it to this share of the weights."""
         part = self.part(weights) * share
-        like = self._like(part)
-        like.copy_(part.view(like.shape))
+        unpadded = self._unpadded(part)
+        unpadded.copy_(part.view(unpadded.shape))
 
-    def _like(self, part: Tensor) -> Tensor:
+    def _unpadded(self, part: Tensor) -> Tensor:
         tensor = self.tensor.detach()
         return tensor if tensor.numel() == part.numel() else tensor[: self.size]
 
 
-class Matching:
-    """Of what `optimizer` keeps with `weights`, by name, which are all that is trained of `module`."""
+class WeightMatcher:
+    """Matches the tensors of `optimizer` with `weights`, by name, which are all trained parameters of `module`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], module: nn.Module) -> None:
         self._optimizer, self._named, self._weights = optimizer, weights, tuple(weights.values())
-        parts = module.modules(), module.parameters(), module.buffers()  # an optimizer may know the module, too
+        parts = module.modules(), module.parameters(), module.buffers()  # an optimizer may refer to the module
         self._outside = {id(each) for kind in parts for each in kind}
 
-    def spots(self) -> dict[str, list[Spot]]:
-        """By label: of each label all tensors are like the weights that they belong to."""
-        kept: dict[str, list[Kept]] = {}
-        for each in kept_tensors(self._optimizer, self._named, self._outside):
-            kept.setdefault(each.label, []).append(each)
-        matched = ((label, self._matched(group)) for label, group in kept.items())
+    def matched(self) -> dict[str, list[MatchedTensor]]:
+        """By label, those labels of which every tensor could be a copy of weights."""
+        by_label: dict[str, list[StateTensor]] = {}
+        for each in state_tensors(self._optimizer, self._named, self._outside):
+            by_label.setdefault(each.label, []).append(each)
+        matched = ((label, self._match(group)) for label, group in by_label.items())
         return {label: group for label, group in matched if group is not None}
 
-    def _matched(self, group: Sequence[Kept]) -> list[Spot] | None:
-        """The same, as what they stand for; None if they cannot all be weights.
+    def _match(self, group: Sequence[StateTensor]) -> list[MatchedTensor] | None:
+        """Match the tensors of one label; None if they cannot all be copies of weights.
 
-        Where nothing says whose they are: of all weights in order, or of rows of them, or each of the nearest one.
+        Where no key or name gives the weight: if the sizes agree, all weights in order, or a tensor for each parameter
+        group, or one for all weights; else the nearest weight.
         """
-        places = {id(weight): place for place, weight in enumerate(self._weights)}
-        owned = [(each, -1 if each.owner is None else places[each.owner]) for each in group]
-        if all(place >= 0 for _, place in owned):
-            return self._alike(owned)
-        rows = [[places[id(each)] for each in table["params"]] for table in self._optimizer.param_groups]
-        in_order = [place for row in rows for place in row]
-        sizes, wanted = [each.tensor.numel() for each in group], [self._weights[place].numel() for place in in_order]
+        indices = {id(weight): index for index, weight in enumerate(self._weights)}
+        owned = [(each, -1 if each.owner is None else indices[each.owner]) for each in group]
+        if all(index >= 0 for _, index in owned):
+            return self._one_by_one(owned)
+        rows = [[indices[id(each)] for each in table["params"]] for table in self._optimizer.param_groups]
+        in_order = [index for row in rows for index in row]
+        sizes, wanted = [each.tensor.numel() for each in group], [self._weights[index].numel() for index in in_order]
         copies, rest = divmod(len(sizes), len(wanted))
         if not rest and sizes == wanted * copies:
-            return self._alike(list(zip(group, in_order * copies, strict=True)))
+            return self._one_by_one(list(zip(group, in_order * copies, strict=True)))
         for cut in (rows, [in_order]):
-            totals = [sum(self._weights[place].numel() for place in row) for row in cut]
+            totals = [sum(self._weights[index].numel() for index in row) for row in cut]
             if len(cut) == len(group) and all(map(_is_row, (each.tensor for each in group), totals)):
-                return [Spot(each, row, size) for each, row, size in zip(group, cut, totals, strict=True)]
-        return self._alike([(each, self._nearest(each.tensor) if place < 0 else place) for each, place in owned])
+                return [MatchedTensor(each, row, size) for each, row, size in zip(group, cut, totals, strict=True)]
+        return self._one_by_one([(each, self._nearest(each.tensor) if index < 0 else index) for each, index in owned])
 
-    def _alike(self, group: Sequence[tuple[Kept, int]]) -> list[Spot] | None:
-        """Each of one weight, at its place: all numbers of it, or each of so many."""
-        fewest, most = 1, sys.maxsize
-        for kept, place in group:
-            if place < 0:
+    def _one_by_one(self, group: Sequence[tuple[StateTensor, int]]) -> list[MatchedTensor] | None:
+        """Match each tensor with the weight of its index: with all numbers of it, or with every n-th, one n for all."""
+        fewest, most = 1, sys.maxsize  # bounds for n
+        for found, index in group:
+            if index < 0:
                 return None
-            tensor, size = kept.tensor, self._weights[place].numel()
+            tensor, size = found.tensor, self._weights[index].numel()
             if tensor.numel() == size:
                 continue
             if tensor.dim() == 1 and 0 < tensor.numel() <= size:
                 fewest = max(fewest, -(-size // tensor.numel()))
                 most = min(most, (size - 1) // (tensor.numel() - 1) if tensor.numel() > 1 else sys.maxsize)
-            elif tensor.dim() or float(tensor) or isinstance(kept.holder, tuple):
-                return None  # else it is one zero in the place of all, which the tensor that it becomes replaces there
+            elif tensor.dim() or float(tensor) or isinstance(found.holder, tuple):
+                return None  # not a single zero in a place where `move` can put a tensor of full size
         if fewest > most:
             return None
-        spots = []
-        for kept, place in group:
-            size = self._weights[place].numel()
-            every = 1 if kept.tensor.numel() == size else fewest
-            spots.append(Spot(kept, (place,), -(-size // every), every))
-        return spots
+        matched = []
+        for found, index in group:
+            size = self._weights[index].numel()
+            every = 1 if found.tensor.numel() == size else fewest
+            matched.append(MatchedTensor(found, (index,), -(-size // every), every))
+        return matched
 
     def _nearest(self, tensor: Tensor) -> int:
-        """The weight of its shape, or at least its size, that a tensor is nearest to; -1 if there is none."""
-        alike = [place for place, weight in enumerate(self._weights) if weight.numel() == tensor.numel()]
-        alike = [place for place in alike if self._weights[place].shape == tensor.shape] or alike
+        """The index of the weight with the nearest values among those of its shape, or else of its size; -1: none."""
+        alike = [index for index, weight in enumerate(self._weights) if weight.numel() == tensor.numel()]
+        alike = [index for index in alike if self._weights[index].shape == tensor.shape] or alike
         if len(alike) < 2:
             return alike[0] if alike else -1
         flat = tensor.flatten()
-        return min(alike, key=lambda at: _apart(flat, self._weights[at].flatten()))
+        return min(alike, key=lambda index: _squared_distance(flat, self._weights[index].flatten()))
 
 
-def _apart(one: Tensor, other: Tensor) -> float:
+def _squared_distance(one: Tensor, other: Tensor) -> float:
     return float((one.to(other.device) - other).double().square().sum())
 
 
 def _is_row(tensor: Tensor, total: int) -> bool:
-    """Whether it could be that many numbers of several weights, one behind the other."""
+    """Whether it could hold `total` numbers of several weights, one behind the other, and padding."""
     return tensor.numel() == total or (tensor.dim() == 1 and 0 <= tensor.numel() - total <= PADDING)

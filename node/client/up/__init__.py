@@ -1,11 +1,5 @@
-"""`shoal up`: a whole swarm on this machine, from nothing to a verdict.
+"""`shoal up`: a whole swarm on this machine, from nothing to a verdict. One such swarm, start to end, is a *play*.
 
 It is an ordinary client: it starts daemons, talks to their HTTP APIs and reads what they write. In the order of
-what happens: plan, stage (peers, swarm), finish (jobs, baseline_run), verdict, summary.
+what happens: plan, stage (peers, swarm), jobs, measuring, verdict; orchestrate calls them.
 """
-
-from __future__ import annotations
-
-from shoal.node.client.up.orchestrate import main
-
-__all__ = ["main"]

@@ -1,8 +1,8 @@
-"""What the person sees while the swarm runs: a live table in a terminal, plain lines anywhere else.
+"""What is shown while the swarm runs: a live table in a terminal, plain lines anywhere else.
 
-The table has one row per peer; what happens (a round committed, a peer killed) scrolls by above it. Without a terminal
-only those lines are printed. With `--json` all of it goes to stderr, so that stdout holds the object alone.
-What is printed here waits for nobody who takes it (lines.py).
+The table has one row per peer; events (a round committed, a peer killed) scroll by above it. Without a terminal only
+those lines are printed. With `--json` all of it goes to stderr, so that stdout holds the object alone.
+Printing never blocks, even if nobody reads the output (lines.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Protocol, TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -20,48 +20,32 @@ from rich.text import Text
 from shoal.node.base.lines import LineStream
 from shoal.node.client.up.peers import LocalPeer
 
-REDRAWN = 0.25  # seconds between two pictures of the table, at least
+REDRAW_INTERVAL = 0.25  # seconds, at least
 COLUMNS = ("peer", "state", "round", "phase", "step", "loss", "tokens/s", "sent", "received", "digest")
 
 
-class Display(Protocol):
-    """Where progress goes."""
-
-    def say(self, text: str) -> None:
-        """Something happened."""
-
-    def show(self, peers: Sequence[LocalPeer]) -> None:
-        """The peers as they are now."""
-
-    def __enter__(self) -> Display: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
 def console_on(stream: LineStream) -> Console:
-    """What lays out the lines of a stream."""
+    """A rich console that writes to `stream`."""
     return Console(file=cast("TextIO", stream))
 
 
-def make_display(console: Console) -> Display:
-    """The display that suits where `console` writes."""
+def make_display(console: Console) -> LineDisplay:
+    """A table if `console` writes to a terminal, otherwise lines."""
     return TableDisplay(console) if console.is_terminal and not console.is_dumb_terminal else LineDisplay(console)
 
 
 class LineDisplay:
-    """One line per event."""
+    """Shows the progress of a play: one line per event."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def say(self, text: str) -> None:
-        """Print the line at once, whole, as it is."""
+        """Print the line unchanged, without wrapping or markup."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, peers: Sequence[LocalPeer]) -> None:
-        """Nothing: the lines tell enough."""
+        """Show the peers as they are now; here nothing, as the lines tell enough."""
 
     def __enter__(self) -> LineDisplay:
         return self
@@ -73,7 +57,7 @@ class LineDisplay:
 
 
 class TableDisplay(LineDisplay):
-    """The table, kept up to date below the lines."""
+    """Also shows a table of all peers below the lines."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -81,9 +65,9 @@ class TableDisplay(LineDisplay):
         self._drawn_at = 0.0
 
     def show(self, peers: Sequence[LocalPeer]) -> None:
-        """Redraw the table, unless that was just done or the terminal has not taken the last picture yet."""
+        """Redraw the table, unless it was just redrawn, or the terminal has not read the last output yet."""
         now = time.monotonic()
-        is_due = now - self._drawn_at >= REDRAWN and not getattr(self._console.file, "is_behind", False)
+        is_due = now - self._drawn_at >= REDRAW_INTERVAL and not getattr(self._console.file, "is_behind", False)
         self._drawn_at = now if is_due else self._drawn_at
         self._live.update(peer_table(peers), refresh=is_due)
 

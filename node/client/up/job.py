@@ -1,4 +1,4 @@
-"""The program of a short-lived one-thread process that computes with torch, so that `shoal up` itself need not.
+"""The program of short-lived one-thread processes that compute with torch, so that `shoal up` need not load it.
 
     python -m shoal.node.client.up.job RESULT.json corpus COLUMN PATH...
     python -m shoal.node.client.up.job RESULT.json validate MANIFEST STATE|initial DEVICE PATH...
@@ -6,8 +6,8 @@
     python -m shoal.node.client.up.job RESULT.json verify CHECKPOINT...
     python -m shoal.node.client.up.job RESULT.json baseline MANIFEST MEMBERS ROUNDS NUMBER PATH...
 
-PATH... is the text of --data, if any. Before all else there may be --weights=FOLDER, several times. The answer is the
-result file, written whole; the exit status says whether it is there, and what went wrong is on stderr.
+PATH... is the text of --data, if any. --weights=FOLDER may come before all other arguments, several times. The result
+is written to the file at once, as JSON; on failure the exit status is 1, and the reason is on stderr.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.shortages import is_temporary
 
 INITIAL = "initial"  # instead of a state file: the model as the manifest's seed makes it
-SAMPLE_BYTES = 400
+SAMPLE_BYTES = 400  # of text that the trained model writes
 
 
 def corpus(column: str, domain: str, *data: str) -> dict[str, Any]:
-    """What the text of --data is, for the manifest and for the person; `column` and `domain` are those of tables."""
+    """Digest and sizes of the text of --data; `column` and `domain` name the columns of tables that hold text."""
     texts, left_out = read_files([Path(path) for path in data], Columns(column, domain))
     found = texts_corpus(texts, left_out.files.total)
     return {
@@ -58,14 +58,14 @@ def corpus(column: str, domain: str, *data: str) -> dict[str, Any]:
 
 
 def validate(manifest_file: str, state: str, device: str, *data: str, weights: Sequence[Path] = ()) -> dict[str, Any]:
-    """The validation loss of a state, how many parameters it has, and a text that a trained one writes."""
+    """The validation loss of a state, its number of parameters, and (of a trained one) a text that it writes."""
     manifest = load_manifest(Path(manifest_file))
     model = build(manifest, weights)
     layout = Layout.of(model)
     if state != INITIAL:
         layout.load(load_state(Path(state), shape_of(manifest, layout)).current.vectors[PARAMETERS], model)
     text = load_corpus(manifest.data, [Path(path) for path in data], manifest.model.vocab or None).validation
-    model.to(choose_device(device))  # one thread is slow at a model that was trained on a GPU
+    model.to(choose_device(device))  # one CPU thread is slow for a model that was trained on a GPU
     loss = validation_loss(model, text, manifest.model.context)
     sample = ""
     if state != INITIAL and manifest.data.name != "digits" and not manifest.data.tokenizer:
@@ -75,7 +75,7 @@ def validate(manifest_file: str, state: str, device: str, *data: str, weights: S
 
 
 def merge(manifest_file: str, file: str, *states: str) -> dict[str, Any]:
-    """The mean of the replicas in `states`, written to `file` as a state of the newest one's round."""
+    """Write the mean of the replicas in `states` to `file`, as a state of the newest one's round."""
     manifest = load_manifest(Path(manifest_file))
     shape = shape_of(manifest, layout_of(manifest.model))
     weights, newest = torch.zeros(shape.layout.size), 0
@@ -89,7 +89,7 @@ def merge(manifest_file: str, file: str, *states: str) -> dict[str, Any]:
 
 
 def verify(*checkpoints: str) -> dict[str, Any]:
-    """What is wrong with the checkpoints that are not whole."""
+    """Read checkpoints through; the damaged ones, each with its problem."""
     damaged = {}
     for checkpoint in checkpoints:
         try:
@@ -104,7 +104,7 @@ def verify(*checkpoints: str) -> dict[str, Any]:
 def train_baseline(
     manifest_file: str, members: str, rounds: str, number: str, *data: str, weights: Sequence[Path] = ()
 ) -> dict[str, Any]:
-    """The validation loss of one of the reference trainings, and its training loss over its tokens."""
+    """Run reference training `number`: its validation loss, and its training loss over tokens as a curve."""
     manifest = load_manifest(Path(manifest_file))
     paths = [Path(path) for path in data]
     training = baseline.references(manifest, int(members), int(rounds), paths)[int(number)]

@@ -1,8 +1,8 @@
-"""From the options to the exit code, and the promise that no process which was started here is left behind.
+"""Carries out one `shoal up`, from its options to its exit code, and leaves no process behind that it started.
 
-Signals are taken by the event loop, which turns the first one into the cancellation of everything; the children are
-ended synchronously on the way out, where no second signal can interrupt it. What is said is written by a thread, so
-that signals are heard and the play goes on while nobody takes it; who stops reading has read enough, and ends the play.
+The event loop handles signals: the first one cancels everything; the children are ended synchronously on the way out,
+where no second signal can interrupt that. Output is written by a thread, so that signals are handled and the play goes
+on while nobody reads it; once the reader has closed the pipe, the play ends.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from shoal.node.base.pools import DISK
 from shoal.node.base.refusals import reason
 from shoal.node.base.signals import on_ending
 from shoal.node.client.report.page import make_report
-from shoal.node.client.up.baseline_run import train_references
 from shoal.node.client.up.display import LineDisplay, console_on, make_display
+from shoal.node.client.up.measuring import Replicas, measure, train_references
 from shoal.node.client.up.peers import LocalPeer
 from shoal.node.client.up.plan import (
     Plan,
@@ -39,11 +39,9 @@ from shoal.node.client.up.plan import (
     to_toml,
 )
 from shoal.node.client.up.processes import Children, Jobs
-from shoal.node.client.up.records import Metrics
-from shoal.node.client.up.replica_end import Replicas, measure
 from shoal.node.client.up.resume import Resumption, choose, survey
 from shoal.node.client.up.stage import play
-from shoal.node.client.up.swarm import Swarm, Unread
+from shoal.node.client.up.swarm import Metrics, Swarm, Unread
 from shoal.node.client.up.verdict import Finding, Outcome, PeerEnd, as_json, in_words, problems
 from shoal.protocol.base.errors import LocalError, ShoalError
 
@@ -51,21 +49,21 @@ from shoal.protocol.base.errors import LocalError, ShoalError
 
 
 async def save_states(plan: Plan, swarm: Swarm) -> tuple[PeerEnd, ...]:
-    """Let every live peer write its state, and read the files back: what counts is what is in them.
+    """Let every live peer write its state, and compare the files, not what the peers say of themselves.
 
-    Where a worker's weights are others than the state that all agree on, they are written, too.
+    Where workers' weights differ from the agreed state, these are written, too.
     """
-    saved = await asyncio.gather(*(_save(peer, swarm.run) for peer in swarm.live))
+    saved = await asyncio.gather(*(_save(peer, swarm.run, peer.state_file) for peer in swarm.live))
     if plan.manifest.method.has_own_weights:
-        await asyncio.gather(*(_save_own(peer, swarm.run) for peer in swarm.live))
+        await asyncio.gather(*(_save(peer, swarm.run, peer.own_file, own=True) for peer in swarm.live))
     answers = dict(zip([peer.name for peer in swarm.live], saved, strict=True))
     return tuple(_end(peer, plan, swarm, answers.get(peer.name)) for peer in swarm.peers)
 
 
-async def find(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs: Jobs, baseline: bool) -> Finding:
-    """Measure the state of the first peer that is left, and all replicas; train the references if they are wanted.
+async def measure_all(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs: Jobs, baseline: bool) -> Finding:
+    """Measure the state of the first live peer, and all replicas; train the references if `baseline`.
 
-    Where replicas are all there is, their mean takes the place of the state.
+    In a run of replicas their mean takes the place of the state.
     """
     device = plan.device_of(plan.peers[0])
     saved = [peer for peer, end in zip(swarm.peers, ends, strict=True) if end.file_hash]
@@ -93,7 +91,7 @@ async def find(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs: Jobs, 
 
 
 async def _measure(plan: Plan, jobs: Jobs, device: str, saved: list[LocalPeer]) -> tuple[Answer, Replicas | None]:
-    """The answer of `validate` for the play's result, and what its replicas are worth, if there are such."""
+    """The answer of `validate` for the play's result, and the losses of its replicas, if the method has any."""
     if plan.manifest.method.has_replicas:
         return await measure(plan, jobs, device, [peer.state_file for peer in saved])
     state = jobs.run("validate-final", "validate", plan.manifest_file, saved[0].state_file, device, *plan.data)
@@ -103,12 +101,8 @@ async def _measure(plan: Plan, jobs: Jobs, device: str, saved: list[LocalPeer]) 
     return agreed, replace(replicas, agreed=agreed["loss"])
 
 
-async def _save(peer: LocalPeer, run: str) -> Answer:
-    return await peer.ask(lambda client: client.save_state(run, str(peer.state_file)))
-
-
-async def _save_own(peer: LocalPeer, run: str) -> Answer:
-    return await peer.ask(lambda client: client.save_state(run, str(peer.own_file), own=True))
+async def _save(peer: LocalPeer, run: str, file: Path, own: bool = False) -> Answer:
+    return await peer.ask(lambda client: client.save_state(run, str(file), own=own))
 
 
 def _end(peer: LocalPeer, plan: Plan, swarm: Swarm, saved: Answer | None) -> PeerEnd:
@@ -122,26 +116,27 @@ def _end(peer: LocalPeer, plan: Plan, swarm: Swarm, saved: Answer | None) -> Pee
 
 
 def main(options: UpOptions) -> int:
-    """Play what the options ask for; the exit code. ShoalError if it came to no verdict."""
+    """Do what the options ask for; returns the exit code. ShoalError if there is no verdict."""
     check_is_here(options.devices)
-    if options.resume is not None:  # what is wrong with what was named is said before a folder is made
+    if options.resume is not None:  # problems with the options are reported before a folder is made
         survey(options.resume)
     else:
         check_room(chosen_manifest(options), options)
-    play = _Command(options, prepare_folder(options.out), LineStream(sys.stderr if options.json else sys.stdout))
+    command = _Command(options, prepare_folder(options.out), LineStream(sys.stderr if options.json else sys.stdout))
     try:
-        code = asyncio.run(play.unless_signalled())
-    finally:  # a person may still read, but who has asked us to end does not wait for that
-        play.stream.drain(PARTING if play.received else None)
-    if options.json and play.answer is not None:
-        print(json.dumps(play.answer), flush=True)
-    elif not options.json and code == Exit.OK and play.stream.failure is not None and not play.stream.is_unread:
-        raise LocalError(f"what was to be printed cannot be written: {reason(play.stream.failure)}")
+        code = asyncio.run(command.unless_signalled())
+    finally:  # wait until the output is read, but only briefly after a signal
+        command.stream.drain(PARTING if command.received else None)
+    stream = command.stream
+    if options.json and command.answer is not None:
+        print(json.dumps(command.answer), flush=True)
+    elif not options.json and code == Exit.OK and stream.failure is not None and not stream.is_unread:
+        raise LocalError(f"what was to be printed cannot be written: {reason(stream.failure)}")
     return code
 
 
 class _Command:
-    """One call of `shoal up`, with what was asked of it from outside."""
+    """One call of `shoal up`, and the signals that it has received."""
 
     def __init__(self, options: UpOptions, out: Path, stream: LineStream) -> None:
         self.stream = stream
@@ -150,7 +145,7 @@ class _Command:
         self._options, self._out = options, out
 
     async def unless_signalled(self) -> int:
-        """The exit code: that of the verdict, or of what has ended us before there was one."""
+        """The exit code: of the verdict, or of the signal or broken pipe that came before it."""
         work = asyncio.create_task(self._run())
 
         def stop(number: signal.Signals) -> None:
@@ -164,7 +159,7 @@ class _Command:
             if not self.received:
                 raise
             return 128 + self.received[0]
-        except Unread:  # as the shell says it of a program that has no handler for this
+        except Unread:  # the shell's exit code for a program without a handler for it
             return 128 + signal.SIGPIPE
 
     async def _run(self) -> int:
@@ -189,7 +184,7 @@ class _Command:
 
 
 async def _leave(out: Path, metrics: Metrics, children: Children, say: Callable[[str], None]) -> None:
-    """End all that was started, and leave the report of it; the verdict does not depend on that."""
+    """End all child processes and write the report; the verdict does not depend on the report."""
     children.stop(say)
     if lack := await metrics.settle():
         say(lack)
@@ -202,15 +197,15 @@ async def _leave(out: Path, metrics: Metrics, children: Children, say: Callable[
 
 async def _play(options: UpOptions, out: Path, swarm: Swarm, children: Children) -> Finding:
     jobs = Jobs(children, out, options.weights)
-    plan = await _settle(options, out, jobs, swarm)
+    plan = await _make_plan(options, out, jobs, swarm)
     await play(plan, swarm, children)
     ends = await save_states(plan, swarm)
-    children.stop(swarm.say)  # the processors are for the measurements now
-    return await find(plan, swarm, ends, jobs, options.baseline)
+    children.stop(swarm.say)  # leaves the processors to the measurements
+    return await measure_all(plan, swarm, ends, jobs, options.baseline)
 
 
-async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Plan:
-    """The plan, with the text of --data read once for its digest."""
+async def _make_plan(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Plan:
+    """The plan, with the manifest's text of --data, which is read once for its digest."""
     digest, size = "", 0
     resumed = await _resume(options.resume, jobs, swarm) if options.resume is not None else None
     if options.data:
@@ -233,37 +228,13 @@ async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Pl
 
 
 async def _resume(folder: Path, jobs: Jobs, swarm: Swarm) -> Resumption:
-    """What there is to go on from; every byte of it is read by another process, as this one has no torch."""
+    """The checkpoints to go on from; another process reads every byte of them, as this one has no torch."""
 
-    async def damage(paths: Sequence[Path]) -> Mapping[str, str]:
+    async def find_damage(paths: Sequence[Path]) -> Mapping[str, str]:
         damaged: Mapping[str, str] = (await jobs.run("verify", "verify", *paths))["damaged"]
         return damaged
 
-    resumed = await choose(folder, damage, lambda text: swarm.note("damaged", text))
+    resumed = await choose(folder, find_damage, lambda text: swarm.note("damaged", text))
     text = f"{len(resumed.checkpoints)} of {len(resumed.peers)} peers go on from round {resumed.round}"
     swarm.note("resumed", text, round=resumed.round, run=resumed.about.run)
     return resumed
-
-
-# -- the report --------------------------------------------------------------------------------------------
-
-
-POLL = 0.1
-WITHIN = 120.0  # seconds; the first time on a machine, the plotting library looks at all its fonts
-
-
-async def leave_report(out: Path, children: Children, say: Callable[[str], None]) -> None:
-    """Make the report, and say where it is; the play's verdict does not depend on it."""
-    log = out / "logs" / "report.log"
-    child = children.start([sys.executable, "-P", "-m", "shoal.node", "report", str(out)], log)
-    try:
-        async with asyncio.timeout(WITHIN):
-            while child.code() is None:
-                await asyncio.sleep(POLL)
-    except TimeoutError:
-        child.kill()
-    if child.code() == 0:
-        say(f"The report: {out / 'report.html'}")
-    else:
-        say(f"No report could be made; {log} says why.")
-    say(f"Logs, metrics and states: {out}")

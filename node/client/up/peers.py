@@ -1,7 +1,6 @@
-"""A local node as `shoal up` sees it: a process of ours, and an ordinary daemon behind its HTTP API.
+"""A local node as `shoal up` sees it: a child process, and an ordinary daemon behind its HTTP API.
 
-The peer's own view of itself (`Answer` dicts of the API) is kept as it was last seen, so that a peer that died still
-shows how far it had come.
+The last answers of its API are kept, so that it is still known of a dead peer how far it had come.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ class LocalPeer:
         self.folder = out / "peers" / name
         self.log = out / "logs" / f"{name}.log"
         self.state_file = self.folder / "state.safetensors"
-        self.own_file = self.folder / "own.safetensors"  # its worker's weights, where they differ from that
+        self.own_file = self.folder / "own.safetensors"  # its worker's weights, where they differ from the state
         self.home = Home(self.folder / "home")
         self.id = ""
         self.status: Answer = {}
-        self.row: Answer = {}  # of the run, within the status
+        self.row: Answer = {}  # the run's part of the status
         self.device = ""  # on which it trained when last seen
-        self.lost = ""  # why its worker was lost, as it has told; empty while one trains
-        self.collected = 0  # the last round of which the record was asked for
+        self.lost = ""  # why its worker was lost, in its words; empty while one trains
+        self.collected = 0  # the last round whose record was asked for
         self.child: Child | None = None
-        self.armed = False  # it carries a fault
-        self.failing = ""  # why the run fails there just now, if it is tried again
-        self.gone = False  # its death was noticed and was meant to be
+        self.armed = False  # whether it was started with a fault
+        self.failing = ""  # why the run fails there now, if the peer tries again
+        self.gone = False  # it has died, as was planned
         self._client: Client | None = None
 
     @property
@@ -70,7 +69,7 @@ class LocalPeer:
         return int(self.row.get("round", 0))
 
     def start(self, children: Children, plan: Plan, bootstrap: str | None, fault: Fault | None = None) -> None:
-        """Start the daemon; `ready` tells when it answers."""
+        """Start the daemon; `ready` waits until it answers."""
         settings = NodeSettings(
             home=self.home.root,
             port=0,
@@ -80,7 +79,7 @@ class LocalPeer:
             threads=threads(len(plan.peers)),
             device=plan.device_of(self.name),
             data=plan.data,
-            share_data=False,  # all have it
+            share_data=False,  # all peers have it
             checkpoint_every=plan.checkpoint_every,
             trainer=TrainerOptions(weights=tuple(map(str, plan.weights))),
         )
@@ -101,7 +100,7 @@ class LocalPeer:
         self.status = await self.ask(Client.status)
 
     async def ask(self, call: Callable[[Client], T]) -> T:
-        """What the daemon answers, without holding up the others; an error names this peer."""
+        """Call the daemon's API in a thread; an error names this peer."""
         assert self._client is not None
         try:
             return await LONG.run(call, self._client)
@@ -110,17 +109,17 @@ class LocalPeer:
             raise kind(f"{self.name}: {error} (its log is {self.log})") from error
 
     async def observe(self, run: str | None) -> None:
-        """Take the peer's view of itself, and of the run."""
+        """Update what is known of the peer from its API."""
         self.status = await self.ask(Client.status)
         self.row = next((row for row in self.status["runs"] if row["run"] == run), self.row)
         self.device = self.row.get("device") or self.device
 
     def last_words(self) -> str:
-        """The end of its log, for a message."""
+        """The end of its log, for an error message."""
         return f"its log, {self.log}, ends with\n" + "\n".join(self._log_lines()[-LOG_TAIL:])
 
     def fault_report(self) -> str | None:
-        """How far it had come when its fault fired, None if it did not fire."""
+        """How far it had come when its fault struck; None if it did not strike."""
         last = next(iter(self._log_lines()[-1:]), "")
         return last.removeprefix(MARK).strip() if last.startswith(MARK) else None
 
@@ -129,5 +128,5 @@ class LocalPeer:
 
 
 def threads(peers: int) -> int:
-    """Of each worker: all peers share this machine's cores."""
+    """Threads of each worker: all peers share this machine's cores."""
     return max(1, min(default_threads(), (os.cpu_count() or 1) // peers))

@@ -1,9 +1,9 @@
-"""What one `shoal up` is going to do, settled before anything is started.
+"""The plan of one `shoal up`, which is complete before anything is started.
 
-The manifest is the user's or the built-in one with what the command line fixes: the seed, the last round, how many
-members start it, and whose text it learns from. And a play can be played again: if nobody dies or comes, the same seed
-gives the same bits, however busy the machine is. So nobody hands in early, and the peers' keys follow from the seed,
-because who leads and who reads what follows from their names. Such keys are no secret, and good on loopback only.
+The manifest is the user's or the built-in one, with what the command line sets: the seed, the last round, the number of
+members that start it, and the text of --data. A play is reproducible: if no peer dies or comes, the same seed gives the
+same bits, however busy the machine is. So no peer hands in early (pace `steps`), and the peers' keys follow from the
+seed, because leaders and data lanes follow from peer ids. Such keys are no secret, and safe on loopback only.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from shoal.node.manifest.toml import dump
 from shoal.protocol.base.ids import digest
 from shoal.protocol.net.system.identity import Identity
 
-RUNS = Path("runs")  # where results go when --out names no place
-READING = {"tokenizer", "end_of_text", "column", "domain"}  # of a manifest's data: how text is read, whosever it is
+RUNS = Path("runs")  # where results go without --out
+READING = {"tokenizer", "end_of_text", "column", "domain"}  # keys of a manifest's data that say how text is read
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One play: who takes part, who dies and who comes, and where everything is written."""
+    """One play: its peers, which of them dies or comes when, and where everything is written."""
 
     out: Path
     manifest: Manifest
@@ -51,26 +51,26 @@ class Plan:
         return self.rounds - (self.resumed.round if self.resumed else 0)
 
     def checkpoint_of(self, peer: str) -> str:
-        """The folder that `peer` begins with; empty if it has none."""
+        """The folder of the checkpoint that `peer` begins with; empty if it has none."""
         held = self.resumed.checkpoints.get(peer) if self.resumed else None
         return str(held.absolute()) if held else ""
 
     def device_of(self, peer: str) -> str:
-        """What `peer` trains on: the devices are dealt in turn, to the newcomer last."""
+        """The device that `peer` trains on: peers take the devices in turn, the newcomer last."""
         return self.devices[(*self.peers, self.newcomer).index(peer) % len(self.devices)]
 
     @property
     def victim(self) -> str | None:
-        """Who is killed: the last one started, never the founder."""
+        """The peer that is killed: the last of those that start, never the founder."""
         return self.peers[-1] if self.kill_at else None
 
     @property
     def newcomer(self) -> str | None:
-        """Who comes later."""
+        """The peer that joins later."""
         return f"peer-{len(self.peers) + 1}" if self.join_at else None
 
     def give_key(self, peer: str, home: Home) -> None:
-        """The key of `peer`, in its new home: the one that it had, or what follows from the seed and its name."""
+        """Write the key of `peer` to its new home: its earlier one, or one that follows from the seed and its name."""
         if self.resumed is not None:
             self.resumed.hand_key(peer, home)
         else:
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def manifest_file(self) -> Path:
-        """The manifest as it was run."""
+        """Where the play's manifest is written."""
         return self.out / "manifest.toml"
 
 
@@ -133,9 +133,9 @@ def resumed_manifest(options: UpOptions, resumed: Resumption, corpus: str = "") 
 
 
 def check_room(manifest: Manifest, options: UpOptions, text: int = 0) -> None:
-    """NoRoom unless all peers of the play fit on this machine; of a library's model the founder finds out.
+    """NoRoom unless all peers of the play fit into this machine's memory.
 
-    `text` are the bytes of --data, once they are known.
+    `text` is the size of --data in bytes, once known. The size of a model of transformers only the founder finds out.
     """
     if manifest.model.is_complete:
         least = max(2, manifest.rounds.min_members) + (1 if options.kill_at else 0)
@@ -155,7 +155,7 @@ def make_plan(options: UpOptions, out: Path, manifest: Manifest, resumed: Resump
 
 
 def prepare_folder(out: Path | None) -> Path:
-    """The output folder, made, empty and absolute; UsageError rather than mixing with what lies there."""
+    """Make the output folder, and return its absolute path; UsageError if it is not empty or cannot be made."""
     folder = (out or _fresh(RUNS)).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def to_toml(manifest: Manifest) -> str:
 
 
 def _fresh(parent: Path) -> Path:
-    """A folder named after the time that does not exist yet."""
+    """A folder that does not exist yet, named after the time."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     candidates = (parent / f"{stamp}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 100))))
     return next(path for path in candidates if not path.exists())

@@ -1,9 +1,9 @@
-"""The processes that this command starts, and the promise that none of them outlives it.
+"""The child processes of `shoal up`, none of which outlives it.
 
-Each child leads a session of its own, so that what it starts (a daemon's worker) dies with its process group and a
-Ctrl-C in the terminal reaches us alone. Stopping is a request first, SIGKILL to the whole group after a grace; who says
-that it is ending, as a node that saves a large run does, is waited for however long that takes.
-Everything here is synchronous: no signal handled by the event loop can interrupt the clean-up.
+Each child leads a session of its own, so that its own children (a daemon's worker) die with its process group, and a
+Ctrl-C in the terminal reaches `shoal up` alone. Children are asked to stop, and after a grace their whole group gets
+SIGKILL; a child that says that it is ending, such as a node that saves a large run, is waited for as long as it takes.
+Everything but `Jobs` is synchronous: no signal handled by the event loop can interrupt the clean-up.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ POLL = 0.02
 
 @dataclass(slots=True)
 class Child:
-    """One process of ours, and the group that it leads."""
+    """One child process, and the process group that it leads."""
 
     process: subprocess.Popen[bytes]
     name: str
-    is_ending: Callable[[], bool]  # whether it says so
-    buried: bool = False
+    is_ending: Callable[[], bool]  # asks the child whether it is
+    is_group_killed: bool = False
 
     def code(self) -> int | None:
         """Its exit code, negative for a signal, None while it runs; a dead child's group is killed with it."""
         code = self.process.poll()
-        if code is not None and not self.buried:
-            self.buried = True
+        if code is not None and not self.is_group_killed:
+            self.is_group_killed = True
             self._signal_group(signal.SIGKILL)
         return code
 
@@ -52,11 +52,11 @@ class Child:
             self.process.terminate()
 
     def kill(self) -> None:
-        """Leave it no choice."""
+        """Kill it and its group, and wait until it is gone."""
         if self.code() is None:
             self._signal_group(signal.SIGKILL)
             self.process.wait()
-            self.buried = True
+            self.is_group_killed = True
 
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or (macOS) only zombies left
@@ -78,7 +78,7 @@ class Children:
         environ: Mapping[str, str] | None = None,
         is_ending: Callable[[], bool] = lambda: False,
     ) -> Child:
-        """Start `argv` in a session of its own, with its output appended to `log`, after which it is called."""
+        """Start `argv` in a session of its own; its output is appended to `log`, whose stem is the child's name."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             child = Child(
@@ -99,7 +99,7 @@ class Children:
     def stop(self, say: Callable[[str], object] = lambda words: None) -> None:
         """End every child: all are asked at once, and those that are still there after the grace are killed.
 
-        `say` is told for whom we wait for longer.
+        `say` gets a sentence for each child that is waited for longer.
         """
         for child in self.all:
             child.ask()
@@ -118,7 +118,7 @@ class Children:
             child.kill()
 
     def _wait(self) -> None:
-        """Until all have ended, for the grace at most."""
+        """Wait until all have ended, for the grace at most."""
         deadline = time.monotonic() + self.grace
         while any(child.code() is None for child in self.all) and time.monotonic() < deadline:
             time.sleep(POLL)
@@ -134,7 +134,7 @@ class Children:
 
 
 def _plain_environment() -> dict[str, str]:
-    """Ours without Shoal's own variables: every flag can be given by one, and they are not meant for these nodes."""
+    """The environment without SHOAL_ variables: these set flags of `shoal up`, and would set those of its nodes."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
 
 
@@ -142,21 +142,21 @@ def _plain_environment() -> dict[str, str]:
 
 
 JOB_POLL = 0.1
-WEIGHTS = "--weights="
+WEIGHTS = "--weights="  # before each folder in a job's arguments
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class Jobs:
-    """Starts the tasks of `job.py`; what they say lies in `logs`, their answers in `jobs` of the output folder."""
+    """Runs the tasks of `job.py`; their output goes to `logs`, their answers to `jobs` in the output folder."""
 
     def __init__(self, children: Children, out: Path, weights: Sequence[Path] = ()) -> None:
-        """`weights` are folders with frozen weights, for those that build a model of adapters."""
+        """`weights` are folders with base weights, for tasks that build a model of adapters."""
         self._children = children
         self._out = out
         self._weights = [f"{WEIGHTS}{folder.absolute()}" for folder in weights]
 
     async def run(self, name: str, task: str, *arguments: object) -> Answer:
-        """The answer to one task; LocalError with its last words if it has none."""
+        """Run one task and return its answer; LocalError with the last line of its log if it fails."""
         result = self._out / "jobs" / f"{name}.json"
         log = self._out / "logs" / f"{name}.log"
         result.parent.mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
-"""Going on from an earlier play: which round, which peers, and what each of them brings.
+"""Going on from an earlier play: its peers, their keys and checkpoints, and the round to go on from.
 
-The peers are those of the earlier play, with their keys, so that they lead and read in the same order. The round is
-the newest of which at least half of its members hold a whole checkpoint; who does not downloads the state like any
-newcomer. The earlier folder is only read.
+The peers are those of the earlier play, with their keys, so that leaders and data lanes follow in the same order. The
+round is the newest of which at least half of its members hold an undamaged checkpoint; peers without one download the
+state like any newcomer. The earlier folder is only read.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.lineage import origin_of
 from shoal.node.training.checkpoint.scan import FoundCheckpoint, find
 
-Damage = Callable[[Sequence[Path]], Awaitable[Mapping[str, str]]]
-"""Reads checkpoints through: path -> what is wrong, for those with which something is."""
+FindDamage = Callable[[Sequence[Path]], Awaitable[Mapping[str, str]]]
+"""Reads checkpoints through: path -> problem, for the damaged ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a play goes on from."""
+    """The checkpoints of one round of an earlier play, from which a play goes on."""
 
     folder: Path  # the earlier --out
-    peers: tuple[str, ...]  # who holds a checkpoint first
+    peers: tuple[str, ...]  # those with a checkpoint first
     checkpoints: Mapping[str, Path]  # by peer
     about: About  # of one of them
 
@@ -47,13 +47,13 @@ class Resumption:
         return earlier.model_copy(update={"rounds": rounds, "origin": origin_of(self.about)})
 
     def hand_key(self, peer: str, home: Home) -> None:
-        """Give `peer`, in its new home, the key that it had."""
+        """Copy the earlier key of `peer` to its new home."""
         home.create()
         shutil.copy2(_home(self.folder, peer).identity_key, home.identity_key)
 
 
 def survey(folder: Path) -> dict[str, list[FoundCheckpoint]]:
-    """The peers of an earlier play and what seem to be their checkpoints; UsageError if it is no such folder."""
+    """The peers of an earlier play with the checkpoints found there, unverified; UsageError for another folder."""
     names = (path.name for path in (folder / "peers").glob("peer-*"))
     peers = sorted((name for name in names if _home(folder, name).identity_key.is_file()), key=_number)
     if not peers:
@@ -61,24 +61,24 @@ def survey(folder: Path) -> dict[str, list[FoundCheckpoint]]:
     return {peer: find(_home(folder, peer).root) for peer in peers}
 
 
-async def choose(folder: Path, damage: Damage, say: Callable[[str], None]) -> Resumption:
-    """The newest round of which enough peers hold a whole checkpoint; UsageError if there is none."""
+async def choose(folder: Path, find_damage: FindDamage, say: Callable[[str], None]) -> Resumption:
+    """The newest round of which enough peers hold an undamaged checkpoint; UsageError if there is none."""
     found = survey(folder)
     for each in (each for held in found.values() for each in held if each.about is None):
         say(f"a damaged checkpoint is passed over: {each.problem}")
     for point in sorted({_point(each) for held in found.values() for each in held if each.about}, reverse=True):
         held = {peer: each for peer, all in found.items() for each in all if _point(each) == point}
-        wrong = await damage([each.path for each in held.values()])
-        for problem in wrong.values():
+        damaged = await find_damage([each.path for each in held.values()])
+        for problem in damaged.values():
             say(f"a damaged checkpoint is passed over: {problem}")
-        whole = {peer: each for peer, each in held.items() if str(each.path) not in wrong}
+        whole = {peer: each for peer, each in held.items() if str(each.path) not in damaged}
         if (chosen := _resumption(folder, tuple(found), whole)) is not None:
             return chosen
     raise UsageError(f"--resume {folder}: of no round do enough of its {len(found)} peers hold a whole checkpoint")
 
 
 def _resumption(folder: Path, peers: tuple[str, ...], whole: Mapping[str, FoundCheckpoint]) -> Resumption | None:
-    """What these checkpoints of one round are enough for."""
+    """The resumption from these checkpoints of one round; None if fewer than half of its members hold one."""
     abouts = {peer: each.about for peer, each in whole.items() if each.about is not None}
     if not abouts:
         return None
@@ -94,7 +94,7 @@ def _home(folder: Path, peer: str) -> Home:
 
 
 def _point(found: FoundCheckpoint) -> tuple[int, str]:
-    """Which round of which history."""
+    """The checkpoint's round, and its history digest."""
     return (found.about.round, found.about.history) if found.about else (0, "")
 
 

@@ -1,7 +1,6 @@
-"""The play itself: gather the founders, let them train, let one die and one come, and see the last round committed.
+"""The play itself: start the founding peers, let a newcomer join, and wait until the last round is applied.
 
-Read `play` from top to bottom. The death is not done here: the victim carries its fault from the start (see
-faults.py), and here it is only noticed.
+The victim is not killed here: its process is started with a fault (faults.py), and `Swarm.watch` notices its death.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from shoal.protocol.base.ids import short
 
 JOIN_WITHIN = 60.0  # seconds in which a peer that just started must find the run
 RETRY = 0.5
-HEAD_START = 3  # rounds before its own, the newcomer's process is started: importing takes seconds
-LOADING = 2  # rounds before its own, it is told to join: loading torch and the state takes about a round
+HEAD_START = 3  # the newcomer's process is started so many rounds before its round: importing takes seconds
+LOADING = 2  # it joins so many rounds before its round: loading torch and the state takes about a round
 
 
 async def play(plan: Plan, swarm: Swarm, children: Children) -> None:
-    """From nothing to the last round applied by every live peer; otherwise the error that ended it."""
+    """Run the swarm until every live peer has applied the last round; raises the error that ends it before."""
     try:
         async with asyncio.TaskGroup() as tasks:
             stage = _Stage(plan, swarm, children, tasks)
@@ -49,7 +48,7 @@ class _Stage:
     watchers: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def gather(self) -> None:
-        """All founding peers, in the run."""
+        """Start all founding peers, and bring them into the run."""
         plan, swarm = self.plan, self.swarm
         self.watchers.append(self.tasks.create_task(swarm.guard()))
         founder, *others = [LocalPeer(name, plan.out) for name in plan.peers]
@@ -60,7 +59,7 @@ class _Stage:
         await self._start(others, founder.addresses[0])
         own = [path] if (path := plan.checkpoint_of(founder.name)) else []
         swarm.run = (await founder.ask(lambda client: client.create_run(to_toml(plan.manifest), True, own)))["run"]
-        if not plan.manifest.model.is_complete:  # what is measured later is of the tensors that the founder has named
+        if not plan.manifest.model.is_complete:  # the founder has filled in the tensors of a model of transformers
             whole = await founder.ask(lambda client: client.run_details(swarm.run))
             plan.manifest_file.write_text(dump(whole["manifest"]), encoding="utf-8")
         swarm.note("created", f"{founder.name} created the run {swarm.run[:8]}", run=swarm.run)
@@ -69,7 +68,7 @@ class _Stage:
         swarm.note("joined", f"all {len(plan.peers)} peers are in the run: round {first} starts")
 
     async def bring_newcomer(self) -> None:
-        """A fresh peer, started and told to join so early that it is in the run when its round begins."""
+        """Start a fresh peer, and let it join so early that it is in the run when its round begins."""
         plan, swarm = self.plan, self.swarm
         if plan.newcomer is None or plan.join_at is None:
             return
@@ -88,12 +87,12 @@ class _Stage:
         )
 
     def close(self) -> None:
-        """Stop watching: what ends from now on is meant to."""
+        """Stop watching: peers that end from now on are meant to."""
         for watcher in self.watchers:
             watcher.cancel()
 
     async def _start(self, peers: list[LocalPeer], bootstrap: str | None) -> None:
-        """Start peers beside each other and wait until all of them answer."""
+        """Start peers at the same time, and wait until all of them answer."""
         for peer in peers:
             peer.start(self.children, self.plan, bootstrap, self._fault_of(peer))
             self.swarm.peers.append(peer)
@@ -123,7 +122,7 @@ class _Stage:
 
 
 def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that ended the play: ours if there is one, the first otherwise."""
-    ours = group.subgroup(ShoalError)
-    first = (ours or group).exceptions[0]
+    """The error that ended the play: the first ShoalError if there is one, otherwise the first."""
+    expected = group.subgroup(ShoalError)
+    first = (expected or group).exceptions[0]
     return _cause(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,44 +1,101 @@
-"""The swarm while it runs: all local peers, watched; whatever happens to them is noted and shown.
+"""The swarm while it runs: watches all local peers, writes what happens to metrics.jsonl, and shows it.
 
-One task per peer asks for its status; others wait for a condition over all of them with `until`. A death that nobody
-planned ends the play, and so does a worker or a run that has failed for good, and a swarm in which nothing moves any
-more. It ends as well if who read what it says has gone.
+One task per peer asks for its status; other tasks wait for a condition over all peers with `until`. These end the play:
+an unplanned death, a worker or a run that has failed for good, a swarm without any progress, and a reader of the output
+that has gone. The package shoal.node.client.report reads metrics.jsonl.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from shoal.node.api.answers import Answer
-from shoal.node.client.report.ledger import Ledger, is_replica
-from shoal.node.client.up.display import Display
+from shoal.node.base.lines import LineWriter
+from shoal.node.base.pools import NOTES
+from shoal.node.client.report.story import Ledger, is_replica
+from shoal.node.client.up.display import LineDisplay
 from shoal.node.client.up.peers import LocalPeer
-from shoal.node.client.up.records import Metrics
 from shoal.node.run.replica_words import why_lapsed
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import short
+from shoal.protocol.base.shortages import in_words
+
+# -- metrics.jsonl -------------------------------------------------------------------------------------------------
+
+
+FLUSH_WITHIN = 30.0  # seconds
+
+
+class Metrics:
+    """metrics.jsonl: one JSON object per line, each with `time` (seconds since 1970) and `kind`.
+
+    A thread writes, so that a slow disk does not delay the play. Lines that it could not write are counted in a line of
+    kind `lost`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._writer = LineWriter(self._file.fileno(), lambda count, reason: _line("lost", count=count, reason=reason))
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append one line."""
+        self._writer.write(_line(kind, **fields))
+
+    async def settle(self) -> str:
+        """Wait until all lines are in the file, for FLUSH_WITHIN at most; why they are not, or empty if they are."""
+        await NOTES.run(self._writer.flush, FLUSH_WITHIN)
+        if self._writer.failure is not None:
+            return f"{self._path} lacks its end: {in_words(self._writer.failure)}"
+        return (
+            f"{self._path} lacks its end, which the disk has not taken in {FLUSH_WITHIN:.0f} s" * self._writer.is_behind
+        )
+
+    def __enter__(self) -> Metrics:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.flush()
+        if not self._writer.is_behind:  # otherwise the thread still writes to it until the process ends
+            self._file.close()
+
+
+def _line(kind: str, **fields: Any) -> str:
+    return json.dumps({"time": round(time.time(), 3), "kind": kind, **fields})
+
+
+# -- the peers -----------------------------------------------------------------------------------------------------
+
 
 POLL = 0.4  # seconds between two looks at a peer
 SAMPLE = 2.0  # seconds between two progress lines of a peer in metrics.jsonl
-UNSETTLED = 16  # rounds: what a peer sends for one after it has committed is counted in it as well
+UNSETTLED = 16  # of the last rounds, whose records may still change: a peer may send bytes for a round after its commit
 STALLED = 180.0  # seconds in which no peer's round, phase or step changes
 SAMPLED = ("round", "phase", "step", "loss", "tokens_per_second", "bytes_sent", "bytes_received", "samples")
 
 
 class Unread(Exception):
-    """Nobody reads any more what a play says."""
+    """The reader of the output has closed it (a broken pipe)."""
 
     def __init__(self) -> None:
         super().__init__("nobody reads what it says any more")
 
 
 class Swarm:
-    """The peers of one play, in the order in which they were started; `is_unread`: whether nobody reads of them."""
+    """The peers of one play, in the order in which they were started.
 
-    def __init__(self, metrics: Metrics, display: Display, is_unread: Callable[[], bool]) -> None:
+    `is_unread` tells whether the reader of the output has closed it.
+    """
+
+    def __init__(self, metrics: Metrics, display: LineDisplay, is_unread: Callable[[], bool]) -> None:
         self.peers: list[LocalPeer] = []
         self.ledger = Ledger()
         self.run = ""
@@ -50,7 +107,7 @@ class Swarm:
 
     @property
     def live(self) -> list[LocalPeer]:
-        """Those whose process runs."""
+        """The peers whose process runs."""
         return [peer for peer in self.peers if peer.alive]
 
     @property
@@ -59,23 +116,23 @@ class Swarm:
         return max((peer.round for peer in self.live), default=0)
 
     def note(self, event: str, text: str, **fields: Any) -> None:
-        """Something happened: into metrics.jsonl, and to the person who watches."""
+        """Write an event to metrics.jsonl, and show its text."""
         self._metrics.write("event", event=event, text=text, **fields)
         self.say(text)
 
     def say(self, text: str) -> None:
-        """To the person who watches, and into no file."""
+        """Show a line, without writing it to metrics.jsonl; Unread if the output is closed."""
         if self._is_unread():
             raise Unread
         self._display.say(text)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something that was seen of the peers makes `condition` true."""
+        """Wait until `condition` is true; it is checked whenever a peer was observed."""
         async with self._changed:
             await self._changed.wait_for(condition)
 
     async def watch(self, peer: LocalPeer) -> None:
-        """Follow a peer until it dies; LocalError if that was not planned."""
+        """Observe a peer until it dies; LocalError if that was not planned."""
         sampled = 0.0
         while peer.alive:
             before = _position(peer)
@@ -85,13 +142,13 @@ class Swarm:
             if peer.row and time.monotonic() - sampled > SAMPLE:
                 sampled = time.monotonic()
                 self._metrics.write("progress", peer=peer.name, **{key: peer.row.get(key) for key in SAMPLED})
-            await self._tell()
+            await self._show()
             await asyncio.sleep(POLL)
-        self._bury(peer)
-        await self._tell()
+        self._note_death(peer)
+        await self._show()
 
     async def guard(self) -> None:
-        """LocalError once nothing has moved for long; meant to run beside the watchers."""
+        """LocalError once there was no progress for STALLED seconds; meant to run beside the watchers."""
         while (rest := self._moved_at + STALLED - time.monotonic()) > 0:
             await asyncio.sleep(rest)
         where = "; ".join(
@@ -102,14 +159,14 @@ class Swarm:
         raise LocalError(f"nothing has moved for {STALLED:.0f} s ({where}); see the logs")
 
     async def collect(self) -> None:
-        """Ask every live peer for the committed rounds that it has not told of."""
+        """Ask every live peer for the records of committed rounds that are not known yet."""
         for peer in self.live:
             await self._collect(peer)
 
     async def _observe(self, peer: LocalPeer) -> None:
-        """Look at a peer; one that cannot answer now (it is dying, or busy) is looked at again.
+        """Ask a peer for its status; one that cannot answer now (it is dying, or busy) is asked again later.
 
-        LocalError, with its words, if the run or its worker has failed there for good.
+        LocalError, with the peer's words, if its worker or its run has failed for good.
         """
         try:
             await peer.observe(self.run)
@@ -117,13 +174,13 @@ class Swarm:
                 await self._collect(peer)
         except ShoalError:
             return
-        self._note_loss(peer)
+        self._note_lost_worker(peer)
         if why := peer.row.get("worker_failure"):
             raise LocalError(f"{peer.name} cannot train: {why} (its log is {peer.log})")
-        self._see_failure(peer)
+        self._check_failure(peer)
 
-    def _see_failure(self, peer: LocalPeer) -> None:
-        """LocalError if the run has failed on this peer; what it will try again by itself is said once."""
+    def _check_failure(self, peer: LocalPeer) -> None:
+        """LocalError if the run has failed on this peer for good; a failure that it will retry is noted once."""
         why = str(peer.row.get("failure") or "")
         if why and not peer.row.get("may_be_opened_again"):
             raise LocalError(f"the run has failed on {peer.name}: {why} (its log is {peer.log})")
@@ -131,14 +188,14 @@ class Swarm:
             self.note("failing", f"the run fails on {peer.name}, which tries again: {why}", peer=peer.name)
         peer.failing = why
 
-    def _note_loss(self, peer: LocalPeer) -> None:
-        """Tell why a peer's worker was lost, once for as long as none trains."""
+    def _note_lost_worker(self, peer: LocalPeer) -> None:
+        """Note why a peer's worker was lost, once until another trains."""
         before, peer.lost = peer.lost, peer.row.get("worker_lost") or ""
         if peer.lost not in ("", before):
             self.note("worker-lost", f"{peer.name}: {peer.lost}", peer=peer.name)
 
     async def _collect(self, peer: LocalPeer) -> None:
-        """Ask for the records that are new, and for those whose bytes may have grown."""
+        """Ask for new records, and for those whose bytes may have grown."""
         reached = peer.round
         records = await peer.ask(lambda client: client.rounds(self.run, reached - peer.collected + UNSETTLED))
         peer.collected, known = reached, set(self.ledger.reports)
@@ -154,7 +211,8 @@ class Swarm:
                     f"attempt {each.attempt}, {each.seconds:.1f} s, history {each.digest[:8]}"
                 )
 
-    def _bury(self, peer: LocalPeer) -> None:
+    def _note_death(self, peer: LocalPeer) -> None:
+        """LocalError if the death was not planned."""
         assert peer.child is not None
         code, report = peer.child.code(), peer.fault_report()
         if report is None or not peer.armed:
@@ -162,14 +220,14 @@ class Swarm:
         peer.gone = True
         self.note("killed", f"{peer.name} was killed with SIGKILL: {report}", peer=peer.name, exit_status=code)
 
-    async def _tell(self) -> None:
+    async def _show(self) -> None:
         self._display.show(self.peers)
         async with self._changed:
             self._changed.notify_all()
 
 
 def _own_round(peer: str, record: Answer) -> str:
-    """What a round was for one replica."""
+    """A line about a round of one replica."""
     if record["partner"] is None:
         return f"{peer}, round {record['round']}: no exchange, as {why_lapsed(record['lapse'])}"
     return f"{peer}, round {record['round']}: exchanged with {short(record['partner'])} in {record['seconds']:.1f} s"

@@ -1,9 +1,8 @@
-"""What came out of it: what was wrong, and the object of `--json`.
+"""The verdict of a play: its problems, its summary in words, and the object of `--json`, as pure functions.
 
-Pure: it is given what was seen, and decides. The play went well only if all live peers hold the same state to the
-bit (the files that they wrote, not what they say of themselves) and the validation loss fell as far as the manifest
-demands; and if the death that was planned really happened in the middle of the all-reduce. In a run of
-replicas nobody agrees: there the loss is that of their mean.
+A play went well if all live peers hold the same state to the bit (in the files that they wrote), the validation loss
+fell as far as the manifest demands, and a planned death really happened in the middle of the all-reduce. In a run of
+replicas nothing is agreed: there the validation loss is that of their mean.
 """
 
 from __future__ import annotations
@@ -13,30 +12,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shoal.node.client.report.ledger import Ledger
-from shoal.node.client.up.baseline_run import References
+from shoal.node.client.report.story import Ledger
+from shoal.node.client.up.measuring import References, Replicas
 from shoal.node.client.up.plan import Plan
-from shoal.node.client.up.replica_end import Replicas
 
 Outcome = Literal["finished", "killed", "joined"]
 
 
 @dataclass(frozen=True, slots=True)
 class PeerEnd:
-    """How one peer ended; `file_hash` is that of the state file it wrote, None if it was killed."""
+    """How one peer ended."""
 
     peer: str
     outcome: Outcome
     round: int
     digest: str  # state root
-    file_hash: str | None = None
-    first_round: int | None = None  # of a newcomer: the first round it took part in
-    device: str = ""  # on which it trained; empty if it never said so
+    file_hash: str | None = None  # of the state file that it wrote; None if it was killed
+    first_round: int | None = None  # of a newcomer: the first round in which it took part
+    device: str = ""  # on which it trained; empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """All that was seen in one play."""
+    """Everything that was observed and measured in one play."""
 
     plan: Plan
     ledger: Ledger
@@ -51,7 +49,7 @@ class Finding:
 
     @property
     def is_agreed(self) -> bool:
-        """Whether there is a state that all hold; else `final_loss` is that of the mean of the replicas."""
+        """Whether the run has an agreed state; if not, `final_loss` is that of the replicas' mean."""
         return self.replicas is None or self.replicas.agreed is not None
 
     @property
@@ -66,17 +64,17 @@ class Finding:
 
     @property
     def gap_recovered(self) -> float | None:
-        """See References."""
+        """`References.gap_recovered`; None without references."""
         return self.references.gap_recovered(self.final_loss) if self.references else None
 
 
 def problems(finding: Finding) -> list[str]:
-    """Everything that is not as it must be; nothing if the play went well."""
+    """All problems of the play; none if it went well."""
     found = []
     plan = finding.plan
     if finding.is_agreed:
         found += _disagreements(finding)
-    if not finding.ratio <= plan.manifest.goal.loss_ratio:  # so that NaN is a problem
+    if not finding.ratio <= plan.manifest.goal.loss_ratio:  # NaN is a problem, too
         found.append(
             f"the validation loss fell to {finding.ratio:.2f} of what it was; the manifest wants "
             f"{plan.manifest.goal.loss_ratio:.2f}"

@@ -16,7 +16,7 @@ from shoal.node.api.answers import Answer
 from shoal.node.peers.bandwidth_probe import FILLING
 from shoal.protocol.base.allowance import Allowance, Allowances
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.multiaddrs import few
+from shoal.protocol.base.multiaddrs import shortlist
 from shoal.protocol.base.wire import MAX_STRING, Message
 from shoal.protocol.messages.data import Later
 from shoal.protocol.messages.doctor import Carried, Carry, HowAmISeen, Seen, Tried
@@ -52,10 +52,10 @@ class Answering:
 
     def _seen(self, peer: PeerId) -> Seen:
         account, standing, now = self._network.link_report(peer), self._standing(), time.time()
-        addresses = tuple(each for line in account.lines for each in line.leads_to)
+        addresses = tuple(each for line in account.connections for each in line.leads_to)
         scope = scope_between(addresses)
         return Seen(
-            few(addresses, MOST_ADDRESSES),
+            shortlist(addresses, MOST_ADDRESSES),
             account.path or "",
             account.reason(now).code,
             int(1e6 * (account.gauge.rtt or 0)),

@@ -26,7 +26,7 @@ from shoal.node.peers.reaching import Reaching
 from shoal.node.peers.relaying import Relaying
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, short
-from shoal.protocol.base.multiaddrs import few, is_relayed
+from shoal.protocol.base.multiaddrs import is_relayed, shortlist
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.doctor import Carry, HowAmISeen, Seen
 from shoal.protocol.net.measure.bandwidth_probe import MOST
@@ -149,7 +149,7 @@ class Examination:
             self._note(Way.NAME, self._address, error.code, str(error), begin)
             return
         if not is_relayed(self._address) and (self._peer is None or self._path is not None):
-            await asyncio.gather(*(self._who_is_at(each) for each in few(addresses, MOST_DIRECT)))
+            await asyncio.gather(*(self._who_is_at(each) for each in shortlist(addresses, MOST_DIRECT)))
         merge(self._places, {each: ["given"] for each in addresses})
 
     async def _who_is_at(self, address: str) -> None:
@@ -180,8 +180,8 @@ class Examination:
             words = "" if found else "no directory of our runs lists it"
             code = OK if found else "failed"
             self._note(Way.LOOKUP, "", code, words, begin)
-        direct = few([each for each in self._places if not is_relayed(each)], MOST_DIRECT)
-        relayed = few([each for each in self._places if is_relayed(each)], MOST_RELAYED)
+        direct = shortlist([each for each in self._places if not is_relayed(each)], MOST_DIRECT)
+        relayed = shortlist([each for each in self._places if is_relayed(each)], MOST_RELAYED)
         await self._try_all(direct, DIAL_LIMIT)
         if self._path is None:
             await self._try_all(relayed, RELAY_LIMIT)

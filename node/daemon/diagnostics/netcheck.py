@@ -142,7 +142,7 @@ class NetCheck:
 
     async def _passes(self, link: Link) -> bool | None:
         try:
-            return await self._network.large_ones_pass(link.peer)
+            return await self._network.large_packets_pass(link.peer)
         except TransportError as error:  # it was not we who had dialled, or it is gone
             log.debug("large packets to %s cannot be tried: %s", link.peer, error)
             return None

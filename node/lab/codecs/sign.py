@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.base.errors import PayloadError
-from shoal.protocol.tensors.compression.base import Payload, diverged, require_size, sealed
+from shoal.protocol.tensors.compression.base import Payload, divergence_error, read_only, require_size
 from shoal.protocol.tensors.compression.blocks import (
     BLOCK,
     Dense,
@@ -57,7 +57,7 @@ class Sign(Dense):
         for slab, x, scratch in slabs_of(values):
             scales[slab.blocks] = mean_magnitudes(x, scratch.floats)
             signs[_bytes(slab)] = np.packbits((x < 0).cpu().numpy(), axis=None, bitorder="little")
-        return sealed(payload)
+        return read_only(payload)
 
     def peak(self, payload: Payload, n: int) -> float:
         """The largest of the means."""
@@ -81,7 +81,7 @@ def mean_magnitudes(x: Tensor, scratch: Tensor) -> Floats:
     sums = torch.abs(x, out=scratch).sum(dim=1, dtype=torch.float64)  # that of equal magnitudes is exact
     found: Floats = (sums / x.shape[1]).cpu().numpy().astype(np.float32)
     if not np.maximum.reduce(found) < np.inf:
-        raise diverged()
+        raise divergence_error()
     found[found < SMALLEST] = 0
     return found
 

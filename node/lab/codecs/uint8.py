@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.base.errors import PayloadError
-from shoal.protocol.tensors.compression.base import Payload, diverged, is_finite, require_size, sealed
+from shoal.protocol.tensors.compression.base import Payload, divergence_error, is_finite, read_only, require_size
 from shoal.protocol.tensors.compression.blocks import Dense, Floats, Slab
 
 Bytes = npt.NDArray[np.uint8]
@@ -46,7 +46,7 @@ class Uint8(Dense):
         """The blocks' tables, then the buckets."""
         values = values.cpu()
         if not is_finite(values):
-            raise diverged()
+            raise divergence_error()
         n = len(values)
         payload = np.empty(self.bytes_for(n), np.uint8)
         tables, codes = _parts(payload, n)
@@ -54,7 +54,7 @@ class Uint8(Dense):
             part = values[start : start + BLOCK]
             codes[start : start + BLOCK] = found = buckets(part)
             table[:] = means(part.numpy(), found)
-        return sealed(payload)
+        return read_only(payload)
 
     def peak(self, payload: Payload, n: int) -> float:
         """The largest magnitude in the tables."""

@@ -17,8 +17,8 @@ from typing import Protocol
 from shoal.node.base.options import P2P_PORT
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.multiaddrs import host_and_port, is_public
-from shoal.protocol.net.system.addresses import attached, way_out
-from shoal.protocol.net.system.interfaces import Interface
+from shoal.protocol.net.system.addresses import interface_addresses, way_out
+from shoal.protocol.net.system.interfaces import InterfaceAddress
 
 ROUTES = Path("/proc/net/route")
 IS_UP, HAS_GATEWAY = 0x1, 0x2
@@ -85,11 +85,11 @@ def home_network(listen_host: str) -> HomeNetwork | None:
     """Where a router could be asked for a node that listens there; None where there is none to be asked."""
     here = way_out() if listen_host == EVERYWHERE else listen_host
     with suppress(OSError):
-        return place(here, attached(), ROUTES.read_text("ascii"))
-    return place(here, attached(), "")
+        return place(here, interface_addresses(), ROUTES.read_text("ascii"))
+    return place(here, interface_addresses(), "")
 
 
-def place(here: str, interfaces: Iterable[Interface], routes: str) -> HomeNetwork | None:
+def place(here: str, interfaces: Iterable[InterfaceAddress], routes: str) -> HomeNetwork | None:
     """The same, from what the system says."""
     for each in interfaces:
         if isinstance(each, IPv4Interface) and str(each.ip) == here and _is_private(each.ip):

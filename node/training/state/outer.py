@@ -105,7 +105,7 @@ class OuterState:
         flat, bounds, scatter = torch.from_numpy(vector), self.bounds(round), self._scatter
 
         def encode(chunk: int) -> Payload:  # it may outlive us, in what was sent last
-            return scatter.lend(flat[slice(*bounds[chunk])])
+            return scatter.encode_view(flat[slice(*bounds[chunk])])
 
         return encode
 

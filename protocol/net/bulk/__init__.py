@@ -1,1 +1,1 @@
-"""Payloads on their way from peer to peer: by sockets of their own where that can be, else by libp2p's streams."""
+"""Transfer of payloads between peers: on TCP sockets of their own where possible, else on libp2p streams."""

@@ -1,10 +1,10 @@
-"""The payloads that wait for a carrier to one peer: threads wait for the next one, the loop looks.
+"""The queue of payloads for one peer, from which its sockets' threads and its streams take.
 
 Rules:
-- Of each flow the first in is the first out. Contributions go before means: others wait for them to make theirs.
-- What is queued is bounded in bytes: payloads that were encoded count with their size, the others with none, as they
-  hold no memory before their turn.
-- What a broken carrier had in hand comes back to the front, with all that nobody has said to have arrived.
+- Each flow is first in, first out. Contributions go before means, as others wait for them to compute their means.
+- The queue is bounded in bytes: payloads that are encoded already count with their size, the others with nothing, as
+  they hold no memory before their turn.
+- When a socket breaks, the payload in its hands and all unacknowledged ones come back to the front.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.wire import Payload
 from shoal.protocol.messages.bulk import Flow
 
-TRIES = 4  # carriers that a payload may be lost with
+TRIES = 4  # sockets or streams that may break with a payload before it is dropped
 UNWANTED = TransportError("nobody wants it any more")
 
 Packed = tuple[bytes, bytes, Payload]  # prefix, head, payload
@@ -26,20 +26,20 @@ Packed = tuple[bytes, bytes, Payload]  # prefix, head, payload
 
 @dataclass(slots=True, eq=False)
 class QueuedPayload:
-    """A payload to be sent: made by `pack`, in any thread. In the loop, `sent(bytes)` or `lost(reason)` follows."""
+    """A payload to be sent: `pack` makes it, in any thread; `sent(bytes)` or `lost(reason)` follows in the loop."""
 
     flow: Flow
-    size: int  # bytes that it holds while it waits
+    size: int  # bytes of memory that it holds while it waits
     pack: Callable[[], Packed]
     sent: Callable[[int], None]
     lost: Callable[[TransportError], None]
-    is_wanted: Callable[[], bool] = lambda: True  # asked before it is packed, in any thread; if not, it is lost
-    was_sent: bool = False  # that was said already: it goes once more, as it may not have arrived
-    tries: int = 0  # carriers that broke with it
+    is_wanted: Callable[[], bool] = lambda: True  # asked before `pack`, in any thread; if False, it is lost
+    was_sent: bool = False  # `sent` was called already; it is sent once more, as it may not have arrived
+    tries: int = 0  # sockets or streams that broke with it
 
 
 class Backlog:
-    """Payloads for one peer, in two queues; any number of threads take from it."""
+    """The waiting payloads for one peer, a queue for each flow. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -51,17 +51,17 @@ class Backlog:
         return sum(map(len, self._waiting.values()))
 
     def put(self, queued: QueuedPayload) -> bool:
-        """Whether there was room for it."""
+        """Queue a payload; False if there is no room for it."""
         with self._has_more:
             if self._size + queued.size > self._limit:
                 return False
             self._waiting[queued.flow].append(queued)
             self._size += queued.size
-            self._has_more.notify_all()  # not each of them may take it
+            self._has_more.notify_all()  # the first that wakes may not want this flow
         return True
 
     def put_back(self, payloads: list[QueuedPayload]) -> None:
-        """They are next again, in this order, and there is always room for them."""
+        """Put these at the front again, in this order, whether or not there is room."""
         with self._has_more:
             for each in reversed(payloads):
                 self._waiting[each.flow].appendleft(each)
@@ -69,16 +69,16 @@ class Backlog:
             self._has_more.notify_all()
 
     def take_now(self, flow: Flow) -> QueuedPayload | None:
-        """The next one of a flow, if there is one."""
+        """The next payload of a flow, if there is one now."""
         with self._has_more:
             return self._take([flow])
 
     def take(
         self, flows: Callable[[], Collection[Flow] | None], rest: Callable[[], None] = lambda: None
     ) -> QueuedPayload | None:
-        """The next one of these, as soon as there is one; None once `flows` are None. `wake` has us look again.
+        """Wait for the next payload of the flows that `flows()` returns; None once it returns None.
 
-        `rest` is called before we wait.
+        `flows` is asked again after `wake`; `rest` is called before each wait.
         """
         with self._has_more:
             while (wanted := flows()) is not None:
@@ -89,12 +89,12 @@ class Backlog:
         return None
 
     def wake(self) -> None:
-        """Have all who wait look whether they still want one."""
+        """Have all threads that wait in `take` ask their `flows` again."""
         with self._has_more:
             self._has_more.notify_all()
 
     def clear(self) -> list[QueuedPayload]:
-        """All that waited, and waits here no more."""
+        """Remove and return all waiting payloads."""
         with self._has_more:
             dropped, self._size = [each for waiting in self._waiting.values() for each in waiting], 0
             for waiting in self._waiting.values():

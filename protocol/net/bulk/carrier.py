@@ -1,13 +1,13 @@
-"""How payloads get to one peer: by sockets of their own as soon as there is one, by a stream for each flow till then.
+"""Carries payloads to one peer: on bulk sockets as soon as there are any, until then on one stream for each flow.
 
 Rules:
-- There is one backlog, from which whatever carries takes. So a carrier may come or go in the midst of a round: what it
-  had in hand is the next one's.
-- A stream is given a payload only when no socket is there, and none is about to be (GRACE); and few at a time.
-- Where the path has room for more than the sockets that are there (filling.py), there is one more, up to MOST; then
-  all are judged anew. They stay until the connection ends.
-- Where no socket is to be had, it is tried again: when the path to the peer changes, and now and then. Sockets that
-  were promised and do not come, or that break at once, are none: something on the way may let TLS pass and no more.
+- Sockets and streams take from one backlog. So any of them may come or go in the middle of a round: what it had in hand
+  goes to the next one.
+- A stream gets payloads only if there is no socket and none is expected soon (GRACE), and only a few at a time.
+- If the sockets do not fill the path (spare_capacity.py), one more is opened, up to MAX_SOCKETS, and all are judged
+  anew. Sockets stay until the connection with the peer ends.
+- If no socket can be opened, it is tried again when the path to the peer changes, and now and then. A socket that was
+  promised and does not come, or that breaks at once, counts as a failure: a middlebox may let TLS pass and no more.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.net.bulk.backlog import TRIES, UNWANTED, Backlog, QueuedPayload
 from shoal.protocol.net.bulk.endpoint import Endpoint
-from shoal.protocol.net.bulk.filling import Filling, Path
-from shoal.protocol.net.bulk.handshake import Opened
-from shoal.protocol.net.bulk.pacing import Turn
+from shoal.protocol.net.bulk.handshake import BulkSocket
+from shoal.protocol.net.bulk.pacing import SocketPacer
 from shoal.protocol.net.bulk.sender import Sender, Wrote
+from shoal.protocol.net.bulk.spare_capacity import PathRtt, SpareCapacity
 from shoal.protocol.net.transport.streams import Lane, QueuedFrame
 
-GRACE = 1.0  # seconds for which payloads wait for a socket before they take a stream
-AHEAD = 2  # payloads that a stream is given
-MOST = 3  # sockets to one peer
-FRUITLESS = 3  # attempts in a row that brought no socket that lasted
-LASTED = 10.0  # seconds
-AGAIN = (20.0, 600.0)  # seconds until a socket is tried for again, and at most after many failures
-SOON = (1.0, 20.0)  # the same, where the peer only has to learn yet that we are in a run with it
-REFUSED = "refused"  # the code of a TransportError: then it has to
+GRACE = 1.0  # seconds that payloads wait for a socket before they take a stream
+STREAM_PAYLOADS = 2  # payloads that a stream has in hand at most
+MAX_SOCKETS = 3  # sockets to one peer
+MAX_FRUITLESS = 3  # attempts in a row without a lasting socket, after which delays apply
+STABLE_AFTER = 10.0  # seconds after which a socket counts as lasting
+RETRY_DELAYS = (20.0, 600.0)  # seconds until the next attempt, at first and at most; doubled with each failure
+REFUSED_DELAYS = (1.0, 20.0)  # the same for a peer that does not know yet that we are in a run with it
+REFUSED = "refused"  # the code of a TransportError that means that
 
 log = logging.getLogger(__name__)
 
 Connect = Callable[[bool], Awaitable[bool]]
-TurnOf = Callable[[socket.socket, Path], Turn]
+PacerOf = Callable[[socket.socket, PathRtt], SocketPacer]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class Carrier:
-    """To one peer.
+    """The way of payloads to one peer.
 
-    `connect(is_extra)` tries for a socket, which `opened` then hears of, and says whether there is a chance. `turn_of`
-    says how one is paced.
+    `connect(is_extra)` tries to open a socket, which is passed to `opened`, and returns whether one may come.
+    `pacer_of(socket, path)` gives a socket its pacer.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class Carrier:
         spawn: Spawn,
         wrote: Wrote,
         is_up: Callable[[], bool],
-        turn_of: TurnOf,
+        pacer_of: PacerOf,
     ) -> None:
         self._backlog = Backlog(limit)
         self._lanes = lanes
         self._connect, self._spawn, self._wrote, self._is_up = connect, spawn, wrote, is_up
-        self._turn_of = turn_of
+        self._pacer_of = pacer_of
         self._senders: list[Sender] = []
         self._is_closed = False
         self._attempt: asyncio.Task[None] | None = None
-        self._path = Path()
+        self._path = PathRtt()
         self._widening: asyncio.Task[None] | None = None
         self._widen_delay, self._widen_at = 0.0, 0.0
         self._has_grace = False
@@ -79,44 +79,44 @@ class Carrier:
 
     @property
     def sockets(self) -> int:
-        """How many there are; with none, payloads go by streams."""
+        """How many bulk sockets there are; with none, payloads go by streams."""
         return len(self._senders)
 
     def put(self, queued: QueuedPayload) -> None:
-        """Send it, or drop it if too much waits already."""
+        """Queue a payload, or drop it if too much waits already."""
         if not self._backlog.put(queued):
             self._lose(queued, TransportError("too much waits for this peer already"))
         elif not self._senders:
             self._go_on()
 
-    def opened(self, opened: Opened, endpoint: Endpoint) -> None:
-        """A socket is there."""
+    def opened(self, opened: BulkSocket, endpoint: Endpoint) -> None:
+        """A socket to the peer was opened: send on it."""
         begin = asyncio.get_running_loop().time()
         sender = Sender(
             opened,
             self._backlog,
-            Filling(self._path),
-            self._turn_of(opened.socket, self._path),
+            SpareCapacity(self._path),
+            self._pacer_of(opened.socket, self._path),
             endpoint.throttle.up,
             endpoint.posts,
             self._written,
             lambda: self._ended(sender, begin),
         )
         for each in self._senders:
-            each.filling.judge_anew()
+            each.capacity.judge_anew()
         self._senders.append(sender)
         sender.start()
         endpoint.limit.take(sender.thread)
 
     def try_anew(self) -> None:
-        """The path to the peer is another now."""
+        """The path to the peer has changed: try for a socket without delay."""
         self._forget_failures()
-        self._path = Path()
+        self._path = PathRtt()
         if len(self._backlog):
             self._go_on()
 
     def clear(self, reason: TransportError) -> None:
-        """The peer is out of reach: drop all that is queued, and whatever carries."""
+        """The peer is out of reach: drop all queued payloads, and close all sockets and streams."""
         self._forget_failures()
         for sender in self._senders:
             sender.close()
@@ -126,7 +126,7 @@ class Carrier:
         self._drop(reason)
 
     def close(self, reason: TransportError) -> None:
-        """The same, for good: nothing is begun any more, whatever still breaks."""
+        """Like `clear`, for good: nothing is begun any more."""
         self._is_closed = True
         self.clear(reason)
 
@@ -137,8 +137,8 @@ class Carrier:
         self._widen_delay, self._widen_at = 0.0, 0.0
 
     def _ended(self, sender: Sender, begin: float) -> None:
-        """By our own hand, or because it broke; then another one is tried for at once."""
-        if asyncio.get_running_loop().time() - begin >= LASTED:
+        """A sender has ended, as it was closed or broke; in the latter case another socket is tried for at once."""
+        if asyncio.get_running_loop().time() - begin >= STABLE_AFTER:
             self._forget_failures()
         if sender in self._senders:
             self._senders.remove(sender)
@@ -149,14 +149,18 @@ class Carrier:
 
     def _written(self, begin: float, end: float, size: int) -> None:
         self._wrote(begin, end, size)
-        if len(self._senders) < MOST and all(each.filling.has_room for each in self._senders) and len(self._backlog):
+        if (
+            len(self._senders) < MAX_SOCKETS
+            and all(each.capacity.has_room for each in self._senders)
+            and len(self._backlog)
+        ):
             self._widen()
 
     def _widen(self) -> None:
-        """What one more cannot have is no loss to those that are there."""
+        """Try for one more socket; the present ones go on whatever comes of it."""
         now = asyncio.get_running_loop().time()
         if self._widening is None and now >= self._widen_at and self._senders and not self._is_closed:
-            self._widen_delay = min(AGAIN[1], max(AGAIN[0], 2 * self._widen_delay))
+            self._widen_delay = min(RETRY_DELAYS[1], max(RETRY_DELAYS[0], 2 * self._widen_delay))
             self._widen_at = now + self._widen_delay
             self._widening = self._spawn(self._try_wider())
 
@@ -182,20 +186,20 @@ class Carrier:
     async def _try(self) -> None:
         loop = asyncio.get_running_loop()
         grace = loop.call_later(GRACE, self._end_grace)
-        has_chance, (first, longest) = False, AGAIN
+        has_chance, (first, longest) = False, RETRY_DELAYS
         self._fruitless += 1
         try:
-            has_chance = await self._connect(False) and self._fruitless < FRUITLESS
+            has_chance = await self._connect(False) and self._fruitless < MAX_FRUITLESS
         except (TransportError, RemoteError) as error:
             log.debug("no bulk socket: %s", error)
             if isinstance(error, TransportError) and error.code == REFUSED:
-                self._fruitless, (first, longest) = self._fruitless - 1, SOON
+                self._fruitless, (first, longest) = self._fruitless - 1, REFUSED_DELAYS
         finally:
             grace.cancel()
             self._attempt = None
             self._delay = 0.0 if has_chance else min(longest, max(first, 2 * self._delay))
             self._try_at = loop.time() + (self._delay or GRACE)
-            if has_chance:  # where the peer is the one to dial, it may have been quicker with that than with its answer
+            if has_chance:  # a peer that dials us may have done so before it answered
                 loop.call_later(GRACE, self._end_grace)
             else:
                 loop.call_at(self._try_at, self._go_on)
@@ -208,7 +212,7 @@ class Carrier:
     def _feed(self) -> None:
         for flow, lane in self._lanes.items():
             while (
-                self._on_stream[flow] < AHEAD
+                self._on_stream[flow] < STREAM_PAYLOADS
                 and not self._senders
                 and (queued := self._backlog.take_now(flow)) is not None
             ):
@@ -244,7 +248,7 @@ class Carrier:
         return QueuedFrame(queued.size, pack, sent, lost)
 
     def _drop(self, reason: TransportError) -> None:
-        """All that waits."""
+        """Drop all waiting payloads."""
         for queued in self._backlog.clear():
             self._lose(queued, reason)
 

@@ -1,26 +1,26 @@
-"""Flow control on a bulk socket: how much the receiver lets be sent, and which payloads have arrived.
+"""Flow control on a bulk socket: credit for contributions, and acknowledgement of payloads.
 
-Both flows share a socket. Were contributions held back by not reading it, means behind them would wait, too, and two
-owners that wait for each other's would do so for ever. So whoever receives gives credit, as QUIC's MAX_DATA does (RFC
-9000, 4.1): so many bytes of contributions in all may be sent on this connection. Whoever has none left sends means.
+Both flows share a socket. If the receiver held contributions back by not reading, the means behind them would wait,
+too, and two owners that wait for each other's means would wait for ever. So the receiver gives credit, like QUIC's
+MAX_DATA (RFC 9000, 4.1): the total bytes of contributions that may be sent on this connection. A sender without credit
+sends means.
 
 Rules of credit:
 - A contribution costs the memory that it takes (`payload_memory`). It may be sent as long as any credit is left.
-- What is held of one peer's contributions (`MemoryAccount`), and what is on credit, is SHARED, and the last payload of
-  each socket. Credit grows as room is given back, and is shared out evenly among the peer's sockets.
-- What was given to a socket cannot be taken back, and it may be dead. So while less than LEAST is held, another one
-  gets LEAST in any case.
-- Streams have no credit, and are not read while SHARED is held: who uses both may fill it twice.
+- The contributions of one peer that are held here (`MemoryAccount`) plus its unused credit are at most SHARED, plus the
+  last payload of each socket. Credit grows as memory is given back, and is divided evenly among the peer's sockets.
+- Credit of a socket cannot be taken back, and the socket may be dead. So while less than LEAST is held, every other
+  socket gets LEAST in any case.
+- Streams have no credit; they are not read while SHARED is held. So a peer that uses both may fill it twice.
 
 Rules of acknowledgement:
-- What was written may lie in the buffers of both ends, which hold tens of MiB where a system lets them, and is lost
-  with the socket. So a payload is kept until the other end says that it has it: no number of bytes that were written
-  last would do.
-- Both ends count the memory that payloads take, however short they are: so who has MOST to hear of is always
-  told. Who takes and never says so gets no more: else it could make us keep all that we ever sent.
+- Written bytes may lie in the buffers of both ends, which can hold tens of MiB, and are lost with the socket. So a
+  payload is kept until the other end acknowledges it; keeping a number of recently written bytes would not do.
+- Both ends count the memory of payloads, however short they are, so the receiver always reports before MOST is reached.
+  A receiver that never acknowledges gets no more: else it could make us keep all that we ever sent.
 
-Both are told in reports, on the socket itself, the other way: two totals since the socket began, so only the newest
-counts. A report is 32 bytes, sealed, and comes with about each GRAIN of payloads.
+Reports carry both, in the other direction of the same socket: two totals since the socket began, so that only the
+newest report counts. A report is 32 bytes, sealed, and follows about each GRAIN of payloads.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import payload_memory
 from shoal.protocol.net.bulk.backlog import QueuedPayload
-from shoal.protocol.net.bulk.sealing import TAG, Sealed, key_back
+from shoal.protocol.net.bulk.sealing import TAG, Sealed, report_key
 from shoal.protocol.tensors.memory import MEMORY
 
-SHARED = 32 << 20  # bytes; both ends know it
-LEAST = 8 << 20  # bytes that one more socket gets in any case
-GRAIN = 2 << 20  # bytes, of credit or of what was received, that are worth a report
-MOST = 32 << 20  # bytes that are on their way, and the last payload: as many as there may be of contributions
+SHARED = 32 << 20  # bytes of one peer's contributions, held or on credit; part of the protocol
+LEAST = 8 << 20  # bytes of credit that a further socket gets in any case
+GRAIN = 2 << 20  # bytes of new credit, or of received payloads, that are worth a report
+MOST = 32 << 20  # unacknowledged bytes, without the last payload: as many as SHARED
 NUMBERS = struct.Struct(">QQ")
 RECORD = NUMBERS.size + TAG
 
 
 class Credit:
-    """How many bytes of contributions may still be sent on one socket, kept at either end.
+    """The credit of one socket, kept at both ends: bytes of contributions that may be sent.
 
     One thread spends, the loop grants.
     """
@@ -62,51 +62,51 @@ class Credit:
 
     @property
     def granted(self) -> int:
-        """Bytes given so far, in all."""
+        """Bytes of credit given so far, in total."""
         return self._granted
 
     @property
     def available(self) -> int:
-        """Bytes that may still be sent; negative if the last payload took more."""
+        """Bytes that may still be sent; negative if the last payload took more than was left."""
         return self._granted - self._spent
 
     def spend(self, size: int) -> None:
-        """Take what a contribution of so many bytes costs."""
+        """Spend the credit for a contribution of `size` bytes."""
         self._spent += payload_memory(size)
 
     def charge(self, size: int, sender: PeerId) -> None:
-        """The same at the receiver, who gave the credit; RemoteError if there was none."""
+        """Like `spend`, at the receiver; RemoteError if the sender had no credit."""
         if self.available <= 0:
             raise RemoteError("sends contributions without credit", sender)
         self.spend(size)
 
     def grow(self, size: int) -> None:
-        """Give so many bytes more."""
+        """At the receiver: give so many bytes more."""
         self._granted += size
 
     def grant(self, total: int) -> None:
-        """Take the total that the receiver reports; TransportError for one that no honest receiver would report."""
+        """At the sender: take over the reported total; TransportError if no honest receiver would report it."""
         if total != self._granted and not self._granted + GRAIN <= total <= self._spent + SHARED:
             raise TransportError(f"was given credit of {total} bytes, after {self._granted}")
         self._granted = total
 
 
 class CreditPool:
-    """The credit of one peer, shared out among the sockets by which it sends."""
+    """Divides the credit of one peer among the sockets on which it sends."""
 
     def __init__(self) -> None:
         self._credits: list[Credit] = []
 
     def open(self, credit: Credit) -> None:
-        """There is one more socket."""
+        """Add a socket's credit."""
         self._credits.append(credit)
 
     def close(self, credit: Credit) -> None:
-        """That socket is gone."""
+        """Remove the credit of a socket that has ended."""
         self._credits.remove(credit)
 
     def share_out(self, held: int) -> list[Credit]:
-        """Give more credit where it is due, while `held` bytes wait here; returns what senders are to be told."""
+        """Give out free credit, with `held` bytes held now; returns the credits that have grown, to be reported."""
         room = SHARED - held - sum(max(0, each.available) for each in self._credits)
         share, grown = SHARED // max(1, len(self._credits)), list[Credit]()
         for each in self._credits:
@@ -119,25 +119,25 @@ class CreditPool:
 
 
 class Unacknowledged:
-    """Payloads that were given to a socket and are not acknowledged. One thread adds, the loop takes away."""
+    """Payloads that were written to a socket and are not acknowledged yet. One thread adds, the loop removes."""
 
     def __init__(self) -> None:
         self._payloads: deque[tuple[QueuedPayload, int]] = deque()
-        self._heard = 0  # payloads
-        self._added = self._gone = 0  # bytes; each belongs to one thread
+        self._heard = 0  # payloads that were acknowledged
+        self._added = self._gone = 0  # bytes; each is changed by one thread only
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be added before the other end has said something."""
+        """Whether nothing should be added before the other end acknowledges something."""
         return self._added - self._gone >= MOST
 
     def add(self, queued: QueuedPayload, size: int) -> None:
-        """The first byte of a payload of `size` bytes is about to be written."""
+        """Add a payload of `size` bytes, before its first byte is written."""
         self._added += payload_memory(size)
         self._payloads.append((queued, payload_memory(size)))
 
     def hear(self, taken: int) -> None:
-        """It reports `taken` payloads in all; TransportError for more than were sent, or fewer than before."""
+        """Take in a report of `taken` payloads in total; TransportError if more than were sent or less than before."""
         if not self._heard <= taken <= self._heard + len(self._payloads):
             raise TransportError(f"took {taken} payloads, after {self._heard}, with {len(self._payloads)} on their way")
         while self._heard < taken:
@@ -145,25 +145,25 @@ class Unacknowledged:
             self._heard, self._gone = self._heard + 1, self._gone + room
 
     def payloads(self) -> list[QueuedPayload]:
-        """All of them, in the order in which they were added."""
+        """All unacknowledged payloads, in the order in which they were added."""
         return [queued for queued, _ in list(self._payloads)]
 
 
 class Received:
-    """How many payloads came by a socket, and how many bytes of them are not reported yet. Belongs to the loop."""
+    """How many payloads a socket has received, and how many bytes of them are not reported yet. Belongs to the loop."""
 
     def __init__(self) -> None:
         self.count = 0  # payloads
         self._untold = 0  # bytes
 
     def add(self, size: int) -> bool:
-        """One more payload, of about `size` bytes, has come; returns whether it is time for a report."""
+        """Count a payload of about `size` bytes; returns whether a report is due."""
         self.count += 1
         self._untold += payload_memory(size)
         return self._untold >= GRAIN
 
     def told(self) -> None:
-        """A report has told the sender of all that came."""
+        """All that came was reported."""
         self._untold = 0
 
 
@@ -175,10 +175,10 @@ class Report(NamedTuple):
 
 
 class ReportWriter(Sealed):
-    """The receiver's end: makes reports."""
+    """Makes reports, at the receiver's end."""
 
     def __init__(self, key: bytes) -> None:
-        super().__init__(key_back(key))
+        super().__init__(report_key(key))
 
     def record(self, report: Report) -> bytes:
         """A report, sealed, as it goes on the wire."""
@@ -186,17 +186,17 @@ class ReportWriter(Sealed):
 
 
 class ReportReader(Sealed):
-    """The sender's end: reads reports."""
+    """Reads reports, at the sender's end."""
 
     def __init__(self, key: bytes) -> None:
-        super().__init__(key_back(key))
+        super().__init__(report_key(key))
         self._unread, self._newest = b"", Report(0, 0)
 
     def heard(self, data: bytes) -> Report | None:
-        """The newest report in what has come, if there is one.
+        """Take in bytes; returns the newest whole report in them, if any.
 
-        TransportError for what the other end did not seal, and for what takes back or says nothing new: to read it
-        costs us time.
+        TransportError for a record that the other end did not seal, and for a report that says less than an earlier one
+        or nothing new, as reading it costs us time.
         """
         self._unread += data
         report = None
@@ -213,34 +213,34 @@ class ReportReader(Sealed):
 
 
 class MemoryAccount:
-    """How much memory the contributions of one peer take. For any thread.
+    """How much memory the contributions of one peer take. Thread-safe.
 
-    `returned` is called when some was given back, in whatever thread: by the garbage collector, too, in the midst of
-    our own lines, so nothing there may wait.
+    `returned` is called when some was given back, in any thread: also by the garbage collector, in the middle of any of
+    our own code, so it must not wait for anything.
     """
 
     def __init__(self, returned: Callable[[], None] = lambda: None) -> None:
         self._held = 0
         self._tell = returned
-        self._returned: SimpleQueue[int] = SimpleQueue()  # bytes that were given back, and are not settled
+        self._returned: SimpleQueue[int] = SimpleQueue()  # bytes that were given back and are not subtracted yet
         self._lock = threading.Lock()
 
     @property
     def held(self) -> int:
-        """Bytes that are lent now."""
+        """Bytes in use now."""
         with self._lock, suppress(Empty):
             while True:
                 self._held -= self._returned.get_nowait()
         return self._held
 
     def lend(self, size: int) -> memoryview:
-        """Memory for so many bytes, counted until nobody uses it any more."""
+        """Memory for so many bytes, counted until its last user drops it."""
         with self._lock:
             self._held += payload_memory(size)
         gave_back = partial(self._gave_back, payload_memory(size))
         try:
             return MEMORY.lend(size, gave_back)
-        except BaseException:  # there is none
+        except BaseException:  # there is no memory
             gave_back()
             raise
 

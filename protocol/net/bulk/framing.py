@@ -1,4 +1,4 @@
-"""The framing of payloads, the same on every carrier, and the two flows that they belong to.
+"""The framing of payloads, the same on sockets and streams, and the two flows that they belong to.
 
     length (4 bytes)   of all that follows
     head's size (2)    of the head
@@ -6,14 +6,13 @@
     head               msgpack [run, the message without its payload]
     payload
 
-So the payload is read where it is to stay, and is never copied to take its message apart. Decoding is total: any bytes
-give a message or a RemoteError that names the sender.
+So a payload is read directly into its final memory, and never copied to decode its message. Decoding is total: any
+bytes give a message or a RemoteError that names the sender.
 
-What comes in SCATTER (contributions) is bounded: its sender has credit (flow_control.py), and a stream of it is not
-read while too much waits here to be added. What comes in GATHER (means) is always taken: so an owner whose buffers are
-full still gets the results of others, and nothing deadlocks. Of contributors, the first of a roster never waits for
-another, the second for the first only, and so on: as all send the chunks of an owner in the same order, each is added
-in the end.
+The flow SCATTER (contributions) is bounded: senders need credit (flow_control.py), and a stream of it is not read while
+too much waits here to be added. The flow GATHER (means) is always taken, so that an owner with full buffers still gets
+the means of others, and nothing deadlocks. Among contributors, the first of a roster never waits for another, the
+second only for the first, and so on: as all send the chunks of an owner in the same order, each is added in the end.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from shoal.protocol.messages.rounds import Contribution
 
 PROTOCOLS = {Flow.SCATTER: "/shoal/scatter/1", Flow.GATHER: "/shoal/gather/1"}  # of streams
 PREFIX = struct.Struct(">IHB")
-MAX_HEAD = 1 << 14  # bytes: a mask has a bit for each member, and that is the most of it
+MAX_HEAD = 1 << 14  # bytes; the largest part is a mask with a bit for each member
 
 
 def flow_of(message: Message) -> Flow:
@@ -41,7 +40,7 @@ def flow_of(message: Message) -> Flow:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a prefix announces, in bytes."""
+    """What a prefix announces: sizes in bytes, and the flow."""
 
     head: int
     payload: int
@@ -49,7 +48,7 @@ class Sizes:
 
 
 def packed_head(run: RunId, message: Message) -> bytes:
-    """The head of a bulk message."""
+    """The head of a bulk message; LocalError if it is too long."""
     head: bytes = msgpack.packb([run, encode_head(message)])
     if len(head) > MAX_HEAD:
         raise LocalError(f"a head of {len(head)} bytes is over the limit of {MAX_HEAD}")
@@ -57,14 +56,14 @@ def packed_head(run: RunId, message: Message) -> bytes:
 
 
 def prefix(head: int, payload: int, flow: Flow) -> bytes:
-    """What goes before a head and a payload of such sizes."""
+    """The prefix of a head and a payload of these sizes; LocalError if the payload is too long."""
     if payload > MAX_BULK_FRAME:
         raise LocalError(f"a payload of {payload} bytes is over the limit of {MAX_BULK_FRAME}")
     return PREFIX.pack(PREFIX.size - 4 + head + payload, head, flow)
 
 
 def sizes(data: bytes | bytearray | memoryview, sender: PeerId) -> Sizes:
-    """What follows a prefix; RemoteError beyond the limits."""
+    """Decodes a prefix; RemoteError for sizes beyond the limits or an unknown flow."""
     length, head, flow = PREFIX.unpack(data[: PREFIX.size])
     payload = length - (PREFIX.size - 4) - head
     if head > MAX_HEAD or not 0 <= payload <= MAX_BULK_FRAME:
@@ -73,7 +72,7 @@ def sizes(data: bytes | bytearray | memoryview, sender: PeerId) -> Sizes:
 
 
 def flow_at(code: int, sender: PeerId) -> Flow:
-    """The flow of this code; RemoteError if there is none."""
+    """The flow with this code; RemoteError if there is none."""
     try:
         return Flow(code)
     except ValueError as error:
@@ -81,7 +80,7 @@ def flow_at(code: int, sender: PeerId) -> Flow:
 
 
 def run_of(head: bytes | memoryview, sender: PeerId) -> tuple[RunId, bytes]:
-    """The run that a head names, and the rest of it, not decoded yet."""
+    """(run, encoded message without its payload) of a head; RemoteError if it is malformed."""
     try:
         run, rest = msgpack.unpackb(head, max_array_len=2, max_map_len=0, max_ext_len=0)
         if type(run) is not bytes or len(run) != DIGEST_SIZE or type(rest) is not bytes:
@@ -93,7 +92,7 @@ def run_of(head: bytes | memoryview, sender: PeerId) -> tuple[RunId, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What follows a length, taken apart."""
+    """The parts of a frame."""
 
     run: RunId
     head: bytes  # without the run
@@ -101,7 +100,7 @@ class Frame:
 
 
 def frame(data: bytes, sender: PeerId) -> Frame:
-    """The frame in `data`, which begins after the length; RemoteError for anything else. A stream has one flow."""
+    """Decodes a frame without its length; RemoteError if it is malformed. The flow is that of the stream."""
     at_head = PREFIX.size - 4
     head = int.from_bytes(data[:2], "big")
     if head > min(MAX_HEAD, len(data) - at_head):
@@ -111,7 +110,7 @@ def frame(data: bytes, sender: PeerId) -> Frame:
 
 
 def unpacked(head: bytes, payload: Payload, flow: Flow, sender: PeerId) -> Message:
-    """The message whose head, without the run, and payload these are, which came in this flow."""
+    """The message of a head (without the run) and a payload; RemoteError if malformed or in the wrong flow."""
     message = decode_bulk(head, payload, sender)
     if flow_of(message) is not flow:
         raise RemoteError(f"sent a {type(message).__name__} in the wrong flow", sender)

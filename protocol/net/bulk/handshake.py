@@ -1,9 +1,8 @@
-"""How a bulk socket begins: one-time tokens, and TLS 1.3, in which each end shows that it is the one of the libp2p
-connection.
+"""The handshake of a bulk socket: TLS 1.3 and a one-time token, which bind the socket to the peer's libp2p connection.
 
-Over that connection, which Noise protects and which knows its peer, the listener gave the fingerprint of its
-certificate and a one-time token. The dialler goes on only with that very certificate, and then shows the token inside
-TLS: so a token is seen by nobody but who gave it. (Python's ssl cannot ask a client for a self-signed certificate.)
+Over that connection, whose peer Noise has authenticated, the listener gave the fingerprint of its certificate and a
+one-time token. The dialler accepts only that certificate, and then shows the token inside TLS, so only the listener
+sees it. (Python's ssl cannot request a self-signed certificate from a client.)
 
     dialler                                   listener
     TLS 1.3, pins the certificate
@@ -11,10 +10,10 @@ TLS: so a token is seen by nobody but who gave it. (Python's ssl cannot ask a cl
               ◄─────────────────────────────  half of a key
     from here on: frames one way, sealed (sealing.py), and reports the other way (flow_control.py)
 
-A token is good for one connection, of one peer, one way, for LIFETIME seconds. A peer has MOST at a time; an older one
-gives way. Any thread may use them: the loop gives them, the acceptor's threads redeem them.
+A token is valid for one connection, of one peer, in one direction, for LIFETIME seconds. A peer has at most MOST; a new
+one replaces the oldest. The loop gives tokens, the threads of handshakes redeem them.
 
-The handshake blocks, for LIMIT seconds at most.
+A handshake blocks for LIMIT seconds at most.
 """
 
 from __future__ import annotations
@@ -39,17 +38,16 @@ from cryptography.x509.oid import NameOID
 
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import Digest, PeerId, content_hash
-from shoal.protocol.net.bulk import handshake
-from shoal.protocol.net.bulk.sealing import SHARE, key_of
+from shoal.protocol.net.bulk.sealing import SHARE, shared_key
 
-SIZE = 32  # bytes
+TOKEN_SIZE = 32  # bytes
 LIFETIME = 20.0  # seconds
-MOST = 32  # of one peer
+MOST = 32  # tokens of one peer
 MOST_IN_ALL = 4096
-LIMIT = 5.0  # seconds
-VALID = datetime.timedelta(days=3650)  # nobody looks: the fingerprint alone counts, and it is of this very process
-# As much may wait in the kernel to be sent, beside what is on its way: so writing takes as long as sending, which is
-# what a line's rate is measured by, and little is lost with a socket.
+LIMIT = 5.0  # seconds for a handshake
+VALID = datetime.timedelta(days=3650)  # not checked: only the fingerprint counts
+# Bytes that may wait unsent in the kernel: few, so that writing takes as long as sending, by which a line's rate is
+# measured, and little is lost with a socket.
 SMALL_BUFFER = ((socket.TCP_NOTSENT_LOWAT, 1 << 18),) if hasattr(socket, "TCP_NOTSENT_LOWAT") else ()
 KEEP_ALIVE = (
     ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
@@ -60,14 +58,14 @@ KEEP_ALIVE = (
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a token stands for."""
+    """What a token admits."""
 
     peer: PeerId
-    sends: bool  # whether payloads go from us, who listen, to the peer
+    sends: bool  # whether we, the listener, send payloads on this socket
 
 
 class Tokens:
-    """The tokens that are good now."""
+    """The valid tokens. Thread-safe."""
 
     def __init__(self) -> None:
         self._good: OrderedDict[bytes, tuple[Ticket, float]] = OrderedDict()
@@ -75,14 +73,14 @@ class Tokens:
 
     def give(self, now: float, ticket: Ticket) -> bytes:
         """A new token."""
-        token = secrets.token_bytes(SIZE)
+        token = secrets.token_bytes(TOKEN_SIZE)
         with self._lock:
             self._forget(now, ticket.peer)
             self._good[token] = ticket, now + LIFETIME
         return token
 
     def redeem(self, now: float, token: bytes) -> Ticket | None:
-        """What a token stands for, once; None if it is unknown, used, or too old."""
+        """The ticket of a token, once; None if the token is unknown, used, or too old."""
         with self._lock:
             ticket, until = self._good.pop(token, (None, now))
         return ticket if now < until else None
@@ -98,23 +96,23 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """What a listener shows: a certificate of its own making, kept in memory, and its fingerprint."""
+class ListenerCertificate:
+    """A self-signed certificate, kept in memory, and its fingerprint."""
 
     context: ssl.SSLContext
     fingerprint: Digest
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A socket after its handshake, and the key of its payloads."""
+class BulkSocket:
+    """A plain TCP socket after its handshake, and the key that seals its frames."""
 
     socket: socket.socket
     key: bytes
 
 
-def new_door() -> Door:
-    """With a new certificate."""
+def new_certificate() -> ListenerCertificate:
+    """A new certificate for a listener."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shoal")])
     now = datetime.datetime.now(datetime.UTC)
@@ -122,13 +120,13 @@ def new_door() -> Door:
     certificate = made.sign(key, hashes.SHA256())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # nothing may follow the handshake that the other end would take for a frame
+    context.num_tickets = 0  # session tickets after the handshake would be taken for frames
     _load(context, certificate.public_bytes(serialization.Encoding.PEM) + _private(key))
-    return Door(context, content_hash(certificate.public_bytes(serialization.Encoding.DER)))
+    return ListenerCertificate(context, content_hash(certificate.public_bytes(serialization.Encoding.DER)))
 
 
-def knock(raw: socket.socket, fingerprint: Digest, token: bytes) -> Opened:
-    """The dialler's part, on a connected socket; TransportError if the other end is not the one that gave the token."""
+def knock(raw: socket.socket, fingerprint: Digest, token: bytes) -> BulkSocket:
+    """The dialler's part, on a connected socket; TransportError if the other end has another certificate, or fails."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # pinned below
@@ -139,25 +137,27 @@ def knock(raw: socket.socket, fingerprint: Digest, token: bytes) -> Opened:
         mine = secrets.token_bytes(SHARE)
         secured.sendall(token + mine)
         theirs = _read(secured, SHARE, due)
-        return Opened(_bare(secured), key_of(mine, theirs))
+        return BulkSocket(_bare(secured), shared_key(mine, theirs))
 
 
-def admit(raw: socket.socket, door: Door, redeem: Callable[[bytes], Ticket | None]) -> tuple[Opened, Ticket]:
-    """The listener's part, on an accepted socket; TransportError for whoever has no good token."""
+def admit(
+    raw: socket.socket, certificate: ListenerCertificate, redeem: Callable[[bytes], Ticket | None]
+) -> tuple[BulkSocket, Ticket]:
+    """The listener's part, on an accepted socket; TransportError if the peer shows no valid token."""
     due = time.monotonic() + LIMIT
-    with _secured(raw, door.context, is_server=True) as secured:
-        shown = _read(secured, handshake.SIZE + SHARE, due)
-        ticket = redeem(shown[: handshake.SIZE])
+    with _secured(raw, certificate.context, is_server=True) as secured:
+        shown = _read(secured, TOKEN_SIZE + SHARE, due)
+        ticket = redeem(shown[:TOKEN_SIZE])
         if ticket is None:
             raise TransportError("a token that is unknown, used or too old", "bad-token")
         mine = secrets.token_bytes(SHARE)
         secured.sendall(mine)
-        return Opened(_bare(secured), key_of(shown[handshake.SIZE :], mine)), ticket
+        return BulkSocket(_bare(secured), shared_key(shown[TOKEN_SIZE:], mine)), ticket
 
 
 @contextmanager
 def _secured(raw: socket.socket, context: ssl.SSLContext, is_server: bool = False) -> Iterator[ssl.SSLSocket]:
-    """`raw` with TLS; whatever goes wrong is a TransportError, and the end of the socket."""
+    """`raw` with TLS; any failure closes the socket and raises TransportError."""
     raw.settimeout(LIMIT)
     secured: ssl.SSLSocket | None = None
     try:
@@ -165,14 +165,14 @@ def _secured(raw: socket.socket, context: ssl.SSLContext, is_server: bool = Fals
         yield secured
     except (OSError, ValueError) as error:
         raise TransportError(f"the handshake has failed: {error}") from error
-    finally:  # nothing is left to close of a socket that is bare now
+    finally:  # does nothing after `_bare`, which has detached the socket
         (secured or raw).close()
 
 
 def _read(secured: ssl.SSLSocket, size: int, due: float) -> bytes:
     data = b""
     while len(data) < size:
-        secured.settimeout(max(0.0, due - time.monotonic()))  # for all: a byte now and then would last for minutes
+        secured.settimeout(max(0.0, due - time.monotonic()))  # a limit for all bytes together
         piece = secured.recv(size - len(data))
         if not piece:
             raise TransportError("the other end has hung up")
@@ -181,7 +181,7 @@ def _read(secured: ssl.SSLSocket, size: int, due: float) -> bytes:
 
 
 def _bare(secured: ssl.SSLSocket) -> socket.socket:
-    """The socket without TLS: both ends have read to the end of what was said in it."""
+    """The socket without TLS; both ends have read all that was sent in it."""
     bare = socket.socket(fileno=secured.detach())
     bare.settimeout(None)
     bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -197,7 +197,7 @@ def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _load(context: ssl.SSLContext, pem: bytes) -> None:
-    """By a file that only we may read, and for a moment: Python's ssl takes nothing else."""
+    """Load a certificate from a temporary file that only we can read, as Python's ssl accepts nothing but files."""
     handle, path = tempfile.mkstemp()
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,15 +1,27 @@
-"""How fast each socket may send, so that peers who are sent to at once get even parts of our line.
+"""Paces bulk sockets, so that all peers that we send to get even parts of our line (the internet uplink).
 
 TCP connections that share a line take uneven parts of it, and a round ends with the slowest. So each is held to its
-part (SO_MAX_PACING_RATE) of what the line carries, which is found out by the way (found_rate.py).
+part (SO_MAX_PACING_RATE) of the line's rate, which is estimated from our own payloads (`LineRate`).
 
-Rules:
-- Only sockets to peers on the internet are paced, as those pass our line; on Linux alone; and not before our line was
-  full once. One peer alone gets all of it.
-- Sockets to one peer share its part, and have it for LINGER seconds beyond their last payload: where a part that is
-  free goes to the others at once, they rush into the receivers' lines, and what was gained is lost.
-- Senders' threads say when they begin and when they rest. What passes is looked at in the loop, each TICK in which a
-  part is held.
+Rules of pacing (`Pacing`):
+- Only sockets to peers on the internet are paced, as only those use the line; only on Linux; and not before the line
+  was full once. A single peer gets all of it.
+- Sockets to one peer share its part, and keep it for LINGER seconds after their last payload: if a free part went to
+  the others at once, they would flood the receivers' lines, and nothing would be gained.
+- The senders' threads say when they begin and stop to send. Every TICK the event loop looks at what has arrived, as
+  long as any part is held.
+
+Rules of the line's rate (`LineRate`, pure). A queue on (nearly) all paths at once may be in our own line; the line is
+then full, and what arrives is what it carries. A queue on some paths only is further away and says little of our line.
+- Nothing is known until the line was full for ENOUGH seconds: a line that is never full needs no pacing. The first
+  estimate is too low, as TCP is still speeding up, so it is multiplied by FIRST.
+- The line is full if there are queues on nearly all paths and less arrives than the rate allows. The rate then falls
+  to a little less than what arrives (DRAIN), so that the queue gets shorter, but not faster than FALL. The best time
+  of the last MEMORY seconds counts, as lines stall for a moment.
+- If all that the rate allows arrives, the queue is not in our line, or delays only the acknowledgements. It may stay
+  for ever, so we must not yield to it: the rate rises whenever most peers are being sent to and one of them gets all of
+  its part. It rises slowly, as it was right not long ago, and ever faster after CALM seconds. While most paths have a
+  queue, it rises only after these seconds.
 """
 
 from __future__ import annotations
@@ -21,87 +33,161 @@ import struct
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.net.bulk.filling import Path, look
-from shoal.protocol.net.bulk.found_rate import FoundRate, Passed
+from shoal.protocol.net.bulk.spare_capacity import PathRtt, tcp_info
 
-TICK = 0.25  # seconds
-LINGER = 2.0  # seconds
-CLOSE = 0.02  # of a socket's rate: a smaller change is not worth a call
+TICK = 0.25  # seconds between two looks at what has arrived
+LINGER = 2.0  # seconds for which a socket that has stopped sending keeps its part
+CLOSE = 0.02  # of a socket's rate: a smaller change is not worth a system call
 SO_MAX_PACING_RATE = 47  # of Linux, asm-generic/socket.h; bytes a second
 UNLIMITED = 0xFFFFFFFF
+FULL = 0.75  # of the paths: the line may be full if so many have a queue
+STALLED = 0.6  # seconds between two looks: then this machine was too busy to send, and the interval tells nothing
+ENOUGH = 0.9  # seconds of a full line that tell its rate
+FIRST = 1.2  # times what arrives is the first estimate
+PASSES = 0.97  # of the rate: if as much arrives, all that is allowed does
+DRAIN = 0.95  # of what arrives is the new rate of a full line
+FALL = 0.4  # of the rate a second, at most: slow receivers use little of their parts, so what arrives may be far less
+MEMORY = 4.0  # seconds of sending whose best counts
+MORE = 1.1  # times the rate: more than a draining queue explains, so the rate was too low
+RISE, FASTEST = 0.04, 0.64  # of the rate a second: how fast it rises at first, and at most
+CALM = 3.0  # seconds since the line was full, after which the rise doubles each second
+HELD = 0.8  # of its part: a peer that gets more than this counts as getting all
 
 
-class Turn(Protocol):
-    """What the thread of one socket says to whoever paces it."""
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What has arrived at one peer since the last look."""
+
+    size: int  # bytes
+    has_queue: bool
+
+
+class LineRate:
+    """The estimated rate of our line: bytes a second that all peers share; 0 until it is known."""
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+        self._full: deque[tuple[float, int]] = deque()  # (seconds, bytes) of each interval since the line seems full
+        self._carried: deque[tuple[float, float]] = deque()  # (`_sent_for`, bytes a second) while it seemed full
+        self._sent_for = self._calm_for = 0.0  # seconds
+
+    def see(self, seconds: float, passed: Collection[Delivered], parts: int) -> None:
+        """Take in one interval: what arrived at each peer, and into how many `parts` the rate is divided now."""
+        if seconds > STALLED:
+            return
+        self._sent_for += seconds
+        queues = sum(each.has_queue for each in passed)
+        if queues < FULL * len(passed):
+            self._full.clear()
+        elif not self._is_enough(seconds, sum(each.size for each in passed)) or not self._passes(seconds):
+            return
+        held = HELD * self.rate / parts * seconds
+        if self.rate and 2 * len(passed) > parts and any(each.size > held for each in passed):
+            self._calm_for += seconds
+            if 2 * queues <= len(passed) or self._calm_for > CALM:
+                step = min(FASTEST, RISE * 2 ** max(0.0, self._calm_for - CALM))
+                self.rate *= (1 + step) ** seconds
+
+    def _is_enough(self, seconds: float, size: int) -> bool:
+        """Note an interval with queues; whether there are enough of them to know what a full line carries."""
+        self._full.append((seconds, size))
+        while sum(each for each, _ in self._full) - self._full[0][0] >= ENOUGH:
+            self._full.popleft()
+        if (whole := sum(each for each, _ in self._full)) < ENOUGH:
+            return False
+        self._carried.append((self._sent_for, sum(each for _, each in self._full) / whole))
+        while self._carried[0][0] <= self._sent_for - MEMORY:
+            self._carried.popleft()
+        return True
+
+    def _passes(self, seconds: float) -> bool:
+        """Whether all that the rate allows arrives; if not, lower the rate."""
+        carried = max(each for _, each in self._carried)
+        if not self.rate:
+            self.rate = FIRST * carried
+            self._full.clear()
+            self._carried.clear()
+        elif carried < PASSES * self.rate:
+            self.rate = max(DRAIN * carried, self.rate * (1 - FALL) ** seconds)
+        else:
+            self.rate = max(self.rate, carried / MORE)
+            return True
+        self._calm_for = 0.0
+        return False
+
+
+class SocketPacer(Protocol):
+    """What a sender's thread tells the pacing of its socket."""
 
     def take(self) -> None:
-        """There is something to send."""
+        """The socket begins to send, or goes on."""
 
     def rest(self) -> None:
-        """There is nothing more, for now or for good."""
+        """It has nothing more to send, for now or for good."""
 
 
 class Unpaced:
-    """Of a socket that sends as fast as TCP lets it."""
+    """The pacer of a socket that sends as fast as TCP lets it."""
 
     def take(self) -> None:
-        """Go on."""
+        """Nothing to do."""
 
     def rest(self) -> None:
-        """Nobody counts it."""
+        """Nothing to do."""
 
 
 class Pacing:
-    """All sockets that send over our line."""
+    """Holds all sockets that send over our line to even parts of its rate. Thread-safe."""
 
-    def __init__(self, found: FoundRate | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._found, self._clock = found or FoundRate(), clock
+    def __init__(self, line: LineRate | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._line, self._clock = line or LineRate(), clock
         self._lock = threading.Lock()
-        self._turns: dict[Paced, float] = {}  # until when they have their parts; for ever while they send
+        self._sockets: dict[PacedSocket, float] = {}  # until when each keeps its part; inf while it sends
         self._is_looking = False
-        self._looked = 0.0
+        self._looked_at = 0.0
 
-    def turn(self, peer: PeerId, connection: socket.socket, path: Path) -> Turn:
-        """For a socket to a peer; to be called in the loop."""
+    def pacer(self, peer: PeerId, connection: socket.socket, path: PathRtt) -> SocketPacer:
+        """The pacer of a new socket to a peer; to be called in the loop."""
         if sys.platform != "linux":
             return Unpaced()
-        return Paced(self, asyncio.get_running_loop(), peer, connection, path)
+        return PacedSocket(self, asyncio.get_running_loop(), peer, connection, path)
 
-    def begin(self, turn: Paced) -> None:
-        """It sends; in its thread."""
+    def begin(self, pacer: PacedSocket) -> None:
+        """A socket begins to send; called in its thread."""
         with self._lock:
-            if turn not in self._turns:
-                turn.passed()  # what arrived before is no news
-            self._turns[turn] = math.inf
-            turn.hold(self._parts()[turn.peer])
+            if pacer not in self._sockets:
+                pacer.passed()  # what arrived before does not count
+            self._sockets[pacer] = math.inf
+            pacer.hold(self._parts()[pacer.peer])
             if not self._is_looking:
-                self._is_looking, self._looked = True, self._clock()
+                self._is_looking, self._looked_at = True, self._clock()
                 with suppress(RuntimeError):  # the loop is closed
-                    turn.loop.call_soon_threadsafe(self._look_soon, turn.loop)
+                    pacer.loop.call_soon_threadsafe(self._look_soon, pacer.loop)
 
-    def end(self, turn: Paced) -> None:
-        """It does not any more; in its thread."""
+    def end(self, pacer: PacedSocket) -> None:
+        """A socket stops sending; called in its thread."""
         with self._lock:
-            self._turns[turn] = self._clock() + LINGER
+            self._sockets[pacer] = self._clock() + LINGER
 
     def look(self) -> bool:
-        """What has passed, and what follows; whether there is more to see. In the loop."""
+        """See what has arrived, and set all rates anew; whether another look is needed. Called in the loop."""
         with self._lock:
             now = self._clock()
-            self._turns = {turn: until for turn, until in self._turns.items() if until > now}
+            self._sockets = {pacer: until for pacer, until in self._sockets.items() if until > now}
             passed = self._passed()
-            if passed and math.inf in self._turns.values():
-                self._found.see(now - self._looked, passed, len({turn.peer for turn in self._turns}))
-            self._looked = now
-            for turn in self._turns:
-                turn.hold(self._parts()[turn.peer])
-            self._is_looking = bool(self._turns)
+            if passed and math.inf in self._sockets.values():
+                self._line.see(now - self._looked_at, passed, len({pacer.peer for pacer in self._sockets}))
+            self._looked_at = now
+            for pacer in self._sockets:
+                pacer.hold(self._parts()[pacer.peer])
+            self._is_looking = bool(self._sockets)
             return self._is_looking
 
     def _look_soon(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -111,58 +197,58 @@ class Pacing:
         if self.look():
             self._look_soon(loop)
 
-    def _passed(self) -> list[Passed]:
-        """To each peer to whom anything did."""
+    def _passed(self) -> list[Delivered]:
+        """What has arrived at each peer, without peers at which nothing has."""
         sizes, queues = Counter[PeerId](), set[PeerId]()
-        for turn in self._turns:
-            if (news := turn.passed()).size:
-                sizes[turn.peer] += news.size
+        for pacer in self._sockets:
+            if (news := pacer.passed()).size:
+                sizes[pacer.peer] += news.size
                 if news.has_queue:
-                    queues.add(turn.peer)
-        return [Passed(size, peer in queues) for peer, size in sizes.items()]
+                    queues.add(pacer.peer)
+        return [Delivered(size, peer in queues) for peer, size in sizes.items()]
 
     def _parts(self) -> dict[PeerId, int]:
-        """Bytes a second for each socket to a peer."""
-        sockets = Counter(turn.peer for turn in self._turns)
-        if not self._found.rate or len(sockets) < 2:
+        """The rate of each socket to a peer, in bytes a second."""
+        sockets = Counter(pacer.peer for pacer in self._sockets)
+        if not self._line.rate or len(sockets) < 2:
             return dict.fromkeys(sockets, UNLIMITED)
-        part = self._found.rate / len(sockets)
+        part = self._line.rate / len(sockets)
         return {peer: max(1, min(UNLIMITED, round(part / count))) for peer, count in sockets.items()}
 
 
-class Paced:
-    """The turn of one socket."""
+class PacedSocket:
+    """The pacer of one socket."""
 
     def __init__(
-        self, pacing: Pacing, loop: asyncio.AbstractEventLoop, peer: PeerId, connection: socket.socket, path: Path
+        self, pacing: Pacing, loop: asyncio.AbstractEventLoop, peer: PeerId, connection: socket.socket, path: PathRtt
     ) -> None:
         self.peer, self.loop = peer, loop
         self._pacing, self._socket, self._path = pacing, connection, path
         self._is_sending = False
-        self._arrived = 0  # bytes
+        self._arrived = 0  # bytes, at the last look
         self._rate = UNLIMITED
 
     def take(self) -> None:
-        """See Turn."""
+        """See SocketPacer."""
         if not self._is_sending:
             self._is_sending = True
             self._pacing.begin(self)
 
     def rest(self) -> None:
-        """See Turn."""
+        """See SocketPacer."""
         if self._is_sending:
             self._is_sending = False
             self._pacing.end(self)
 
-    def passed(self) -> Passed:
-        """Since it was asked last."""
-        if (seen := look(self._socket)) is None:
-            return Passed(0, has_queue=False)
+    def passed(self) -> Delivered:
+        """What has arrived since the last call."""
+        if (seen := tcp_info(self._socket)) is None:
+            return Delivered(0, has_queue=False)
         size, self._arrived = seen.arrived - self._arrived, seen.arrived
-        return Passed(size, has_queue=not self._path.has_no_queue(seen))
+        return Delivered(size, has_queue=not self._path.has_no_queue(seen))
 
     def hold(self, rate: int) -> None:
-        """To so many bytes a second."""
+        """Limit the socket to so many bytes a second."""
         if abs(rate - self._rate) > CLOSE * self._rate:
             self._rate = rate
             with suppress(OSError):  # it is closed

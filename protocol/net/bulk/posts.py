@@ -1,7 +1,7 @@
-"""From threads to the event loop: plain calls, in their order, many at a wake-up.
+"""Function calls from threads to the event loop, in order, many for each wake-up.
 
-To wake the loop costs more than most of what it is woken for; so while it has not looked yet, nobody wakes it again.
-A long turn is cut, so that words and timers are not kept waiting.
+Waking the loop costs more than most of the calls, so it is woken only once until it has looked. A long turn is
+interrupted, so that messages and timers do not wait for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Posts:
-    """Belongs to the loop in which it is made; `post` may be called from any thread."""
+    """The calls that wait for the loop in which this was made; `post` may be called from any thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -28,15 +28,15 @@ class Posts:
         self._is_woken = False
 
     def post(self, function: Callable[..., object], *args: Any) -> None:
-        """Have the loop call a plain function, soon."""
+        """Schedule a plain function in the loop."""
         self._waiting.append((function, args))
         if not self._is_woken:
             self._is_woken = True
-            with suppress(RuntimeError):  # the loop is closed; nobody is left to be told
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._look)
 
     def _look(self) -> None:
-        self._is_woken = False  # before we look: what is posted from now on wakes us again, perhaps for nothing
+        self._is_woken = False  # before we look, so that no call is missed; one wake-up may be for nothing
         due = time.monotonic() + TURN
         while self._waiting:
             function, args = self._waiting.popleft()

@@ -1,12 +1,12 @@
-"""A bulk socket that we receive on: a thread that reads, opens and takes payloads apart, and hands them to the loop.
+"""The receiving end of a bulk socket: a thread reads, decrypts and decodes payloads, and hands them to the loop.
 
 Rules:
-- A payload is read into memory that is used again, and opened where it stays; nobody copies it after that.
-- Contributions come on credit (flow_control.py): who sends without any loses the connection. All else is always taken.
-- No more than AHEAD payloads wait for the loop to take them. What it took its sender hears of (flow_control.py).
-- Whoever breaks the framing or the seal loses the connection, and is named. A bad message costs its sender that message
-  and a REST, in which we read nothing of it.
-- A payload of a run that we are not in is read, as there is no other way past it, and is not looked at.
+- A sealed payload is read into a reused buffer and decrypted into its final memory; it is not copied after that.
+- Contributions need credit (flow_control.py): a sender without credit loses the connection. Means are always taken.
+- At most AHEAD payloads wait for the loop. The sender gets a report of what the loop has taken (flow_control.py).
+- A sender that breaks the framing or the seal is logged by name and loses the connection. A bad message costs its
+  sender that message and a REST, during which we read nothing.
+- A payload of a run that we are not in is read, to get past it, and dropped undecoded.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.net.bulk.flow_control import Credit, MemoryAccount, Received, Report, ReportWriter
 from shoal.protocol.net.bulk.framing import PREFIX, Sizes, run_of, sizes, unpacked
-from shoal.protocol.net.bulk.handshake import Opened
+from shoal.protocol.net.bulk.handshake import BulkSocket
 from shoal.protocol.net.bulk.posts import Posts
 from shoal.protocol.net.bulk.sealing import TAG, Opener
-from shoal.protocol.net.system.throttle import Pace, RateLimit
+from shoal.protocol.net.system.throttle import RateLimit, StreamPace
 from shoal.protocol.tensors.memory import MEMORY
 
 AHEAD = 4  # payloads
-REST = 0.2  # seconds
-# Milliseconds after which a report that nobody acknowledges means a dead connection: keep-alive does not ask meanwhile.
+REST = 0.2  # seconds without reading after a bad message
+# Milliseconds until a connection ends whose TCP gets no acknowledgement of a report; keep-alive does not probe then.
 UNHEARD = (socket.TCP_USER_TIMEOUT, 40_000) if hasattr(socket, "TCP_USER_TIMEOUT") else None
 
 log = logging.getLogger(__name__)
@@ -41,14 +41,14 @@ Came = Callable[[RunId, Message | None, float, float, int], None]
 
 
 class Receiver:
-    """In the loop it calls `came(run, message, begin, end, bytes)`, and in the end `ended`.
+    """Calls `came(run, message, begin, end, bytes)` in the loop for each payload, and `ended` at the end.
 
-    `message` is None if it was bad, or of a run that is not ours.
+    `message` is None if it was bad, or of a run that we are not in.
     """
 
     def __init__(
         self,
-        opened: Opened,
+        opened: BulkSocket,
         sender: PeerId,
         memory: MemoryAccount,
         credit: Credit,
@@ -62,8 +62,8 @@ class Receiver:
         self._socket, self._opener, self._reports = opened.socket, Opener(opened.key), ReportWriter(opened.key)
         if UNHEARD is not None:
             self._socket.setsockopt(socket.IPPROTO_TCP, *UNHEARD)
-        if down.rate is not None:  # else much more than that would be on its way before we read it
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, Pace(down).window)
+        if down.rate is not None:  # else far more than the rate allows would be on its way before we read it
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, StreamPace(down).window)
         self._sender, self._memory, self._down, self.credit = sender, memory, down, credit
         self._posts, self._takes, self._complain = posts, takes, complain
         self._came, self._ended = came, ended
@@ -78,14 +78,14 @@ class Receiver:
         self.thread.start()
 
     def close(self) -> None:
-        """Read nothing more. `ended` follows."""
+        """Stop reading. `ended` follows."""
         self._is_open = False
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._ahead.release()
 
     def report(self) -> None:
-        """Tell the peer how much it may send of contributions, and what is here, in all."""
+        """Send a report: the total credit, and the total of payloads that were taken."""
         self._taken.told()
         record = self._reports.record(Report(self.credit.granted, self._taken.count))
         try:
@@ -93,7 +93,7 @@ class Receiver:
                 return
         except OSError as error:
             log.debug("a report cannot be sent: %s", error)
-        self.close()  # it does not read what it asks for
+        self.close()  # the sender does not read its reports
 
     def _run(self) -> None:
         try:
@@ -114,7 +114,7 @@ class Receiver:
             self._posts.post(self._ended)
 
     def _receive(self) -> bool:
-        """One frame; False if no more will come."""
+        """Receive one frame; False if the stream has ended."""
         sealed = self._sealed
         if not self._read(sealed[: PREFIX.size]):
             return False
@@ -142,7 +142,7 @@ class Receiver:
             return None
 
     def _receive_payload(self, size: Sizes) -> memoryview | None:
-        """Where it is to stay."""
+        """The decrypted payload, in its final memory; None if the stream has ended."""
         slot = self._room(size)
         if len(self._sealed) < size.payload + TAG:
             self._sealed = memoryview(bytearray(size.payload + TAG))
@@ -159,7 +159,7 @@ class Receiver:
         return self._memory.lend(size.payload)
 
     def _read(self, into: memoryview) -> bool:
-        """Fill `into`; False if no more will come."""
+        """Fill `into`; False if the stream has ended."""
         while into:
             most = len(into) if self._down.rate is None else self._down.piece
             count = self._socket.recv_into(into, min(most, len(into)), socket.MSG_WAITALL)

@@ -1,14 +1,14 @@
-"""What goes over a bulk socket after its TLS handshake: frames, each part sealed with AES-GCM.
+"""Encryption on a bulk socket after its TLS handshake: each part of a frame is sealed with AES-GCM.
 
-As in QUIC, TLS 1.3 agrees on the keys and says who is who, and the bytes are protected outside of it. TLS's own
-records hold 16 KiB, and through Python's ssl each costs a system call or two and a copy, of which one seal for each
-payload is free (benchmarks/carrier.py compares them).
+As in QUIC, TLS 1.3 authenticates the ends and agrees on keys, and the data is protected outside of TLS. TLS records
+hold 16 KiB, and in Python's ssl each costs a system call or two and a copy; one seal for each payload avoids that
+(benchmarks/carrier.py compares them).
 
 Rules:
-- A key serves one connection in one direction, and is made anew for each: both ends give half of what it comes from,
-  inside TLS, and it is bound to their names and to who sends.
-- A sealed part's number is its nonce, so what is dropped, doubled, reordered or forged does not open.
-- The prefix travels in the clear, and is part of what the head's seal vouches for.
+- A key is for one connection and one direction: both ends contribute half of its secret, inside TLS, and it is bound to
+  their PeerIDs and to the direction.
+- The nonce is the number of the sealed part, so a dropped, repeated, reordered or forged part does not decrypt.
+- The prefix is not encrypted, but authenticated with the head (as associated data).
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from shoal.protocol.base.wire import Payload
 from shoal.protocol.net.bulk.framing import PREFIX
 
 TAG = 16
-KEY = 16  # bytes: AES-128, as strong as the curve that agrees on everything here
-SHARE = 32  # bytes that each end gives for it
+KEY = 16  # bytes: AES-128, as strong as the elliptic curve of the TLS handshake
+SHARE = 32  # bytes that each end contributes to a key
 
 
-def key_of(dialler: bytes, listener: bytes) -> bytes:
-    """The key that both halves make."""
+def shared_key(dialler: bytes, listener: bytes) -> bytes:
+    """The key from the shares of both ends."""
     return digest("bulk key", dialler, listener)[:KEY]
 
 
-def bound(key: bytes, dialler: PeerId, listener: PeerId, listener_sends: bool) -> bytes:
-    """The key of this connection of these two: who hands on an invitation makes two that cannot read each other."""
+def connection_key(key: bytes, dialler: PeerId, listener: PeerId, listener_sends: bool) -> bytes:
+    """The key bound to both peers and the direction, so that an invitation is of no use to a third peer."""
     return digest("bulk socket", key, dialler.encode(), listener.encode(), bytes((listener_sends,)))[:KEY]
 
 
-def key_back(key: bytes) -> bytes:
-    """The key of what the receiver says on the same connection (flow_control.py)."""
+def report_key(key: bytes) -> bytes:
+    """The key of the receiver's reports on the same connection (flow_control.py)."""
     return digest("bulk reports", key)[:KEY]
 
 
 class Sealed:
-    """One direction of one connection."""
+    """The cipher of one direction of a connection, with its nonces."""
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
@@ -54,14 +54,14 @@ class Sealed:
 
 
 class Sealer(Sealed):
-    """Of the one who sends."""
+    """Encrypts frames, at the sender."""
 
     def __init__(self, key: bytes) -> None:
         super().__init__(key)
         self._out = bytearray()
 
     def seal(self, prefix: bytes, head: bytes, payload: Payload) -> memoryview:
-        """All that is to be written for one frame; good until the next call."""
+        """The bytes of one frame for the socket; valid until the next call."""
         at_head, at_payload = PREFIX.size, PREFIX.size + len(head) + TAG
         size = at_payload + len(payload) + TAG
         if len(self._out) < size:
@@ -74,17 +74,17 @@ class Sealer(Sealed):
 
 
 class Opener(Sealed):
-    """Of the one who receives; TransportError for what was not sealed like that by the other end."""
+    """Decrypts frames, at the receiver; TransportError if the other end did not seal it like that."""
 
     def head(self, sealed: memoryview, prefix: bytes | memoryview) -> bytes:
-        """What a sealed head holds."""
+        """The decrypted head."""
         try:
             return self._cipher.decrypt(self._nonce(), bytes(sealed), bytes(prefix))
         except InvalidTag as error:
             raise TransportError("a sealed head was altered on its way") from error
 
     def payload(self, sealed: memoryview, into: memoryview) -> None:
-        """Open a sealed payload where it is to stay."""
+        """Decrypt a payload into its final memory."""
         try:
             self._cipher.decrypt_into(self._nonce(), sealed, None, into)
         except InvalidTag as error:

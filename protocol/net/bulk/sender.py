@@ -1,13 +1,13 @@
-"""A bulk socket that we send on: a thread that takes payloads from a backlog, encodes, seals and writes them.
+"""The sending end of a bulk socket: a thread takes payloads from the backlog, encodes, seals and writes them.
 
 Rules:
-- All that takes time happens outside of Python's lock: encoding, sealing, writing.
-- When the socket breaks, what was in hand goes back to the backlog, and so does all that the peer has not said to have
-  (flow_control.py). To get a payload twice does no harm.
-- A contribution is taken only as long as the peer gives credit for it (flow_control.py), and means meanwhile; neither
-  while too much is on its way of which the peer has said nothing.
-- The loop reads what the peer says: its reports, and its end, which no write would find as long as nothing is to be
-  sent, and of which the first write after it would hear nothing.
+- All that takes time (encoding, sealing, writing) releases Python's global lock.
+- When the socket breaks, the payload in hand and all that the peer has not acknowledged go back to the backlog
+  (flow_control.py). Receiving a payload twice does no harm.
+- A contribution is taken only while the peer gives credit, a mean at any time; neither while too much is
+  unacknowledged (flow_control.py).
+- The loop reads from the socket: the peer's reports, and the end of the connection. No write would notice that end
+  while nothing is to be sent, and the first write after it would not fail either.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from contextlib import suppress
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.net.bulk.backlog import TRIES, UNWANTED, Backlog, Packed, QueuedPayload
-from shoal.protocol.net.bulk.filling import Filling, look
 from shoal.protocol.net.bulk.flow_control import RECORD, Credit, ReportReader, Unacknowledged
-from shoal.protocol.net.bulk.handshake import Opened
-from shoal.protocol.net.bulk.pacing import Turn
+from shoal.protocol.net.bulk.handshake import BulkSocket
+from shoal.protocol.net.bulk.pacing import SocketPacer
 from shoal.protocol.net.bulk.posts import Posts
 from shoal.protocol.net.bulk.sealing import Sealer
+from shoal.protocol.net.bulk.spare_capacity import SpareCapacity, tcp_info
 from shoal.protocol.net.system.throttle import RateLimit
 
-HEARD = 64 * RECORD  # bytes of reports at a time
+READ_SIZE = 64 * RECORD  # bytes of reports that are read at a time
 
 log = logging.getLogger(__name__)
 
@@ -39,35 +39,35 @@ Wrote = Callable[[float, float, int], None]
 
 
 class Sender:
-    """`wrote(begin, end, bytes)` and `ended()` are called in the loop."""
+    """Sends payloads on one socket; calls `wrote(begin, end, bytes)` for each and `ended()` at the end, in the loop."""
 
     def __init__(
         self,
-        opened: Opened,
+        opened: BulkSocket,
         backlog: Backlog,
-        filling: Filling,
-        turn: Turn,
+        capacity: SpareCapacity,
+        pacer: SocketPacer,
         up: RateLimit,
         posts: Posts,
         wrote: Wrote,
         ended: Callable[[], None],
     ) -> None:
         self._socket, self._sealer, self._listener = opened.socket, Sealer(opened.key), ReportReader(opened.key)
-        self._credit, self.filling = Credit(), filling
-        self._backlog, self._turn, self._up, self._posts = backlog, turn, up, posts
+        self._credit, self.capacity = Credit(), capacity
+        self._backlog, self._pacer, self._up, self._posts = backlog, pacer, up, posts
         self._wrote, self._ended = wrote, ended
         self._unacknowledged = Unacknowledged()
         self._is_open, self._has_broken, self._is_watched = True, False, False
         self.thread = threading.Thread(target=self._run, name="bulk-out", daemon=True)
 
     def start(self) -> None:
-        """Begin to take."""
+        """Begin to take payloads."""
         asyncio.get_running_loop().add_reader(self._socket, self._hear)
         self._is_watched = True
         self.thread.start()
 
     def close(self) -> None:
-        """Take nothing more; what is being written breaks off. `ended` follows."""
+        """Take no more payloads, and break off the one being written. `ended` follows."""
         self._is_open = False
         self._unwatch()
         with suppress(OSError):
@@ -75,9 +75,9 @@ class Sender:
         self._backlog.wake()
 
     def _hear(self) -> None:
-        """Reports, or the end."""
+        """Read reports, or the end of the connection."""
         try:
-            data = self._socket.recv(HEARD, socket.MSG_DONTWAIT)
+            data = self._socket.recv(READ_SIZE, socket.MSG_DONTWAIT)
             if (report := self._listener.heard(data)) is not None:
                 self._unacknowledged.hear(report.taken)
                 self._credit.grant(report.credit)
@@ -92,7 +92,7 @@ class Sender:
             self.close()
 
     def _flows(self) -> Collection[Flow] | None:
-        """What may be sent now; None: nothing any more."""
+        """The flows that may be sent now; None once the socket is closed."""
         if not self._is_open:
             return None
         if self._unacknowledged.is_full:
@@ -102,19 +102,19 @@ class Sender:
     def _run(self) -> None:
         queued: QueuedPayload | None = None
         try:
-            while (queued := self._backlog.take(self._flows, self._turn.rest)) is not None:
-                self._turn.take()
+            while (queued := self._backlog.take(self._flows, self._pacer.rest)) is not None:
+                self._pacer.take()
                 self._send(queued)
         except OSError:
             self._has_broken = True
-        except Exception:  # our own mistake, or no memory: the next socket may do better
+        except Exception:  # a bug of ours, or no memory: the next socket may succeed
             log.exception("a payload could not be sent")
             self._has_broken = True
         finally:
-            self._turn.rest()
+            self._pacer.rest()
             if self._has_broken:
                 self._give_back(queued)
-            if not self._is_watched:  # else the loop has to let go of it first
+            if not self._is_watched:  # else the loop has to stop watching it first
                 self._socket.close()
             self._posts.post(self._finish)
 
@@ -135,7 +135,7 @@ class Sender:
             return
         try:
             packed = queued.pack()
-        except Exception as error:  # our own mistake with one payload; it must not cost the others
+        except Exception as error:  # a bug of ours with one payload, which must not cost the others
             log.exception("a payload cannot be encoded")
             self._posts.post(queued.lost, TransportError(f"cannot be encoded: {error}"))
             return
@@ -147,8 +147,8 @@ class Sender:
         begin, sealed = time.monotonic(), self._sealer.seal(*packed)
         self._unacknowledged.add(queued, len(packed[2]))
         self._push(sealed)
-        if (seen := look(self._socket)) is not None:
-            self.filling.see(seen)
+        if (seen := tcp_info(self._socket)) is not None:
+            self.capacity.see(seen)
         size = len(sealed)
         self._posts.post(self._wrote, begin, time.monotonic(), size)
         if not queued.was_sent:
@@ -156,7 +156,7 @@ class Sender:
             self._posts.post(queued.sent, size)
 
     def _push(self, data: memoryview) -> None:
-        """As fast as our owner lets us."""
+        """Write all of `data`, within the owner's rate."""
         if self._up.rate is None:
             self._up.count(len(data))
             self._socket.sendall(data)
@@ -167,7 +167,7 @@ class Sender:
             self._socket.sendall(piece)
 
     def _give_back(self, in_hand: QueuedPayload | None) -> None:
-        """But for those that too many sockets broke with: perhaps it is they who break them."""
+        """Put back what may not have arrived; but not what TRIES sockets broke with, as it may be the cause."""
         payloads = self._unacknowledged.payloads()
         if in_hand is not None and in_hand not in payloads:
             payloads.append(in_hand)

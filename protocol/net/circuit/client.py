@@ -1,8 +1,8 @@
 """The two ends of a connection through a relay. Belongs to the trio thread.
 
 Rules:
-- What comes through a relay is a connection like any other: Noise from end to end, and yamux in it. The relay sees who
-  talks to whom and how much, but no content.
+- A connection through a relay is like any other: Noise from end to end, and yamux in it. The relay sees which peers
+  are connected and how much they send, but no content.
 - Only a relay with which we hold a reservation may connect others with us.
 """
 
@@ -32,39 +32,38 @@ from multiaddr import Multiaddr
 from shoal.protocol.base.allowance import Allowances
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId, short
-from shoal.protocol.base.multiaddrs import CIRCUIT, few, host_and_port, is_relayed, place_of
-from shoal.protocol.net.circuit.book import Refused, Status
-from shoal.protocol.net.circuit.holder import Promise
+from shoal.protocol.base.multiaddrs import CIRCUIT, host_and_port, is_relayed, place_of, shortlist
+from shoal.protocol.net.circuit.accounts import Refused, Status
+from shoal.protocol.net.circuit.messages import HOP, drop, read_message, status_of, stop_answer, write_message
 from shoal.protocol.net.circuit.punch import Puncher
 from shoal.protocol.net.circuit.relay import ASK_LIMIT, OpenStream
-from shoal.protocol.net.circuit.speech import HOP, drop, hear, say, status_of, stop_answer
-from shoal.protocol.net.libp2p.muxed import MuxedStream
-from shoal.protocol.net.libp2p.muxer import Muxer
-from shoal.protocol.net.libp2p.swarm import Raw, close_connections
+from shoal.protocol.net.circuit.reservations import Reservation
+from shoal.protocol.net.libp2p.muxer import MuxedStream, Muxer
+from shoal.protocol.net.libp2p.swarm import BoundedRawConnection, close_connections
 from shoal.protocol.net.measure.journal import Way
 
-MAX_ADDRESSES = 8  # of a relay's own
-MAX_READ = 64  # that it may name: among them are those of protocols that we do not speak
-LINGER, LONGEST_LINGER = 2.0, 30.0  # seconds that a circuit stays when it is needed no more
-SHORTEST, LONGEST = 60.0, 7200.0  # seconds for which a reservation is believed
-CALLS = (32, 1.0)  # handshakes that a relay may have us do, in a burst and per second
+MAX_ADDRESSES = 8  # of a relay that are kept
+MAX_READ = 64  # addresses of a relay that are read; some are of protocols that we do not speak
+LINGER, LONGEST_LINGER = 2.0, 30.0  # seconds that a circuit stays after a direct connection has replaced it
+SHORTEST, LONGEST = 60.0, 7200.0  # seconds that a reservation lasts, at least and at most
+CALLS = (32, 1.0)  # incoming connections that one relay may bring, in a burst and per second
 MAX_RELAYS = 64
-PAUSES = (3.0, 10.0, 30.0, 120.0)  # seconds between tries that fail
-EARLY = (0.1, 0.2, 0.4, 0.8, 1.6)  # the same while one does not know yet where it can be met, as who has just come
+PAUSES = (3.0, 10.0, 30.0, 120.0)  # seconds between attempts at a direct connection that fail
+EARLY = (0.1, 0.2, 0.4, 0.8, 1.6)  # the same while one of the two does not know its outside address yet
 
 log = logging.getLogger(__name__)
 
 
 class Client:
-    """Reservations that we hold, and circuits that begin or end here."""
+    """Obtains reservations, and makes and accepts connections through relays."""
 
     def __init__(self, swarm: Swarm, open_stream: OpenStream, puncher: Puncher) -> None:
         self._swarm, self._open_stream, self._puncher = swarm, open_stream, puncher
         self._relays: set[PeerId] = set()
         self._calls = Allowances[PeerId](*CALLS, MAX_RELAYS)
 
-    async def reserve(self, connection: INetConn) -> Promise:
-        """A reservation with the relay at the other end; TransportError if it gives none."""
+    async def reserve(self, connection: INetConn) -> Reservation:
+        """A reservation with the relay at the other end of `connection`; TransportError if it gives none."""
         relay = PeerId(str(connection.muxed_conn.peer_id))
         stream = await self._open_stream(connection, HOP)
         try:
@@ -74,35 +73,35 @@ class Client:
         lasts = min(float(answer.reservation.expire) - time.time(), LONGEST)
         if lasts < SHORTEST:
             raise TransportError(f"the relay {short(relay)} promises nothing that lasts, or our clocks are far apart")
-        plain = few(_places(answer.reservation.addrs[:MAX_READ]), MAX_ADDRESSES)
+        plain = shortlist(_readable(answer.reservation.addrs[:MAX_READ]), MAX_ADDRESSES)
         self._relays.add(relay)
-        return Promise(relay, time.monotonic() + lasts, tuple(f"{each}/p2p/{relay}{CIRCUIT}" for each in plain))
+        return Reservation(relay, time.monotonic() + lasts, tuple(f"{each}/p2p/{relay}{CIRCUIT}" for each in plain))
 
     def forget(self, relay: PeerId) -> None:
-        """Its reservation is not wanted any more."""
+        """Accept no more connections through this relay."""
         self._relays.discard(relay)
 
     async def dial(self, connection: INetConn, address: str, target: ID) -> INetConn:
-        """A connection with `target` through the relay at the other end of `connection`, found at `address`."""
+        """A connection with `target` through the relay at the other end of `connection`, whose address is given."""
         relay = PeerId(str(connection.muxed_conn.peer_id))
         stream = await self._open_stream(connection, HOP)
         try:
             await _ask(stream, HopMessage(type=HopMessage.CONNECT, peer=PeerInfo(id=target.to_bytes())), relay)
             return await self._swarm.upgrade_outbound_raw_conn(_raw(stream, True, address), target)
-        except BaseException:  # nothing is swallowed; the stream just has no connection on it
+        except BaseException:  # re-raised: the stream has no connection that would close it
             await drop(stream)
             raise
 
     async def accept(self, stream: INetStream) -> None:
-        """A relay wants to connect somebody with us; returns when that connection has ended."""
+        """Serve a relay that connects a peer with us; returns when that connection has ended."""
         relay = PeerId(str(stream.muxed_conn.peer_id))
         try:
             with trio.fail_after(ASK_LIMIT):
-                question = await hear(stream, StopMessage)
+                question = await read_message(stream, StopMessage)
                 is_asked = relay in self._relays and question.type == StopMessage.CONNECT
                 is_known = is_asked and self._calls.of(relay).take(trio.current_time())
                 status = Status.OK if is_known else Status.PERMISSION_DENIED
-                await say(stream, stop_answer(status))
+                await write_message(stream, stop_answer(status))
             if is_known:
                 where = [str(each) for each in stream.muxed_conn.get_transport_addresses()]
                 address = f"{where[0]}/p2p/{relay}{CIRCUIT}"
@@ -116,9 +115,9 @@ class Client:
             await drop(stream)
 
     async def _improve(self, relayed: Muxer) -> None:
-        """Get a direct connection instead, now or later; what is on its way on this one arrives before it is closed.
+        """Replace a relayed connection by a direct one, now or later; what is on its way on the old one still arrives.
 
-        Whoever learns where it is does not wait for the next try.
+        The next attempt follows after a pause, or at once when we learn our outside address.
         """
         early, later = iter(EARLY), iter(PAUSES)
         while (connection := self._connection_on(relayed)) is not None:
@@ -144,14 +143,14 @@ class Client:
     async def _failure_to_meet(self, relayed: INetConn) -> Exception | None:
         try:
             await self._puncher.begin(relayed)
-        except Exception as error:  # whatever it was, the connection by the relay is still there
+        except Exception as error:  # libp2p raises many types; the relayed connection is still there
             log.debug("no direct connection with %s yet: %s", relayed.muxed_conn.peer_id, error)
             return error
         return None
 
 
 class _Carried(ReadWriteCloser):
-    """The bytes of a connection on a stream of another one."""
+    """A stream of one connection as the byte transport of another."""
 
     def __init__(self, stream: INetStream) -> None:
         self._stream = stream
@@ -177,21 +176,21 @@ class _Carried(ReadWriteCloser):
 
 
 async def _idle(connection: Muxer) -> None:
-    """Both ends have had the time to move, and have ended all streams."""
+    """Return when both ends have had time to move, and have ended all streams."""
     await trio.sleep(LINGER)
     while connection.has_streams:
         await trio.sleep(LINGER)
 
 
-def _raw(stream: INetStream, is_initiator: bool, address: str) -> Raw:
-    return Raw(_Carried(stream), is_initiator, ConnectionType.RELAYED, [Multiaddr(address)])
+def _raw(stream: INetStream, is_initiator: bool, address: str) -> BoundedRawConnection:
+    return BoundedRawConnection(_Carried(stream), is_initiator, ConnectionType.RELAYED, [Multiaddr(address)])
 
 
 async def _ask(stream: INetStream, question: HopMessage, relay: PeerId) -> HopMessage:
     with trio.move_on_after(ASK_LIMIT):
         try:
-            await say(stream, question)
-            answer = await hear(stream, HopMessage)
+            await write_message(stream, question)
+            answer = await read_message(stream, HopMessage)
             if (status := status_of(answer)) is Status.OK:
                 return answer
             raise Refused(status)
@@ -200,7 +199,7 @@ async def _ask(stream: INetStream, question: HopMessage, relay: PeerId) -> HopMe
     raise TransportError(f"the relay {short(relay)} gives no answer in {ASK_LIMIT:g} s", "silent")
 
 
-def _places(addresses: Iterable[bytes]) -> Iterator[str]:
+def _readable(addresses: Iterable[bytes]) -> Iterator[str]:
     for each in addresses:
         with suppress(ValueError):
             address = str(Multiaddr(each))

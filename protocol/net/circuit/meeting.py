@@ -1,10 +1,10 @@
-"""Where two peers that dial each other at the same moment meet, from what each says of itself in DCUtR. Pure.
+"""The addresses at which two peers meet in hole punching, from what each reports of itself in DCUtR. Pure.
 
 Rules:
-- A peer whose router shows it to each destination at another address names none. A peer that does not know its outside
-  address yet names the unspecified address, so that the other does not take it for the former.
-- They meet by an IP version by which both are seen: IPv4 if possible, as both must choose alike.
-- Only public addresses count, and few.
+- A peer behind a symmetric router (another outside address for each destination) names no address. A peer that does not
+  know its outside address yet names the unspecified one, so that the other can tell the two cases apart.
+- Both use one IP version in which both have an address: IPv4 if possible, so that both choose the same.
+- Only public addresses count, and only a few.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
 from shoal.protocol.base.errors import TransportError
-from shoal.protocol.base.multiaddrs import Place, few, host_and_port, is_public, multiaddr
-from shoal.protocol.net.circuit.book import Refused, Status
+from shoal.protocol.base.multiaddrs import Place, host_and_port, is_public, multiaddr, shortlist
+from shoal.protocol.net.circuit.accounts import Refused, Status
 from shoal.protocol.net.measure.link import NOT_YET, WHOSE_ROUTER
 
 MAX_PLACES = 2
-MAX_READ = 64  # addresses: who speaks other protocols, too, names those of all
+MAX_READ = 64  # addresses of a peer that are read; some are of protocols that we do not speak
 UNKNOWN = "/ip4/0.0.0.0/tcp/0"
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Where one of the two is seen; nowhere if its router is symmetric, or it is not known yet."""
+    """The outside addresses of one of the two; none if its router is symmetric, or they are not known yet."""
 
     places: tuple[Place, ...] = ()
     is_symmetric: bool = False
 
 
 class NowhereToMeet(TransportError):
-    """To try again at once would be of no use."""
+    """The two cannot meet now; trying again at once would not help."""
 
 
 def side_of(addresses: Sequence[str], is_symmetric: bool) -> Side:
-    """Our own."""
+    """Our own side, from our outside addresses."""
     found = [place for each in addresses if (place := host_and_port(each)) is not None and is_public(place[0])]
     return Side(tuple((str(host), port) for host, port in found), is_symmetric and not found)
 
 
-def hello(own: Side) -> HolePunch:
-    """What we say of ourselves."""
+def connect_message(own: Side) -> HolePunch:
+    """The CONNECT message of DCUtR that reports our side."""
     named = [multiaddr(*place) for place in own.places] or ([] if own.is_symmetric else [UNKNOWN])
     return HolePunch(type=HolePunch.CONNECT, ObsAddrs=[Multiaddr(each).to_bytes() for each in named])
 
 
-def heard(message: HolePunch) -> Side:
-    """What the other one says of itself; Refused if it says something else."""
+def side_from(message: HolePunch) -> Side:
+    """The side that the other peer reports in its CONNECT message; Refused if it is another message."""
     if message.type != HolePunch.CONNECT:
         raise Refused(Status.UNEXPECTED_MESSAGE)
     named: list[str] = []
@@ -59,7 +59,7 @@ def heard(message: HolePunch) -> Side:
         with suppress(ValueError):
             named.append(str(Multiaddr(each)))
     public = (multiaddr(*place) for place in side_of(named, False).places)
-    return side_of(few(public, MAX_PLACES), not message.ObsAddrs)
+    return side_of(shortlist(public, MAX_PLACES), not message.ObsAddrs)
 
 
 def nowhere(own: Side, other: Side) -> NowhereToMeet | None:
@@ -75,7 +75,7 @@ def nowhere(own: Side, other: Side) -> NowhereToMeet | None:
 
 
 def goals(own: Side, other: Side) -> list[Place]:
-    """The places to dial, all of one version of IP; NowhereToMeet if there are none."""
+    """The places to dial, all of one IP version; NowhereToMeet if there are none."""
     failure = nowhere(own, other)
     if failure is not None:
         raise failure

@@ -1,13 +1,13 @@
 """How our router maps the port that we listen on, and which path two peers will therefore use. Pure.
 
-`NatMapping` collects at which addresses peers see us that we dialled from that port. Its kinds:
+`NatMapping` collects the addresses at which peers see us that we dialled from that port. The kinds of mapping:
 
 public      others see us at our own address
-keeping     behind a router, which uses the same outside address for all destinations: hole punching works
-symmetric   it uses another outside address for each
-unknown     fewer than two peers have reported
+keeping     a router that uses the same outside address for all destinations: hole punching works
+symmetric   a router that uses another outside address for each destination
+unknown     fewer than two hosts have reported
 
-Of the two IP versions IPv4 decides, as it is there that addresses are translated. Each peer reports for both.
+If there are reports for both IP versions, IPv4 decides, as addresses are translated there.
 
 `forecast` predicts the path before two peers meet, from what each knows of itself:
 
@@ -16,7 +16,7 @@ neither; both have one outside address for all       punched
 neither; one has another outside address for each    relayed, for good: nobody knows where to dial it
 neither; and one has no relay                        none
 
-If a fact is missing that matters, the forecast is `unknown`, which is better than a wrong one.
+If a fact that matters is missing, the forecast is `unknown`, which is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.multiaddrs import host_and_port, is_public
 from shoal.protocol.base.paths import DIRECT, PUNCHED, RELAYED
 
-ENOUGH = 2  # that agree
-MOST = 8  # words that are remembered
+ENOUGH = 2  # hosts that must have reported
+MOST = 8  # reports that are remembered
 NONE, UNKNOWN = "none", "unknown"
-MET = ("keeping", "public")  # kinds of mapping (nat.py) at which others can meet us
+PUNCHABLE = ("keeping", "public")  # kinds of mapping with which hole punching works
 
 
 class NatMapping:
-    """What was said so far."""
+    """The reports of peers on where they see us."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[tuple[PeerId, int], tuple[str, str]] = OrderedDict()  # its host, and where it sees us
+        self._seen: OrderedDict[tuple[PeerId, int], tuple[str, str]] = OrderedDict()  # (its host, where it sees us)
 
     def note(self, observer: PeerId, host: str, seen: str) -> None:
-        """A peer, dialled at `host` from the port that we listen on, sees us there."""
+        """Note that a peer, dialled at `host` from our listening port, sees us at the multiaddr `seen`."""
         place = host_and_port(seen)
         if place is None or not is_public(place[0]):
             return
@@ -54,12 +54,12 @@ class NatMapping:
             self._seen.popitem(last=False)
 
     def forget(self, observer: PeerId) -> None:
-        """The connection with a peer is gone: we may be elsewhere now."""
+        """Forget the reports of a peer that is not connected any more, as our address may have changed."""
         for version in (4, 6):
             self._seen.pop((observer, version), None)
 
     def kind(self, own: tuple[str, ...]) -> str:
-        """What follows; `own` are our own addresses."""
+        """The kind of mapping; `own` are our own multiaddrs."""
         said = self._by_version()
         if not said:
             return "unknown"
@@ -72,22 +72,22 @@ class NatMapping:
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """Where others see us, each place once."""
+        """The multiaddrs at which others see us, each once."""
         return tuple(dict.fromkeys(seen for _, seen in self._seen.values()))
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The addresses under which others see us, whatever the port."""
+        """The IP addresses at which others see us."""
         return frozenset(str(place[0]) for _, seen in self._seen.values() if (place := host_and_port(seen)) is not None)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where others can meet us who dial us when we dial them: nowhere, if each sees us elsewhere."""
+        """The multiaddrs for hole punching: of each IP version the one that all report, none if they differ."""
         each = [dict.fromkeys(seen for _, seen in said) for said in self._by_version()]
         return tuple(place for places in each if len(places) == 1 for place in places)
 
     def _by_version(self) -> list[list[tuple[str, str]]]:
-        """What was said of each version of IP, 4 first: each has a place of its own."""
+        """The reports of each IP version that has any, IPv4 first."""
         fours = [each for each in self._seen.values() if each[1].startswith("/ip4/")]
         sixes = [each for each in self._seen.values() if each not in fours]
         return [said for said in (fours, sixes) if said]
@@ -95,33 +95,33 @@ class NatMapping:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a peer knows of itself. `dialable` is None until somebody has tried."""
+    """What a peer knows of its own reachability. `dialable` is None until somebody has tried."""
 
     dialable: bool | None
-    mapping: str  # see nat.py
+    mapping: str  # a kind of NatMapping
     has_relay: bool
 
     def as_json(self) -> dict[str, Any]:
-        """For a file, or an answer."""
+        """As a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Situation:
-        """What `as_json` gave."""
+        """The inverse of `as_json`."""
         return cls(said["dialable"], said["mapping"], said["has_relay"])
 
 
-OTHERS = {
+PEER_KINDS = {
     "public": Situation(True, "public", False),
     "firewalled": Situation(False, "public", True),
     "keeping": Situation(False, "keeping", True),
     "symmetric": Situation(False, "symmetric", True),
 }
-"""The kinds of places where others may be; of those that cannot be dialled, with relays, as all find some."""
+"""The situations that other peers may be in; those that cannot be dialled have relays, as all peers find some."""
 
 
 def forecast(one: Situation, other: Situation) -> str:
-    """The best path between two: one of protocol/base/paths.py, `none` or `unknown`. Who calls makes no difference."""
+    """The best path between two peers, whoever dials: one of protocol/base/paths.py, `none` or `unknown`."""
     if one.dialable or other.dialable:
         return DIRECT
     if one.dialable is None or other.dialable is None:
@@ -129,11 +129,11 @@ def forecast(one: Situation, other: Situation) -> str:
     if not (one.has_relay or other.has_relay):
         return NONE
     kinds = (one.mapping, other.mapping)
-    if all(kind in MET for kind in kinds):
+    if all(kind in PUNCHABLE for kind in kinds):
         return PUNCHED
     return RELAYED if "symmetric" in kinds else UNKNOWN
 
 
 def forecasts(one: Situation) -> dict[str, str]:
-    """The path with each kind of others."""
-    return {kind: forecast(one, other) for kind, other in OTHERS.items()}
+    """The path to each kind of other peers."""
+    return {kind: forecast(one, other) for kind, other in PEER_KINDS.items()}

@@ -1,11 +1,11 @@
-"""Two probes on a connection of their own: where a peer sees us, and whether large packets reach it.
+"""Two probes on new connections: where a peer sees us, and whether large packets reach it.
 
-Where a peer sees us is asked on a connection dialled from the port on which we listen: what libp2p's identify says of
-other connections is of no use, as each of them left from a port of its own.
+Where a peer sees us is asked on a connection dialled from our listening port: what libp2p's identify reports on other
+connections is of no use, as each of them was dialled from a port of its own.
 
-Some paths drop packets of full size and report nothing: tunnels behind a firewall that drops ICMP. Handshakes and short
-messages pass there, and the first long message stops for ever. So one short ping of libp2p is sent, and when it is
-back, as many at once as fill several packets. The way back is not tried, as the peer answers ping by ping.
+Some paths drop full-size packets without an error: tunnels behind a firewall that drops ICMP. There handshakes and
+short messages pass, and the first long message is stuck for ever. So one short libp2p ping is sent, and when it is
+back, as many at once as fill several packets. The way back is not tested, as the peer answers ping by ping.
 
 Belongs to the trio thread.
 """
@@ -26,23 +26,23 @@ from multiaddr import Multiaddr
 
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.multiaddrs import host_and_port, is_relayed
+from shoal.protocol.net.circuit.messages import drop
 from shoal.protocol.net.circuit.relay import OpenStream
 from shoal.protocol.net.circuit.sockets import dial_from, family_of, listening_ports
-from shoal.protocol.net.circuit.speech import drop
 from shoal.protocol.net.libp2p.session import LINE
-from shoal.protocol.net.libp2p.swarm import Keeper, Raw
+from shoal.protocol.net.libp2p.swarm import BoundedRawConnection, BoundedSwarm
 
 IDENTIFY = "/ipfs/id/1.0.0"
 SEEN_LIMIT = 5.0  # seconds
-LONGEST = 64 << 10  # bytes of what a peer says of itself
+LONGEST = 64 << 10  # bytes of an identify answer
 PING = "/ipfs/ping/1.0.0"
-WORD = 32  # bytes
-MANY = 128  # words: three packets of 1,460 bytes
+PING_SIZE = 32  # bytes
+MANY = 128  # pings: three packets of 1,460 bytes
 PACKETS_LIMIT = 4.0  # seconds: a lost packet is sent again after 0.2, 0.6 and 1.4
 
 
 async def seen_by(swarm: Swarm, open_stream: OpenStream, peer: ID, address: str) -> tuple[str, int]:
-    """Our place as a peer sees it whom we dial there, and the port we came from."""
+    """Where the peer, dialled at `address`, sees us, as a multiaddr, and our port there; TransportError if unknown."""
     place = host_and_port(address)
     if place is None:
         raise TransportError("this is no connection of TCP")
@@ -55,7 +55,7 @@ async def seen_by(swarm: Swarm, open_stream: OpenStream, peer: ID, address: str)
             line = await dial_from(source, family_of(goal[0]), goal)
         except OSError as error:
             raise TransportError(str(error)) from error
-        fresh = await swarm.upgrade_outbound_raw_conn(Raw(line, True), peer)
+        fresh = await swarm.upgrade_outbound_raw_conn(BoundedRawConnection(line, True), peer)
         try:
             return await _ask_identify(open_stream, fresh), source[1]
         finally:
@@ -78,8 +78,8 @@ async def _ask_identify(open_stream: OpenStream, connection: INetConn) -> str:
         await drop(stream)
 
 
-async def large_ones_pass(swarm: Keeper, open_stream: OpenStream, connection: INetConn) -> bool:
-    """Whether they come to the other end of a connection that we dialled; TransportError if not even small ones do."""
+async def large_packets_pass(swarm: BoundedSwarm, open_stream: OpenStream, connection: INetConn) -> bool:
+    """Whether large packets reach a peer that we have dialled; TransportError if not even small ones do."""
     [address, *_] = connection.muxed_conn.get_transport_addresses()
     if is_relayed(str(address)):
         raise TransportError("a relay's packets are not the peer's")
@@ -106,8 +106,8 @@ async def _try_packets(open_stream: OpenStream, connection: INetConn) -> bool:
             await drop(stream)
 
 
-async def _comes_back(stream: INetStream, words: int) -> bool:
-    sent, came = os.urandom(WORD * words), b""
+async def _comes_back(stream: INetStream, pings: int) -> bool:
+    sent, came = os.urandom(PING_SIZE * pings), b""
     with trio.move_on_after(PACKETS_LIMIT) as scope:
         await stream.write(sent)
         while len(came) < len(sent):

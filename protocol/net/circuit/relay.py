@@ -1,12 +1,12 @@
-"""The relay's side: reservations, and circuits from one stream to another. Belongs to the trio thread.
+"""The relay's side: gives reservations, and forwards circuits from one stream to another. Belongs to the trio thread.
 
 Rules:
-- Peers that come by a circuit themselves are not served.
-- Calls to a holder of a reservation use an existing connection; none is made for them.
+- Peers that are themselves connected through a relay are not served.
+- A holder of a reservation is reached over its existing connections; none is made for that.
 - Each circuit has two tasks, one for each direction, and ends only its own two streams. It holds the windows of two
-  streams in memory, which do not grow here: at 100 ms they allow the rate that a peer may have.
-- book.py decides what a circuit may carry, how fast and how long, and which one yields to another; our owner's rate
-  limits hold for all circuits, too.
+  streams in memory, which do not grow here: with a round trip of 100 ms they allow the rate that a peer may have.
+- accounts.py decides how much a circuit may carry, how fast and how long, and which one is closed to make room for
+  another; our owner's rate limits hold for all circuits, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from ipaddress import ip_network
 from typing import cast
 
 import trio
@@ -26,38 +25,38 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerInfo
 from multiaddr import Multiaddr
 
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.multiaddrs import is_relayed
-from shoal.protocol.net.circuit.book import Book, Circuit, Refused, Status
-from shoal.protocol.net.circuit.speech import STOP, drop, hear, hop_answer, say, status_of
-from shoal.protocol.net.libp2p.muxed import FIRST_WINDOW, FRAME, MuxedStream
-from shoal.protocol.net.system.throttle import Pace, Throttle
+from shoal.protocol.net.circuit.accounts import Circuit, Refused, RelayAccounts, Status
+from shoal.protocol.net.circuit.messages import STOP, drop, hop_answer, read_message, status_of, write_message
+from shoal.protocol.net.libp2p.inbound_limits import counted_host
+from shoal.protocol.net.libp2p.muxer import FIRST_WINDOW, FRAME, MuxedStream, goes_by_a_relay
+from shoal.protocol.net.system.throttle import StreamPace, Throttle
 
 LONGEST_ID = 64  # bytes of a PeerID
-LINE_LIMIT = 2.0  # seconds for one connection with the one who is to be connected, while there are others
-ASK_LIMIT = 10.0  # seconds for a question, and for all that the one who is to be connected is asked
+TARGET_LIMIT = 2.0  # seconds to ask the target on one connection, if it has others
+ASK_LIMIT = 10.0  # seconds for a request, and to ask the target on all its connections
 
 OpenStream = Callable[[INetConn, str], Awaitable[INetStream]]
 
 
 class Relay:
-    """Serves `hop` streams while it has `addresses` of ours that others may dial."""
+    """Serves `hop` streams, as long as `addresses` names addresses of ours that others can dial."""
 
     def __init__(
         self,
-        book: Book,
+        accounts: RelayAccounts,
         connections: Callable[[ID], Sequence[INetConn]],
         open_stream: OpenStream,
         throttle: Throttle,
     ) -> None:
         self.addresses: tuple[str, ...] = ()
-        self._book, self._connections, self._open_stream = book, connections, open_stream
+        self._accounts, self._connections, self._open_stream = accounts, connections, open_stream
         self._throttle = throttle
 
     async def serve(self, stream: INetStream) -> None:
-        """One stream that a peer has opened, to its end."""
+        """Serve one stream that a peer has opened, to its end."""
         try:
             with trio.fail_after(ASK_LIMIT):
-                question = await hear(stream, HopMessage)
+                question = await read_message(stream, HopMessage)
             if question.type == HopMessage.RESERVE:
                 await self._reserve(stream)
             elif question.type == HopMessage.CONNECT and len(question.peer.id) <= LONGEST_ID:
@@ -65,27 +64,27 @@ class Relay:
             else:
                 raise Refused(Status.UNEXPECTED_MESSAGE)
         except Refused as refusal:
-            with suppress(Exception):  # it is gone already
-                await say(stream, hop_answer(refusal.status))
+            with suppress(Exception):  # the peer is gone already
+                await write_message(stream, hop_answer(refusal.status))
                 await stream.close()
 
     async def _reserve(self, stream: INetStream) -> None:
         self._check(stream)
-        for peer in self._book.holders:
-            if not self._lines_to(ID.from_string(peer)):
-                self._book.release(peer)
+        for peer in self._accounts.holders:
+            if not self._connections_to(ID.from_string(peer)):
+                self._accounts.release(peer)
         now = trio.current_time()
-        until = self._book.reserve(now, _peer_of(stream), _host_of(stream))
-        promise = Reservation(
+        until = self._accounts.reserve(now, _peer_of(stream), _host_of(stream))
+        reservation = Reservation(
             expire=int(time.time() + until - now),
             addrs=[Multiaddr(each).to_bytes() for each in self.addresses],
         )
-        await say(stream, hop_answer(Status.OK, self._limit(), promise))
+        await write_message(stream, hop_answer(Status.OK, self._limit(), reservation))
         await stream.close()
 
     async def _connect(self, stream: INetStream, target: ID) -> None:
         self._check(stream)
-        circuit = self._book.open(trio.current_time(), _peer_of(stream), _host_of(stream), PeerId(str(target)))
+        circuit = self._accounts.open(trio.current_time(), _peer_of(stream), _host_of(stream), PeerId(str(target)))
         try:
             with trio.CancelScope(deadline=circuit.ends_at) as scope:
                 circuit.cut = scope.cancel
@@ -98,69 +97,69 @@ class Relay:
     async def _connect_on(self, circuit: Circuit, stream: INetStream, target: ID, scope: trio.CancelScope) -> None:
         other = await self._call(target, stream.muxed_conn.peer_id)
         try:
-            await say(stream, hop_answer(Status.OK, self._limit()))
-            await _join(circuit, stream, other, scope, self._throttle)
+            await write_message(stream, hop_answer(Status.OK, self._limit()))
+            await _forward_both(circuit, stream, other, scope, self._throttle)
         finally:
             await drop(other)
             await drop(stream)
 
     def _check(self, stream: INetStream) -> None:
-        if not self.addresses or self._throttle.is_shut or _is_relayed(stream):
+        if not self.addresses or self._throttle.is_shut or goes_by_a_relay(stream):
             raise Refused(Status.PERMISSION_DENIED)
 
     async def _call(self, target: ID, source: ID) -> INetStream:
-        """A stream on which `target` has agreed to be connected with `source`.
+        """A stream on which `target` has agreed to be connected with `source`; Refused if there is none.
 
-        It may have several connections with us, and one of them may be dead without a word: hardly the newest.
+        All connections with the target are tried, the newest first, as an older one may be dead unnoticed.
         """
         with trio.move_on_after(ASK_LIMIT):
-            for left, line in reversed(list(enumerate(self._lines_to(target)))):
-                with trio.move_on_after(LINE_LIMIT if left else ASK_LIMIT):
-                    if (stream := await self._call_on(line, source)) is not None:
+            for left, connection in reversed(list(enumerate(self._connections_to(target)))):
+                with trio.move_on_after(TARGET_LIMIT if left else ASK_LIMIT):
+                    if (stream := await self._call_on(connection, source)) is not None:
                         return stream
         raise Refused(Status.CONNECTION_FAILED)
 
-    async def _call_on(self, line: INetConn, source: ID) -> INetStream | None:
-        """None if nobody is at the other end of this connection, or it knows of no relays; Refused if it declines."""
+    async def _call_on(self, connection: INetConn, source: ID) -> INetStream | None:
+        """Ask the target on one connection. None if it does not answer or knows no relays; Refused if it declines."""
         try:
-            stream = await self._open_stream(line, STOP)
-        except Exception:  # whatever libp2p raises
+            stream = await self._open_stream(connection, STOP)
+        except Exception:  # libp2p raises many types
             return None
         try:
             peer = PeerInfo(id=source.to_bytes())
-            await say(stream, StopMessage(type=StopMessage.CONNECT, peer=peer, limit=self._limit()))
-            if status_of(await hear(stream, StopMessage)) is Status.OK:
+            await write_message(stream, StopMessage(type=StopMessage.CONNECT, peer=peer, limit=self._limit()))
+            if status_of(await read_message(stream, StopMessage)) is Status.OK:
                 return stream
             raise Refused(Status.CONNECTION_FAILED)
-        except BaseException as error:  # who never answers leaves no stream behind, and what cancels us goes on
+        except BaseException as error:  # the stream is dropped in any case; cancellation is re-raised
             await drop(stream)
             if isinstance(error, Exception) and not isinstance(error, Refused):
                 return None
             raise
 
-    def _lines_to(self, peer: ID) -> list[INetConn]:
-        """The connections with a peer; who has none cannot be called."""
+    def _connections_to(self, peer: ID) -> list[INetConn]:
+        """The open connections with a peer."""
         return [each for each in self._connections(peer) if not each.is_closed]
 
     def _limit(self) -> Limit:
-        limits = self._book.limits
+        limits = self._accounts.limits
         return Limit(duration=int(limits.circuit_lasts), data=limits.circuit_carries)
 
 
-async def _join(
+async def _forward_both(
     circuit: Circuit, one: INetStream, other: INetStream, both: trio.CancelScope, throttle: Throttle
 ) -> None:
-    """Pass on what each end says, until one drops its stream, both have ended, or the circuit may go no further."""
+    """Forward both directions, until one end resets its stream, both have ended, or a limit is reached."""
     async with trio.open_nursery() as nursery:
         for source, target in ((one, other), (other, one)):
-            nursery.start_soon(_pass_on, circuit, _muxed(source), _muxed(target), both, throttle)
+            nursery.start_soon(_forward, circuit, _muxed(source), _muxed(target), both, throttle)
 
 
-async def _pass_on(
+async def _forward(
     circuit: Circuit, source: MuxedStream, target: MuxedStream, both: trio.CancelScope, throttle: Throttle
 ) -> None:
     source.most_window = FIRST_WINDOW
-    paces = Pace(throttle.down), Pace(throttle.up)
+    paces = StreamPace(throttle.down), StreamPace(throttle.up)
     try:
         while data := await source.take_or_end(FRAME):
             if throttle.is_shut:
@@ -173,7 +172,7 @@ async def _pass_on(
             if wait := max(wait, *(pace.rest for pace in paces)):
                 await trio.sleep(wait)
         await target.close()
-    except Exception:  # one end is gone, or a share is used up: for the other it is the same
+    except Exception:  # one end is gone, or a limit is reached: the other direction ends, too
         both.cancel()
 
 
@@ -182,14 +181,10 @@ def _peer_of(stream: INetStream) -> PeerId:
 
 
 def _host_of(stream: INetStream) -> str:
-    """Of IPv6 the network of /64, as one machine has all of it."""
-    host, _ = stream.get_remote_address() or ("", 0)
-    return str(ip_network((host, 64), strict=False)) if ":" in host else host
+    """The host at the other end, as it is counted; empty if it is gone."""
+    place = stream.get_remote_address()
+    return counted_host(place[0]) if place is not None else ""
 
 
 def _muxed(stream: INetStream) -> MuxedStream:
     return cast(MuxedStream, cast(NetStream, stream).muxed_stream)
-
-
-def _is_relayed(stream: INetStream) -> bool:
-    return any(is_relayed(str(each)) for each in stream.muxed_conn.get_transport_addresses())

@@ -1,8 +1,7 @@
-"""Dialling from the port that we listen on, so that a router gives both the same port outside.
+"""Dialling from the port that we listen on, so that a router uses the same outside port for both.
 
-Such a socket may meet one that was dialled here from there at the same moment: TCP makes one connection of the two
-(RFC 9293, 3.5, simultaneous open). Hence only who punches holes, or looks at itself from outside, dials like this.
-Belongs to the trio thread.
+Two such sockets that dial each other at the same moment become one TCP connection (RFC 9293, 3.5, simultaneous open).
+So only hole punching and the probe for our outside address dial like this. Belongs to the trio thread.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from libp2p.network.swarm import Swarm
 
 from shoal.protocol.base.multiaddrs import Place
 
-LONGER = 1.3  # twelve dials in two seconds, if each is refused and the first pause is 0.02
+LONGER = 1.3  # each pause over the last: twelve dials in two seconds, if all are refused and the first pause is 0.02
 
 
 def listening_ports(swarm: Swarm) -> dict[int, Place]:
-    """For each family of addresses where we listen, if we do so."""
+    """The place at which we listen for each address family, by family."""
     found: dict[int, Place] = {}
     for listener in swarm.listeners.values():
         for each in getattr(listener, "listeners", ()):
@@ -30,26 +29,26 @@ def listening_ports(swarm: Swarm) -> dict[int, Place]:
 
 
 async def dial_from(source: Place, family: int, goal: Place) -> TrioTCPStream:
-    """A connection from `source`; OSError if there is none."""
+    """A connection from the place `source` to `goal`; OSError if it fails."""
     sock = trio.socket.socket(family, socket.SOCK_STREAM)
     try:
         for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
             sock.setsockopt(socket.SOL_SOCKET, option, 1)
         await sock.bind(source)
         await sock.connect(goal)
-    except BaseException:  # nothing is swallowed; a cancelled dial leaves no socket behind
+    except BaseException:  # re-raised: a cancelled dial must leave no socket behind
         sock.close()
         raise
     return TrioTCPStream(trio.SocketStream(sock))
 
 
 def family_of(host: str) -> int:
-    """Of a numerical address."""
+    """The address family of a numerical host."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-async def dial_again_and_again(source: Place, goal: Place, pause: float) -> TrioTCPStream:
-    """Until there is a connection: who is refused may just have been too early. Each pause is longer than the last."""
+async def dial_until_connected(source: Place, goal: Place, pause: float) -> TrioTCPStream:
+    """Dial until there is a connection, as an early dial may be refused; each pause is longer than the last."""
     while True:
         try:
             return await dial_from(source, family_of(goal[0]), goal)
@@ -58,12 +57,12 @@ async def dial_again_and_again(source: Place, goal: Place, pause: float) -> Trio
             pause *= LONGER
 
 
-async def first_of(source: Place, goals: Sequence[Place], pause: float) -> TrioTCPStream:
-    """A connection with the first of the places with which there is one."""
+async def first_to_connect(source: Place, goals: Sequence[Place], pause: float) -> TrioTCPStream:
+    """Dial several places at once; returns the first connection."""
     found: list[TrioTCPStream] = []
 
     async def dial(goal: Place, scope: trio.CancelScope) -> None:
-        found.append(await dial_again_and_again(source, goal, pause))
+        found.append(await dial_until_connected(source, goal, pause))
         scope.cancel()
 
     async with trio.open_nursery() as nursery:

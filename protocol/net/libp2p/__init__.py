@@ -1,1 +1,1 @@
-"""Corrected parts of libp2p: Noise sessions, yamux, the swarm of connections; under trio."""
+"""Replacements for parts of libp2p, under trio: Noise sessions, yamux, the swarm of connections."""

@@ -1,9 +1,9 @@
-"""One libp2p stream under trio: written at the peer's pace, read no further than its reader allows.
+"""A libp2p stream under trio, with flow control in both directions.
 
-If our owner has set a rate, a stream pauses between pieces, in either direction; its connection reads on, so that
-messages on other streams arrive.
+It is written as fast as the peer grants, and read only as far as its reader allows. If our owner has set a rate, it
+pauses between pieces in either direction; its connection reads on, so that messages on other streams arrive.
 
-A stream may have a connection for itself, which then ends with it. Belongs to the trio thread, but for `is_open` and
+A stream may have a connection of its own, which then ends with it. Belongs to the trio thread, but for `is_open` and
 `write_now`.
 """
 
@@ -17,29 +17,27 @@ import trio
 from libp2p.abc import INetStream
 from libp2p.network.stream.net_stream import NetStream
 
-from shoal.protocol.base.multiaddrs import is_relayed
-from shoal.protocol.net.libp2p.muxed import MuxedStream
-from shoal.protocol.net.libp2p.muxer import Muxer
+from shoal.protocol.net.libp2p.muxer import MuxedStream, Muxer, goes_by_a_relay
 from shoal.protocol.net.libp2p.swarm import close_connections
-from shoal.protocol.net.system.throttle import Pace, Throttle
+from shoal.protocol.net.system.throttle import StreamPace, Throttle
 
 READ_SIZE = 1 << 16
-SHORTEST = 16  # bytes that are worth a way to the other thread of their own: who sends single ones is read in pieces
-OVER_LIMIT = 120.0  # seconds until a connection ends with its stream, if the peer has not read that to its end
+SHORTEST = 16  # bytes that are handed to the other thread at once; less is read in larger pieces
+OVER_LIMIT = 120.0  # seconds that the peer has to read a finished stream to its end, before its connection is closed
 
 Buffer = bytes | memoryview
 
 
 class RawStream:
-    """For one reader and one writer."""
+    """A stream for one reader and one writer."""
 
     def __init__(self, raw: INetStream, own_connection: bool = False, throttle: Throttle | None = None) -> None:
         self._raw = cast(NetStream, raw)
         self._own_connection = own_connection
         self._muxed = cast(MuxedStream, self._raw.muxed_stream)
-        self.is_relayed = any(is_relayed(str(each)) for each in raw.muxed_conn.get_transport_addresses())
+        self.is_relayed = goes_by_a_relay(raw)
         throttle = throttle or Throttle()
-        self._out, self._in = Pace(throttle.up), Pace(throttle.down)
+        self._out, self._in = StreamPace(throttle.up), StreamPace(throttle.down)
         self._released = trio.Event()
         self._allowed, self._has_room = 0, trio.Event()
 
@@ -48,12 +46,12 @@ class RawStream:
         return self._muxed.is_open
 
     def allow(self, more: int) -> None:
-        """Let `pump` hand on so many bytes more."""
+        """Let `pump` hand on `more` bytes more."""
         self._allowed += more
         self._has_room.set()
 
     async def pump(self, feed: Callable[[bytes], None]) -> None:
-        """Hand on what comes, as far as that is allowed, until the stream ends."""
+        """Pass received bytes to `feed`, as far as allowed; raises when the stream ends."""
 
         def hand_on(data: bytes) -> bool:
             if self._allowed <= 0 or not SHORTEST <= len(data) <= READ_SIZE:
@@ -77,14 +75,14 @@ class RawStream:
             await _rest(self._in)
 
     def write_now(self, data: bytes) -> bool:
-        """Whether `data` was taken without waiting; from the writer's thread, and not while a `write` is under way."""
+        """Write without waiting; False if that is impossible now. From the writer's thread, not during a `write`."""
         if self._out.rest or not self._muxed.write_now(data):
             return False
         self._out.passed(len(data))
         return True
 
     async def write(self, parts: Sequence[Buffer]) -> None:
-        """All parts, at the pace of the peer's windows, and of our owner."""
+        """Write all parts, as fast as the peer grants and our owner's rate allows."""
         for part in parts:
             for piece in self._out.pieces(part):
                 await _rest(self._out)
@@ -92,7 +90,7 @@ class RawStream:
                 self._out.passed(len(piece))
 
     async def finish(self) -> None:
-        """Nothing follows; what was written arrives."""
+        """End our direction; what was written still arrives."""
         with suppress(Exception):  # the connection has ended, and the stream with it
             await self._muxed.close()
         if self._own_connection:
@@ -118,7 +116,7 @@ class RawStream:
                 nursery.start_soon(_cancel_after, nursery.cancel_scope, event)
 
 
-async def _rest(pace: Pace) -> None:
+async def _rest(pace: StreamPace) -> None:
     if seconds := pace.rest:
         await trio.sleep(seconds)
 

@@ -1,17 +1,18 @@
-"""A secured connection: the handshake of libp2p's Noise, and then its messages in bulk.
+"""A connection secured by Noise: libp2p's handshake, and a faster session after it.
 
-libp2p's own session reads each message in two reads of the socket, and takes two locks and a turn of the loop for each;
-that is most of what a short message costs. Here
+libp2p's session reads each message in two reads of the socket, and takes two locks and a turn of the loop for each;
+that is most of the cost of a short message. Here
 
-- everything that the socket has is read and decrypted at once, and then returned without waiting;
-- what the socket accepts at once is written at once. For the rest one task, `write_queued`, waits: what is written
-  meanwhile follows in one piece. A cancelled writer takes nothing back, and leaves no half of a message;
-- `write_now` may be called from any thread, since waking ours costs more than a short message. So the write queue is
-  guarded by the lock `_leaving`, under which nobody waits; before the socket is closed `takes_no_more` is set;
-- no more than a LINE may be asked for at once before there is a multiplexer, which knows what it asks for: libp2p
-  would gather whatever length a stranger announces;
-- bytes on a socket count for the node's owner (throttle.py); those of a connection inside another one's stream do not;
-- any error in the bytes (a forged or truncated message) ends the connection: neither side could find the next message.
+- all that the socket has is read and decrypted at once, and then returned without waiting;
+- what the socket accepts at once is written at once. One task, `write_queued`, waits to write the rest, together with
+  what was queued meanwhile. Cancelling a writer takes nothing back, and leaves no half message;
+- `write_now` may be called from any thread, as waking ours costs more than a short message. So the write queue is
+  guarded by the lock `_write_lock`, which is never held while waiting; `_takes_no_more` is set before the socket
+  closes;
+- until there is a multiplexer, at most LINE bytes may be asked for at once, as libp2p would collect whatever length a
+  stranger announces;
+- bytes on a socket count towards the owner's rates (throttle.py); those of a connection inside a stream do not;
+- any invalid bytes (a forged or truncated message) end the connection, as neither side could find the next message.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from noise.exceptions import NoiseMaxNonceError
 
 from shoal.protocol.net.system.throttle import Throttle
 
-READ_SIZES = 1 << 16, 1 << 18  # bytes; to have room for more costs more than to read a short message
+READ_SIZES = 1 << 16, 1 << 18  # bytes, at least and at most; a larger buffer costs more than reading a short message
 LENGTH = 2  # bytes before each message
-LINE = 1 << 14  # bytes: what libp2p says to agree on something is shorter
-HANDSHAKE = 700  # bytes each way before there is a session, about, with the packets that open and close it
+LINE = 1 << 14  # bytes: all messages of libp2p's negotiations are shorter
+HANDSHAKE = 700  # bytes in each direction before the session, about, with the packets that open and close TCP
 
 
 class Noise(noise.Transport):
-    """libp2p's Noise transport, whose handshake leads to our session."""
+    """libp2p's Noise transport, with our session after the handshake."""
 
     throttle: Throttle | None = None
 
@@ -55,7 +56,7 @@ class Noise(noise.Transport):
 
 
 class Session(SecureSession):
-    """What libp2p's session is, faster. For one reader; and for any number of writers."""
+    """A faster replacement of libp2p's session, for one reader and any number of writers."""
 
     def __init__(self, secured: SecureSession, throttle: Throttle | None = None) -> None:
         carrier = cast(NoiseTransportReadWriter, secured.conn)
@@ -75,33 +76,33 @@ class Session(SecureSession):
             self._throttle.up.count(HANDSHAKE)
             self._throttle.down.count(HANDSHAKE)
         self._most = LINE
-        self._came = bytearray()  # from the socket, not yet a whole message
+        self._came = bytearray()  # received, not yet a whole message
         self._plain = bytearray()  # decrypted, not yet read
-        self._leaving = threading.Lock()
-        self._leaves = bytearray()  # to the socket, not yet encrypted
-        self._unasked = 0  # bytes of it that nobody waits for
-        self._sealed = bytearray()  # encrypted, and to leave before that
-        self._has_queued, self._taken = trio.Event(), trio.Event()  # the socket has taken what is in both now
+        self._write_lock = threading.Lock()
+        self._queued = bytearray()  # to be written, not yet encrypted
+        self._unasked = 0  # bytes of that for which no writer waits
+        self._sealed = bytearray()  # encrypted, to be written before that
+        self._has_queued, self._taken = trio.Event(), trio.Event()  # set when the socket has taken what is in both now
         self._has_writer = self._is_writing = self._takes_no_more = False
 
     @property
     def held(self) -> int:
-        """Bytes that came and were not read yet."""
+        """Bytes that were received and not read yet."""
         return len(self._came) + len(self._plain)
 
     @property
     def own_end(self) -> tuple[str, int] | None:
-        """Our host and port; None for a connection on another one's stream, or one that is gone."""
+        """Our own host and port; None for a connection inside a stream, or one that has ended."""
         return self._socket.own_end
 
     def hand_over(self, most: int) -> None:
-        """To a multiplexer, which has `write_queued` write, and knows why it reads up to `most` bytes at once."""
+        """Hand over to a multiplexer, which runs `write_queued` and may read up to `most` bytes at once."""
         self._most = most
         self._token = trio.lowlevel.current_trio_token()
         self._has_writer = True
 
     async def read(self, n: int | None = None) -> bytes:
-        """`n` bytes, or as many as there are; ConnectionClosedError once there will be no more."""
+        """Exactly `n` bytes, or without `n` all there are, at least one; ConnectionClosedError at the end."""
         if n == 0:
             return b""
         if (n or 1) > self._most:
@@ -114,19 +115,19 @@ class Session(SecureSession):
         return taken
 
     async def write(self, data: bytes) -> None:
-        """Return when the socket has taken `data`; ConnectionClosedError if it takes nothing more."""
+        """Return when the socket has taken `data`; ConnectionClosedError if the connection has ended."""
         await self.write_all((data,))
 
     async def write_all(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Return when the socket has taken them all, in one piece."""
+        """Like `write`, for several parts that follow each other without a gap."""
         if self._takes_no_more:
             raise ConnectionClosedError("an earlier write failed")
-        with self._leaving:
+        with self._write_lock:
             self._queue(parts)
-            if self._has_writer and not self._is_writing and self._leave_at_once():
+            if self._has_writer and not self._is_writing and self._write_at_once():
                 return
         if not self._has_writer:
-            await self._flush()  # one task of libp2p's that agrees on a multiplexer
+            await self._flush()  # libp2p's only task, which negotiates the multiplexer
             return
         taken = self._taken
         self._has_queued.set()
@@ -135,32 +136,32 @@ class Session(SecureSession):
             raise ConnectionClosedError("the connection takes no more")
 
     def write_now(self, parts: Iterable[bytes | memoryview]) -> bool:
-        """Whether they were taken, all in one piece, without waiting; from any thread. If not, nothing has happened.
+        """Take all parts without waiting; False if that is impossible now. From any thread.
 
-        What the socket does not take of them at once follows by itself; until then nothing more is taken like this.
+        What the socket does not take at once is written later; until then `write_now` takes nothing more.
         """
-        if not self._leaving.acquire(blocking=False):
+        if not self._write_lock.acquire(blocking=False):
             return False
         try:
             if self._takes_no_more or self._is_writing or self._sealed or not self._has_writer:
                 return False
             self._queue(parts)
-            if not self._leave_at_once():
+            if not self._write_at_once():
                 self._token.run_sync_soon(self._wake_writer)
             return True
         finally:
-            self._leaving.release()
+            self._write_lock.release()
 
     def write_soon(self, data: bytes) -> int:
-        """Have `data` written without waiting for it; how much is waiting like that now."""
-        with self._leaving:
-            self._leaves += data
+        """Queue `data` without waiting; returns how many bytes are queued like that now."""
+        with self._write_lock:
+            self._queued += data
             self._unasked += len(data)
         self._has_queued.set()
         return self._unasked
 
     async def write_queued(self) -> None:
-        """For good: write what there is to write."""
+        """Write what is queued, for ever; to be run by the multiplexer."""
         try:
             while True:
                 await self._has_queued.wait()
@@ -171,13 +172,13 @@ class Session(SecureSession):
             self._taken.set()
 
     async def close(self) -> None:
-        """The socket, too."""
+        """Take nothing more, and close the socket."""
         self._take_no_more()
         await super().close()
 
     def _take_no_more(self) -> None:
-        """Once this has returned nobody is about to write to the socket, whose number may be another's next."""
-        with self._leaving:
+        """After this no thread writes to the socket, whose descriptor may be reused once it is closed."""
+        with self._write_lock:
             self._takes_no_more = True
 
     def _wake_writer(self) -> None:
@@ -185,34 +186,34 @@ class Session(SecureSession):
 
     def _queue(self, parts: Iterable[bytes | memoryview]) -> None:
         for part in parts:
-            self._leaves += part
+            self._queued += part
 
-    def _leave_at_once(self) -> bool:
-        """Whether the socket takes all that there is without a turn of the loop."""
+    def _write_at_once(self) -> bool:
+        """Write what the socket takes at once; whether that was all."""
         self._seal()
         del self._sealed[: self._socket.write_now(self._sealed)]
         return not self._sealed
 
     async def _flush(self) -> None:
-        with self._leaving:
+        with self._write_lock:
             self._seal()
             leaving, self._sealed = self._sealed, bytearray()
             self._is_writing = True
         taken, self._taken = self._taken, trio.Event()
         try:
             await self._socket.write(leaving)
-        except BaseException:  # also a cancelled one: half of a message may have left
+        except BaseException:  # cancellation included: half of a message may be written
             self._take_no_more()
             raise
         finally:
-            with self._leaving:
+            with self._write_lock:
                 self._is_writing = False
             taken.set()
 
     def _seal(self) -> None:
-        """Encrypt what leaves."""
-        data, before = memoryview(self._leaves), len(self._sealed)
-        self._leaves, self._unasked = bytearray(), 0
+        """Encrypt what is queued."""
+        data, before = memoryview(self._queued), len(self._sealed)
+        self._queued, self._unasked = bytearray(), 0
         for start in range(0, len(data), MAX_PLAINTEXT_LENGTH):
             try:
                 message = self._encrypt.encrypt_with_ad(None, data[start : start + MAX_PLAINTEXT_LENGTH])
@@ -223,7 +224,7 @@ class Session(SecureSession):
             self._throttle.up.count(len(self._sealed) - before)
 
     async def _receive(self) -> None:
-        """Take what the socket has, and decrypt what is whole."""
+        """Read what the socket has, and decrypt all whole messages."""
         data = await self._socket.read()
         if not data:
             raise ConnectionClosedError("the peer has closed the connection")
@@ -247,7 +248,7 @@ class Session(SecureSession):
 
 
 class _Socket:
-    """Bytes to and from a connection: from the socket itself where there is one, past the locks of libp2p."""
+    """The bytes of a connection: directly from its socket if it has one, past libp2p's locks, else through libp2p."""
 
     def __init__(self, raw: IRawConnection) -> None:
         stream = raw.stream if isinstance(raw, RawConnection) else raw
@@ -259,22 +260,22 @@ class _Socket:
     @property
     def own_end(self) -> tuple[str, int] | None:
         if self._socket is not None:
-            with suppress(OSError):  # it is gone already
+            with suppress(OSError):  # it is closed
                 name, port, *_ = self._socket.socket.getsockname()
                 return name.partition("%")[0], port
         return None
 
     async def read(self) -> bytes:
-        """What there is; nothing at the end."""
+        """The bytes there are, waiting for at least one; b"" at the end."""
         if self._socket is None:
             return await self._through.read(READ_SIZES[0])
         try:
             return await self._take(self._socket.socket)
-        except (OSError, ValueError, trio.ClosedResourceError) as error:  # ValueError: once closed, it has no number
+        except (OSError, ValueError, trio.ClosedResourceError) as error:  # ValueError: a closed one has no descriptor
             raise ConnectionClosedError(str(error), transport="tcp") from error
 
     async def _take(self, socket: trio.socket.SocketType) -> bytes:
-        """To ask a socket before it says that it has something is in vain, unless it had more than was asked for."""
+        """Wait until the socket is readable, and read; try at once only if the last read filled the buffer."""
         if self._may_have_more:
             await trio.lowlevel.checkpoint()
         while True:
@@ -290,7 +291,7 @@ class _Socket:
             return data
 
     def write_now(self, data: bytearray) -> int:
-        """How many bytes it took; what keeps it from taking more is for `write` to find."""
+        """Write without waiting; returns how many bytes were taken. Errors are left for `write` to find."""
         if self._socket is None or not data:
             return 0
         try:
@@ -299,7 +300,7 @@ class _Socket:
             return 0
 
     async def write(self, data: bytearray) -> None:
-        """All of it."""
+        """Write all of `data`; ConnectionClosedError if that fails."""
         if self._socket is None:
             await self._through.write(bytes(data))
             return

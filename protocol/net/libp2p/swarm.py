@@ -1,15 +1,14 @@
-"""libp2p's swarm, corrected: what it accepts is bounded, and it does nothing on its own.
+"""libp2p's swarm with limits: what it accepts is bounded, and it does nothing on its own.
 
 Rules:
-- One host on the internet (of IPv6, one network of /64) may have MAX_FROM_HOST connections here, and make new ones at a
-  bounded rate, so that it can neither take all places nor keep us busy with handshakes. Handshakes that are not
-  finished in time are closed by libp2p; if there is no room for another, the oldest unfinished one is closed
-  (guests.py).
-- All bounds shrink with the limit of open files, the last of which are reserved for us (descriptors.py).
-- One peer may have MAX_FROM_PEER connections: two that dialled each other, one for bulk each way, and some that
-  died unnoticed. Beyond that the oldest goes, because a peer that lost all of its own needs a new one.
-- Nothing is kept of a peer that is gone.
-- An error of one stream or connection ends that one only: an uncaught exception here would end all.
+- One host (IPv4 address, or IPv6 /64 network) may have MAX_FROM_HOST connections here, and open new ones at a bounded
+  rate, so that it can neither take all places nor keep us busy with handshakes. libp2p closes handshakes that take too
+  long; if there is no room for another, the oldest unfinished one is closed (inbound_limits.py).
+- All limits shrink with the limit of open files, the last of which are reserved for our own files (descriptors.py).
+- One peer may have MAX_FROM_PEER connections: two if both dialled at once, one for payloads in each direction, and some
+  that died unnoticed. Beyond that the oldest is closed, as a peer that has lost all of its own needs a new one.
+- Nothing is kept of a peer without a connection.
+- An error on one stream or connection ends only that one: an uncaught exception here would end the whole swarm.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import ip_address
 from typing import Any, cast
 
 import trio
@@ -48,7 +47,7 @@ from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.multiaddrs import Place, is_relayed, multiaddr
 from shoal.protocol.base.paths import DIRECT, PUNCHED, RELAYED, Route
-from shoal.protocol.net.libp2p.guests import Guests
+from shoal.protocol.net.libp2p.inbound_limits import InboundLimits, counted_host
 from shoal.protocol.net.libp2p.muxer import MAX_STREAMS, Muxer
 from shoal.protocol.net.libp2p.session import Noise, Session
 from shoal.protocol.net.system.descriptors import is_reserved, limit, share
@@ -56,13 +55,13 @@ from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.system.throttle import Throttle
 
 MAX_CONNECTIONS = 1024
-MAX_FROM_HOST = 256  # made by one address on the network; there may be many peers behind a router
-MAX_WAITING = 256  # at the door, of all hosts together
-OF_FILES, OF_FILES_HOST, OF_FILES_WAITING = 1 / 2, 1 / 4, 1 / 4  # the same, as shares of the files that may be open
+MAX_FROM_HOST = 256  # from one host; there may be many peers behind a router
+MAX_WAITING = 256  # in their handshake, from all hosts together
+OF_FILES, OF_FILES_HOST, OF_FILES_WAITING = 1 / 2, 1 / 4, 1 / 4  # the same as shares of the open files
 MAX_FROM_PEER = 8
 NEW_FROM_HOST = (128, 16.0)  # connections in a burst, and per second
-MOST_AT_ONCE = 0xFFFF  # bytes: a message of the handshake
-MAX_HOSTS = 4096  # whose rate is remembered
+MOST_AT_ONCE = 0xFFFF  # bytes: the longest message of the handshake
+MAX_HOSTS = 4096  # hosts whose rate is remembered
 YAMUX = TProtocol("/yamux/1.0.0")
 CODES = {  # see journal.py
     errno.ECONNREFUSED: "refused",
@@ -76,14 +75,14 @@ CODES = {  # see journal.py
 log = logging.getLogger(__name__)
 
 OnConnection = Callable[[PeerId, object, Route, bool], None]
-"""on_connection(peer, connection, how it goes, whether it is up)."""
+"""on_connection(peer, connection, route, whether it is up)."""
 
 
-def make_swarm(identity: Identity, on_connection: OnConnection, throttle: Throttle | None = None) -> Keeper:
-    """TCP, Noise alone, yamux alone, and nothing that acts on its own."""
+def make_swarm(identity: Identity, on_connection: OnConnection, throttle: Throttle | None = None) -> BoundedSwarm:
+    """A swarm that speaks TCP, only Noise and only yamux, and does nothing on its own."""
     keys = ed25519.create_new_key_pair(identity.seed)
     name = ID.from_pubkey(keys.public_key)
-    peers = PeerStore(max_peers=4 * MAX_CONNECTIONS)  # beyond its limit, it may forget our own keys first
+    peers = PeerStore(max_peers=4 * MAX_CONNECTIONS)  # at its limit it may forget our own keys first, so it is large
     peers.add_key_pair(name, keys)
     security = Noise(keys, noise_privkey=x25519.create_new_key_pair().private_key)
     security.throttle = throttle
@@ -95,12 +94,12 @@ def make_swarm(identity: Identity, on_connection: OnConnection, throttle: Thrott
     config = ConnectionConfig(
         max_connections=most, high_watermark=most, low_watermark=most, min_connections=0, max_connections_per_peer=most
     )
-    return Keeper(on_connection, name, peers, upgrader, [Tcp()], RetryConfig(max_retries=0), config)
+    return BoundedSwarm(on_connection, name, peers, upgrader, [BoundedTcp()], RetryConfig(max_retries=0), config)
 
 
 async def ask_name(swarm: Swarm, address: Multiaddr) -> PeerId:
-    """The peer that answers at `address`, as its Noise handshake proves. The connection is used for nothing else."""
-    raw = await Tcp().dial(address)
+    """The peer that answers at `address`, proven by a Noise handshake; the connection is closed after that."""
+    raw = await BoundedTcp().dial(address)
     try:
         security = await swarm.upgrader.security_multistream.select_transport(raw, True)
         pattern = cast(noise.Transport, security).get_pattern()
@@ -110,10 +109,10 @@ async def ask_name(swarm: Swarm, address: Multiaddr) -> PeerId:
 
 
 async def close_connections(connections: Sequence[INetConn], why: str) -> None:
-    """In good order if the peer still reads, by the socket if not; `why` is for people who miss them."""
+    """Close connections: with a good-bye if the peer still reads, else by the socket. `why` is shown to people."""
 
     async def close(connection: INetConn) -> None:
-        with suppress(Exception), trio.CancelScope(shield=True):  # who is stopped halfway is counted for ever
+        with suppress(Exception), trio.CancelScope(shield=True):  # libp2p would count a half-closed connection for ever
             await connection.close()
 
     async with trio.open_nursery() as nursery:
@@ -122,8 +121,8 @@ async def close_connections(connections: Sequence[INetConn], why: str) -> None:
             nursery.start_soon(close, connection)
 
 
-def why(error: BaseException) -> TransportError:
-    """What kept us from a connection: the deepest cause that people know, not libp2p's account of it."""
+def transport_error(error: BaseException) -> TransportError:
+    """The reason of a failed dial as a TransportError: the deepest cause that people know, not libp2p's wording."""
     words, code, cause = str(error) or type(error).__name__, getattr(error, "code", "failed"), error
     while True:
         if isinstance(cause, PeerIDMismatchesPubkey):
@@ -136,17 +135,25 @@ def why(error: BaseException) -> TransportError:
         cause = inner
 
 
-class Keeper(Swarm):
-    """Without a resource manager: the default one refuses connections when the process uses much memory."""
+class BoundedSwarm(Swarm):
+    """libp2p's swarm with our limits.
+
+    It has no resource manager, as the default one refuses connections when the process uses much memory.
+    """
 
     def __init__(self, on_connection: OnConnection, *args: Any) -> None:
         super().__init__(*args)
         self._on_connection = on_connection
-        self.punching: dict[ID, Sequence[Place]] = {}  # with whom we dial each other just now, and where they are
-        self._guests = Guests(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
-        self._inbound_limiter.total_tokens += self._guests.waiting  # who is at the door takes no place of those inside
+        self.punching: dict[ID, Sequence[Place]] = {}  # hole punching under way: the places that we dial
+        self._inbound = InboundLimits(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
+        self._inbound_limiter.total_tokens += self._inbound.waiting  # handshakes take no place of connections
         self._new_from_host = Allowances[str](*NEW_FROM_HOST, MAX_HOSTS)
         self.auto_connector = _NoAutoConnector(self)
+
+    @property
+    def inbound(self) -> int:
+        """Incoming connections that count against a limit, ours or libp2p's, those in their handshake included."""
+        return max(len(self._inbound), self._inbound_limiter.borrowed_tokens)
 
     async def notify_connected(self, conn: INetConn) -> None:
         nursery = cast(trio.Nursery, self.background_nursery)
@@ -157,14 +164,14 @@ class Keeper(Swarm):
         await super().notify_connected(conn)
 
     async def _watch(self, conn: INetConn, route: Route) -> None:
-        """Tell of the end of a connection as it comes; libp2p does so 0.2 s later."""
+        """Report a connection and its end, at once; libp2p reports the end 0.2 s later."""
         peer = PeerId(str(conn.muxed_conn.peer_id))
         self._on_connection(peer, conn, route, True)
         await cast(Muxer, conn.muxed_conn).event_closed.wait()
         self._on_connection(peer, conn, route, False)
 
     def _route_of(self, conn: INetConn) -> Route:
-        """The path is `punched` if the connection came while both dialled, with the address that we dial."""
+        """The route of a new connection; `punched` if hole punching is under way and it leads where we dial."""
         addresses = tuple(str(address) for address in conn.get_transport_addresses())
         if any(map(is_relayed, addresses)):
             return Route(RELAYED, addresses)
@@ -177,78 +184,80 @@ class Keeper(Swarm):
         await super().notify_disconnected(conn)
         peer = conn.muxed_conn.peer_id
         if peer not in self.connections and peer != self.self_id:
-            with suppress(Exception):  # PeerStoreError: it knows nothing of that peer
+            with suppress(Exception):  # PeerStoreError: the peer is unknown there
                 self.peerstore.clear_peerdata(peer)
 
     async def notify_opened_stream(self, stream: INetStream) -> None:
-        """One that the peer has dropped counts as long as it is served here."""
+        """Reset a stream beyond MAX_STREAMS; one that the peer has dropped counts as long as it is served here."""
         await super().notify_opened_stream(stream)
         connection = cast(NetStream, stream).swarm_conn
         if connection is not None and len(connection.streams) > MAX_STREAMS:
             await _reset(stream)
 
     async def dial_peer(self, peer_id: ID) -> list[INetConn]:
-        """Opening a stream would dial here, to addresses of libp2p's choice."""
+        """Never: libp2p would dial here when a stream is opened, to addresses of its choice."""
         raise SwarmException("not connected")
 
     def set_stream_handler(self, stream_handler: StreamHandlerFn) -> None:
-        """An exception in a stream's negotiation (text that is not UTF-8) would end the whole swarm."""
+        """Wrap the handler: an exception in a negotiation (text that is not UTF-8) would end the whole swarm."""
 
         async def guarded(stream: INetStream) -> None:
             try:
                 await stream_handler(stream)
-            except Exception:  # whatever it was, it concerns this one stream, whose other end sees the reset
+            except Exception:  # concerns only this stream, which is reset
                 log.debug("a stream's handler failed", exc_info=True)
                 await _reset(stream)
 
         super().set_stream_handler(guarded)
 
     async def _do_handle_inbound_connection(self, stream: Any, maddr: Multiaddr, failure: Any) -> None:
-        """The original waits for the swarm's end: closed connections count against its limit for ever."""
-        raw, host, handshake = Raw(stream, False), _host_at(stream), trio.CancelScope()
-        guest = None
+        """Receive a connection until it ends. libp2p's waits until the swarm ends: closed ones would count for ever."""
+        raw, host, handshake = BoundedRawConnection(stream, False), _host_at(stream), trio.CancelScope()
+        number = None
         if not is_reserved(_number_of(stream)) and self._new_from_host.of(host).take(trio.current_time()):
-            guest = self._guests.come(host, handshake.cancel)
-        if guest is not None:
+            number = self._inbound.add(host, handshake.cancel)
+        if number is not None:
             try:
-                await self._receive(raw, maddr, handshake, guest)
+                await self._receive(raw, maddr, handshake, number)
             finally:
-                self._guests.gone(guest)
+                self._inbound.remove(number)
         await raw.close()
 
-    async def _receive(self, raw: Raw, maddr: Multiaddr, handshake: trio.CancelScope, guest: int) -> None:
-        """Return when the connection has ended, or none comes to be."""
+    async def _receive(
+        self, raw: BoundedRawConnection, maddr: Multiaddr, handshake: trio.CancelScope, number: int
+    ) -> None:
+        """Return when the connection has ended, or its handshake has failed."""
         connection = None
         with handshake, suppress(Exception):
             connection = cast(Muxer, await self.upgrade_inbound_raw_conn(raw, maddr))
-            self._guests.let_in(guest)
+            self._inbound.finish_handshake(number)
         if connection is not None:
             await connection.event_closed.wait()
 
 
 def _number_of(stream: Any) -> int:
-    """Its descriptor's, or a negative one if it is gone already."""
+    """The number of the socket's descriptor; negative if it is closed already."""
     return int(stream.stream.socket.fileno())
 
 
 def _came_to(connection: Muxer) -> str:
-    """Where of ours the other end has dialled us; empty if we dialled."""
+    """Our own address, if the other end has dialled it; empty if we have dialled."""
     place = None if connection.is_initiator else connection.secured_conn.own_end
-    if place is None:
-        return ""
-    host = ip_address(place[0])
-    return multiaddr(str(getattr(host, "ipv4_mapped", None) or host), place[1])
+    return multiaddr(_plain(place[0]), place[1]) if place is not None else ""
 
 
 def _host_at(stream: Any) -> str:
-    """The other end's host; of IPv6 the network of /64, as one machine has all of it. libp2p's look-up is for IPv4."""
+    """The host of the other end, as connections are counted; empty if it is gone. libp2p's look-up is for IPv4 only."""
     try:
-        host = ip_address(str(stream.stream.socket.getpeername()[0]).partition("%")[0])
-    except (OSError, ValueError):  # it is gone already
+        return counted_host(str(stream.stream.socket.getpeername()[0]))
+    except (OSError, ValueError):
         return ""
-    if isinstance(host, IPv6Address) and host.ipv4_mapped is None:
-        return str(ip_network((host, 64), strict=False))
-    return str(getattr(host, "ipv4_mapped", None) or host)
+
+
+def _plain(host: str) -> str:
+    """An IP address without its zone; one of IPv4 that a socket of both versions shows as IPv6, as IPv4."""
+    address = ip_address(host.partition("%")[0])
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 async def _reset(stream: INetStream) -> None:
@@ -256,8 +265,8 @@ async def _reset(stream: INetStream) -> None:
         await stream.reset()
 
 
-class Raw(RawConnection):
-    """libp2p gathers as many bytes as whoever is there announces, before it knows who that is."""
+class BoundedRawConnection(RawConnection):
+    """A raw connection that reads at most MOST_AT_ONCE bytes: libp2p collects as many as a stranger announces."""
 
     async def read(self, n: int | None = None) -> bytes:
         if n is None or n > MOST_AT_ONCE:
@@ -265,28 +274,27 @@ class Raw(RawConnection):
         return await super().read(n)
 
     def get_remote_address(self) -> tuple[str, int] | None:
-        """libp2p's is for IPv4 alone."""
+        """Host and port of the other end; libp2p's method is for IPv4 only."""
         if isinstance(self.stream, TrioTCPStream):
-            with suppress(OSError):  # it is gone already
+            with suppress(OSError):  # it is closed
                 name, port, *_ = self.stream.stream.socket.getpeername()
-                host = ip_address(name.partition("%")[0])
-                return str(getattr(host, "ipv4_mapped", None) or host), port
+                return _plain(name), port
         return super().get_remote_address()
 
 
-class Tcp(TCP):
-    """libp2p's, but for `Raw`."""
+class BoundedTcp(TCP):
+    """libp2p's TCP transport, whose connections are `BoundedRawConnection`s."""
 
     async def dial(self, maddr: Multiaddr) -> RawConnection:
         made = cast(RawConnection, await super().dial(maddr))
         if isinstance(made.stream, TrioTCPStream) and is_reserved(_number_of(made.stream)):
             await made.close()
             raise TransportError(f"no more connections fit into {limit()} open files (`ulimit -n`)", "full")
-        return Raw(made.stream, True)
+        return BoundedRawConnection(made.stream, True)
 
 
 class _Muxers(MuxerMultistream):
-    """The original makes its own yamux, whatever was asked for under that name."""
+    """Makes a `Muxer`; libp2p's class would make its own yamux, whatever is registered under that name."""
 
     async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
         protocol, _ = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
@@ -294,10 +302,10 @@ class _Muxers(MuxerMultistream):
 
 
 class _NoAutoConnector(AutoConnector):
-    """libp2p would dial every peer it ever heard of until it has hundreds of connections."""
+    """Does nothing; libp2p's would dial every peer it has heard of until it has hundreds of connections."""
 
     async def maybe_connect(self) -> None:
         return
 
     def record_disconnect(self, peer_id: ID) -> None:
-        """It would remember every peer that was ever here."""
+        """Nothing; libp2p's would remember every peer for ever."""

@@ -1,1 +1,1 @@
-"""What is measured and remembered of peers and paths. Pure."""
+"""Measurements of links and paths, and the record of what was tried to reach peers; all without I/O."""

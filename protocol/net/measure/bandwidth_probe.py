@@ -1,11 +1,11 @@
-"""How fast a path is, by a probe: how much to put on its way now, and what rate follows from what has arrived. Pure.
+"""Measures the rate of a path by a probe: how much to send now, and which rate follows from what has arrived. Pure.
 
 Rules:
 - It is short: MOST bytes or LONGEST seconds, whichever comes first.
-- It stands in nobody's way: what is on its way grows as long as the parts come soon, and shrinks as soon as they take
-  QUEUE longer than the fastest did. So messages and pings wait for no more than that.
-- The first half of the time is not counted: in it TCP, and we, find the pace. Where the round trip is so long that it
-  is not found at all, the rate is less than the path has.
+- It disturbs nobody: the window (bytes on their way) grows as long as parts arrive soon, and shrinks as soon as they
+  take QUEUE longer than the fastest did. So messages and pings wait for no more than that.
+- The first half of the time is not counted, as TCP and the window are still growing then. If the round trip is so long
+  that they do not grow enough, the result is lower than the rate of the path.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from __future__ import annotations
 MOST, LONGEST = 4 << 20, 2.0  # bytes, seconds
 SMALLEST, LARGEST = 16 << 10, 128 << 10  # bytes of a part
 FIRST_WINDOW, MOST_WINDOW = 2 * SMALLEST, 2 << 20
-QUEUE = 0.15  # seconds
-LEAST_PARTS = 4  # that have arrived, and there is a rate
+QUEUE = 0.15  # seconds that a part may take beyond the fastest
+LEAST_PARTS = 4  # that must have arrived for a rate
 
 
 class BandwidthProbe:
-    """One direction of one path."""
+    """A probe of one direction of one path."""
 
     def __init__(self, now: float, most: int = MOST) -> None:
         self._begin, self._most = now, most
@@ -28,7 +28,7 @@ class BandwidthProbe:
         self._arrivals: list[tuple[float, int]] = []
 
     def next(self, now: float) -> int:
-        """The size of a part to be begun now; 0: none."""
+        """The size of a part to send now, in bytes; 0: none."""
         size = min(LARGEST, max(SMALLEST, self._window // 4), self._most - self._begun)
         if size <= 0 or now >= self._begin + LONGEST or (self._flying and self._flying + size > self._window):
             return 0
@@ -37,7 +37,7 @@ class BandwidthProbe:
         return size
 
     def arrived(self, now: float, size: int, took: float) -> None:
-        """A part has, `took` seconds after it was begun."""
+        """A part has arrived, `took` seconds after it was sent."""
         self._flying -= size
         self._arrivals.append((now, size))
         self._fastest = min(self._fastest, took)

@@ -1,10 +1,10 @@
-"""What was tried towards each peer, and what came of it: for whoever asks why a peer is reached as it is, or not. Pure.
+"""The record of what was tried to reach each peer and what came of it, which explains how it is reached, or not. Pure.
 
 Rules:
-- A step that is the same as one before (way, place, outcome) takes its place and is counted: who is dialled in vain all
-  night has one line for each address. Failures are counted anew once a connection came or was lost.
-- It is bounded: MOST_STEPS of MOST_PEERS. The peer of which nothing was noted for longest is forgotten first; before
-  all others, one that only came and went: anybody can, under as many names as it likes.
+- A step equal to an earlier one (way, place, code) replaces it and is counted: a peer that is dialled in vain all night
+  has one line for each address. The count of failures begins anew when a connection came or was lost.
+- It is bounded: MOST_STEPS of MOST_PEERS. The peer with the oldest last step is forgotten first; before all others one
+  that has only come and gone, as anybody can do that under any number of PeerIDs.
 - Codes are for programs, and keep their meaning; words are for people.
 
     ok               it worked                      other-identity  somebody else answers there
@@ -30,21 +30,21 @@ OK, OTHER, ITSELF, TOO_OFTEN = "ok", "other-identity", "itself", "too-often"
 
 
 class Way(StrEnum):
-    """What a step was."""
+    """What was tried or happened in a step."""
 
     DIAL = "dial"  # we dialled an address of theirs
-    RELAY = "relay"  # we asked a relay to connect us
-    MEET = "meet"  # both dialled at the same moment
-    REVERSAL = "reversal"  # who was called by a relay dialled back plainly
+    RELAY = "relay"  # we dialled them through a relay
+    MEET = "meet"  # both dialled at the same moment (hole punching)
+    REVERSAL = "reversal"  # a peer dialled through a relay dialled back normally
     CAME = "came"  # they connected with us
     LOST = "lost"  # the last connection ended
-    NAME = "name"  # we looked a host's name up, or asked who is at an address
+    NAME = "name"  # we looked a host name up, or asked which peer is at an address
     LOOKUP = "lookup"  # we asked the directories of our runs
 
 
 Key = tuple[Way, str, str]
 CHANGES = (Way.DIAL, Way.RELAY, Way.MEET, Way.REVERSAL, Way.CAME, Way.LOST)
-THEIRS = (Way.CAME, Way.LOST)  # what happens to us
+THEIRS = (Way.CAME, Way.LOST)  # steps that happen without our doing
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ class Step:
 
     at: float  # when it ended; seconds since 1970
     way: Way
-    where: str  # a multiaddr; of those who met, the relay's PeerID
+    where: str  # a multiaddr; for MEET the PeerID of the relay
     code: str = OK
     words: str = ""
     seconds: float = 0.0
-    again: float = 0.0  # when it is tried again by itself; 0: not, or nobody knows
+    again: float = 0.0  # when it is tried again automatically; 0: never, or not known
     times: int = 1
 
     @property
     def key(self) -> Key:
-        """The same of steps that are the same."""
+        """What equal steps have in common."""
         return self.way, self.where, self.code
 
     @property
@@ -72,13 +72,13 @@ class Step:
 
 
 class Journal:
-    """The last steps towards the last peers."""
+    """The last steps of the peers for which anything was noted last."""
 
     def __init__(self) -> None:
         self._steps: OrderedDict[PeerId, OrderedDict[Key, Step]] = OrderedDict()
 
     def note(self, peer: PeerId, step: Step) -> None:
-        """Something was tried."""
+        """Add a step."""
         steps = self._steps.setdefault(peer, OrderedDict())
         self._steps.move_to_end(peer)
         times = _times(steps.values(), step)
@@ -90,17 +90,17 @@ class Journal:
             del self._steps[self._least()]
 
     def _least(self) -> PeerId:
-        """Whose steps are missed least."""
+        """The peer to forget first."""
         strangers = (peer for peer, steps in self._steps.items() if all(each.way in THEIRS for each in steps.values()))
         return next(strangers, next(iter(self._steps)))
 
     def of(self, peer: PeerId) -> tuple[Step, ...]:
-        """What was tried towards a peer, in the order of the last times."""
+        """The steps of a peer, in the order in which each happened last."""
         return tuple(self._steps.get(peer, {}).values())
 
 
 def _times(steps: Iterable[Step], new: Step) -> int:
-    """How often `new` has come now; as a failure, since there was last a change."""
+    """How often `new` has happened, this time included; a failure, since the last change."""
     times = 0
     for each in steps:
         if each.key == new.key:

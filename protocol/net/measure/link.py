@@ -1,4 +1,4 @@
-"""How we are connected with a peer, and the reason for it, from the connections there are and what was tried. Pure.
+"""How we are connected with a peer and why, from the present connections and the journal of what was tried. Pure.
 
 The reason is that of the path in use. Codes are for programs, and keep their meaning:
 
@@ -22,7 +22,7 @@ from shoal.protocol.net.measure.journal import OK, Step, Way
 from shoal.protocol.net.measure.rates import Gauge
 
 MAKING = (Way.DIAL, Way.MEET, Way.REVERSAL, Way.CAME)
-ROUND_TO = 5.0  # seconds: a countdown that changes every second would make all who watch it look again
+ROUND_TO = 5.0  # seconds: countdowns are rounded, as watchers print every change
 NOT_YET = "it is not known yet where the two can meet"
 WHOSE_ROUTER = {
     "no-place-here": "this node's router gives each destination another port (symmetric)",
@@ -33,30 +33,30 @@ WHOSE_ROUTER = {
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How we are connected with a peer, for people to read."""
+    """The link to a connected peer, for people to read."""
 
     peer: PeerId
-    path: str  # of shoal.protocol.base.paths
+    path: str  # see protocol/base/paths.py
     rtt_ms: float | None
     bytes_sent: int
     bytes_received: int
     addresses: tuple[str, ...]
-    ahead: float | None = None  # seconds that our clock is ahead of its clock
-    sockets: int = 0  # by which payloads go to it; with none, they go by streams
-    came_to: tuple[str, ...] = ()  # where of ours it has dialled us
+    ahead: float | None = None  # seconds that our clock is ahead of the peer's
+    sockets: int = 0  # bulk sockets that we send on; with none, payloads go by streams
+    came_to: tuple[str, ...] = ()  # our addresses that the peer has dialled
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One connection: where it leads, and whether we made it."""
+class ConnectionInfo:
+    """One connection with a peer."""
 
-    leads_to: tuple[str, ...]
-    is_ours: bool
+    leads_to: tuple[str, ...]  # the addresses of the other end
+    is_ours: bool  # whether we have dialled it
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a peer is reached as it is: for programs, and for people."""
+    """Why a peer is reached as it is: a code for programs, words for people."""
 
     code: str
     words: str
@@ -64,23 +64,23 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class LinkReport:
-    """All that we know of one peer's being reached."""
+    """How one peer is reached or not, what was tried, and what was measured."""
 
     peer: PeerId
     path: str | None  # None: not connected
-    lines: tuple[Line, ...]
+    connections: tuple[ConnectionInfo, ...]
     steps: tuple[Step, ...]
     gauge: Gauge
-    known: tuple[str, ...] = ()  # its addresses, as far as we know them
+    known: tuple[str, ...] = ()  # its known addresses
 
     @property
     def relay(self) -> PeerId | None:
-        """The relay by which alone it is reached."""
-        relayed = [each for line in self.lines for each in line.leads_to if is_relayed(each)]
+        """The relay through which it is reached; None if it is reached directly or not at all."""
+        relayed = [each for line in self.connections for each in line.leads_to if is_relayed(each)]
         return PeerId(relay_of(relayed[0])[1]) if self.path == "relayed" and relayed else None
 
     def reason(self, now: float) -> Reason:
-        """Why the path is what it is."""
+        """Why the path is as it is; `now` is in seconds since 1970."""
         if self.path is None:
             return Reason("none", "no connection")
         if self.path == "relayed":
@@ -102,8 +102,8 @@ class LinkReport:
         return Reason("relay-failed", f"{by}: {often} to meet failed ({last.words}){_next(last.again - now)}")
 
     def _why_direct(self) -> Reason:
-        """Of the path that there is: who has met may be dialled later, and who was met may not know yet that it was."""
-        direct = [line for line in self.lines if not any(map(is_relayed, line.leads_to))]
+        """The reason of a direct path, by the path itself: a punched peer may be dialled later, or be noted later."""
+        direct = [line for line in self.connections if not any(map(is_relayed, line.leads_to))]
         made = [step for step in self._since() if step.way in MAKING and step.code == OK]
         if self.path == PUNCHED:
             by = [f", with the help of the relay {short(step.where)}" for step in made if step.way is Way.MEET]
@@ -118,7 +118,7 @@ class LinkReport:
         return Reason("it-dialled", f"it dialled you, from {theirs[0]}" if theirs else "it dialled you")
 
     def _since(self) -> Sequence[Step]:
-        """What was tried since there was last no connection."""
+        """The steps since the last connection was lost."""
         lost = [number for number, step in enumerate(self.steps) if step.way is Way.LOST]
         return self.steps[lost[-1] + 1 :] if lost else self.steps
 

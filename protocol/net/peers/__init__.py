@@ -1,1 +1,1 @@
-"""Peers by name: messages and calls to them, links that go up and down (network.py)."""
+"""Messages and calls to peers by their PeerID, and links that go up and down (network.py)."""

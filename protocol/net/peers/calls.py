@@ -1,9 +1,10 @@
-"""Calls: numbered questions and answers on the control streams, ours to the peer and the peer's to us.
+"""Remote calls on the control streams: numbered questions and answers, ours to the peer and the peer's to us.
 
 Rules:
-- Both directions are bounded; a call too many fails at once, here or at the peer.
-- What can be answered at once is, in the turn of the loop in which it came; a task is made only for what must wait.
-- An answer to a call that nobody waits for any more is ignored.
+- The number of open calls is bounded in both directions; a call beyond it fails at once, here or at the peer.
+- A call that can be answered without waiting is answered in the turn of the loop in which it came; only the others get
+  a task.
+- A late answer, for which nobody waits any more, is ignored.
 - A malformed call is answered with a failure, a malformed answer fails its call, and both are reported.
 """
 
@@ -20,16 +21,16 @@ from shoal.protocol.base.frames import Frame, Kind
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.base.wire import NODE_TAGS, Message, decode, encode
 
-MAX_ASKED = 256  # ours that wait for an answer
-MAX_SERVED = 64  # the peer's that we work on
-MAX_REASON = 1024
+MAX_ASKED = 256  # our calls that wait for an answer
+MAX_SERVED = 64  # the peer's calls that we work on
+MAX_REASON = 1024  # bytes
 
 Serve = Callable[[PeerId, Message], Message | Awaitable[Message]]
 
 log = logging.getLogger(__name__)
 
 
-class Put(Protocol):
+class PutFrame(Protocol):
     """Queues a frame to the peer; `lost` is called if it cannot leave."""
 
     def __call__(
@@ -38,12 +39,12 @@ class Put(Protocol):
 
 
 class Calls:
-    """The calls that are open between us and one peer; `serve` answers the peer's."""
+    """The open calls between us and one peer; `serve(peer, message)` answers the peer's, now or later."""
 
     def __init__(
         self,
         peer: PeerId,
-        put: Put,
+        put: PutFrame,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         serve: Serve,
     ) -> None:
@@ -53,7 +54,7 @@ class Calls:
         self._last_number = 0
 
     async def ask(self, message: Message, timeout: float) -> Message:
-        """The peer's answer; RemoteError if it is a failure or malformed, TransportError if there is none."""
+        """The peer's answer; RemoteError if it is a failure or malformed, TransportError if none comes in time."""
         if len(self._asked) >= MAX_ASKED:
             raise TransportError(f"{MAX_ASKED} calls to {short(self._peer)} wait for an answer already")
         self._last_number += 1
@@ -70,7 +71,7 @@ class Calls:
             del self._asked[number]
 
     def lose(self, reason: TransportError) -> None:
-        """The connection is gone: no answer will come."""
+        """Fail all our calls, as the connection is lost."""
         for answer in self._asked.values():
             _fail(answer, reason)
 
@@ -78,7 +79,7 @@ class Calls:
         _fail(answer, TransportError(f"no answer from {short(self._peer)} in {timeout:g} s"))
 
     def receive(self, frame: Frame) -> None:
-        """A call, or what came of one of ours; RemoteError if it is malformed."""
+        """Take in a call, or an answer to one of ours; RemoteError if it is malformed."""
         if frame.kind is Kind.CALL:
             self._receive_call(frame)
         elif frame.call in self._asked:
@@ -108,7 +109,7 @@ class Calls:
         except RemoteError as error:
             self._put(Kind.FAILURE, frame.call, error.reason.encode()[:MAX_REASON])
             raise
-        with self._failure_is_told(frame.call):
+        with self._failure_reported(frame.call):
             answer = self._serve(self._peer, message)
             if isinstance(answer, Message):
                 self._put(Kind.ANSWER, frame.call, encode(answer))
@@ -118,19 +119,19 @@ class Calls:
 
     async def _answer_later(self, number: int, answer: Awaitable[Message]) -> None:
         try:
-            with self._failure_is_told(number):
+            with self._failure_reported(number):
                 self._put(Kind.ANSWER, number, encode(await answer))
         finally:
             self._served -= 1
 
     @contextmanager
-    def _failure_is_told(self, number: int) -> Iterator[None]:
-        """The caller need not wait for its deadline."""
+    def _failure_reported(self, number: int) -> Iterator[None]:
+        """Answer with a failure if the block raises, so that the caller does not wait for its timeout."""
         try:
             yield
         except ShoalError as error:
             self._put(Kind.FAILURE, number, str(error).encode()[:MAX_REASON])
-        except Exception:  # our own mistake with one call; the peer has others
+        except Exception:  # a bug of ours with one call, which must not end the others
             self._put(Kind.FAILURE, number, b"internal error")
             log.exception("a handler of the network failed")
 

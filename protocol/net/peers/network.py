@@ -1,12 +1,12 @@
-"""The network as the daemon uses it: messages and calls to peers by name, links that go up and down.
+"""The network as the daemon uses it: messages and calls to peers by PeerID, links that go up and down.
 
 Rules:
-- `send` never blocks and never raises for the network's faults: messages may be lost, and the cores repair. Those to a
-  peer arrive in order and once; payloads mostly.
-- Of each payload the owner is told once: that it was written to its stream, or that it was dropped (`on_payload_done`).
+- `send` never blocks, and never raises for failures of the network: messages may be lost, and the cores repair that.
+  Messages to a peer arrive in order and at most once; payloads may arrive out of order or, rarely, twice.
+- For each payload `on_payload_done` is called once: when it was written, or when it was dropped.
 - The owner sets the handlers (shared.py) before `start`.
-- Another node with our key would get our messages, and we its: whoever meets one says so, once.
-- The listening port is the first of a pair (the second is for bulk sockets); a pair in use gives way to the next.
+- Another node with our key would get some of our messages, and we some of its: a node that meets one logs it once.
+- The listening port is the first of a pair (the second is for bulk sockets); if a pair is in use, the next is taken.
 """
 
 from __future__ import annotations
@@ -22,51 +22,53 @@ from shoal.protocol.base.ids import PeerId, RunId, short
 from shoal.protocol.base.multiaddrs import host_and_port, place_of, split
 from shoal.protocol.base.wire import Message
 from shoal.protocol.net.bulk.endpoint import Endpoint
-from shoal.protocol.net.bulk.handshake import Opened
-from shoal.protocol.net.circuit.holder import Promise
+from shoal.protocol.net.bulk.handshake import BulkSocket
+from shoal.protocol.net.circuit.reservations import Reservation
 from shoal.protocol.net.measure.journal import ITSELF
 from shoal.protocol.net.measure.link import Link, LinkReport
-from shoal.protocol.net.peers.dialing import LIMIT, by_turns, first_answer, no_failures
-from shoal.protocol.net.peers.peer import SPOKEN, Peer, Peers
+from shoal.protocol.net.peers.dialing import LIMIT, by_turns, failure_allowances, first_answer
+from shoal.protocol.net.peers.peer import STREAM_PROTOCOLS, Peer, Peers
 from shoal.protocol.net.peers.shared import Handlers, Shared
-from shoal.protocol.net.system.addresses import Whereabouts, is_loopback, listening, resolve
+from shoal.protocol.net.system.addresses import OwnAddresses, is_loopback, listening, resolve
 from shoal.protocol.net.system.identity import Identity, public_key
 from shoal.protocol.net.system.ports import also_by_ipv6, claim_pair
 from shoal.protocol.net.transport.transport import Stream, Transport
 
 DEFAULT_PORT = 4101
-BULK_QUEUE = 1 << 30
-LOOK = 5.0  # seconds between two looks whether a link is to be pinged
-FLUSH_LIMIT = 0.3  # seconds that `close` waits for last messages to leave
-LOOK_UNSENT = 0.01  # seconds between two looks whether they have
+BULK_QUEUE = 1 << 30  # bytes of payloads that may wait for one peer
+CHECK_INTERVAL = 5.0  # seconds between two checks of all links
+FLUSH_LIMIT = 0.3  # seconds that `close` waits for the last messages to be written
+FLUSH_CHECK = 0.01  # seconds between two checks whether they are
 
 log = logging.getLogger(__name__)
 
 
 class Network(Handlers):
-    """Our place among the peers. Everything belongs to the asyncio loop that calls `start`."""
+    """Messages, calls, links and relaying of one node. Everything belongs to the asyncio loop that calls `start`."""
 
     def __init__(
         self, identity: Identity, *, host: str = "0.0.0.0", port: int = DEFAULT_PORT, bulk_queue: int = BULK_QUEUE
     ) -> None:
         super().__init__()
         self.peer = identity.peer
-        self.relayed_addresses: tuple[str, ...] = ()  # where relays connect others with us
+        self.relayed_addresses: tuple[str, ...] = ()  # ours through relays
         self.reachability = "unknown"  # whether others can dial us: "public" | "nat" | "unknown"
-        self.mapped_addresses: tuple[str, ...] = ()  # where our router lets others in
+        self.mapped_addresses: tuple[str, ...] = ()  # of our router, from which it forwards to us
         self._listen_host, self._port = host, port
-        self._whereabouts = Whereabouts()
-        self._transport = Transport(identity, SPOKEN, self._accept, self._change, on_path=self._path_changed)
+        self._own_addresses = OwnAddresses()
+        self._transport = Transport(identity, STREAM_PROTOCOLS, self._accept, self._change, on_path=self._path_changed)
         self.throttle = self._transport.throttle  # its rates are set before `start`
-        self.book = self._transport.book  # what others have of us as a relay; to be read only
-        self.large_ones_pass = self._transport.large_ones_pass  # to a peer: see there
-        self.forget_relay = self._transport.forget_relay  # have it not any more
-        failures = no_failures()
+        self.relay_accounts = self._transport.relay_accounts  # what others have of us as a relay; read only
+        self.remote_addresses, self.came_to = self._transport.remote_addresses, self._transport.came_to
+        self.seen_by, self.large_packets_pass = self._transport.seen_by, self._transport.large_packets_pass
+        self.be_relay, self.forget_relay = self._transport.be_relay, self._transport.forget_relay
+        self.meet_at, self.why_lost = self._transport.meet_at, self._transport.why_lost
+        failures = failure_allowances()
         self._endpoint = Endpoint(identity.peer, self._opened, self.throttle, failures)
-        self.map_door = self._endpoint.map_door  # where our router lets bulk sockets in
+        self.set_mapped_port = self._endpoint.set_mapped_port  # of bulk sockets
         self._shared = Shared(self, self._transport, self._endpoint, failures, bulk_queue)
-        self.bandwidth = self._shared.bandwidth  # our own
-        self.traffic = self._shared.traffic  # of a run: see there
+        self.bandwidth = self._shared.bandwidth  # of our own line
+        self.traffic = self._shared.traffic  # traffic(run)
         self._peers = Peers(self._shared)
         self._same_key = (
             f"another node runs with a copy of this node's key ({self.peer}) and takes its messages: stop one of the "
@@ -75,61 +77,61 @@ class Network(Handlers):
         self._has_met_same_key = self._closing = False
 
     async def start(self) -> None:
-        """Listen; LocalError if no port is to be had."""
+        """Listen; LocalError if no port is free."""
         self._port, claim = claim_pair(self._listen_host, self._port)
         try:
             await self._transport.start(*listening(self._listen_host, self._port))
-        except BaseException:  # nothing is swallowed; the port is given back
+        except BaseException:  # re-raised: the port is given back
             claim.close()
             raise
         self._endpoint.open([claim, *also_by_ipv6(self._listen_host, self._port + 1)], [self._port + 1])
-        self._shared.spawn(self._look_after_links())
+        self._shared.spawn(self._check_links_for_ever())
 
     async def close(self) -> None:
-        """Send what is queued for control, if that is quick, and leave nothing behind."""
+        """Send the queued control messages, if that is quick, and end all connections, tasks and threads."""
         self._closing = True
         self._endpoint.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_LIMIT):
                 while any(each.has_unsent for each in self._peers):
-                    await asyncio.sleep(LOOK_UNSENT)
+                    await asyncio.sleep(FLUSH_CHECK)
         for each in self._peers:
             each.close()
         await self._shared.close()
         await self._transport.close()
         for each in self._peers:
             each.disconnected("this node ends")
-        await self._endpoint.gone()
+        await self._endpoint.wait_closed()
 
     def addresses(self) -> tuple[str, ...]:
-        """Where peers may reach us: multiaddrs that end in our PeerID. Those of this machine alone come last."""
+        """Where peers may reach us: multiaddrs that end in our PeerID; loopbacks come last."""
         own = self.own_addresses()
         lasting = [*(each for each in own if not is_loopback(each)), *self.mapped_addresses, *self.relayed_addresses]
         return tuple(f"{address}/p2p/{self.peer}" for address in dict.fromkeys([*lasting, *own]))
 
     def own_addresses(self) -> tuple[str, ...]:
-        """Where we listen, without our name; what relays do for us is not in it."""
-        return self._whereabouts.of(self._transport.addresses())
+        """The multiaddrs at which we listen ourselves, without our PeerID."""
+        return self._own_addresses.of(self._transport.addresses())
 
     def every_address(self) -> tuple[str, ...]:
-        """Where we listen, with those of our addresses that are too many to tell all others."""
-        return self._whereabouts.everywhere(self._transport.addresses())
+        """The same with the addresses that are too many to tell others, and without loopbacks."""
+        return self._own_addresses.everywhere(self._transport.addresses())
 
     @property
     def untold_addresses(self) -> tuple[str, ...]:
-        """Of our own addresses, those that are too many to tell others."""
+        """Our own addresses that are too many to tell others."""
         self.own_addresses()
-        return self._whereabouts.untold
+        return self._own_addresses.untold
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
-        """Where `peer` may be reached; the latest words come first. Names are left out: `connect` looks them up."""
+        """Note addresses of `peer`, which are tried first from now on; host names are left out, see `connect`."""
         places = [place for each in addresses if host_and_port(place := place_of(each)) is not None]
         self._peers.of(peer).dialing.learn(self._without_ours(places))
 
     async def connect(self, multiaddr: str) -> PeerId:
-        """Connect with the peer of the name in the multiaddr's /p2p/; if it has none, with whoever else answers there.
+        """Connect with the peer that the multiaddr names in /p2p/; if it names none, with the other peer that answers.
 
-        TransportError if nobody does; LocalError if it names no peer, or leads to nobody but ourselves.
+        TransportError if none answers; LocalError if the PeerID is invalid, or the address is our own.
         """
         address, name = split(multiaddr)
         if address != multiaddr:
@@ -137,7 +139,7 @@ class Network(Handlers):
         if name not in ("", self.peer):
             peer = PeerId(name)
             others = await self._also_at(peer, address)
-        elif others := self._without_ours(await resolve(address)):  # our name is where we were once: others may be now
+        elif others := self._without_ours(await resolve(address)):  # may be an old address of ours
             peer, others = await self._somebody_at(multiaddr, others)
         else:
             raise LocalError(f"{multiaddr} is this node itself")
@@ -150,7 +152,7 @@ class Network(Handlers):
         return peer
 
     async def _also_at(self, peer: PeerId, address: str) -> tuple[str, ...]:
-        """Where an address of a peer's leads; if its name cannot be looked up, the other addresses have to do."""
+        """The addresses behind one of a peer's; none if its name cannot be resolved and other addresses are known."""
         try:
             return self._without_ours(await resolve(address))
         except TransportError:
@@ -159,12 +161,12 @@ class Network(Handlers):
             return ()
 
     async def name_at(self, *addresses: str) -> PeerId:
-        """Who else answers at the first of `addresses` that has an answer; the connection serves for nothing else."""
+        """The peer, other than ourselves, that answers first at one of `addresses`; no connection is kept."""
         peer, _ = await self._first_of(addresses)
         return peer
 
     async def _somebody_at(self, multiaddr: str, addresses: Sequence[str]) -> tuple[PeerId, tuple[str, ...]]:
-        """Who else answers at any of `addresses`, and where: others of them may be another's."""
+        """(peer, its address) of the first answer at `addresses`; the others may belong to other peers."""
         try:
             peer, address = await self._first_of(addresses)
         except TransportError as error:
@@ -184,93 +186,66 @@ class Network(Handlers):
         return await first_answer(lambda: in_turns, ask)
 
     def _without_ours(self, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Those that may lead to somebody else."""
+        """The addresses that are not our own."""
         ours = {*self.mapped_addresses, *self.own_addresses()}
         return tuple(each for each in addresses if each not in ours)
 
     def send(self, to: PeerId, run: RunId, message: Message) -> None:
-        """Queue `message`; it may be lost. A payload in it must not change before it was sent."""
+        """Queue a message; it may be lost. Its payload must not change until it was sent."""
         self.carry_out(run, Send(to, message))
 
     def carry_out(self, run: RunId, send: Send) -> None:
-        """The same; what is to be filled in is when its turn comes, in another thread."""
+        """Like `send`, for an effect of a core; a payload that is made late is made in another thread."""
         if not self._closing:
             self.traffic(run)
             self._peers.of(send.to).send(run, send)
 
     async def meet(self, peer: PeerId, timeout: float = 10.0) -> None:
-        """Return when there is a connection with `peer`; TransportError if none is to be had within `timeout`."""
+        """Return when there is a connection with `peer`; TransportError if there is none within `timeout` seconds."""
         await self._peers.of(peer).dialing.reach_within(timeout)
 
     async def call(self, to: PeerId, message: Message, timeout: float = 10.0) -> Message:
-        """The peer's answer; RemoteError if it refused or answered nonsense, TransportError if there is none."""
+        """The peer's answer; RemoteError if it refuses or its answer is malformed, TransportError if there is none."""
         if self._closing:
             raise TransportError("the network is closed")
         return await self._peers.of(to).call(message, timeout)
 
     def links(self) -> list[Link]:
-        """All peers that we are connected with."""
+        """The links to all connected peers."""
         return [each.link() for each in self._peers if each.is_up]
 
     def measure(self) -> None:
-        """Ping all that we are connected with: how long that takes, and what their clocks show, is known anew soon."""
+        """Ping all connected peers, to measure their round trips and clocks anew."""
         for each in [each for each in self._peers if each.is_up]:
-            each.look(anew=True)
-
-    def remote_addresses(self, peer: PeerId) -> tuple[str, ...]:
-        """Where our connections with `peer` lead; empty without one."""
-        return self._transport.remote_addresses(peer)
-
-    def came_to(self, peer: PeerId) -> tuple[str, ...]:
-        """Where of ours `peer` has dialled us by itself."""
-        return self._transport.came_to(peer)
+            each.check(ping_now=True)
 
     def link_report(self, peer: PeerId) -> LinkReport:
-        """How `peer` is reached, or not, what was tried, and what was measured."""
+        """How `peer` is reached or why not, what was tried, and what was measured."""
         return (self._peers.known(peer) or Peer(peer, self._shared)).link_report()
 
     async def try_at(self, peer: PeerId, address: str, limit: float) -> None:
-        """Connect with `peer` at one address, and no other."""
+        """Connect with `peer` at this address and no other; TransportError if that fails."""
         await self._peers.of(peer).dialing.try_at(address, limit)
 
-    async def reserve(self, relay: PeerId) -> Promise:
-        """Have a relay connect others with us; TransportError if it does not."""
+    async def reserve(self, relay: PeerId) -> Reservation:
+        """A reservation with a relay, which then connects others with us; TransportError if it gives none."""
         await self._peers.of(relay).dialing.reach()
         return await self._transport.reserve(relay)
 
-    async def seen_by(self, peer: PeerId, at: str = "") -> tuple[str, int]:
-        """Where a peer sees the port that we listen on, and that port; TransportError if it does not say.
-
-        It is dialled `at` an address of its, or where we have dialled it before.
-        """
-        return await self._transport.seen_by(peer, at)
-
-    def meet_at(self, addresses: tuple[str, ...], is_symmetric: bool = False) -> None:
-        """Others who dial us when we dial them can meet us there; without any: nowhere, or not known yet where."""
-        self._transport.meet_at(addresses, is_symmetric)
-
-    def be_relay(self, addresses: tuple[str, ...]) -> None:
-        """Connect others with each other, who dial us at these, within limits; without any, do so no more."""
-        self._transport.be_relay(addresses)
-
-    async def part(self, peer: PeerId, why: str) -> None:
-        """Close all connections with `peer`; it may come back. `why` is for people who miss them."""
+    async def disconnect(self, peer: PeerId, why: str) -> None:
+        """Close all connections with `peer`; it may come back. `why` is shown to people."""
         with suppress(TransportError):  # the host has stopped, and with it the connection
             await self._transport.disconnect(peer, why)
 
-    def why_lost(self, peer: PeerId) -> str:
-        """Why there is no connection with `peer` any more, for people to read."""
-        return self._transport.why_lost(peer)
-
     @property
     def dropped(self) -> int:
-        """Frames that never left."""
+        """Frames that were dropped unsent."""
         return sum(each.dropped for each in self._peers)
 
-    # -- what happens ---------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------
 
-    def meet_namesake(self) -> None:
-        """Another node has our key: say so, once."""
+    def report_same_key(self) -> None:
+        """Another node runs with our key: log that, once."""
         if not self._has_met_same_key:
             self._has_met_same_key = True
             log.warning("%s", self._same_key, extra={"code": "same-key"})
@@ -284,8 +259,8 @@ class Network(Handlers):
         else:
             self._peers.of(peer).accept(protocol, stream)
 
-    def _opened(self, peer: PeerId, sends: bool, opened: Opened) -> None:
-        """A socket for payloads; whoever has gone meanwhile has no use for it."""
+    def _opened(self, peer: PeerId, sends: bool, opened: BulkSocket) -> None:
+        """A bulk socket was opened; it is closed if its peer was forgotten meanwhile."""
         if (known := self._peers.known(peer)) is None:
             opened.socket.close()
         else:
@@ -295,8 +270,8 @@ class Network(Handlers):
         if self._closing:
             return
         if peer == self.peer:
-            self.meet_namesake()
-            self._shared.spawn(self.part(peer, self._same_key))
+            self.report_same_key()
+            self._shared.spawn(self.disconnect(peer, self._same_key))
             return
         known = self._peers.of(peer)
         if up:
@@ -312,27 +287,27 @@ class Network(Handlers):
             )
             known.disconnected(why)
             if is_stranger:
-                self._peers.forget(peer)  # who came by and went leaves nothing behind
+                self._peers.forget(peer)  # nothing is kept of a peer that has no address and has disconnected
         self._shared.tell(self.on_link, peer, up)
 
-    async def _look_after_links(self) -> None:
-        """Keep an eye on all of them. Who was stopped, or asleep, has no right to call others silent."""
+    async def _check_links_for_ever(self) -> None:
+        """Check all links regularly; if we were stopped or asleep meanwhile, no peer is blamed for silence."""
         clock = asyncio.get_running_loop().time
         while True:
-            due = clock() + LOOK
-            await asyncio.sleep(LOOK)
-            self._look(late=clock() - due > LOOK)
+            due = clock() + CHECK_INTERVAL
+            await asyncio.sleep(CHECK_INTERVAL)
+            self._check_links(late=clock() - due > CHECK_INTERVAL)
 
-    def _look(self, late: bool) -> None:
-        """On its own, as a loop that sleeps would keep the last one alive."""
+    def _check_links(self, late: bool) -> None:
+        """Check all links; a function of its own, as a sleeping loop would keep the last peer alive."""
         for each in [each for each in self._peers if each.is_up]:
             if late:
                 each.forgive()
-            each.look()
+            each.check()
 
 
 def _check_name(name: str, multiaddr: str) -> None:
-    """LocalError unless this can be a peer's name."""
+    """LocalError unless `name` is a PeerID."""
     try:
         public_key(PeerId(name))
     except ValueError as error:

@@ -1,10 +1,9 @@
-"""The payloads between us and one peer: a carrier out, and what comes in, by sockets and by streams.
+"""The payloads between us and one peer: outgoing by a carrier, incoming by bulk sockets and streams.
 
 Rules:
-- What a payload's message says is judged like any other message: a bad one is lost, and its sender is not read for a
-  rest.
-- Nobody makes us hold more contributions than it has credit for, and as many by streams (flow_control.py).
-- What is sent again over another socket may come twice; the protocols above take that.
+- The message of a payload is checked like any other: a bad one is dropped, and its sender is not read for a moment.
+- A peer can make us hold no more contributions than it has credit for, and as many by streams (flow_control.py).
+- A payload that is sent again on another socket may arrive twice; the protocols above tolerate that.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from shoal.protocol.messages.bulk import Flow, Knock, Knocked, MayIKnock
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.net.bulk import framing
 from shoal.protocol.net.bulk.backlog import Packed, QueuedPayload
-from shoal.protocol.net.bulk.carrier import MOST, REFUSED, Carrier
+from shoal.protocol.net.bulk.carrier import MAX_SOCKETS, REFUSED, Carrier
 from shoal.protocol.net.bulk.endpoint import PATIENCE
 from shoal.protocol.net.bulk.flow_control import SHARED, Credit, CreditPool, MemoryAccount
 from shoal.protocol.net.bulk.framing import PROTOCOLS, flow_of
-from shoal.protocol.net.bulk.handshake import Opened
+from shoal.protocol.net.bulk.handshake import BulkSocket
 from shoal.protocol.net.bulk.receiver import REST, Receiver
 from shoal.protocol.net.measure.rates import Gauge
 from shoal.protocol.net.peers.dialing import Dialing
 from shoal.protocol.net.peers.shared import Shared
-from shoal.protocol.net.transport.streams import Incoming, Lane
+from shoal.protocol.net.transport.streams import FrameReader, Lane
 from shoal.protocol.net.transport.transport import Stream
 from shoal.protocol.tensors.memory import MEMORY
 
-MOST_SOCKETS = 2 * MOST  # that a peer may have us read: those that died unheard, and their successors
+MOST_SOCKETS = 2 * MAX_SOCKETS  # that we read from one peer: some may have died unnoticed, and have successors
 FLOWS = {protocol: flow for flow, protocol in PROTOCOLS.items()}
 
 Call = Callable[[Message, float], Awaitable[Message]]
 
 
 class Payloads:
-    """Payloads of one peer, both ways. `call` asks the peer something; `heard` is told that something came."""
+    """The payloads of one peer in both directions. `call` asks the peer; `heard` is called when something came."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Payloads:
             shared.spawn,
             gauge.wrote,
             lambda: dialing.is_up,
-            partial(shared.turn_of, peer),
+            partial(shared.pacer_of, peer),
         )
         self._contributions = MemoryAccount(self._returned)
         self._pool = CreditPool()
@@ -73,18 +72,18 @@ class Payloads:
 
     @property
     def dropped(self) -> int:
-        """Payloads that never left."""
+        """Payloads that were dropped unsent."""
         return self._carrier.dropped
 
     @property
     def sockets(self) -> int:
-        """By how many sockets of their own payloads go; with none, they go by streams."""
+        """The number of bulk sockets that we send on; with none, payloads go by streams."""
         return self._carrier.sockets
 
     # -- out ------------------------------------------------------------------------------------------------
 
     def send(self, run: RunId, send: Send) -> None:
-        """Queue a payload; where it is to be filled in, that is done when its turn comes, in another thread."""
+        """Queue a payload; one that is made late (`send.fill`) is made in another thread when its turn comes."""
         flow, made = flow_of(send.message), send.message
 
         def pack() -> Packed:
@@ -104,8 +103,8 @@ class Payloads:
         held = 0 if send.fill is not None else len(made.payload)  # type: ignore[attr-defined]
         self._carrier.put(QueuedPayload(flow, held, pack, sent, lost, send.is_wanted))
 
-    def opened(self, sends: bool, opened: Opened) -> None:
-        """A socket with the peer."""
+    def opened(self, sends: bool, opened: BulkSocket) -> None:
+        """A bulk socket with the peer was opened; `sends`: we send on it."""
         if self._is_closed or not self._dialing.is_up or (not sends and len(self._receivers) >= MOST_SOCKETS):
             opened.socket.close()
         elif sends:
@@ -114,39 +113,42 @@ class Payloads:
             self._receive(opened)
 
     def connected(self) -> None:
-        """The first connection with the peer is made: what waits may go."""
+        """The first connection with the peer is made: send what waits."""
         self._carrier.try_anew()
 
     def path_changed(self) -> None:
-        """By a relay from now on, or not any more."""
+        """The peer is reached by a relay from now on, or not any more."""
         if self._dialing.is_direct:
             for stream in self._streams.values():
                 stream.move()
             self._carrier.try_anew()
 
     def disconnected(self, reason: TransportError) -> None:
-        """The last connection with the peer is lost: whatever is left of sockets goes, too."""
+        """The last connection with the peer is lost: close all bulk sockets."""
         self._carrier.clear(reason)
         self._close_receivers()
 
     def close(self) -> None:
-        """Nothing goes and nothing comes any more."""
+        """Send and receive nothing more."""
         self._is_closed = True
         self._carrier.close(TransportError("the network is closed"))
         self._close_receivers()
 
-    # -- agreeing on sockets --------------------------------------------------------------------------------
+    # -- negotiating bulk sockets ---------------------------------------------------------------------------
 
     async def serve(self, question: MayIKnock | Knock) -> Message:
-        """The answer to the peer, who wants to send: nothing is done for whoever has nothing to send to us."""
-        if not self._handlers.is_fellow(self._peer):
+        """Answer a peer that wants to send; a peer that shares no run with us is refused."""
+        if not self._handlers.shares_run(self._peer):
             return Refused("we know of no run that we are in together")
         if isinstance(question, MayIKnock):
             return self._endpoint.invitation(self._peer, sends=False)
         return await self._endpoint.follow(self._peer, self._dialing.hosts(), question, sends=False)
 
     async def _connect(self, is_extra: bool) -> bool:
-        """Dial, or be dialled; whether there is a socket, or about to be one. An extra one leaves room for others."""
+        """Get a socket to send on: dial, or be dialled; whether one has come or is coming.
+
+        An extra one is opened only while less than half of the node's sockets are in use.
+        """
         await self._dialing.reach()
         limit = self._endpoint.limit
         if not self._dialing.is_direct or (limit.is_half_reached if is_extra else limit.is_reached):
@@ -167,10 +169,10 @@ class Payloads:
 
     # -- in -------------------------------------------------------------------------------------------------
 
-    def read(self, protocol: str, stream: Stream) -> Incoming[framing.Frame]:
-        """Take what comes by a stream."""
+    def read(self, protocol: str, stream: Stream) -> FrameReader[framing.Frame]:
+        """Read a stream of payloads."""
         flow, peer = FLOWS[protocol], self._peer
-        return Incoming(
+        return FrameReader(
             stream,
             MAX_BULK_FRAME + framing.MAX_HEAD,
             peer,
@@ -182,7 +184,7 @@ class Payloads:
         )
 
     def _take(self, flow: Flow, is_relayed: bool, frame: framing.Frame, size: int) -> float:
-        """A frame of a stream, whose payload is copied to where it may stay."""
+        """Take a frame of a stream; its payload is copied to memory of its own."""
         self._note(frame.run, size, self._path(is_relayed))
         if not self._handlers.takes(frame.run):
             return 0.0
@@ -197,8 +199,8 @@ class Payloads:
         self._shared.tell(self._handlers.on_message, self._peer, frame.run, message)
         return 0.0
 
-    def _receive(self, opened: Opened) -> None:
-        """By a socket."""
+    def _receive(self, opened: BulkSocket) -> None:
+        """Receive on a bulk socket."""
 
         def came(run: RunId, message: Message | None, begin: float, end: float, size: int) -> None:
             self._gauge.came(begin, end, size)
@@ -210,7 +212,7 @@ class Payloads:
             self._pool.close(receiver.credit)
             if receiver in self._receivers:
                 self._receivers.remove(receiver)
-            self._give_credit()  # its share is the others' now
+            self._give_credit()  # its share goes to the other sockets
 
         endpoint, shared = self._endpoint, self._shared
         receiver = Receiver(
@@ -232,13 +234,13 @@ class Payloads:
         self._give_credit()
 
     def _returned(self) -> None:
-        """Room of contributions; called anywhere."""
+        """Memory of contributions was given back; called in any thread."""
         if not self._is_credit_due:
             self._is_credit_due = True
             self._endpoint.posts.post(self._give_credit)
 
     def _give_credit(self) -> None:
-        self._is_credit_due = False  # before we look: what is given back from now on has us look again
+        self._is_credit_due = False  # first, so that memory given back from now on brings us here again
         grown = self._pool.share_out(self._contributions.held)
         for each in list(self._receivers):
             if each.credit in grown:
@@ -268,6 +270,6 @@ class Payloads:
         self._shared.count(run, sent, received, path)
 
     def _path(self, is_relayed: bool) -> str:
-        """That of a stream: two that come together may use both connections for a moment."""
+        """The path of a stream; while a peer moves, one stream may be relayed and another direct."""
         path = self._shared.transport.path(self._peer)
         return RELAYED if is_relayed else DIRECT if path == RELAYED else path

@@ -1,17 +1,16 @@
-"""One peer, and all that goes between us: messages, calls and pings on control streams; and payloads.
+"""One peer, and all traffic between us: messages, calls and pings on control streams, and payloads.
 
 Rules:
-- Messages and calls travel on control streams; those whose class says `bulk` by carriers of their own (payloads.py), so
-  that no payload ever stands before a message.
-- A message that is too long is dropped, like any that is lost; a call that is, is our caller's mistake.
+- Messages and calls travel on control streams; messages of a class with `bulk` are payloads and travel on sockets or
+  streams of their own (payloads.py), so that no message waits behind a payload.
+- A message that is too long is dropped, as if it was lost; for a call that is too long, the caller gets a LocalError.
 - A bad frame or message costs its sender that frame and a line in our log; bad framing costs it the stream.
-- A message of a run that we are not in is dropped unread: decoding it would cost us more than sending it cost.
-- Where the peer has lost a connection that looks alive here, our own messages must not go there any more.
-- A peer may keep us busy with its messages, and with malformed payloads, for a share of the time (BUSY); beyond that it
-  is read more slowly, and its own connection tells it so. So a flood, of signatures to check or of anything else,
-  costs its sender most.
-- Who leaves our pings unanswered for too long (heartbeat.py) is disconnected: a connection whose other end vanished
-  without a word would otherwise look alive for ever.
+- A message of a run that we are not in is dropped undecoded: decoding would cost us more than it cost to send.
+- If the peer has lost a connection that looks alive here, our own messages are not sent there any more.
+- A peer may use a share of our time (BUSY) for its messages and malformed payloads; beyond that it is read more slowly,
+  which its connection makes it feel. So a flood, of signatures to check or of anything else, costs its sender most.
+- A peer that does not answer our pings for too long (heartbeat.py) is disconnected: a connection whose other end has
+  vanished would otherwise look alive for ever.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ from shoal.protocol.net.peers.calls import Calls
 from shoal.protocol.net.peers.dialing import Dialing
 from shoal.protocol.net.peers.payloads import FLOWS, Payloads
 from shoal.protocol.net.peers.shared import MAX_PEERS, Shared
-from shoal.protocol.net.transport.streams import Arrivals, Incoming, Lane, QueuedFrame
+from shoal.protocol.net.transport.streams import FrameReader, IncomingStreams, Lane, QueuedFrame
 from shoal.protocol.net.transport.transport import Stream
 
 CONTROL = "/shoal/control/1"
-SPOKEN = (CONTROL, *FLOWS)  # the protocols of our streams
-CONTROL_QUEUE = 8 << 20
-BUSY = (1.0, 0.2)  # seconds of our time for the messages of one peer, in a burst and per second
-BUSY_MOST = 0.05  # counted for one message: what it sets off may be work that we owe the run, not the sender
+STREAM_PROTOCOLS = (CONTROL, *FLOWS)  # of our streams
+CONTROL_QUEUE = 8 << 20  # bytes
+BUSY = (1.0, 0.2)  # seconds of our processor time for the messages of one peer, in a burst and per second
+BUSY_MOST = 0.05  # seconds counted for one message, as the work that it triggers may be for the run, not the sender
 
 log = logging.getLogger(__name__)
 
 
 class Peer:
-    """One peer; what a network has for all of them is in `shared`."""
+    """One peer of a network; `shared` is what all of them have in common."""
 
     def __init__(self, peer: PeerId, shared: Shared) -> None:
         self.peer = peer
@@ -63,10 +62,10 @@ class Peer:
         self._control = Lane(CONTROL_QUEUE, self._open_control, shared.spawn, has_moved=self._measure_anew)
         self._calls = Calls(peer, self._put, shared.spawn, self._serve)
         self.payloads = Payloads(peer, shared, self.dialing, self.gauge, self.call, self._note_heard)
-        self._arrivals = Arrivals(self._read, self._was_lost)
-        self._too_long: set[str] = set()  # kinds of messages that were dropped for it: we say so once
+        self._arrivals = IncomingStreams(self._read, self._was_lost)
+        self._too_long: set[str] = set()  # kinds of messages that were dropped as too long: each is logged once
         self._busy = Allowance(*BUSY)
-        self._ahead: float | None = None
+        self._ahead: float | None = None  # seconds that our clock is ahead of the peer's
 
     @property
     def is_up(self) -> bool:
@@ -75,16 +74,16 @@ class Peer:
 
     @property
     def dropped(self) -> int:
-        """Frames that never left."""
+        """Frames that were dropped unsent."""
         return self._control.dropped + self.payloads.dropped
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something waits that should leave before we close."""
+        """Whether control frames wait that should be written before we close."""
         return self.is_up and not self._control.is_idle
 
     def link(self) -> Link:
-        """The connection, described."""
+        """The link to the peer, for people to read."""
         return Link(
             peer=self.peer,
             path=self._transport.path(self.peer),
@@ -104,47 +103,47 @@ class Peer:
     # -- the connection -------------------------------------------------------------------------------------
 
     def connected(self) -> None:
-        """The first connection with the peer is made, whoever dialled."""
+        """The first connection with the peer is made, by either side."""
         self.dialing.connected()
         self._heart.begin(_now())
         self._ping()
         self.payloads.connected()
 
     def path_changed(self) -> None:
-        """What follows goes by a relay from now on, or, which is better, not any more."""
+        """The peer is reached by a relay from now on, or not any more."""
         if self.dialing.is_direct:
             self._control.move()
         self.payloads.path_changed()
         self._measure_anew()
 
     def _measure_anew(self) -> None:
-        self.gauge.anew()
+        self.gauge.reset()
         self._heart.settle()
         self._ping()
 
     def disconnected(self, why: str) -> None:
         """The last connection with the peer is lost."""
         self.dialing.is_up = False
-        self.gauge.anew()
+        self.gauge.reset()
         reason = TransportError(f"the connection with {short(self.peer)} is lost: {why}")
         self._control.clear(reason)
         self.payloads.disconnected(reason)
         self._calls.lose(reason)
 
-    def look(self, anew: bool = False) -> None:
-        """Ping, if it is time to, or wanted `anew`; give up a peer that does not answer."""
+    def check(self, ping_now: bool = False) -> None:
+        """Ping if it is time to, or if `ping_now`; disconnect a peer that does not answer."""
         now = _now()
         if self._heart.is_silent(now):
             self._shared.spawn(self._give_up())
-        if anew or self._heart.is_due(now):
+        if ping_now or self._heart.is_due(now):
             self._ping()
 
     def _ping(self) -> None:
-        """Before all else that waits."""
+        """Send a ping, ahead of all queued frames."""
         self._put(Kind.PING, self._heart.ping(_now()), b"", self._unheard, urgent=True)
 
     def _unheard(self, reason: TransportError) -> None:
-        """A peer that says that it does not speak our protocol is there: one that we are a relay for."""
+        """A ping could not be sent; but a peer that does not speak our protocol, as we are only its relay, is alive."""
         if reason.code == NOT_SPOKEN:
             self.forgive()
 
@@ -153,7 +152,7 @@ class Peer:
             await self._transport.disconnect(self.peer, self._heart.complaint)
 
     def forgive(self) -> None:
-        """Start the silence anew: it was we who did not listen."""
+        """Forget the peer's silence, as it was we who did not listen."""
         self._heart.forgive(_now())
 
     async def _open_control(self, may_connect: bool) -> Stream:
@@ -165,7 +164,7 @@ class Peer:
     # -- out ------------------------------------------------------------------------------------------------
 
     def send(self, run: RunId, send: Send) -> None:
-        """Queue a message on the lane of its class."""
+        """Queue a message, or a payload, for the peer."""
         if send.message.bulk:
             self.payloads.send(run, send)
         else:
@@ -181,7 +180,7 @@ class Peer:
         return self._shared.handlers.on_call(peer, question)
 
     def _put_message(self, run: RunId, message: Message) -> None:
-        """One that is too long to be sent, perhaps because others filled it, is lost like any other."""
+        """Queue a message; one that is too long, perhaps by data of others in it, is dropped."""
         body, kind = encode(message), type(message).__name__
         if len(body) <= MAX_CONTROL_FRAME:
             self._put(Kind.MESSAGE, 0, body, run=run)
@@ -218,23 +217,25 @@ class Peer:
         """Read a stream that the peer opened."""
         self._arrivals.accept(protocol, stream)
 
-    def _read(self, protocol: str, stream: Stream) -> Incoming[Any]:
+    def _read(self, protocol: str, stream: Stream) -> FrameReader[Any]:
         if protocol in FLOWS:
             return self.payloads.read(protocol, stream)
         take, complain = self._take, self._shared.complain
-        return Incoming(stream, MAX_CONTROL_FRAME + MAX_HEAD, self.peer, decode_frame, take, complain, self.gauge.came)
+        return FrameReader(
+            stream, MAX_CONTROL_FRAME + MAX_HEAD, self.peer, decode_frame, take, complain, self.gauge.came
+        )
 
     def _was_lost(self, protocol: str) -> None:
         if protocol == CONTROL:
             self._control.renew()
 
     def close(self) -> None:
-        """Hear nothing more."""
+        """Read nothing more."""
         self._arrivals.close()
         self.payloads.close()
 
     def _take(self, frame: Frame, size: int) -> float:
-        """Act on a frame, and say how long the sender's next one must wait for it."""
+        """Handle a frame; returns how many seconds the sender's next one has to wait."""
         self.gauge.received += size
         self._note_heard()
         self._shared.count(frame.run, 0, size, None)
@@ -247,7 +248,7 @@ class Peer:
         self._heart.heard(_now())
 
     def _receive(self, frame: Frame) -> None:
-        """Act on one frame; whatever is wrong with its contents ends here."""
+        """Handle one frame; errors in its contents are logged here."""
         try:
             if frame.kind is Kind.MESSAGE and not self._shared.handlers.takes(frame.run):
                 return
@@ -273,7 +274,7 @@ class Peer:
 
 
 class Peers:
-    """The peers that a network knows, by name: so many at most, and none is forgotten while it is connected."""
+    """The peers that a network knows, by PeerID: at most MAX_PEERS, and none is forgotten while it is connected."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -282,15 +283,12 @@ class Peers:
     def __iter__(self) -> Iterator[Peer]:
         return iter(list(self._known.values()))
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def known(self, name: PeerId) -> Peer | None:
-        """The peer of this name, if we know it."""
+        """The peer with this PeerID, if we know it."""
         return self._known.get(name)
 
     def of(self, name: PeerId) -> Peer:
-        """The peer of this name; from now on we know it."""
+        """The peer with this PeerID, which we know from now on."""
         if name not in self._known:
             self._known[name] = Peer(name, self._shared)
             self._forget_strangers()
@@ -298,11 +296,11 @@ class Peers:
         return self._known[name]
 
     def forget(self, name: PeerId) -> None:
-        """Know it no more."""
+        """Forget a peer."""
         del self._known[name]
 
     def _forget_strangers(self) -> None:
-        """Whoever was not heard of for longest, and is not connected, goes first."""
+        """At the limit, forget the unconnected peer that was not used for longest."""
         if len(self._known) > MAX_PEERS:
             oldest = next((each.peer for each in self._known.values() if not each.is_up), None)
             if oldest is not None:

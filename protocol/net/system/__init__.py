@@ -1,1 +1,1 @@
-"""What the operating system gives: ports, files, interfaces, names, threads, keys on disk."""
+"""Access to the operating system: ports, files, network interfaces, host names, threads, keys on disk."""

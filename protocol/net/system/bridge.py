@@ -1,11 +1,11 @@
-"""A bridge from asyncio to an event loop of another kind in a thread of its own (trio, which libp2p needs).
+"""A bridge from asyncio to another kind of event loop (trio, which libp2p needs) in a thread of its own.
 
 Rules:
-- `start`, `call`, `post` and `join` belong to the asyncio loop; `opened` and `tell` to the other thread.
-- An awaited call that is cancelled here runs to its end over there and its result is dropped: to cancel a write
-  halfway would do more harm. Whoever must stop a call closes what it works on.
-- What fails over there fails here with TransportError, unless it is an error of Shoal already; when the other loop
-  ends, for whatever reason, so does every waiting call.
+- `start`, `call`, `post` and `join` are called from the asyncio loop; `opened` and `tell` from the other thread.
+- Cancelling an awaited call here does not cancel it there: it runs to its end and its result is dropped, as cancelling
+  a write halfway would do more harm. To stop a call, close the object that it works on.
+- An exception in the other loop is raised here as a TransportError, unless it is a ShoalError already. When the other
+  loop ends, for whatever reason, every waiting call fails.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Spawn = Callable[..., object]  # starts a coroutine function in the other loop, 
 
 
 class Bridge:
-    """Runs `main`, which blocks until its loop ends, in a thread; it calls `opened` once it takes calls.
+    """Runs `main`, which blocks until its loop ends, in a thread; `main` calls `opened` once its loop takes calls.
 
-    `on_end` is called in asyncio when the loop has ended, with what ended it if that was not planned.
+    `on_end` is called in asyncio when that loop has ended, with the exception that ended it, if any.
     """
 
     def __init__(self, main: Callable[[], None], on_end: Callable[[Exception | None], None], name: str) -> None:
@@ -39,7 +39,7 @@ class Bridge:
         self._failure: Exception | None = None
 
     async def start(self) -> None:
-        """Return once the other loop takes calls; raises what `main` raised instead."""
+        """Return once the other loop takes calls; if `main` raises before that, raise the same."""
         self._loop = asyncio.get_running_loop()
         self._opened = asyncio.Event()
         self._ended = asyncio.Event()
@@ -54,7 +54,7 @@ class Bridge:
         return await self.begin(function, *args)
 
     def begin(self, function: Callable[..., Awaitable[T]], *args: object) -> asyncio.Future[T]:
-        """The same, for who may end the wait before: whatever it is given, the outcome is what came first."""
+        """Like `call`, but returns the future, which the caller may also set; the first outcome counts."""
         outcome: asyncio.Future[T] = self._loop.create_future()
         if self._ended.is_set():
             raise TransportError("the network host has stopped")
@@ -66,7 +66,7 @@ class Bridge:
     def follow(
         self, ended: Callable[[BaseException], None], function: Callable[..., Awaitable[None]], *args: object
     ) -> None:
-        """Start `await function(*args)` in the other loop, which only ends by an error; `ended` hears of it here."""
+        """Run `await function(*args)` in the other loop until it fails; `ended(error)` is then called here."""
         outcome: asyncio.Future[None] = self._loop.create_future()
 
         def tell_end(outcome: asyncio.Future[None]) -> None:
@@ -81,19 +81,19 @@ class Bridge:
             self.post(self._launch, outcome, function, args)
 
     def post(self, function: Callable[..., object], *args: object) -> None:
-        """Call a plain function in the other loop, soon; nothing happens if that loop has ended."""
+        """Schedule a plain function in the other loop; does nothing if that loop has ended."""
         if self._soon is not None:
             try:
                 self._soon(function, *args)
-            except RuntimeError:  # trio's RunFinishedError: the loop is gone, and what we wanted from it too
+            except RuntimeError:  # trio's RunFinishedError: that loop has ended
                 self._soon = None
 
     def spawn(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
-        """Start a coroutine function in the other loop, soon; it must not raise."""
+        """Schedule a coroutine function in the other loop; it must not raise."""
         self.post(self._start, function, *args)
 
     async def join(self) -> None:
-        """Wait for the other loop to end, and its thread with it."""
+        """Wait until the other loop and its thread have ended."""
         if self._thread.ident is not None:
             await self._ended.wait()
             self._thread.join()
@@ -101,13 +101,13 @@ class Bridge:
     # -- in the other thread --------------------------------------------------------------------------------
 
     def opened(self, soon: Soon, spawn: Spawn) -> None:
-        """From now on the other loop takes calls."""
+        """Called by `main`: its loop takes calls from now on."""
         self._soon, self._spawn = soon, spawn
         self.tell(self._opened.set)
 
     def tell(self, function: Callable[..., object], *args: object) -> None:
-        """Call a plain function in the asyncio loop, soon, in the order of the calls."""
-        with suppress(RuntimeError):  # the asyncio loop is closed; nobody is left to be told
+        """Schedule a plain function in the asyncio loop; functions run in the order of the calls."""
+        with suppress(RuntimeError):  # the asyncio loop is closed
             self._loop.call_soon_threadsafe(function, *args)
 
     def _run(self) -> None:
@@ -123,7 +123,7 @@ class Bridge:
 
     def _start(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
         assert self._spawn is not None
-        with suppress(RuntimeError):  # the other loop is about to end and starts nothing more; `_end` will tell
+        with suppress(RuntimeError):  # the other loop is about to end; `_end` fails the waiting calls
             self._spawn(function, *args)
 
     async def _carry(self, outcome: asyncio.Future[T], function: Callable[..., Awaitable[T]], args: Any) -> None:

@@ -1,9 +1,9 @@
 """How many files and sockets this process may have open, and how many of them strangers may take.
 
-The system gives each new one the lowest number that is free, so the number of one says how many are taken. Two rules:
-- What comes from outside and has one of the last RESERVE numbers is closed at once. So whoever comes, and however many,
-  the last RESERVE are for our own files: votes, checkpoints, workers, the owner's commands.
-- What lasts is bounded by shares of all that is left: connections, payloads' sockets, handshakes.
+The system gives each new descriptor the lowest free number, so its number says how many are taken. Rules:
+- An incoming connection with one of the last RESERVE numbers is closed at once. So however many strangers come, the
+  last RESERVE descriptors are left for our own files: votes, checkpoints, workers, the owner's commands.
+- Each kind of lasting descriptor (connections, bulk sockets, handshakes) is bounded by a share of the rest.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from contextlib import suppress
 
 from shoal.protocol.base.errors import LocalError
 
-WANTED = 65_536  # more than this node ever needs; a system without a limit is not asked for everything
-LEAST = 128  # below, there is no room for a run and for others at a time
-OWN = 48  # open before anybody has come: listeners, loops, logs
+WANTED = 65_536  # open files: more than a node ever needs, and what is asked for if the system has no limit
+LEAST = 128  # with fewer, a run and other peers do not fit at the same time
+OWN = 48  # open before any peer has come: listeners, event loops, logs
 RESERVE = 96
 
 
 def raise_limit() -> int:
-    """Have as many open files as the system lets us; how many that is. LocalError if a node cannot live with them."""
+    """Raise the limit of open files as far as the system allows, and return it. LocalError if it is below LEAST."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # macOS has another limit, of its kernel, below the one that it shows
+        with suppress(OSError, ValueError):  # the kernel of macOS has a lower limit than the one it reports
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if (most := limit()) < LEAST:
         raise LocalError(
@@ -35,19 +35,19 @@ def raise_limit() -> int:
 
 
 def limit() -> int:
-    """How many may be open at a time."""
+    """How many files may be open at a time."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return WANTED if soft == resource.RLIM_INFINITY else soft
 
 
 def is_reserved(descriptor: int) -> bool:
-    """Whether the number of something from outside shows that we are left with what is our own."""
+    """Whether an incoming connection with this descriptor must be closed, as it took one of the reserved numbers."""
     most = limit()
     return descriptor >= most - _reserve(most)
 
 
 def share(part: float, most: int) -> int:
-    """How many there may be of a kind: this part of what is not our own, at most `most`, at least one."""
+    """How many descriptors of a kind may be open: this part of all that are not our own; between 1 and `most`."""
     return max(1, min(most, int(part * (limit() - _reserve(limit()) - OWN))))
 
 

@@ -1,14 +1,14 @@
-"""Who we are: one Ed25519 key, named as libp2p names it, and signatures that mean something in one run only.
+"""A node's identity: an Ed25519 key, its libp2p PeerID, and signatures that are valid in one run only.
 
 Rules:
-- A PeerID is the public key itself: base58 of the identity multihash of libp2p's protobuf PublicKey. So who
-  knows a PeerID can check its signatures, and no table of keys exists.
-- The key file holds libp2p's protobuf PrivateKey (Ed25519: seed and public key) and is its owner's alone. It is
-  created whole or not at all; a file that is there is never overwritten.
-- What is signed is a digest of (run, data); `None` stands for "no run" and is a context of its own.
-- `verify` answers False to garbage of any kind: it is fed by strangers.
+- A PeerID is the public key itself: base58 of the identity multihash of libp2p's protobuf PublicKey. So a PeerID is
+  enough to check signatures, and there is no table of keys.
+- The key file holds libp2p's protobuf PrivateKey (Ed25519: seed and public key) and is readable by its owner only. It
+  is created whole or not at all; an existing file is never overwritten.
+- A signature is over a digest of (run, data); `None` means "no run", which is a context of its own.
+- `verify` returns False for garbage of any kind, as its input comes from strangers.
 
-The protobuf is written by hand, because the CLI must be able to name a node without importing libp2p.
+The protobuf is encoded by hand, because the CLI must be able to name a node without importing libp2p.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 class Identity:
-    """This node's key pair and the name that follows from it."""
+    """A key pair and its PeerID."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -42,17 +42,17 @@ class Identity:
 
     @classmethod
     def generate(cls) -> Identity:
-        """A new random identity, kept nowhere."""
+        """A new random identity, not stored anywhere."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
     def of_seed(cls, seed: bytes) -> Identity:
-        """The identity that follows from 32 bytes; whoever knows them has it too."""
+        """The identity of a 32-byte seed, which is the secret."""
         return cls(Ed25519PrivateKey.from_private_bytes(seed))
 
     @classmethod
     def load_or_create(cls, path: Path) -> Identity:
-        """The identity kept in `path`, made there if the file does not exist; LocalError if it is unusable."""
+        """The identity in the file `path`, created if there is none; LocalError if the file is unusable."""
         try:
             if not path.exists():
                 cls.generate().keep(path)
@@ -61,21 +61,21 @@ class Identity:
             raise LocalError(f"cannot use the key file {path}: {error.strerror}") from error
 
     def keep(self, path: Path) -> None:
-        """Write the key file, unless there is one; OSError if that is impossible."""
+        """Write the key file unless it exists; OSError if that fails."""
         path.parent.mkdir(parents=True, exist_ok=True)
         create_private(path, _encoded(self))
 
     @property
     def seed(self) -> bytes:
-        """The 32 secret bytes from which the whole key pair follows."""
+        """The 32 secret bytes from which the key pair is derived."""
         return self._key.private_bytes_raw()
 
     def signer(self, run: RunId | None) -> Signer:
-        """Signs and verifies in the context of `run`, or outside of any run."""
+        """A signer and verifier in the context of `run`; None: outside of any run."""
         return RunSigner(self, run)
 
     def sign_digest(self, value: bytes) -> bytes:
-        """The signature of 32 bytes that already name their context."""
+        """The signature over a digest, whose context is already part of it."""
         return self._key.sign(value)
 
 
@@ -125,7 +125,7 @@ def _base58(raw: bytes) -> str:
     while number:
         number, remainder = divmod(number, 58)
         letters.append(BASE58[remainder])
-    zeros = len(raw) - len(raw.lstrip(b"\0"))  # leading zero bytes are invisible to the number
+    zeros = len(raw) - len(raw.lstrip(b"\0"))  # leading zero bytes are lost in the number
     return "1" * zeros + "".join(reversed(letters))
 
 
@@ -143,7 +143,7 @@ def _unbase58(text: str) -> bytes:
 
 
 def _encoded(identity: Identity) -> bytes:
-    """What is in the file: libp2p's protobuf PrivateKey."""
+    """The content of the key file: libp2p's protobuf PrivateKey."""
     secret = identity.seed + public_key(identity.peer).public_bytes_raw()
     return PRIVATE_PREFIX + bytes([len(secret)]) + secret
 
@@ -163,7 +163,7 @@ def _load(path: Path) -> Identity:
 
 
 def _seed(data: bytes) -> bytes | None:
-    """The seed in a protobuf PrivateKey: alone (py-libp2p), or with the public key behind it (go-libp2p)."""
+    """The seed in a protobuf PrivateKey, with or without the public key behind it; None if it is malformed."""
     body = data[len(PRIVATE_PREFIX) + 1 :]
     if data[: len(PRIVATE_PREFIX) + 1] != PRIVATE_PREFIX + bytes([len(body) & 0xFF]):
         return None

@@ -1,8 +1,8 @@
-"""Claiming a pair of TCP ports: the first for libp2p, the second for bulk sockets.
+"""Claims a pair of TCP ports: the first for libp2p, the second for bulk sockets.
 
-libp2p listens with SO_REUSEPORT (hole punching dials from the listening port). So two nodes of one user could
-listen on the same port, and the kernel would hand each the other's connections. The claim on a pair is therefore
-an exclusive socket on its second port, which listens as long as the node runs.
+libp2p listens with SO_REUSEPORT, as hole punching dials from the listening port. So two nodes of one user could listen
+on the same port, and the kernel would give each some of the other's connections. A pair is therefore claimed by an
+exclusive socket on its second port, which listens as long as the node runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shoal.protocol.base.errors import LocalError
 
 TRIES = 50
 BACKLOG = 128
-HOPELESS = {  # on every port
+HOPELESS = {  # errors that every other port would give as well
     errno.EADDRNOTAVAIL: "is not an address of this machine",
     socket.EAI_NONAME: "is not an address of this machine",
     errno.EACCES: "lets only root listen on such a port",
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def claim_pair(host: str, port: int) -> tuple[int, socket.socket]:
-    """(first port, claim): `port` if its pair is free, else the next that is (0: any); LocalError if none is."""
+    """(first port, claim): `port` if its pair is free, else the next free one (0: any); LocalError if there is none."""
     for first in range(port, min(port + 2 * TRIES, 65_534), 2) if port else [0] * TRIES:
         pair = _try_pair(host, first)
         if pair is not None:
@@ -43,7 +43,7 @@ def _try_pair(host: str, first: int) -> tuple[int, socket.socket] | None:
     try:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a dead node may linger
         probe.bind((host, first))
-        probe.listen(1)  # before, two sockets with SO_REUSEADDR may share a port
+        probe.listen(1)  # until one of them listens, two sockets with SO_REUSEADDR may share a port
         first = probe.getsockname()[1]
         claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         claim.bind((host, first + 1))
@@ -63,7 +63,7 @@ def _try_pair(host: str, first: int) -> tuple[int, socket.socket] | None:
 
 
 def also_by_ipv6(host: str, port: int) -> list[socket.socket]:
-    """A socket on the same port by IPv6, if we are to listen everywhere, and that is to be had."""
+    """A listening IPv6 socket on the same port, if `host` is 0.0.0.0 and this machine has IPv6."""
     if host != "0.0.0.0":
         return []
     second = None
@@ -74,7 +74,7 @@ def also_by_ipv6(host: str, port: int) -> list[socket.socket]:
         second.bind(("::", port))
         second.listen(BACKLOG)
         return [second]
-    except OSError:  # no IPv6 here, or the port is another's there: peers come by IPv4, or payloads take streams
+    except OSError:  # no IPv6, or the port is taken: peers come by IPv4, or payloads take streams
         if second is not None:
             second.close()
         return []

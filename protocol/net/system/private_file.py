@@ -1,4 +1,4 @@
-"""A file that is its owner's alone, and is there whole or not at all: keys and tokens."""
+"""Creates files with secrets (keys, tokens): readable by their owner only, and created whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def create_private(path: Path, content: bytes) -> None:
-    """Write it, unless there is one already: then that one stays. OSError if that cannot be."""
+    """Create the file unless it exists; an existing one stays as it is. OSError if that fails."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -16,13 +16,13 @@ def create_private(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        _appear(fresh, path)
+        _publish(fresh, path)
     finally:
         fresh.unlink(missing_ok=True)
 
 
-def _appear(fresh: Path, path: Path) -> None:
-    """Only one of two racers wins; but where a file system knows no second names (FAT), the last."""
+def _publish(fresh: Path, path: Path) -> None:
+    """Of two processes that race the first wins; on file systems without hard links (FAT) the last."""
     try:
         os.link(fresh, path)
     except OSError:

@@ -1,12 +1,12 @@
-"""Host names are looked up: in threads of their own, once for all who ask at a time, and nobody waits for long.
+"""Looks host names up in threads of their own, shares look-ups between callers, and bounds how long a caller waits.
 
 Rules:
-- A look-up takes as long as the system's name servers make it, which may be minutes, and nothing can end it. So each
-  has a thread that does nothing else, and that nobody waits for when the process ends.
-- Who asks waits until the look-up is LIMIT seconds old, and no longer. It goes on, and an answer that comes later is
-  kept for LATE seconds, for whoever asks again.
-- A failure is remembered for about as long as it took: who asks again at once hears it at once.
-- AT_ONCE names at most are being looked up. They are those that our owner gave us: no peer makes us look up any.
+- A look-up may take minutes, as long as the system's name servers need, and cannot be cancelled. So each has a daemon
+  thread, which the end of the process does not wait for.
+- A caller waits until the look-up is LIMIT seconds old. The look-up goes on, and an answer that comes later is kept
+  for LATE seconds, for the next caller.
+- A failure is remembered for about as long as it took, so that asking again at once fails at once.
+- At most AT_ONCE names are looked up at a time. They come from our owner: no peer can make us look one up.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from contextlib import suppress
 
 from shoal.protocol.base.errors import TransportError
 
-LIMIT = 6.0  # seconds: enough for a second name server after a first one that is silent, which most systems give 5
-LATE = 60.0  # seconds for which an answer is kept that came after LIMIT
-REMEMBERED = (1.0, 10.0)  # seconds for which a failure is, at least and at most
+LIMIT = 6.0  # seconds: enough for a second name server, as most systems wait 5 s for a silent first one
+LATE = 60.0  # seconds for which an answer that came after LIMIT is kept
+REMEMBERED = (1.0, 10.0)  # seconds for which a failure is remembered, at least and at most
 AT_ONCE = 64
 
 Host = tuple[socket.AddressFamily, str]
@@ -31,19 +31,19 @@ Key = tuple[str, int]  # a name and a family
 
 
 class _LookUp:
-    """One, under way or ended; the result is set in its thread."""
+    """A look-up, under way or ended; its thread sets the result."""
 
     def __init__(self, name: str, family: int, began: float) -> None:
         self.began = self.ended = began
         self.result = Future[tuple[Host, ...]]()
-        self.result.set_running_or_notify_cancel()  # it belongs to all who ask: none of them can cancel it
+        self.result.set_running_or_notify_cancel()  # all callers share it, so none of them can cancel it
         self._name, self._family = name, family
 
     def run(self) -> None:
         """Ask the system, however long it takes."""
         try:
             found = socket.getaddrinfo(self._name, None, self._family, socket.SOCK_STREAM)
-        except Exception as error:  # handed to who asked
+        except Exception as error:  # raised in the callers
             self.ended = time.monotonic()
             self.result.set_exception(error)
         else:
@@ -56,7 +56,7 @@ class _LookUp:
         return self.result.done()
 
     def counts_until(self) -> float:
-        """Until when who asks is served from this one."""
+        """The time (monotonic) until which callers get this result instead of a new look-up."""
         if not self.is_over:
             return math.inf
         took = self.ended - self.began
@@ -67,14 +67,14 @@ class _LookUp:
 
 
 class Resolver:
-    """All look-ups of a process; any event loop may ask."""
+    """All look-ups of a process; may be used from any event loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._look_ups: dict[Key, _LookUp] = {}
 
     async def look_up(self, name: str, family: int = socket.AF_UNSPEC) -> tuple[Host, ...]:
-        """The addresses of `name`, each once; TransportError if it has none, or if the system does not say in time."""
+        """The addresses of `name`, each once; TransportError if it has none, or there is no answer in time."""
         try:
             look_up = self._shared(name, family)
             left = max(0.0, look_up.began + LIMIT - time.monotonic())
@@ -83,14 +83,14 @@ class Resolver:
                     await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(look_up.result)), left)
             if look_up.is_over:
                 return look_up.result.result()
-        except (OSError, UnicodeError, RuntimeError) as error:  # a name that none could have; no thread is to be had
+        except (OSError, UnicodeError, RuntimeError) as error:  # no such name, an invalid one, or no thread for it
             why = getattr(error, "strerror", None) or str(error)
         else:
             why = f"this machine's name servers have not answered in {LIMIT:g} s"
         raise TransportError(f"the name {name} cannot be looked up: {why}", "unresolved")
 
     def _shared(self, name: str, family: int) -> _LookUp:
-        """The look-up that is under way or still counts; else a new one."""
+        """The look-up that is under way or whose result still counts; else a new one."""
         key, now = (name, family), time.monotonic()
         with self._lock:
             self._look_ups = {each: found for each, found in self._look_ups.items() if found.counts_until() > now}

@@ -1,4 +1,4 @@
-"""The tasks of one owner: none is lost on the way, what one raises is told, and all end with their owner."""
+"""The asyncio tasks of one object: kept from garbage collection, failures reported, cancelled when it is closed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Tasks:
-    """`failed` hears of what a task raises, if it is an Exception; a task that was cancelled has not failed."""
+    """A group of tasks. `failed(error)` is called for each Exception that one raises; cancellation is no failure."""
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
@@ -16,7 +16,7 @@ class Tasks:
         self._is_closed = False
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begin `work`, side by side with the others; once the owner has ended it is dropped unbegun."""
+        """Run `work` as a task; after `close` it is cancelled before it begins."""
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -25,7 +25,7 @@ class Tasks:
         return task
 
     async def close(self) -> None:
-        """Cancel them all, and wait until they have ended; what they spawn at their end is dropped."""
+        """Cancel all tasks and wait for their end; what they spawn meanwhile is cancelled, too."""
         self._is_closed = True
         running = list(self._running)
         for task in running:

@@ -1,20 +1,20 @@
-"""How much a node may send and receive a second, as its owner has said: one rate for each direction, over all peers.
+"""The owner's rate limits: how many bytes a second a node sends and receives, one limit per direction, over all peers.
 
 Rules:
-- Everything is counted as it passes, and nothing is held up by being counted: words leave at once, whatever waits. So
-  there may be a debt, for a moment.
-- Payload pays it. Whoever has passed a piece of it rests for as long as the debt of that moment takes to be paid, once,
-  and then passes the next piece. All that do so keep to the rate together, each gets its turn, and nobody has to
-  know of the others. Pieces are short, so that the line is used evenly.
-- Rates are those of the wire. A connection's bytes are counted with HEADERS for each SEGMENT of them (IPv4, TCP and
-  its time stamps), and with one answer the other way for ANSWERED segments. Where segments are longer (the loopback)
-  that is 4 % too much, and with IPv6 or answers to every second segment 1 or 2 % too little; what TCP sends a second
-  time is not seen from here.
-- They hold for all peers alike, on local networks too, and for what a relay passes on: which peers are behind the
-  bottleneck is not known.
-- They hold over seconds, not at each moment: a stream that rests may have 256 KiB on its way to us, and a process that
-  does not get its turn for longer than BURST loses what it could have sent.
-- Without a rate, counting is all that is done. Any thread may use all of it.
+- All bytes are counted as they pass, and counting delays nothing: control messages leave at once, whatever waits. So
+  the account may be in debt for a moment.
+- Payloads pay the debt. After each piece of a payload its stream pauses once, until the debt of that moment is paid.
+  So all streams together keep the rate and each gets its turn, without knowing of each other. Pieces are short, so
+  that the line is used evenly.
+- Rates are those on the wire: a connection's bytes are counted with HEADERS for each SEGMENT (IPv4, TCP and its time
+  stamps), and with one acknowledgement in the other direction for ANSWERED segments. Where segments are longer
+  (loopback) that is 4 % too much; with IPv6, or an acknowledgement for every second segment, 1 or 2 % too little. TCP's
+  retransmissions are not seen here.
+- They hold for all peers alike, on local networks too, and for what we relay: which peers are behind the bottleneck is
+  not known.
+- They hold over seconds, not at each moment: a paused stream may have 256 KiB on its way to us, and a process that is
+  not scheduled for longer than BURST loses what it could have sent.
+- Without a rate, bytes are only counted. All of this is thread-safe.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from collections.abc import Callable, Iterator
 from shoal.protocol.base.allowance import Allowance
 
 HEADERS, SEGMENT, ANSWERED = 52, 1448, 4  # bytes, bytes, segments
-BURST, LEAST_BURST = 0.2, 64 << 10  # seconds of the rate, and bytes: what may pass at once after a silence
+BURST, LEAST_BURST = 0.2, 64 << 10  # what may pass at once after a silence: seconds of the rate, at least bytes
 PIECE, SHORTEST_PIECE, LONGEST_PIECE = 0.05, 4 << 10, 64 << 10  # seconds of the rate, within these bytes
-WORDS, MOST_WORDS = 1 / 16, 64 << 10  # of the rate, and bytes a second: what a stream may pass without a rest
+UNPACED, MAX_UNPACED = 1 / 16, 64 << 10  # what a stream may pass without pauses: of the rate, at most bytes a second
 WINDOW, SMALLEST_WINDOW, LARGEST_WINDOW = 0.25, 256 << 10, 8 << 20  # seconds of the rate, within these bytes
 
 
 class RateLimit:
-    """One direction. `rate` is in bytes a second; None: as fast as it can."""
+    """The limit of one direction. `rate` is in bytes a second; None: unlimited."""
 
     def __init__(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self.clock, self._sleep = clock, sleep
         self.rate: float | None = None
-        self.total = 0  # bytes on the wire since we began
-        self.back: RateLimit | None = None  # the way that TCP's answers go
+        self.total = 0  # bytes on the wire so far
+        self.back: RateLimit | None = None  # the other direction, in which TCP's acknowledgements go
         self._allowance: Allowance | None = None
         self._lock = threading.Lock()
 
     def cap(self, rate: float | None) -> None:
-        """From now on; before the first connection, as each looks once whether there is a rate."""
+        """Set the rate. To be called before the first connection, as each checks only once whether there is one."""
         with self._lock:
             self.rate = rate
             self._allowance = Allowance(max(LEAST_BURST, BURST * rate), rate) if rate is not None else None
 
     def count(self, size: int) -> None:
-        """So many bytes of a connection have passed, or do so now. Never waits."""
+        """Count bytes of a connection that have passed or are about to. Never waits."""
         self._pay(size + HEADERS * -(-size // SEGMENT))
         if self.back is not None:
             self.back._pay(HEADERS * size // (ANSWERED * SEGMENT))
 
     def spend(self, size: int) -> None:
-        """Payload of one connection, about to be sent or just received: count it, and block until its turn is over.
+        """Count payload that is about to be sent or was just received, and block until the debt is paid.
 
-        For threads with sockets of their own. Call it piece by piece (`piece`), so that what is sent is even, too.
+        For threads with sockets of their own. To be called piece by piece (`piece`), so that sending is even.
         """
         if self.rate is None:
             self.count(size)
@@ -72,7 +72,7 @@ class RateLimit:
 
     @property
     def debt(self) -> float:
-        """Seconds until all that has passed is paid for."""
+        """Seconds until all bytes that have passed are paid for."""
         if self._allowance is None:
             return 0.0
         with self._lock:
@@ -80,7 +80,7 @@ class RateLimit:
 
     @property
     def piece(self) -> int:
-        """How many bytes of payload should pass between two rests."""
+        """How many bytes of payload should pass between two pauses."""
         if self.rate is None:
             return LONGEST_PIECE
         return int(min(max(SHORTEST_PIECE, PIECE * self.rate), LONGEST_PIECE))
@@ -93,60 +93,60 @@ class RateLimit:
 
 
 class Throttle:
-    """Both directions of one node. Without rates until they are set by `up.cap` and `down.cap`."""
+    """Both directions of one node; unlimited until `up.cap` and `down.cap` set rates."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self.is_shut = False  # the owner's volume is used up: nothing is carried for others
+        self.is_shut = False  # whether the owner's data volume is used up: then nothing is relayed for others
         self.up, self.down = RateLimit(clock, sleep), RateLimit(clock, sleep)
         self.up.back, self.down.back = self.down, self.up
 
     @property
     def total(self) -> int:
-        """Bytes on the wire, both ways, since we began."""
+        """Bytes on the wire in both directions so far."""
         return self.up.total + self.down.total
 
 
-class Pace:
-    """One stream in one direction: when it is to rest. What it passes was counted by its connection.
+class StreamPace:
+    """When one stream, in one direction, has to pause. Its bytes are counted by its connection, not here.
 
-    A stream that passes no more than some words a second never rests.
+    A stream that passes only a few messages a second (UNPACED) never pauses.
     """
 
     def __init__(self, flow: RateLimit) -> None:
         self._flow, self._due = flow, 0.0
-        words = min(WORDS * flow.rate, MOST_WORDS) if flow.rate is not None else 0.0
-        self._words = Allowance(words, words) if flow.rate is not None else None
+        unpaced = min(UNPACED * flow.rate, MAX_UNPACED) if flow.rate is not None else 0.0
+        self._unpaced = Allowance(unpaced, unpaced) if flow.rate is not None else None
 
     @property
     def is_free(self) -> bool:
-        """Whether it never rests, as there is no rate."""
-        return self._words is None
+        """Whether it never pauses, as there is no rate."""
+        return self._unpaced is None
 
     @property
     def piece(self) -> int:
-        """How many bytes should pass between two rests."""
+        """How many bytes should pass between two pauses."""
         return self._flow.piece
 
     @property
     def window(self) -> int:
-        """How many bytes a peer may have on their way to us, so that they come evenly, and no faster than they may."""
+        """How many bytes a peer may have on their way to us: few enough that they come evenly and within the rate."""
         return int(min(max(SMALLEST_WINDOW, WINDOW * (self._flow.rate or LARGEST_WINDOW)), LARGEST_WINDOW))
 
     @property
     def rest(self) -> float:
         """Seconds until the next piece may pass."""
-        return 0.0 if self._words is None else max(0.0, self._due - self._flow.clock())
+        return 0.0 if self._unpaced is None else max(0.0, self._due - self._flow.clock())
 
     def passed(self, size: int) -> None:
-        """So many bytes have."""
-        if self._words is not None and not self._words.take(now := self._flow.clock(), size):
+        """The stream has passed so many bytes."""
+        if self._unpaced is not None and not self._unpaced.take(now := self._flow.clock(), size):
             self._due = now + self._flow.debt
 
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes | memoryview]:
-        """`data`, cut so that each piece may be followed by a rest; whole if there is no rate."""
-        if self._words is None or len(data) <= self.piece:
+        """`data` in pieces, between which the stream may pause; in one piece if there is no rate."""
+        if self._unpaced is None or len(data) <= self.piece:
             yield data
             return
         view, size = memoryview(data), self.piece

@@ -1,4 +1,4 @@
-"""The version of the installed distribution; looked up when asked for, because the look-up takes 15 ms."""
+"""The version of the installed distribution; looked up on first use, because the look-up takes 15 ms."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import cache
 
 @cache
 def shoal_version() -> str:
-    """What `shoal version` prints and every answer of the admin API carries."""
+    """The version, as `shoal version` prints it and every answer of the admin API carries it."""
     from importlib.metadata import version
 
     return version("shoal")
 
 
 def agent() -> str:
-    """What we call ourselves to other programs, as HTTP and libp2p's identify write it."""
+    """The name and version that we give to other programs, in HTTP and in libp2p's identify."""
     return f"shoal/{shoal_version()}"

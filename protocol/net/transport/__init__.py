@@ -1,1 +1,1 @@
-"""Byte streams to peers as asyncio sees them, and frames on them."""
+"""Byte streams to peers for asyncio, and frames on them."""

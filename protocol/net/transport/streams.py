@@ -1,30 +1,33 @@
-"""Frames on streams: `Lane` writes them to one peer, `Incoming` reads a stream that it opened, `Arrivals` all of these.
+"""Frames on streams.
+
+A `Lane` writes frames of one class to a peer, a `FrameReader` reads one stream that the peer has opened, and
+`IncomingStreams` manages all streams that it has opened.
 
 Rules of writing:
-- `put` never blocks. What is queued is bounded in bytes; a frame that finds the lane full is dropped and counted.
-- A frame that is packed, and finds nothing before it and the stream ready, leaves within `put`. If the last one did so
-  just now, it is one of many: these leave together a moment later, as to write each on its own would cost more.
-- Each peer writes only to streams that it opened itself. So two peers that dial each other at once have nothing
-  to agree on: whichever connection a stream lies on, frames are neither doubled nor reordered.
-- A stream is replaced between frames, never within one. Who moves to a better connection loses nothing: the old stream
-  serves until the new one is open, and is then ended, not dropped. Only a stream by a relay is moved: where a peer
-  is left otherwise, it takes the old connection for lost. When it is, so is all that is queued: the protocols above
-  repair what still matters, and late messages are often worse than none.
+- `put` never blocks. The queue is bounded in bytes; a frame that does not fit is dropped and counted.
+- A packed frame is written within `put` if the queue is empty and the stream ready. But if the last one was written so
+  just now, it is one of many: these are written together a moment later, which costs less than one write for each.
+- Each peer writes only to streams that it opened itself. So two peers that dial each other at once have nothing to
+  agree on: whichever connection a stream lies on, frames are neither repeated nor reordered.
+- A stream is replaced between frames, never within one. Moving to a better connection loses nothing: the old stream is
+  used until the new one is open, and is then ended, not reset. Only a relayed stream is moved: the end of any other
+  tells the peer that the connection is lost. If a connection is lost, so is its queue: the protocols above repair what
+  still matters, and late messages are often worse than none.
 - A payload is encoded when its turn comes, so that it is not copied while it waits; until then it must not change.
 
 Rules of reading:
-- A frame is handed on in the very turn of the loop that brings its last byte. Whoever takes it says for how many
-  seconds nothing more is to be taken; and as long as it `is_full`, nothing is. What comes meanwhile waits here, about
-  AHEAD bytes, and beyond that at the peer.
-- Bad framing, and a frame that does not come to its end in time, end the stream, and are complained of.
-- When the stream has ended, what came whole before is still handed on.
-- How long a frame was on its way is measured between pieces that came; while nothing is taken, nothing is measured.
+- A frame is handed on in the same turn of the loop in which its last byte comes. `take` returns for how many seconds
+  nothing more is taken; nothing is taken while `is_full()` either. About AHEAD bytes wait here meanwhile, and the rest
+  at the peer.
+- Bad framing, or a frame that is not complete in time, ends the stream and is complained about.
+- After the end of a stream, the whole frames that came before are still handed on.
+- The time that a frame took is measured between received pieces; while nothing is taken, nothing is measured.
 
-Rules of arrivals:
-- A new stream replaces the old one of its protocol. Where the old one comes by a relay and the new one does not, the
-  peer has moved to a better connection: the new one waits for the end of the old, so that nothing overtakes; for a
-  while only, which is longer while the old one brings something.
-- Else, if the old one had not ended, the peer has lost a connection that looks alive here, and hears nothing there.
+Rules of incoming streams:
+- A new stream replaces the old one of its protocol. If the old one is relayed and the new one is not, the peer has
+  moved to a better connection: the new one waits for the end of the old one, so that frames stay in order; it waits
+  only for a limited time, which is longer while the old one still brings something.
+- Otherwise, if the old one has not ended, the peer has lost a connection that looks alive here.
 """
 
 from __future__ import annotations
@@ -42,25 +45,29 @@ from shoal.protocol.base.frames import LENGTH_SIZE, frame_length
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.net.transport.transport import Stream
 
-AHEAD = 1 << 18  # bytes that are fetched before anybody asks for them
-FULL_REST = 0.02  # seconds
+AHEAD = 1 << 18  # bytes that the peer may send before they are asked for
+FULL_REST = 0.02  # seconds until `is_full` is asked again
 TURN = 0.005  # seconds of the loop at a time
-FRAME_LIMIT = 120.0  # seconds for one frame: nobody makes us keep half of one for ever
-FOLLOW_LIMIT = 2.0  # seconds without a byte: by then the end of a stream has come, or will never come
-FOLLOW_MOST = 15.0  # seconds, whatever it brings
+FRAME_LIMIT = 120.0  # seconds for one frame, so that no peer makes us keep half of one for ever
+FOLLOW_LIMIT = 2.0  # seconds without a byte on an old stream, after which its end is not waited for
+FOLLOW_MOST = 15.0  # seconds to wait for its end at most
+BATCH = 256 << 10  # bytes up to which small frames are written together
+JUST_NOW = 0.0002  # seconds: less than an answer takes, so that successive questions are not delayed
 
 log = logging.getLogger(__name__)
 
 F = TypeVar("F")
 
 Take = Callable[[F, int], float]
-"""take(frame, its size): the seconds for which nothing more is to be taken."""
-BATCH = 256 << 10  # small frames are joined up to this many bytes
-JUST_NOW = 0.0002  # seconds: less than an answer takes, so that who asks one thing after the other never waits
+"""take(frame, its size): the seconds for which no more frames are to be taken."""
 
 
-class Incoming(Generic[F]):
-    """The frames of `stream`, of at most `limit` bytes each, until it ends or is closed."""
+class FrameReader(Generic[F]):
+    """Reads the frames of `stream`, of at most `limit` bytes each, until it ends or is closed.
+
+    Each is decoded and passed to `take`; `came(begin, end, size)` is told how long it was on its way, and
+    `complain(error)` about bad ones.
+    """
 
     def __init__(
         self,
@@ -76,25 +83,25 @@ class Incoming(Generic[F]):
         self._stream, self._limit, self._sender = stream, limit, sender
         self._decode, self._is_full = decode, is_full
         self._take, self._complain, self._frame_came = take, complain, came
-        self._had, self._had_at = 0, 0.0  # of the frame that comes: its first piece, and when that was there
+        self._had, self._had_at = 0, 0.0  # the first piece of the present frame: its bytes, and when it came
         self._fed_at = 0.0  # when the last piece came
         self._came = bytearray()
         self._taken = 0  # bytes of whole frames
-        self._next_size = LENGTH_SIZE  # of the frame that comes, as far as we know
+        self._next_size = LENGTH_SIZE  # bytes of the present frame, as far as known
         self._pause: asyncio.Handle | None = None
-        self._patience: asyncio.TimerHandle | None = None  # with the frame that comes
-        self.has_ended = self.is_over = False  # the peer says no more; we take no more
+        self._patience: asyncio.TimerHandle | None = None  # ends with the present frame
+        self.has_ended = self.is_over = False  # the peer sends nothing more; we take nothing more
         self._when_over: Callable[[], None] = lambda: None
         stream.listen(self._feed, self._end)
         stream.allow(AHEAD)
 
     @property
     def is_relayed(self) -> bool:
-        """Whether it comes by a relay."""
+        """Whether the stream goes by a relay."""
         return self._stream.is_relayed
 
-    def follow(self, last: Incoming[Any]) -> None:
-        """Take nothing before the end of `last`, on which the peer spoke before, unless that end does not come."""
+    def follow(self, last: FrameReader[Any]) -> None:
+        """Take nothing before the end of `last`, the peer's earlier stream, or until the limits for that are over."""
         begin = time.monotonic()
         hold: asyncio.Handle | None = None
 
@@ -115,7 +122,7 @@ class Incoming(Generic[F]):
         last._when_over = go_on
 
     def close(self) -> None:
-        """Take nothing more, and drop the stream."""
+        """Take nothing more, and reset the stream."""
         self.is_over = True
         for timer in (self._pause, self._patience):
             if timer is not None:
@@ -133,7 +140,7 @@ class Incoming(Generic[F]):
             self._go_on()
 
     def _end(self, reason: BaseException) -> None:
-        """The peer ended it, or the connection is lost, which others will say."""
+        """The peer has ended the stream, or the connection is lost, which is reported elsewhere."""
         self.has_ended = True
         self._go_on()
 
@@ -145,14 +152,14 @@ class Incoming(Generic[F]):
         except RemoteError as error:
             self._complain(error)
             self.close()
-        except Exception:  # our own mistake: what comes after would be taken for what it is not
+        except Exception:  # a bug of ours: what follows could not be trusted
             log.exception("a frame of %s could not be taken", short(self._sender))
             self.close()
         if self._pause is None and not self.is_over:
             self._wait()
 
     def _next(self) -> bytes | None:
-        """The next frame without its length, if it is there."""
+        """The next frame without its length; None if it is not complete."""
         if len(self._came) < LENGTH_SIZE:
             return None
         self._next_size = LENGTH_SIZE + frame_length(bytes(self._came[:LENGTH_SIZE]), self._limit, self._sender)
@@ -169,14 +176,14 @@ class Incoming(Generic[F]):
         return data
 
     def _measure(self) -> None:
-        """A frame has come, and what is left is the first piece of the next one."""
+        """Report the time of the frame just completed; what is left is the first piece of the next one."""
         size = self._next_size - self._had
         if size > 0:
             self._frame_came(self._had_at, self._fed_at, size)
         self._had, self._had_at = len(self._came), max(self._had_at, self._fed_at)
 
     def _rest(self, seconds: float, due: float) -> None:
-        """Take nothing for so long; and let others have a turn, if this one has been long."""
+        """Take nothing for so long; and yield to the loop if this turn has been long."""
         loop = asyncio.get_running_loop()
         if self.is_over:
             return
@@ -199,7 +206,7 @@ class Incoming(Generic[F]):
         self._go_on()
 
     def _wait(self) -> None:
-        """Wait for more, or end if nothing more comes."""
+        """Let more bytes come, or close if the stream has ended."""
         if self.has_ended:
             self.close()
             return
@@ -212,16 +219,16 @@ class Incoming(Generic[F]):
         self.close()
 
 
-class Arrivals:
-    """The streams that one peer opened: one of each protocol, and, while the peer moves, the one that it leaves.
+class IncomingStreams:
+    """The streams that one peer has opened: one for each protocol and, while the peer moves, the one that it leaves.
 
-    `read(protocol, stream)` begins to read one; `was_lost(protocol)` hears of those that the peer has lost.
+    `read(protocol, stream)` begins to read one; `was_lost(protocol)` is called if the peer has lost one unnoticed.
     """
 
-    def __init__(self, read: Callable[[str, Stream], Incoming[Any]], was_lost: Callable[[str], None]) -> None:
+    def __init__(self, read: Callable[[str, Stream], FrameReader[Any]], was_lost: Callable[[str], None]) -> None:
         self._read, self._was_lost = read, was_lost
-        self._streams: dict[str, Incoming[Any]] = {}
-        self._replaced: dict[str, Incoming[Any]] = {}
+        self._streams: dict[str, FrameReader[Any]] = {}
+        self._replaced: dict[str, FrameReader[Any]] = {}
 
     def accept(self, protocol: str, stream: Stream) -> None:
         """Read a stream that the peer has opened."""
@@ -237,12 +244,12 @@ class Arrivals:
             self._was_lost(protocol)
 
     def close(self) -> None:
-        """Hear nothing more."""
+        """Close all of them."""
         for each in [*self._streams.values(), *self._replaced.values()]:
             each.close()
 
-    def _replace(self, protocol: str, last: Incoming[Any]) -> None:
-        """Hear the old stream to its end. Where the peer moves again before that, the one before is given up."""
+    def _replace(self, protocol: str, last: FrameReader[Any]) -> None:
+        """Read the old stream to its end; if the peer moves again before that, an even older one is closed."""
         if protocol in self._replaced and not self._replaced[protocol].is_over:
             self._replaced[protocol].close()
         self._replaced[protocol] = last
@@ -252,9 +259,8 @@ class Arrivals:
 class QueuedFrame:
     """A frame to be sent: about `size` bytes, made by `pack`. Either `sent(bytes)` or `lost(reason)` follows.
 
-    If `pack` makes nothing, nothing is written for it, which counts as sent.
-
-    One that `is_packed` already may leave, and `sent` follow, before `put` returns.
+    If `pack` returns no parts, nothing is written, and `sent(0)` follows. A frame that `is_packed` already may be
+    written, and `sent` called, before `put` returns.
     """
 
     size: int
@@ -265,7 +271,7 @@ class QueuedFrame:
 
 
 class Lane:
-    """The queue and the writer of one class of frames to one peer. `open_stream(may_connect)` connects if need be."""
+    """Queues and writes the frames of one class to one peer. `open_stream(may_connect)` may dial only if told so."""
 
     def __init__(
         self,
@@ -278,22 +284,22 @@ class Lane:
         self._limit = limit
         self._open_stream = open_stream
         self._spawn = spawn
-        self._wrote = wrote  # hears when a frame was written, from and to, and of how many bytes
+        self._wrote = wrote  # wrote(begin, end, bytes), after each write
         self._queue: deque[QueuedFrame] = deque()
         self._queued = 0
         self._stream: Stream | None = None
-        self._writing: Stream | None = None  # that is in the middle of a frame
+        self._writing: Stream | None = None  # the stream that is in the middle of a frame
         self._writer: asyncio.Task[None] | None = None
         self._mover: asyncio.Task[None] | None = None
-        self._ways = 0  # how often there was a better one
+        self._ways = 0  # how often a better connection came
         self._written_at = 0.0  # when a frame was last written within `put`
-        self._has_moved = has_moved  # is told that what follows goes a better way
-        self.is_relayed = False  # whether what left last went by a relay
+        self._has_moved = has_moved  # called when the lane has moved to a better connection
+        self.is_relayed = False  # whether the last frame went by a relay
         self.dropped = 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was put has been written or dropped."""
+        """Whether all frames have been written or dropped."""
         return self._writer is None
 
     def put(self, frame: QueuedFrame, urgent: bool = False) -> None:
@@ -309,7 +315,7 @@ class Lane:
             self._writer = self._spawn(self._drain())
 
     def clear(self, reason: TransportError) -> None:
-        """The peer is out of reach: drop all that is queued, and the stream."""
+        """The peer is out of reach: drop all queued frames, and reset the stream."""
         lost = list(self._queue)
         self._queue.clear()
         self._queued = 0
@@ -318,29 +324,29 @@ class Lane:
             self._lose(frame, reason)
 
     def renew(self) -> None:
-        """Write what follows to a new stream; what is on the old one may be lost."""
+        """Reset the stream, on which frames may be lost; the next frame opens a new one."""
         if self._stream is not None:
             self._stream.reset()
             self._stream = None
 
     def move(self) -> None:
-        """There is a connection without a relay: write what follows there, as soon as it has a stream for us."""
+        """There is a direct connection: move a relayed stream there, once the new one is open."""
         self._ways += 1
         if self._stream is not None and self._stream.is_relayed and self._mover is None:
             self._mover = self._spawn(self._move(self._stream))
 
     async def _move(self, old: Stream) -> None:
         try:
-            new = await self._open_stream(False)  # if the connection is lost meanwhile, nobody may want another
+            new = await self._open_stream(False)  # without dialling, as nobody may want another connection
         except TransportError:
-            return  # the old one serves on
+            return  # the old one is used on
         finally:
             self._mover = None
-        if self._stream is not old:  # it was given up meanwhile, and with it whatever was opened then
+        if self._stream is not old:  # it was reset or replaced meanwhile
             new.reset()
             return
         self._stream = new
-        if self._writing is not old:  # else it is ended after its frame
+        if self._writing is not old:  # else `_write_next` ends it after its frame
             old.finish()
         self._has_moved()
 
@@ -356,7 +362,7 @@ class Lane:
         return was_taken
 
     async def _drain(self) -> None:
-        """Write until nothing is left."""
+        """Write until the queue is empty."""
         try:
             while self._queue:
                 try:
@@ -370,7 +376,7 @@ class Lane:
 
     async def _usable_stream(self) -> Stream:
         while self._stream is None or not self._stream.is_open:
-            if self._mover is not None:  # of two streams that are opened at once, the peer would end one
+            if self._mover is not None:  # if two streams were opened at once, the peer would end one
                 await asyncio.wait([self._mover])
                 continue
             self._stream, ways = None, self._ways
@@ -410,7 +416,7 @@ class Lane:
             self._writing = None
 
     def _take(self) -> list[tuple[QueuedFrame, list[bytes]]]:
-        """The next frame, with as many small ones behind it as go into one write."""
+        """The next frame, with as many small ones behind it as fit into one write."""
         batch: list[tuple[QueuedFrame, list[bytes]]] = []
         size = 0
         while self._queue and (not batch or size + self._queue[0].size <= BATCH):
@@ -419,7 +425,7 @@ class Lane:
             size += frame.size
             try:
                 batch.append((frame, frame.pack()))
-            except Exception as error:  # our own mistake; it must not cost the other frames
+            except Exception as error:  # a bug of ours, which must not cost the other frames
                 log.exception("a message cannot be encoded")
                 self._lose(frame, TransportError(f"cannot be encoded: {error}"))
         return batch

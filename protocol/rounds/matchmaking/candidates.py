@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.rounds import Leave
-from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.rounds.agreement.roster import Base, rank
 from shoal.protocol.rounds.agreement.voting import VoteState
 from shoal.protocol.rounds.matchmaking.context import Means

@@ -9,8 +9,8 @@ from typing import Protocol
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.signing import Signer
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.rounds import Leave
-from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.rounds.agreement.roster import Base, Policy
 from shoal.protocol.rounds.agreement.voting import VoteState
 from shoal.protocol.rounds.allreduce.outbox import Outbox

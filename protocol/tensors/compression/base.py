@@ -1,14 +1,14 @@
 """The interface of codecs, which turn fp32 values into bytes and back, chunk by chunk.
 
-- Sizes are known beforehand: `bytes_for(n)` is exact, so a payload of another size is refused unread. For codecs whose
-  size depends on the values it is the maximum, and longer payloads are refused unread. `fits` tells.
+- Sizes are known beforehand: `bytes_for(n)` is exact, or the maximum for codecs whose size depends on the values. A
+  payload of an impossible size is refused unread, by `fits`.
 - `peak` is total: for any bytes it either raises PayloadError, or `decode` and `add` accept them and give finite
   values. So a sum can be checked before it is changed; `decode` and `add` do not check again.
 - `decode` gives the same bits on every machine: single multiplications in a fixed order, and no denormal
   results of its own making, which some processors and libraries flush to zero. `encode` need not: a value near the
-  middle between two codes may become one on this machine and the other on that.
-- `encode` returns its own copy: the payload is kept under its hash while the vector it came from changes. It may be any
-  kind of buffer that nobody writes to.
+  middle between two codes may become one code on one machine and the other on another.
+- `encode` returns a copy: the payload is kept under its hash while the vector it came from changes. It may be any kind
+  of buffer that nobody writes to.
 - Codecs keep no state between calls; each may be used by several threads at once. Error feedback is the caller's: see
   methods/sparseloco.py.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from math import isfinite
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,69 +26,45 @@ from shoal.protocol.base.errors import LocalError, PayloadError
 from shoal.protocol.base.wire import Payload as Payload
 
 
-class Codec(Protocol):
+class Codec(ABC):
     """One way to write a chunk."""
 
-    @property
-    def name(self) -> str:
-        """Its name in the manifest."""
-        ...
+    name: str
+    """Its name in the manifest."""
 
-    @property
-    def block(self) -> int:
-        """Values that are encoded together; chunks are cut at multiples of it."""
-        ...
-
-    def bytes_for(self, n: int) -> int:
-        """The size of the payload of `n` values, or the most that it may be."""
-        ...
-
-    def fits(self, size: int, n: int) -> bool:
-        """Whether the payload of `n` values may be of `size` bytes."""
-        ...
-
-    def encode(self, values: Tensor) -> Payload:
-        """The payload of a contiguous vector of finite fp32 values; LocalError if one is NaN or infinite."""
-        ...
-
-    def lend(self, values: Tensor) -> Payload:
-        """The same, but it may be the very memory of `values`, which must not change as long as the payload lives.
-
-        Then nobody looks whether they are finite: whoever lends them has done so.
-        """
-        ...
-
-    def peak(self, payload: Payload, n: int) -> float:
-        """A bound on the magnitudes in the payload of `n` values; PayloadError if it is not one."""
-        ...
-
-    def decode(self, payload: Payload, n: int, out: Tensor | None = None) -> Tensor:
-        """The `n` values of a payload, as a new fp32 vector or in `out`; `peak` has found nothing wrong with it."""
-        ...
-
-    def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
-        """Add `weight` times its values to `total`, of the same length; `peak` has found nothing wrong with it."""
-        ...
-
-
-class Copying(ABC):
-    """A codec that writes what it encodes to memory of its own."""
+    block: int
+    """Values that are encoded together; chunks are cut at multiples of it."""
 
     @abstractmethod
     def bytes_for(self, n: int) -> int:
-        """See Codec."""
+        """The size of the payload of `n` values, or the most that it may be."""
 
     def fits(self, size: int, n: int) -> bool:
-        """See Codec."""
+        """Whether a payload of `n` values may have `size` bytes."""
         return size == self.bytes_for(n)
 
     @abstractmethod
     def encode(self, values: Tensor) -> Payload:
-        """See Codec."""
+        """The payload of a contiguous vector of finite fp32 values; raises LocalError if one is NaN or infinite."""
 
-    def lend(self, values: Tensor) -> Payload:
-        """See Codec."""
+    def encode_view(self, values: Tensor) -> Payload:
+        """As `encode`, but the payload may be the memory of `values`, which then must not change while it lives.
+
+        The caller has checked that they are finite.
+        """
         return self.encode(values)
+
+    @abstractmethod
+    def peak(self, payload: Payload, n: int) -> float:
+        """A bound on the magnitudes in a payload of `n` values; raises PayloadError if the payload is invalid."""
+
+    @abstractmethod
+    def decode(self, payload: Payload, n: int, out: Tensor | None = None) -> Tensor:
+        """The `n` values of a payload that `peak` has checked, as a new fp32 vector or in `out`."""
+
+    @abstractmethod
+    def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
+        """Add `weight` times the values of a payload that `peak` has checked to `total`, of the same length."""
 
 
 def is_finite(values: Tensor) -> bool:
@@ -100,13 +75,13 @@ def is_finite(values: Tensor) -> bool:
     return isfinite(low.item()) and isfinite(high.item())
 
 
-def diverged() -> LocalError:
+def divergence_error() -> LocalError:
     """The error for NaN or infinity among our own values, which must not be sent."""
     return LocalError("the vector to send holds NaN or Inf; training has diverged on this machine")
 
 
-def sealed(payload: npt.NDArray[np.uint8]) -> Payload:
-    """An array that nobody writes to any more, as it lies there."""
+def read_only(payload: npt.NDArray[np.uint8]) -> Payload:
+    """The memory of an array that nobody writes to any more, as a payload."""
     return payload.data.toreadonly()
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.base.errors import PayloadError
-from shoal.protocol.tensors.compression.base import Payload, diverged, is_finite, require_size
+from shoal.protocol.tensors.compression.base import Payload, divergence_error, is_finite, require_size
 from shoal.protocol.tensors.compression.blocks import Dense, Slab, readable
 
 LARGEST = float(torch.finfo(torch.bfloat16).max)
@@ -35,9 +35,9 @@ class Bf16(Dense):
     def encode(self, values: Tensor) -> Payload:
         """The values rounded."""
         rounded = values.to(torch.bfloat16)
-        if not is_finite(rounded):  # of ours, or by the rounding
+        if not is_finite(rounded):  # either the values are not, or rounding has overflowed
             if not is_finite(values):
-                raise diverged()
+                raise divergence_error()
             rounded = values.clamp(-LARGEST, LARGEST).to(torch.bfloat16)
         return rounded.cpu().view(torch.int16).numpy().astype("<i2", copy=False).tobytes()
 

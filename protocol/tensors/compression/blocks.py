@@ -2,14 +2,14 @@
 
 A block is 1,024 values. `Dense` is the base of codecs that write every value: each defines how one slab is read.
 
-A pass over a slab reads what the pass before has left in the cache; passes over whole vectors would go to memory each
-time. A slab is as long as a chunk usually is, because a call of torch costs as much as some 30,000 values: the data of
-each pass evict the code of the next call. So there are few calls, and small arrays are numpy's. The working memory
-(`Scratch`), of one slab, is reused by the next call: otherwise the allocator returns its pages to the kernel
-after each chunk and faults them in for the next, which can take longer than the arithmetic. There are as many working
-memories as threads were ever computing at once; taking one is atomic.
+Each pass over a slab finds it in the cache from the pass before; passes over whole vectors would go to memory each
+time. A slab is as long as a usual chunk, because a call of torch costs as much as some 30,000 values: the data of each
+pass evict the code of the next call. So there are few calls, and small arrays are numpy's. The working memory
+(`Scratch`) of one slab is reused by the next call: otherwise the allocator returns its pages to the kernel after each
+chunk and faults them in for the next, which can take longer than the arithmetic. There are as many working memories as
+threads were ever computing at once; taking one is atomic.
 
-The last values of a vector that are not a whole block are a slab of their own, of one short row.
+If the last block of a vector is not whole, it is a slab of its own, with one short row.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.base.errors import PayloadError
-from shoal.protocol.tensors.compression.base import Copying, Payload, diverged
+from shoal.protocol.tensors.compression.base import Codec, Payload, divergence_error
 
 Floats = npt.NDArray[np.float32]
 
 BLOCK = 1024
 SLAB = 256 * BLOCK
-SCRATCHES: list[Scratch] = []  # of one slab each, on the CPU, that nobody computes in
-INFINITY = 0x7F800000  # the bits of it in fp32; those of greater magnitude are NaN's
+SCRATCHES: list[Scratch] = []  # those not in use: one slab each, on the CPU
+INFINITY = 0x7F800000  # its bits in fp32; greater ones, without the sign, are NaN
 
 
 class Slab(NamedTuple):
-    """Which values, and which blocks these are."""
+    """A slab of a vector, as a range of its values and of its blocks."""
 
     values: slice
     blocks: slice
 
     @property
     def size(self) -> int:
-        """In values."""
+        """The number of values."""
         size: int = self.values.stop - self.values.start
         return size
 
 
 class Scratch(NamedTuple):
-    """Where one slab is computed: the same memory as numbers of two kinds, a block in a row."""
+    """Working memory for one slab, one block per row: the same memory as floats and as integers."""
 
     floats: Tensor
     integers: Tensor
 
     @classmethod
     def of(cls, blocks: int, device: torch.device) -> Scratch:
-        """A new one."""
+        """New working memory for so many blocks."""
         return cls._from(torch.empty((blocks, BLOCK), device=device))
 
     @classmethod
@@ -64,14 +64,14 @@ class Scratch(NamedTuple):
         return cls(floats, floats.view(torch.int32))
 
     def shaped(self, like: Tensor) -> Scratch:
-        """The part of it that has this shape."""
+        """The beginning of it, in the shape of `like`."""
         if like.shape == self.floats.shape:
             return self
         return self._from(self.floats.view(-1)[: like.numel()].view(like.shape))
 
 
 def blocks(n: int) -> int:
-    """How many blocks `n` values begin."""
+    """How many blocks `n` values fill or begin."""
     return -(-n // BLOCK)
 
 
@@ -86,7 +86,7 @@ def slabs(n: int, size: int = SLAB) -> Iterator[Slab]:
 
 
 def slabs_of(values: Tensor) -> Iterator[tuple[Slab, Tensor, Scratch]]:
-    """Its slabs, their values as rows, and memory to compute in; on a GPU, whose calls cost more, all at once."""
+    """Each slab of `values`, its values as rows, and working memory; on a GPU, whose calls cost more, one."""
     if values.device.type != "cpu":
         yield from _in_scratch(values, Scratch.of(max(1, blocks(len(values))), values.device))
         return
@@ -98,7 +98,7 @@ def slabs_of(values: Tensor) -> Iterator[tuple[Slab, Tensor, Scratch]]:
 
 
 def _in_scratch(values: Tensor, scratch: Scratch) -> Iterator[tuple[Slab, Tensor, Scratch]]:
-    if len(values) == SLAB:  # as most chunks are: no more calls than needed
+    if len(values) == SLAB:  # the usual chunk, without needless calls
         yield WHOLE, values.view(-1, BLOCK), scratch
         return
     for slab in slabs(len(values), scratch.floats.numel()):
@@ -112,11 +112,11 @@ def rows(slab: Tensor) -> Tensor:
 
 
 def magnitudes(x: Tensor, smallest: float = 0) -> Floats:
-    """The largest magnitude of each row, 0 for those below `smallest`; LocalError if one is NaN or infinite."""
-    high, low = x.amax(dim=1), x.amin(dim=1)  # NaN wins; |x| would have to be written, and read again
+    """The largest magnitude of each row, 0 if it is below `smallest`; raises LocalError for NaN and infinity."""
+    high, low = x.amax(dim=1), x.amin(dim=1)  # NaN if there is one; |x| would have to be written and read again
     found: Floats = np.maximum(np.abs(high.cpu().numpy()), np.abs(low.cpu().numpy()))
     if not np.maximum.reduce(found) < np.inf:
-        raise diverged()
+        raise divergence_error()
     if np.minimum.reduce(found) < smallest:
         found[found < smallest] = 0
     return found
@@ -128,12 +128,12 @@ def readable(array: npt.NDArray[Any]) -> Tensor:
 
 
 def column(scales: Floats, like: Tensor) -> Tensor:
-    """One number for each row, to multiply the rows of `like` by; the array is ours, not a payload's."""
+    """Factors for the rows of `like`, as a column; `scales` must not be the memory of a payload."""
     return torch.from_numpy(scales[:, None]).to(like.device)
 
 
 def factors(levels: float, scales: Floats) -> Floats:
-    """levels / scale for each, and 0 for a scale of 0."""
+    """levels / scale for each scale, and 0 for a scale of 0."""
     if np.minimum.reduce(scales) > 0:
         return levels / scales
     quotients: Floats = np.divide(levels, scales, out=np.zeros_like(scales), where=scales > 0)
@@ -141,27 +141,23 @@ def factors(levels: float, scales: Floats) -> Floats:
 
 
 def bits_of(number: float) -> int:
-    """Those of the fp32 number; of numbers that are not negative, the larger has the larger bits."""
+    """The bits of an fp32 number; for numbers that are not negative their order is that of the numbers."""
     return int(np.float32(number).view(np.uint32))
 
 
 def largest_scale(codec: str, scales: Floats, least: int) -> float:
-    """The largest of a payload's; PayloadError unless each is +0, or finite with bits of at least `least`."""
+    """The largest of a payload's scales; PayloadError unless each is +0, or finite with bits of at least `least`."""
     if not len(scales):
         return 0
-    bits = scales.view(np.uint32)  # as NaN may not be compared aloud
+    bits = scales.view(np.uint32)  # comparing NaN itself would warn
     top = np.maximum.reduce(bits)
     if top >= INFINITY or (np.minimum.reduce(bits) < least and not ((bits == 0) | (bits >= least)).all()):
         raise PayloadError(f"{codec} payload with a magnitude that is NaN, infinite, negative or denormal")
     return float(top.view(np.float32))
 
 
-class Dense(Copying):
+class Dense(Codec):
     """A codec that writes every value."""
-
-    @abstractmethod
-    def peak(self, payload: Payload, n: int) -> float:
-        """See Codec."""
 
     @abstractmethod
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
@@ -183,7 +179,7 @@ class Dense(Copying):
             x.add_(scratch.floats)
 
 
-with warnings.catch_warnings():  # once in a process torch warns of memory that may not be written to; nobody does
+with warnings.catch_warnings():  # torch warns once per process of read-only memory, which nobody writes to
     warnings.simplefilter("ignore")
     readable(np.frombuffer(b"\0", np.uint8))
 

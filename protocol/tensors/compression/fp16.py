@@ -1,7 +1,7 @@
 """fp16 with a power of two for each block of 1,024 values (16.02 bits per value).
 
-Plain half precision refuses what is above 65,504 and loses what is small: of a change of 1e-6 it keeps four bits.
-So each block is first brought into its range. A payload is one exponent per block (int16, little endian), then IEEE
+Plain half precision cannot write values above 65,504 and loses small ones: of a change of 1e-6 it keeps four bits.
+So each block is first scaled into its range. A payload is one exponent per block (int16, little endian), then IEEE
 754 half precision values. With 2**k the power of two at or below the block's largest magnitude m, at least 2**-88, x is
 written as the half nearest to x 2**(14 - k), half to even:
 
@@ -9,7 +9,7 @@ written as the half nearest to x 2**(14 - k), half to even:
 
 Multiplying by a power of two is exact, and no result is denormal. Constant blocks whose value has at most 11 bits, and
 zeros, are lossless. The values next to fp32's largest, which would be rounded to infinity, are cut to the largest half
-below (within the same bound). `encode` has one form for each block; every other is refused.
+below (within the same bound). Each block has one canonical form; every other is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.base.errors import PayloadError
-from shoal.protocol.tensors.compression.base import Payload, require_size, sealed
+from shoal.protocol.tensors.compression.base import Payload, read_only, require_size
 from shoal.protocol.tensors.compression.blocks import (
     BLOCK,
     Dense,
@@ -68,7 +68,7 @@ class Fp16(Dense):
                 scratch.floats.clamp_(-LARGEST, LARGEST)
             exponents[slab.blocks] = k
             rows(written[slab.values]).copy_(scratch.floats)
-        return sealed(payload)
+        return read_only(payload)
 
     def peak(self, payload: Payload, n: int) -> float:
         """The power of two above the largest magnitude."""
@@ -90,14 +90,14 @@ class Fp16(Dense):
 
 
 def floor_log2(scales: Floats) -> npt.NDArray[np.int32]:
-    """k for each magnitude, also for 0."""
+    """The exponent k of each magnitude; LOWEST for 0."""
     exponents: npt.NDArray[np.int32] = np.frexp(scales)[1] - 1
     exponents[scales < 2.0**LOWEST] = LOWEST
     return exponents
 
 
 def _are_canonical(exponents: Exponents, halves: Halves) -> bool:
-    """Whether each block's largest magnitude is where its exponent says."""
+    """Whether each block's largest magnitude is in the range that its exponent demands."""
     top = (halves & SIGNLESS).reshape(-1, min(len(halves), BLOCK)).max(axis=1)
     low = np.where(exponents == LOWEST, 0, BITS_LOW)
     high = np.where(exponents == HIGHEST, BITS_LARGEST, BITS_HIGH)

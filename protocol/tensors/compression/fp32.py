@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.base.errors import PayloadError
-from shoal.protocol.tensors.compression.base import Payload, diverged, is_finite, require_size
+from shoal.protocol.tensors.compression.base import Payload, divergence_error, is_finite, require_size
 from shoal.protocol.tensors.compression.blocks import Dense, Floats, Slab
 from shoal.protocol.tensors.memory import MEMORY
 
@@ -29,12 +29,12 @@ class Fp32(Dense):
     def encode(self, values: Tensor) -> Payload:
         """The values as they are."""
         if not is_finite(values):
-            raise diverged()
+            raise divergence_error()
         copy = MEMORY.lend(self.bytes_for(len(values)))
-        copy[:] = self.lend(values)
+        copy[:] = self.encode_view(values)
         return copy.toreadonly()
 
-    def lend(self, values: Tensor) -> Payload:
+    def encode_view(self, values: Tensor) -> Payload:
         """The values themselves."""
         return values.cpu().numpy().astype(WIRE, copy=False).view(np.uint8).data.toreadonly()
 
@@ -43,7 +43,7 @@ class Fp32(Dense):
         require_size(self, payload, n)
         if not n:
             return 0.0
-        low, high = (float(each) for each in torch.from_numpy(_values(payload)).aminmax())  # NaN wins, and says so
+        low, high = (float(each) for each in torch.from_numpy(_values(payload)).aminmax())  # NaN if there is one
         if not (isfinite(low) and isfinite(high)):
             raise PayloadError("fp32 payload holds NaN or Inf")
         return max(-low, high, 0.0)
@@ -53,11 +53,11 @@ class Fp32(Dense):
         np.copyto(out.numpy(), _values(payload)[slab.values])
 
     def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
-        """In one pass over the payload itself, where nothing is to be multiplied."""
+        """As Dense does; with a weight of 1 in one pass over the payload itself."""
         if weight != 1:
             super().add(total, payload, weight)
         else:
-            with np.errstate(over="ignore"):  # whether a sum stays finite is its owner's question
+            with np.errstate(over="ignore"):  # the reducer checks whether the sum stays finite
                 np.add(total.numpy(), _values(payload), out=total.numpy())
 
 

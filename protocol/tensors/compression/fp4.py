@@ -1,9 +1,9 @@
 """fp4 E3M0: one sign and three bits of exponent, scaled by each block of 1,024 values (4.03 bits per value).
 
-Streaming DiLoCo (arXiv 2501.18512) sends its outer gradients so; scale and zero are our own. A payload is the blocks'
-largest magnitudes in fp32, little endian, then two codes a byte, the first value's in the lower half; the half that is
-left over where their number is odd is 0. With s the magnitude of its block, x becomes the nearest of 0 and
-s 2**-6, s 2**-5, ... s 2**0, with its sign; half-way, the smaller one:
+Streaming DiLoCo (arXiv 2501.18512) sends its outer gradients in this format; scale and zero are our own. A payload is
+the blocks' largest magnitudes in fp32, little endian, then two codes per byte, the first value's in the lower half;
+if n is odd, the last half is 0. With s the magnitude of its block, x becomes the nearest of 0 and
+s 2**-6, s 2**-5, ... s 2**0, with its sign; from half-way, the smaller one:
 
     |x' - x| <= max(|x| / 3, s / 128) * (1 + 2**-18)
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.base.errors import PayloadError
-from shoal.protocol.tensors.compression.base import Payload, require_size, sealed
+from shoal.protocol.tensors.compression.base import Payload, read_only, require_size
 from shoal.protocol.tensors.compression.blocks import (
     BLOCK,
     Dense,
@@ -42,8 +42,8 @@ Bytes = npt.NDArray[np.uint8]
 
 SMALLEST = 2.0**-120  # 2**6 * 2**-126, the smallest normal number
 LEAST = bits_of(SMALLEST)
-STEPS = 128 * (1 - 2.0**-20)  # s becomes 127 when its fraction is cut off, half-way points what is below
-FIRST = (1, 3, 6, 12, 24, 48, 96)  # of these steps, those with which the codes 1 to 7 begin
+STEPS = 128 * (1 - 2.0**-20)  # truncated, s becomes 127, and a half-way point the step below it
+FIRST = (1, 3, 6, 12, 24, 48, 96)  # the steps at which the codes 1 to 7 begin
 
 
 class Fp4(Dense):
@@ -65,7 +65,7 @@ class Fp4(Dense):
             scale = magnitudes(x, SMALLEST)
             scales[slab.blocks] = scale
             codes[_pairs(slab)] = pack(quantize(x, scale, scratch))
-        return sealed(payload)
+        return read_only(payload)
 
     def peak(self, payload: Payload, n: int) -> float:
         """The largest of the magnitudes."""
@@ -85,7 +85,7 @@ class Fp4(Dense):
 
 
 def quantize(x: Tensor, scale: Floats, scratch: Scratch) -> npt.NDArray[np.int8]:
-    """Each value in steps of s / 128, cut off towards zero; a row of scale 0 has zeros. One more if n is odd."""
+    """Each value in steps of s / 128, truncated; zeros in a row of scale 0. Padded with a 0 if n is odd."""
     torch.mul(x, column(factors(STEPS, scale), x), out=scratch.floats)
     steps = np.zeros(x.numel() + x.numel() % 2, np.int8)
     torch.from_numpy(steps)[: x.numel()].copy_(scratch.floats.view(-1))
@@ -99,14 +99,14 @@ def pack(steps: npt.NDArray[np.int8]) -> Bytes:
 
 
 def _code_of_steps() -> Bytes:
-    """For each byte, as a signed number of steps, its code."""
+    """The code of each signed number of steps, indexed by its byte."""
     steps = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.int16)
     sizes = np.searchsorted(FIRST, np.abs(steps), side="right")
     return np.where((steps < 0) & (sizes > 0), sizes + 8, sizes).astype(np.uint8)
 
 
 def _value_of_code() -> Floats:
-    """For each code, its value in a block of scale 1."""
+    """The value of each code in a block of scale 1."""
     sizes = np.array([0, *(2.0 ** (code - 7) for code in range(1, 8))], np.float32)
     return np.concatenate((sizes, -sizes))
 
@@ -127,6 +127,6 @@ def _parts(payload: Payload | Bytes, n: int) -> tuple[Floats, Bytes]:
 
 
 CODES = _code_of_steps()
-PACKED = (CODES[None, :] | CODES[:, None] << 4).ravel()  # for two bytes of steps, the first the lower one
+PACKED = (CODES[None, :] | CODES[:, None] << 4).ravel()  # the byte of two values, by both bytes of steps
 VALUES = _value_of_code()
-UNPACKED = np.stack((np.tile(VALUES, 16), np.repeat(VALUES, 16)), axis=1).view(np.complex64).ravel()  # two in one item
+UNPACKED = np.stack((np.tile(VALUES, 16), np.repeat(VALUES, 16)), axis=1).view(np.complex64).ravel()  # two as one item

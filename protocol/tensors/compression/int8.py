@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.base.errors import PayloadError
-from shoal.protocol.tensors.compression.base import Payload, require_size, sealed
+from shoal.protocol.tensors.compression.base import Payload, read_only, require_size
 from shoal.protocol.tensors.compression.blocks import (
     BLOCK,
     Dense,
@@ -42,9 +42,7 @@ LEVELS = 127
 STEP = np.float32(1 / LEVELS)  # such that 127 * STEP is 1
 SMALLEST = 2.0**-119  # > LEVELS * 2**-126, the smallest normal number
 LEAST = bits_of(SMALLEST)
-ROUNDING = torch.full(
-    (1, BLOCK), 1.5 * 2.0**23
-)  # added to small numbers, it leaves the nearest integers in the lowest bits
+ROUNDING = torch.full((1, BLOCK), 1.5 * 2.0**23)  # added, it leaves the nearest integer in the lowest bits
 
 
 class Int8(Dense):
@@ -67,7 +65,7 @@ class Int8(Dense):
             scales[slab.blocks] = scale
             written = torch.from_numpy(codes[slab.values].reshape(x.shape))
             written.copy_(quantize(x, scale, scratch))
-        return sealed(payload)
+        return read_only(payload)
 
     def peak(self, payload: Payload, n: int) -> float:
         """The largest of the magnitudes."""
@@ -90,7 +88,7 @@ class Int8(Dense):
         scales, codes = _parts(payload, len(total))
         steps = scales * STEP
         if weight != 1:
-            with np.errstate(over="ignore"):  # whether a sum stays finite is its owner's question
+            with np.errstate(over="ignore"):  # the reducer checks whether the sum stays finite
                 steps *= np.float32(weight)
         for slab, x, scratch in slabs_of(total):
             scratch.floats.copy_(readable(codes[slab.values].reshape(x.shape)))
@@ -98,7 +96,7 @@ class Int8(Dense):
 
 
 def quantize(x: Tensor, scale: Floats, scratch: Scratch) -> Tensor:
-    """The rows' codes in the lowest bytes of int32, in `scratch`; a row of scale 0 has zeros."""
+    """The codes in the lowest bytes of int32, in `scratch`; zeros in a row of scale 0."""
     rounding = ROUNDING if x.shape[1] == BLOCK else ROUNDING[:, : x.shape[1]]
     torch.addcmul(rounding.to(x.device), x, column(factors(LEVELS, scale), x), out=scratch.floats)
     return scratch.integers

@@ -1,4 +1,4 @@
-"""Sparse codecs: finding the largest values of each block, and decoding what was sent of them.
+"""Sparse codecs: find the largest values of each block, and decode those that were sent.
 
 Values that were not sent decode as 0: in the mean over all contributors they count as zeros. They are lost, unless the
 sender keeps them, as a method with error feedback does (methods/sparseloco.py).
@@ -6,10 +6,10 @@ sender keeps them, as a method with error feedback does (methods/sparseloco.py).
 A block is 4,096 values, and 64 of them are kept (of a last, shorter block 64, too, or all). Searching all values would
 take most of the time of encoding. But the values of a block also form 128 groups of 32, and the 64th largest of the
 groups' maxima is a lower bound of the 64th largest value: some 90 values of a block reach it, and only these are
-sorted. In a block that is almost all zeros the bound is 0: then the others are sorted, and filled up with zeros. If far
-more values reach it, because many are equal, the whole slab is partitioned instead.
+sorted. In a block of almost only zeros the bound is 0: then the nonzero values are sorted, and zeros added. If far more
+values reach it, because many are equal, the whole slab is partitioned instead.
 
-Of equal magnitudes any may be kept. NaN and Inf are found on the way.
+Of equal magnitudes any may be kept. NaN and Inf are detected on the way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shoal.protocol.tensors.compression.base import Copying, Payload, diverged, is_finite
+from shoal.protocol.tensors.compression.base import Codec, Payload, divergence_error, is_finite
 from shoal.protocol.tensors.compression.blocks import Floats, slabs_of
 
 Places = npt.NDArray[np.int64]
@@ -30,7 +30,7 @@ Places = npt.NDArray[np.int64]
 BLOCK = 4096
 KEPT = 64
 GROUPS = 128  # of a block of 4,096
-CROWDED = 4  # times as many values as are kept: to sort them takes longer than to partition
+CROWDED = 4  # times as many values as are kept: sorting more would take longer than partitioning
 PLACE_BITS, MAGNITUDE_BITS = 12, 31
 PLACE, MAGNITUDE = (1 << PLACE_BITS) - 1, (1 << MAGNITUDE_BITS) - 1  # all of these bits
 
@@ -45,23 +45,19 @@ class Section(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """Where the next begins."""
+        """Where the next section begins."""
         return self.start + self.blocks * self.size
 
 
-class Sparse(Copying):
+class Sparse(Codec):
     """A codec that writes some of the values."""
 
     @abstractmethod
-    def peak(self, payload: Payload, n: int) -> float:
-        """See Codec."""
-
-    @abstractmethod
     def entries(self, payload: Payload, n: int) -> tuple[Places, Floats]:
-        """Where, each place once, and what; the payload, of `n` values, has been checked."""
+        """The places of the sent values, each once, and the values; the payload, of `n` values, has been checked."""
 
     def decode(self, payload: Payload, n: int, out: Tensor | None = None) -> Tensor:
-        """Zeros, but for what was sent."""
+        """The values that were sent, and zeros."""
         values = torch.zeros(n) if out is None else out.zero_()
         places, sent = self.entries(payload, n)
         values.numpy()[places] = sent
@@ -70,12 +66,12 @@ class Sparse(Copying):
     def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
         """A multiplication and an addition for each value that was sent."""
         places, sent = self.entries(payload, len(total))
-        with np.errstate(over="ignore"):  # whether a sum stays finite is its owner's question
+        with np.errstate(over="ignore"):  # the reducer checks whether the sum stays finite
             total.numpy()[places] += sent * np.float32(weight)
 
 
 def sections(n: int, block: int = BLOCK, kept: int = KEPT) -> list[Section]:
-    """Those of `n` values, in order: two at most."""
+    """The sections of `n` values, in order: two at most."""
     whole, rest = divmod(n, block)
     found = [Section(0, whole, block, kept), Section(whole * block, 1, rest, min(kept, rest))]
     return [each for each in found if each.blocks and each.size]
@@ -97,7 +93,7 @@ def largest(x: Tensor, kept: int) -> Tensor:
 
 def _partitioned(x: Tensor, kept: int) -> Tensor:
     if not is_finite(x):
-        raise diverged()
+        raise divergence_error()
     if x.device.type != "cpu":
         return x.abs().topk(kept, dim=1, sorted=False).indices.sort(dim=1).values
     beyond = x.shape[1] - kept
@@ -109,10 +105,10 @@ def _partitioned(x: Tensor, kept: int) -> Tensor:
 
 
 def _in_groups(magnitudes: Tensor, kept: int) -> Tensor | None:
-    """None if too many values are as large as the last that is surely kept."""
+    """As `largest`, by the maxima of groups; None if too many values reach the bound."""
     tops = magnitudes.view(len(magnitudes), -1, GROUPS).amax(dim=1).numpy()  # NaN wins
     if not np.maximum.reduce(tops, axis=None) < np.inf:
-        raise diverged()
+        raise divergence_error()
     least = np.partition(tops, GROUPS - kept, axis=1)[:, GROUPS - kept]
     array = magnitudes.numpy()
     reach = array >= least[:, None]
@@ -126,7 +122,7 @@ def _in_groups(magnitudes: Tensor, kept: int) -> Tensor | None:
 
 
 def _true(mask: npt.NDArray[np.bool_]) -> Places:
-    """Where it is: first which words of eight are not all false, as few of them are."""
+    """The places at which `mask` is true; words of eight are searched first, as nearly all are false throughout."""
     words = mask.reshape(-1).view(np.uint64)
     some = np.flatnonzero(words != 0)
     which = np.flatnonzero(words[some].view(np.bool_))
@@ -135,7 +131,7 @@ def _true(mask: npt.NDArray[np.bool_]) -> Places:
 
 
 def _sorted_out(at: Places, bits: npt.NDArray[np.int32], blocks: int, kept: int) -> Places:
-    """The places in each block of the `kept` largest of the values at `at`; as numbers that sort by block and size."""
+    """The places in each block of the `kept` largest of the values at `at`; sorts keys of block, size and place."""
     block = at >> PLACE_BITS
     keys = (((block << MAGNITUDE_BITS) + (MAGNITUDE - bits)) << PLACE_BITS) + (at & PLACE)
     keys.sort()

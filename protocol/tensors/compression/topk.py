@@ -1,17 +1,17 @@
 """top-k: of each block of 4,096 values the 64 of largest magnitude, in 2 bits each (0.234 bits per value).
 
-What SparseLoCo sends (arXiv 2508.15706), with error feedback at the sender. A payload is, for the whole blocks and then
-for one that is left over: for each block two magnitudes in fp32, little endian, the smaller one first; for each the
-places of its values in 12 bits, ascending; for each their codes in 2 bits: 1 for a negative value, 2 for the larger
-magnitude. Of a shorter block 64 values are sent, too, or all.
+SparseLoCo sends this (arXiv 2508.15706), with error feedback at the sender. A payload is, for the whole blocks and then
+for a shorter last one: for each block two magnitudes in fp32, little endian, the smaller one first; for each block the
+places of its values in 12 bits, ascending; for each block the codes of its values in 2 bits: 1 for a negative value, 2
+for the larger magnitude. Of a shorter block 64 values are sent, too, or all.
 
-The magnitudes that are kept, from t to m, are cut in two halfway; each half's mean is what its values come back as:
+The kept magnitudes, from t to m, are divided halfway; the values of each half are decoded as its mean:
 
     |x' - x| <= (m - t) / 2 * (1 + 2**-23) if x was kept, and |x' - x| = |x| <= t if not
 
-So a block of one magnitude is lossless as far as it is kept, and zeros are. Decoding looks up and computes nothing:
-denormals pass as they are. Magnitudes that are negative, not finite or in the wrong order are refused, and so are
-places that do not ascend or are not in the block, and bits left over that are not 0.
+So the kept values of a block of one magnitude are lossless, and so are zeros. Decoding looks values up and computes
+nothing: denormals pass as they are. Magnitudes that are negative, not finite or in the wrong order are refused, and so
+are places that do not ascend or are not in the block, and bits left over that are not 0.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ NEGATIVE, LARGER = 1, 2  # bits of a code
 
 
 class Parts(NamedTuple):
-    """What a payload says of a section: a row for each block."""
+    """The payload of a section, with a row for each block."""
 
     levels: Floats
-    places: Shorts  # with one more where their number is odd
-    codes: Bytes  # with those left over
+    places: Shorts  # padded to an even number
+    codes: Bytes  # padded to whole bytes
 
 
 class TopK(Sparse):
-    """A fixed number of values of each block; the manifest's keeps one of 64."""
+    """Keeps a fixed number of values of each block; the manifest's `topk` keeps one of 64."""
 
     name = "topk"
 
@@ -56,7 +56,7 @@ class TopK(Sparse):
         return sum(map(_size, self._sections(n)))
 
     def encode(self, values: Tensor) -> Payload:
-        """The sections, one after the other."""
+        """The payloads of the sections, one after the other."""
         return b"".join(
             _encode(values[each.start : each.stop].view(each.blocks, each.size), each.kept)
             for each in self._sections(len(values))
@@ -68,7 +68,7 @@ class TopK(Sparse):
         return max((_check(section, parts) for section, parts in self._read(payload, n)), default=0)
 
     def entries(self, payload: Payload, n: int) -> tuple[Places, Floats]:
-        """The values' places, and what they are looked up as."""
+        """The places of the sent values, and the values."""
         found = [_entries(section, parts) for section, parts in self._read(payload, n)]
         if not found:
             return np.empty(0, np.int64), np.empty(0, np.float32)
@@ -86,9 +86,9 @@ class TopK(Sparse):
 
 
 def levels_of(magnitudes: Floats) -> tuple[Floats, Bytes]:
-    """The two means of each row, and which values belong to the larger."""
+    """The means of both halves of each row, and which values belong to the larger one."""
     low, high = magnitudes.min(axis=1, keepdims=True), magnitudes.max(axis=1, keepdims=True)
-    wide = magnitudes.astype(np.float64)  # in which no sum overflows, and that of equal magnitudes is exact
+    wide = magnitudes.astype(np.float64)  # so that no sum overflows, and a sum of equal magnitudes is exact
     larger = wide > (low.astype(np.float64) + high) / 2
     count = larger.sum(axis=1)
     below, above = np.where(larger, 0, wide).sum(axis=1), np.where(larger, wide, 0).sum(axis=1)
@@ -144,11 +144,11 @@ def _parts(payload: Payload, section: Section, offset: int) -> Parts:
 
 
 # Small numbers are packed row by row, 12 bits for a place and 2 for a code. The first number's lowest bit is the first
-# byte's lowest. Rows begin with a whole byte; what is left over is 0.
+# byte's lowest. Rows begin at whole bytes; bits left over are 0.
 
 
 def bytes_of(count: int, bits: int) -> int:
-    """What a row of so many numbers takes."""
+    """The bytes of a row of `count` numbers."""
     return -(-count * bits // 8)
 
 
@@ -167,7 +167,7 @@ def pack12(numbers: npt.NDArray[np.int64]) -> Bytes:
 
 
 def unpack12(packed: Bytes, count: int) -> Shorts:
-    """`count` numbers of each row; one more, where it is odd, from the four bits left over."""
+    """The `count` numbers of each row; one more if it is odd, from the four bits left over."""
     rows = len(packed)
     triples = np.zeros((rows, -(-count // 2), 3), np.uint16)
     triples.reshape(rows, -1)[:, : packed.shape[1]] = packed
@@ -187,6 +187,6 @@ def pack2(numbers: Bytes) -> Bytes:
 
 
 def unpack2(packed: Bytes) -> Bytes:
-    """All numbers of each row, with those left over."""
+    """All numbers of each row, padding included."""
     fours: Bytes = packed[..., None] >> np.array((0, 2, 4, 6), np.uint8) & np.uint8(3)
     return fours.reshape(len(packed), -1)

@@ -13,7 +13,7 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.messages.rounds import Contribution
 from shoal.protocol.net.bulk.framing import packed_head, prefix
-from shoal.protocol.net.bulk.handshake import Opened
+from shoal.protocol.net.bulk.handshake import BulkSocket
 
 RUN = RunId(b"r" * 32)
 PEER = PeerId("peer")
@@ -41,11 +41,11 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 @contextmanager
-def opened_pair() -> Iterator[tuple[Opened, Opened]]:
+def opened_pair() -> Iterator[tuple[BulkSocket, BulkSocket]]:
     """Both ends of a bulk socket after its handshake; closed at the end, if the test has not done so."""
     mine, theirs = tcp_pair()
     try:
-        yield Opened(mine, KEY), Opened(theirs, KEY)
+        yield BulkSocket(mine, KEY), BulkSocket(theirs, KEY)
     finally:
         mine.close()
         theirs.close()

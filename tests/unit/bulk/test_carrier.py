@@ -13,15 +13,15 @@ import pytest
 
 from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.messages.bulk import Flow
-from shoal.protocol.net.bulk import carrier
+from shoal.protocol.net.bulk import carrier, flow_control
 from shoal.protocol.net.bulk.backlog import Packed, QueuedPayload
-from shoal.protocol.net.bulk.carrier import AHEAD, MOST, REFUSED, Carrier
+from shoal.protocol.net.bulk.carrier import MAX_SOCKETS, REFUSED, STREAM_PAYLOADS, Carrier
 from shoal.protocol.net.bulk.endpoint import ConnectionLimit
-from shoal.protocol.net.bulk.filling import Look
 from shoal.protocol.net.bulk.flow_control import SHARED, Report, ReportWriter
-from shoal.protocol.net.bulk.handshake import Opened
+from shoal.protocol.net.bulk.handshake import BulkSocket
 from shoal.protocol.net.bulk.pacing import Unpaced
 from shoal.protocol.net.bulk.posts import Posts
+from shoal.protocol.net.bulk.spare_capacity import TcpInfo
 from shoal.protocol.net.system.throttle import Throttle
 from shoal.protocol.net.transport.streams import QueuedFrame
 from tests.unit.bulk.kit import KEY, LIMIT, load, parts, tcp_pair
@@ -122,7 +122,7 @@ class World:
         mine, theirs = tcp_pair()
         self.own.append(mine)
         self.peers.append(theirs)
-        self.carrier.opened(Opened(mine, KEY), self.endpoint)
+        self.carrier.opened(BulkSocket(mine, KEY), self.endpoint)
         theirs.sendall(ReportWriter(KEY).record(Report(SHARED, 0)))
         return theirs
 
@@ -155,7 +155,7 @@ def answering(*answers: bool | Exception) -> Callable[[], Coroutine[Any, Any, bo
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carrier, "GRACE", SHORT)
-    monkeypatch.setattr(carrier, "AGAIN", (2 * SHORT, 5 * SHORT))
+    monkeypatch.setattr(carrier, "RETRY_DELAYS", (2 * SHORT, 5 * SHORT))
 
 
 @pytest.mark.asyncio
@@ -164,10 +164,10 @@ async def test_without_a_chance_a_stream_is_used_at_once_and_given_few_at_a_time
         it.put(*range(5))
         assert not it.stream.payloads, "a socket is tried for first"
         await eventually(lambda: it.stream.payloads)
-        assert len(it.stream.payloads) == AHEAD
+        assert len(it.stream.payloads) == STREAM_PAYLOADS
         while it.stream.payloads:
             it.stream.take()
-            assert len(it.stream.payloads) <= AHEAD
+            assert len(it.stream.payloads) <= STREAM_PAYLOADS
         assert it.sent == list(range(5))
         assert it.stream.taken == [b"".join(parts(load(number))) for number in range(5)]
         assert len(it.attempts) == 1
@@ -184,7 +184,7 @@ async def test_means_do_not_wait_for_contributions_whose_stream_is_not_read() ->
         while it.means.payloads:
             it.means.take()
         assert it.sent == list(range(5, 10))
-        assert len(it.stream.payloads) == AHEAD
+        assert len(it.stream.payloads) == STREAM_PAYLOADS
 
 
 @pytest.mark.asyncio
@@ -344,8 +344,8 @@ async def test_too_much_is_dropped() -> None:
 async def test_who_only_has_to_learn_yet_that_we_belong_together_is_asked_again_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(carrier, "AGAIN", (600.0, 600.0))
-    monkeypatch.setattr(carrier, "SOON", (SHORT, 600.0))
+    monkeypatch.setattr(carrier, "RETRY_DELAYS", (600.0, 600.0))
+    monkeypatch.setattr(carrier, "REFUSED_DELAYS", (SHORT, 600.0))
     async with world() as it:
         refusals = [TransportError("we know of no run", REFUSED)] * 3
         it.connect = answering(*refusals, True)  # type: ignore[method-assign]
@@ -395,16 +395,30 @@ async def test_a_stream_is_not_given_what_nobody_wants_any_more() -> None:
 
 
 class Wide:
-    """In the place of a sender's judgement: says what the test wants."""
+    """In the place of a sender's judgement: says what the test wants, and counts how often it was begun anew."""
 
-    def __init__(self, _: object) -> None:
-        self.has_room = True
+    def __init__(self) -> None:
+        self.has_room, self.times_anew = True, 0
 
-    def see(self, _: Look) -> None:
+    def see(self, _: TcpInfo) -> None:
         """Looks change nothing."""
 
     def judge_anew(self) -> None:
-        """Nor does a new socket."""
+        self.times_anew += 1
+
+
+@pytest.fixture
+def judges(monkeypatch: pytest.MonkeyPatch) -> list[Wide]:
+    """The judgement of each socket, in the order in which they come; no payload waits for an acknowledgement."""
+    made: list[Wide] = []
+
+    def make(_: object) -> Wide:
+        made.append(Wide())
+        return made[-1]
+
+    monkeypatch.setattr(carrier, "SpareCapacity", make)
+    monkeypatch.setattr(flow_control, "MOST", 1 << 60)
+    return made
 
 
 async def busy(it: World, until: Callable[[], bool]) -> None:
@@ -415,8 +429,6 @@ async def busy(it: World, until: Callable[[], bool]) -> None:
             for number in range(20):
                 it.carrier.put(it.queued(number, 0, Flow.GATHER))
             await eventually(lambda: len(it.sent) == 20)
-            for each in it.carrier._senders:  # as if the peer said to have all
-                each._unacknowledged.hear(each._unacknowledged._heard + len(each._unacknowledged.payloads()))
 
 
 def later(seconds: float) -> Callable[[], bool]:
@@ -428,9 +440,8 @@ def later(seconds: float) -> Callable[[], bool]:
 
 @pytest.mark.asyncio
 async def test_where_the_path_has_room_there_are_more_sockets_and_no_more_than_most(
-    monkeypatch: pytest.MonkeyPatch,
+    judges: list[Wide],
 ) -> None:
-    monkeypatch.setattr(carrier, "Filling", Wide)
     async with world() as it:
 
         async def connect() -> bool:
@@ -438,56 +449,52 @@ async def test_where_the_path_has_room_there_are_more_sockets_and_no_more_than_m
             return True
 
         it.connect = connect  # type: ignore[method-assign]
-        await busy(it, lambda: it.carrier.sockets == MOST)
+        await busy(it, lambda: it.carrier.sockets == MAX_SOCKETS)
         await busy(it, later(6 * SHORT))
-        assert it.carrier.sockets == MOST
-        assert (len(it.attempts), len(it.extras)) == (1, MOST - 1)
+        assert it.carrier.sockets == MAX_SOCKETS
+        assert (len(it.attempts), len(it.extras)) == (1, MAX_SOCKETS - 1)
         assert not it.lost
 
 
 @pytest.mark.asyncio
-async def test_one_socket_that_fills_the_path_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrier, "Filling", Wide)
+async def test_one_socket_that_fills_the_path_is_enough(judges: list[Wide]) -> None:
     async with world() as it:
         it.open()
         it.open()
-        it.carrier._senders[0].filling.has_room = False
+        judges[0].has_room = False
         await busy(it, later(SHORT))
         assert (it.carrier.sockets, it.extras) == (2, [])
-        it.carrier._senders[0].filling.has_room = True
+        judges[0].has_room = True
         await busy(it, lambda: bool(it.extras))
 
 
 @pytest.mark.asyncio
-async def test_all_are_judged_anew_when_there_is_one_more() -> None:
+async def test_all_are_judged_anew_when_there_is_one_more(judges: list[Wide]) -> None:
     async with world() as it:
-        it.open()
-        it.carrier._senders[0].filling.has_room = True
-        it.open()
-        assert not it.carrier._senders[0].filling.has_room
+        for _ in range(3):
+            it.open()
+        assert [each.times_anew for each in judges] == [2, 1, 0]
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("error", [TransportError("no", REFUSED), RemoteError("no"), None])
 async def test_an_extra_socket_that_is_not_to_be_had_is_tried_for_ever_more_seldom(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None
+    judges: list[Wide], error: Exception | None
 ) -> None:
-    monkeypatch.setattr(carrier, "Filling", Wide)
     async with world() as it:
         it.connect = answering(*[False if error is None else error] * 100)  # type: ignore[method-assign]
         it.open()
         await busy(it, lambda: len(it.extras) > 2)
         first, second = it.extras[1] - it.extras[0], it.extras[2] - it.extras[1]
-        assert first >= 0.9 * carrier.AGAIN[0]
-        assert second >= 0.9 * min(2 * carrier.AGAIN[0], carrier.AGAIN[1])
+        assert first >= 0.9 * carrier.RETRY_DELAYS[0]
+        assert second >= 0.9 * min(2 * carrier.RETRY_DELAYS[0], carrier.RETRY_DELAYS[1])
         assert (it.carrier.sockets, it.attempts) == (1, [])
         assert not it.lost
         assert not it.stream.payloads
 
 
 @pytest.mark.asyncio
-async def test_extra_sockets_that_break_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrier, "Filling", Wide)
+async def test_extra_sockets_that_break_at_once_lose_nothing(judges: list[Wide]) -> None:
     async with world() as it:
 
         async def connect() -> bool:
@@ -502,8 +509,7 @@ async def test_extra_sockets_that_break_at_once_lose_nothing(monkeypatch: pytest
 
 
 @pytest.mark.asyncio
-async def test_a_carrier_may_be_closed_while_it_tries_for_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrier, "Filling", Wide)
+async def test_a_carrier_may_be_closed_while_it_tries_for_one_more(judges: list[Wide]) -> None:
     async with world() as it:
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 

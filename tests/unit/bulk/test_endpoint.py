@@ -19,7 +19,7 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.bulk import Knock, Knocked
 from shoal.protocol.net.bulk import endpoint as endpoints
 from shoal.protocol.net.bulk.endpoint import MAX_TRIED, OF_PEER, ConnectionLimit, Endpoint
-from shoal.protocol.net.bulk.handshake import LIMIT, Opened
+from shoal.protocol.net.bulk.handshake import LIMIT, BulkSocket
 from shoal.protocol.net.system.throttle import Throttle
 
 ANNA, BERT, MALLORY = PeerId("anna"), PeerId("bert"), PeerId("mallory")
@@ -30,8 +30,8 @@ SHORT = 0.3  # seconds
 @contextmanager
 def docked(
     name: PeerId, failures: Allowances[str] | None = None
-) -> Iterator[tuple[Endpoint, list[tuple[PeerId, bool, Opened]]]]:
-    opened: list[tuple[PeerId, bool, Opened]] = []
+) -> Iterator[tuple[Endpoint, list[tuple[PeerId, bool, BulkSocket]]]]:
+    opened: list[tuple[PeerId, bool, BulkSocket]] = []
     endpoint = Endpoint(name, lambda *what: opened.append(what), Throttle(), failures or Allowances(64, 1.0, 64))
     listener = socket.create_server((HOST, 0))
     endpoint.open([listener], [listener.getsockname()[1]])
@@ -172,7 +172,7 @@ async def test_who_closes_leaves_no_thread_whatever_is_at_work() -> None:
             begin = asyncio.get_running_loop().time()
             for endpoint in (anna, bert):
                 endpoint.close()
-                await endpoint.gone()
+                await endpoint.wait_closed()
             assert asyncio.get_running_loop().time() - begin < LIMIT
         assert await following == Knocked(False)
         left = {*threading.enumerate()} - before
@@ -196,12 +196,12 @@ async def test_whoever_is_invited_is_told_of_the_port_outside_of_our_router_too(
         (inside,) = anna.invitation(BERT, sends=True).ports
         with socket.create_server((HOST, 0)) as taken:  # as where the port inside is another one's outside
             outside = taken.getsockname()[1]
-        anna.map_door(outside)
+        anna.set_mapped_port(outside)
         assert anna.invitation(BERT, sends=True).ports == (inside, outside)
         anna._ports = (outside,)
-        anna.map_door(inside)
+        anna.set_mapped_port(inside)
         invited = anna.invitation(BERT, sends=True)
         assert await bert.follow(ANNA, [HOST], invited, sends=False) == Knocked(True)
         await eventually(lambda: at_anna)
-        anna.map_door(None)
+        anna.set_mapped_port(None)
         assert anna.invitation(BERT, sends=True).ports == (outside,)

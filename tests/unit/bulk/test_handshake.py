@@ -15,7 +15,17 @@ from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.net.bulk import handshake
 from shoal.protocol.net.bulk.framing import PREFIX
-from shoal.protocol.net.bulk.handshake import LIFETIME, SIZE, Door, Opened, Ticket, Tokens, admit, knock, new_door
+from shoal.protocol.net.bulk.handshake import (
+    LIFETIME,
+    TOKEN_SIZE,
+    BulkSocket,
+    ListenerCertificate,
+    Ticket,
+    Tokens,
+    admit,
+    knock,
+    new_certificate,
+)
 from shoal.protocol.net.bulk.sealing import SHARE, Opener, Sealer
 from tests.unit.bulk.kit import PEER, load, parts, tcp_pair
 
@@ -24,8 +34,8 @@ SHORT = 0.3  # seconds
 
 
 @pytest.fixture(scope="module")
-def door() -> Door:
-    return new_door()
+def door() -> ListenerCertificate:
+    return new_certificate()
 
 
 @pytest.fixture
@@ -37,11 +47,11 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 class Listener:
     """Admits one guest at `door`, and keeps what it was shown."""
 
-    def __init__(self, door: Door, pool: ThreadPoolExecutor, now: float = 0.0) -> None:
+    def __init__(self, door: ListenerCertificate, pool: ThreadPoolExecutor, now: float = 0.0) -> None:
         self.door, self.tokens, self.now = door, Tokens(), now
         self.shown: list[bytes] = []
         self.guest, self.raw = tcp_pair()
-        self.admitted: Future[tuple[Opened, Ticket]] = pool.submit(admit, self.raw, door, self._redeem)
+        self.admitted: Future[tuple[BulkSocket, Ticket]] = pool.submit(admit, self.raw, door, self._redeem)
 
     def _redeem(self, token: bytes) -> Ticket | None:
         self.shown.append(token)
@@ -67,7 +77,7 @@ def client(guest: socket.socket, most: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) 
     return context.wrap_socket(guest)
 
 
-def test_who_has_a_token_is_let_in_and_both_have_one_key(door: Door, pool: ThreadPoolExecutor) -> None:
+def test_who_has_a_token_is_let_in_and_both_have_one_key(door: ListenerCertificate, pool: ThreadPoolExecutor) -> None:
     listener = Listener(door, pool)
     token = listener.tokens.give(0.0, TICKET)
     mine = knock(listener.guest, door.fingerprint, token)
@@ -88,7 +98,7 @@ def test_who_has_a_token_is_let_in_and_both_have_one_key(door: Door, pool: Threa
         each.socket.close()
 
 
-def test_each_connection_has_a_key_of_its_own(door: Door, pool: ThreadPoolExecutor) -> None:
+def test_each_connection_has_a_key_of_its_own(door: ListenerCertificate, pool: ThreadPoolExecutor) -> None:
     keys = set[bytes]()
     for _ in range(3):
         listener = Listener(door, pool)
@@ -99,8 +109,10 @@ def test_each_connection_has_a_key_of_its_own(door: Door, pool: ThreadPoolExecut
     assert len(keys) == 3
 
 
-def test_somebody_elses_certificate_is_refused_before_the_token_is_shown(door: Door, pool: ThreadPoolExecutor) -> None:
-    listener = Listener(new_door(), pool)
+def test_somebody_elses_certificate_is_refused_before_the_token_is_shown(
+    door: ListenerCertificate, pool: ThreadPoolExecutor
+) -> None:
+    listener = Listener(new_certificate(), pool)
     token = listener.tokens.give(0.0, TICKET)
     with pytest.raises(TransportError, match="certificate") as caught:
         knock(listener.guest, door.fingerprint, token)
@@ -112,44 +124,44 @@ def test_somebody_elses_certificate_is_refused_before_the_token_is_shown(door: D
 
 
 def test_doors_differ() -> None:
-    assert new_door().fingerprint != new_door().fingerprint
+    assert new_certificate().fingerprint != new_certificate().fingerprint
 
 
 @pytest.mark.parametrize("kind", ["unknown", "used", "expired"])
-def test_a_bad_token_is_refused(door: Door, pool: ThreadPoolExecutor, kind: str) -> None:
+def test_a_bad_token_is_refused(door: ListenerCertificate, pool: ThreadPoolExecutor, kind: str) -> None:
     listener = Listener(door, pool, now=LIFETIME if kind == "expired" else 1.0)
     token = listener.tokens.give(0.0, TICKET)
     if kind == "used":
         listener.tokens.redeem(1.0, token)
     with pytest.raises(TransportError):
-        knock(listener.guest, door.fingerprint, b"x" * SIZE if kind == "unknown" else token)
+        knock(listener.guest, door.fingerprint, b"x" * TOKEN_SIZE if kind == "unknown" else token)
     assert listener.refused() == "bad-token"
 
 
-def test_who_shows_no_token_is_refused(door: Door, pool: ThreadPoolExecutor) -> None:
+def test_who_shows_no_token_is_refused(door: ListenerCertificate, pool: ThreadPoolExecutor) -> None:
     listener = Listener(door, pool)
     client(listener.guest).close()
     assert listener.refused() == "failed"
     assert listener.shown == []
 
 
-def test_older_tls_is_refused_on_both_sides(door: Door, pool: ThreadPoolExecutor) -> None:
+def test_older_tls_is_refused_on_both_sides(door: ListenerCertificate, pool: ThreadPoolExecutor) -> None:
     listener = Listener(door, pool)
     with pytest.raises(ssl.SSLError):
         client(listener.guest, ssl.TLSVersion.TLSv1_2)
     listener.refused()
 
-    old = new_door()
+    old = new_certificate()
     old.context.minimum_version = old.context.maximum_version = ssl.TLSVersion.TLSv1_2
     listener = Listener(old, pool)
     with pytest.raises(TransportError, match="failed"):
-        knock(listener.guest, old.fingerprint, b"t" * SIZE)
+        knock(listener.guest, old.fingerprint, b"t" * TOKEN_SIZE)
     assert listener.refused() == "failed"
     assert listener.shown == []
 
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.0\r\n\r\n", b"\0" * 300, b"\x16\x03\x01\xff\xff" + b"x" * 70_000])
-def test_what_is_not_tls_is_refused(door: Door, pool: ThreadPoolExecutor, garbage: bytes) -> None:
+def test_what_is_not_tls_is_refused(door: ListenerCertificate, pool: ThreadPoolExecutor, garbage: bytes) -> None:
     listener = Listener(door, pool)
     listener.guest.sendall(garbage)
     with suppress(OSError):  # it may have hung up by now
@@ -177,7 +189,10 @@ KEPT: list[socket.socket] = []
 
 @pytest.mark.parametrize("act", [say_nothing, begin_only, show_nothing])
 def test_who_goes_silent_is_cut_off_in_time(
-    door: Door, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, act: Callable[[socket.socket], None]
+    door: ListenerCertificate,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[socket.socket], None],
 ) -> None:
     monkeypatch.setattr(handshake, "LIMIT", SHORT)
     listener = Listener(door, pool)
@@ -188,12 +203,12 @@ def test_who_goes_silent_is_cut_off_in_time(
 
 
 def test_who_drips_a_token_is_cut_off_in_time(
-    door: Door, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    door: ListenerCertificate, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A byte now and then would else keep one of the door's few threads busy for minutes."""
     monkeypatch.setattr(handshake, "LIMIT", SHORT)
     listener = Listener(door, pool)
-    secured, drops = client(listener.guest), SIZE + SHARE - 1
+    secured, drops = client(listener.guest), TOKEN_SIZE + SHARE - 1
     with suppress(OSError):
         while drops and not listener.admitted.done():
             secured.sendall(b"t")
@@ -209,4 +224,4 @@ def test_a_dialler_gives_up_a_silent_door_in_time(pool: ThreadPoolExecutor, monk
     monkeypatch.setattr(handshake, "LIMIT", SHORT)
     guest, silent = tcp_pair()
     with closing(silent), pytest.raises(TransportError):
-        pool.submit(knock, guest, Digest(b"f" * 32), b"t" * SIZE).result(10)
+        pool.submit(knock, guest, Digest(b"f" * 32), b"t" * TOKEN_SIZE).result(10)

@@ -1,4 +1,4 @@
-"""Handshakes in threads: who is turned away leaves nothing behind."""
+"""HandshakePool in threads: who is turned away leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from shoal.protocol.net.bulk.acceptor import Handshakes
+from shoal.protocol.net.bulk.endpoint import HandshakePool
 
 
 def test_who_is_turned_away_as_no_thread_can_be_had_is_not_served_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work is in the pool's queue by then: it is not done on a closed socket, nor counted off twice."""
-    handshakes, go_on, served = Handshakes(at_once=2, waiting=2), threading.Event(), list[str]()
+    handshakes, go_on, served = HandshakePool(at_once=2, waiting=2), threading.Event(), list[str]()
     pairs = [socket.socketpair() for _ in range(3)]
 
     def serve() -> None:

@@ -14,9 +14,17 @@ from pathlib import Path as File
 import pytest
 
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.net.bulk.filling import Path, look
-from shoal.protocol.net.bulk.found_rate import FoundRate
-from shoal.protocol.net.bulk.pacing import CLOSE, LINGER, SO_MAX_PACING_RATE, UNLIMITED, Paced, Pacing, Turn
+from shoal.protocol.net.bulk.pacing import (
+    CLOSE,
+    LINGER,
+    SO_MAX_PACING_RATE,
+    UNLIMITED,
+    LineRate,
+    PacedSocket,
+    Pacing,
+    SocketPacer,
+)
+from shoal.protocol.net.bulk.spare_capacity import PathRtt, tcp_info
 from tests.unit.bulk.kit import in_thread, tcp_pair
 from tests.unit.bulk.test_receiver import eventually
 
@@ -33,15 +41,15 @@ class Home:
 
     def __init__(self, rate: float = RATE) -> None:
         self.now = 100.0
-        self.found = FoundRate()
+        self.found = LineRate()
         self.found.rate = rate
         self.pacing = Pacing(self.found, lambda: self.now)
         self.ends: list[socket.socket] = []
 
-    def open(self, peer: PeerId) -> tuple[Turn, socket.socket]:
+    def open(self, peer: PeerId) -> tuple[SocketPacer, socket.socket]:
         mine, theirs = tcp_pair()
         self.ends += [mine, theirs]
-        return self.pacing.turn(peer, mine, Path()), mine
+        return self.pacing.pacer(peer, mine, PathRtt()), mine
 
 
 @contextmanager
@@ -131,9 +139,9 @@ async def test_what_arrives_is_seen_as_long_as_anything_is_sent() -> None:
     """By looks that the loop makes by itself, and from the moment on in which it began."""
     with home(rate=0.0) as at:
         turn, mine = at.open(A)
-        assert isinstance(turn, Paced)
+        assert isinstance(turn, PacedSocket)
         mine.sendall(bytes(1000))
-        await eventually(lambda: (seen := look(mine)) is not None and seen.arrived >= 1000)
+        await eventually(lambda: (seen := tcp_info(mine)) is not None and seen.arrived >= 1000)
         seen = list[tuple[float, list[int]]]()
         at.found.see = lambda seconds, passed, parts: seen.append((seconds, [each.size for each in passed]))  # type: ignore[method-assign]
         thread = in_thread(turn.take)
@@ -166,11 +174,11 @@ async def test_the_system_says_that_a_socket_is_held_back_by_us() -> None:
     mine, theirs = tcp_pair()
     with mine, theirs:
         mine.sendall(bytes(100_000))
-        await eventually(lambda: (seen := look(mine)) is not None and seen.arrived >= 100_000)
-        fast = look(mine)
+        await eventually(lambda: (seen := tcp_info(mine)) is not None and seen.arrived >= 100_000)
+        fast = tcp_info(mine)
         mine.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=I", 100_000))
         mine.sendall(bytes(100_000))
-        slow = look(mine)
+        slow = tcp_info(mine)
         mine.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=I", UNLIMITED))
         mine.sendall(bytes(100_000))
         assert fast is not None

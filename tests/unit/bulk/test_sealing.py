@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.net.bulk.framing import PREFIX
-from shoal.protocol.net.bulk.sealing import KEY, TAG, Opener, Sealer, key_of
+from shoal.protocol.net.bulk.sealing import KEY, TAG, Opener, Sealer, shared_key
 from tests.unit.bulk import kit
 
 SECRET = b"s" * KEY
@@ -93,6 +93,6 @@ def test_another_connections_frame_does_not_open() -> None:
 
 def test_the_key_depends_on_both_halves_and_on_who_gave_which() -> None:
     one, other = b"a" * 32, b"b" * 32
-    keys = {key_of(one, other), key_of(other, one), key_of(one, one), key_of(other, other)}
+    keys = {shared_key(one, other), shared_key(other, one), shared_key(one, one), shared_key(other, other)}
     assert {len(key) for key in keys} == {KEY}
     assert len(keys) == 4

@@ -13,12 +13,12 @@ import pytest
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.net.bulk.backlog import TRIES, Backlog, Packed, QueuedPayload
-from shoal.protocol.net.bulk.filling import Filling, Path
 from shoal.protocol.net.bulk.flow_control import GRAIN, MOST, RECORD, SHARED, Report, ReportWriter
-from shoal.protocol.net.bulk.pacing import Turn, Unpaced
+from shoal.protocol.net.bulk.pacing import SocketPacer, Unpaced
 from shoal.protocol.net.bulk.posts import Posts
 from shoal.protocol.net.bulk.sealing import TAG
 from shoal.protocol.net.bulk.sender import Sender
+from shoal.protocol.net.bulk.spare_capacity import PathRtt, SpareCapacity
 from shoal.protocol.net.system.throttle import Throttle
 from tests.unit.bulk.kit import KEY, LIMIT, in_thread, load, opened_pair, parts
 from tests.unit.bulk.test_receiver import eventually
@@ -60,14 +60,14 @@ class Turns(list[str]):
 
 @asynccontextmanager
 async def sending(
-    backlog: Backlog, credit: int = SHARED, turn: Turn | None = None
+    backlog: Backlog, credit: int = SHARED, turn: SocketPacer | None = None
 ) -> AsyncIterator[tuple[Outcome, Sender, socket.socket]]:
     outcome = Outcome()
     with opened_pair() as (mine, theirs):
         made = Sender(
             mine,
             backlog,
-            Filling(Path()),
+            SpareCapacity(PathRtt()),
             Unpaced() if turn is None else turn,
             Throttle().up,
             Posts(),

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.net.bulk import handshake
-from shoal.protocol.net.bulk.handshake import LIFETIME, MOST, SIZE, Ticket, Tokens
+from shoal.protocol.net.bulk.handshake import LIFETIME, MOST, TOKEN_SIZE, Ticket, Tokens
 from tests.unit.bulk.kit import in_thread
 
 TICKET = Ticket(PeerId("a"), sends=True)
@@ -18,7 +18,7 @@ TICKET = Ticket(PeerId("a"), sends=True)
 def test_a_token_is_good_once_and_says_what_it_is_for() -> None:
     good = Tokens()
     first, second = good.give(0.0, TICKET), good.give(0.0, Ticket(PeerId("b"), sends=False))
-    assert len(first) == len(second) == SIZE
+    assert len(first) == len(second) == TOKEN_SIZE
     assert first != second
     assert good.redeem(1.0, first) == TICKET
     assert good.redeem(1.0, first) is None
@@ -28,7 +28,7 @@ def test_a_token_is_good_once_and_says_what_it_is_for() -> None:
 def test_a_token_that_nobody_gave_is_none() -> None:
     good = Tokens()
     good.give(0.0, TICKET)
-    assert good.redeem(0.0, b"x" * SIZE) is None
+    assert good.redeem(0.0, b"x" * TOKEN_SIZE) is None
     assert good.redeem(0.0, b"") is None
 
 

@@ -12,8 +12,17 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
-from shoal.protocol.net.circuit.book import Refused
-from shoal.protocol.net.circuit.meeting import MAX_PLACES, NowhereToMeet, Side, goals, heard, hello, nowhere, side_of
+from shoal.protocol.net.circuit.accounts import Refused
+from shoal.protocol.net.circuit.meeting import (
+    MAX_PLACES,
+    NowhereToMeet,
+    Side,
+    connect_message,
+    goals,
+    nowhere,
+    side_from,
+    side_of,
+)
 from shoal.protocol.net.circuit.punch import Puncher
 from shoal.protocol.net.measure.journal import Step
 
@@ -24,17 +33,17 @@ SYMMETRIC, UNKNOWN = Side(is_symmetric=True), Side()
 
 @pytest.mark.parametrize("side", [BOTH, Side((SIX,)), SYMMETRIC, UNKNOWN])
 def test_what_one_says_of_itself_the_other_hears(side: Side) -> None:
-    assert heard(hello(side)) == side
+    assert side_from(connect_message(side)) == side
 
 
 def test_what_no_router_shows_is_no_place() -> None:
     named = ["/ip4/192.168.1.7/tcp/4101", "/ip4/127.0.0.1/tcp/22", "/dns4/example.org/tcp/1"]
     message = HolePunch(type=HolePunch.CONNECT, ObsAddrs=[Multiaddr(each).to_bytes() for each in named] + [b"nonsense"])
-    assert heard(message) == UNKNOWN
+    assert side_from(message) == UNKNOWN
     many = Side(tuple(("203.0.113.7", port) for port in range(1, 9)))
-    assert heard(hello(many)).places == many.places[:MAX_PLACES]
+    assert side_from(connect_message(many)).places == many.places[:MAX_PLACES]
     with pytest.raises(Refused):
-        heard(HolePunch(type=HolePunch.SYNC))
+        side_from(HolePunch(type=HolePunch.SYNC))
 
 
 def test_who_is_met_by_one_version_of_ip_is_not_symmetric() -> None:
@@ -111,11 +120,11 @@ class Caller:
         (BOTH, False, (), "silent"),
         (BOTH, True, (), "failed"),
         (SYMMETRIC, True, (), "failed"),
-        (BOTH, False, (hello(BOTH),), "silent"),
-        (BOTH, True, (hello(SYMMETRIC),), "no-place-there"),
-        (BOTH, True, (hello(UNKNOWN),), "no-place-yet"),
-        (UNKNOWN, True, (hello(BOTH),), "no-place-yet"),
-        (SYMMETRIC, True, (hello(BOTH),), "no-place-here"),
+        (BOTH, False, (connect_message(BOTH),), "silent"),
+        (BOTH, True, (connect_message(SYMMETRIC),), "no-place-there"),
+        (BOTH, True, (connect_message(UNKNOWN),), "no-place-yet"),
+        (UNKNOWN, True, (connect_message(BOTH),), "no-place-yet"),
+        (SYMMETRIC, True, (connect_message(BOTH),), "no-place-here"),
     ],
 )
 def test_who_is_called_knows_why_it_came_to_nothing(

@@ -11,7 +11,7 @@ import trio.testing
 from libp2p.abc import INetConn, INetStream
 from libp2p.peer.id import ID
 
-from shoal.protocol.net.circuit.book import Refused
+from shoal.protocol.net.circuit.accounts import Refused
 from shoal.protocol.net.circuit.relay import ASK_LIMIT, Relay
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.dht.calls import FIRST_PATIENCE, IN_FLIGHT, LEAST_PATIENCE, MOST_QUEUED, UNHEARD, Calls
+from shoal.dht.calls import FIRST_PATIENCE, IGNORE_ANSWER, IN_FLIGHT, LEAST_PATIENCE, MOST_QUEUED, Calls
 from shoal.dht.effects import Blamed
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.messages.dht import Contact, FindNode, Nodes
@@ -133,7 +133,7 @@ def test_after_the_end_nothing_happens() -> None:
 def test_a_full_queue_takes_what_somebody_waits_for_and_nothing_else() -> None:
     calls = Calls(filled([]))
     for _ in range(2 * MOST_QUEUED):
-        calls.ask(NOW, contact(), QUESTION, UNHEARD)
+        calls.ask(NOW, contact(), QUESTION, IGNORE_ANSWER)
     assert calls.is_busy
     assert len(calls._queue) == MOST_QUEUED
     calls.ask(NOW, contact(), QUESTION, Witness())

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from shoal.dht.kademlia import Kademlia
-from shoal.dht.record import REMEMBERED, Remembering
+from shoal.dht.record import REMEMBERED, CachingSigner
 from shoal.dht.server import MAX_STORE, MOST_PEERS, STORES, STORES_A_SECOND, Server
 from shoal.dht.store import BYTES_EACH, LIMITS, RecordStore
 from shoal.dht.table import Table
@@ -29,7 +29,7 @@ TABLES = 4 << 20  # the server's own
 
 def serving() -> tuple[Server, RecordStore]:
     store = RecordStore(OWN)
-    return Server(Remembering(FakeSigner(OWN)), store, Table(OWN), True), store
+    return Server(CachingSigner(FakeSigner(OWN)), store, Table(OWN), True), store
 
 
 def keep(server: Server, sender: PeerId, records: list[Record]) -> Stored | Refused:
@@ -126,7 +126,7 @@ def test_the_bound_holds_for_records_that_share_nothing() -> None:
 
 def test_the_servers_own_tables_stay_within_theirs() -> None:
     """Of peers that ask and store, and of signatures that were found good."""
-    remembering = Remembering(FakeSigner(OWN))
+    remembering = CachingSigner(FakeSigner(OWN))
     server = Server(remembering, RecordStore(OWN), Table(OWN), True)
     tracemalloc.start()
     try:
@@ -146,7 +146,7 @@ def test_the_servers_own_tables_stay_within_theirs() -> None:
 
 def test_what_a_flood_leaves_behind_when_it_expires_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the whole core: short-lived records, as many as one peer may store, for minutes."""
-    monkeypatch.setattr(Remembering.__init__, "__defaults__", (40 * STORES_A_SECOND,))
+    monkeypatch.setattr(CachingSigner.__init__, "__defaults__", (40 * STORES_A_SECOND,))
     core = Kademlia(OWN, FakeSigner(OWN), random.Random(1))
     core.set_contact(NOW, ("/ip4/203.0.113.1/tcp/4101",), True)
 

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.dht.calls import Calls
 from shoal.dht.effects import Blamed, Call, Found, Got
-from shoal.dht.get import NEAREST, Get
+from shoal.dht.get import WANTED_PER_PATH, Get
 from shoal.dht.keys import COPIES
 from shoal.dht.record import MAX_LIFE
 from shoal.protocol.messages.dht import Contact, FindRecords, Record, Records, Store, Stored
@@ -62,7 +62,7 @@ def test_one_call_for_each_place_is_enough_where_all_agree() -> None:
 
 def test_a_missing_key_costs_the_nearest_of_each_place() -> None:
     got = Reading().all_answer()
-    assert got == Got(7, (), answers=COPIES * NEAREST, hops=1, calls=COPIES * NEAREST)
+    assert got == Got(7, (), answers=COPIES * WANTED_PER_PATH, hops=1, calls=COPIES * WANTED_PER_PATH)
 
 
 def test_the_newest_wins_and_who_lacked_it_is_given_it() -> None:

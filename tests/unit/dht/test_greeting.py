@@ -8,8 +8,8 @@ from shoal.dht.calls import Calls
 from shoal.dht.clock import FEWEST, MOST, WITNESSES
 from shoal.dht.effects import Blamed, ClockOff
 from shoal.dht.greeting import PAUSE, REMEMBERED, Greeter
-from shoal.dht.hearsay import MAX_ADDRESSES
-from shoal.dht.table import VAIN, Table
+from shoal.dht.table import UNANSWERED, Table
+from shoal.dht.vetting import MAX_ADDRESSES
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.messages.dht import Contact, Greet, Greeted, Nodes
 from tests.unit.dht.core_kit import ME, NOW, Wire, contact, contacts
@@ -86,7 +86,7 @@ def test_who_greets_us_often_is_greeted_once() -> None:
     meeting.wire.fail(NOW + PAUSE, meeting.wire.asks[0])
     meeting.greeter.serve(NOW + PAUSE + 1, who.peer, Greet(who.addresses, True))
     assert len(meeting.wire.look()) == 0, "nothing answers at its address"
-    meeting.greeter.serve(NOW + PAUSE + VAIN, who.peer, Greet(who.addresses, True))
+    meeting.greeter.serve(NOW + PAUSE + UNANSWERED, who.peer, Greet(who.addresses, True))
     assert len(meeting.wire.look()) == 1
 
 

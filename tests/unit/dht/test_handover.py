@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from shoal.dht.calls import IN_FLIGHT, Calls
-from shoal.dht.handover import BATCH, HEIRS, LAST, PERIOD, Handover
+from shoal.dht.handover import BATCH, GIVERS, MAX_ON_LEAVE, REPUBLISH_AFTER, Handover
 from shoal.dht.keys import REPLICAS, node_id, place
 from shoal.dht.store import RecordStore
 from shoal.protocol.base.ids import Digest, PeerId
@@ -53,9 +53,9 @@ def test_a_newcomer_among_the_nearest_is_given_what_lies_there() -> None:
 
 
 def test_only_by_the_nearest_of_those_that_were_there() -> None:
-    for nearer in range(HEIRS + 1):
+    for nearer in range(GIVERS + 1):
         given = Keeper(NEARER[1 : 1 + nearer] + FARTHER[:10]).come(NEARER[0])
-        assert bool(given) == (nearer < HEIRS)
+        assert bool(given) == (nearer < GIVERS)
 
 
 def test_many_records_go_in_few_calls() -> None:
@@ -82,19 +82,19 @@ def test_each_place_for_which_something_is_held_is_known_as_long_as_that_is() ->
 
 def test_what_nobody_has_stored_for_long_is_stored_with_all_the_nearest() -> None:
     keeper = Keeper(FARTHER[:20])
-    keeper.handover.republish(NOW + PERIOD / 2)
+    keeper.handover.republish(NOW + REPUBLISH_AFTER / 2)
     assert keeper.wire.look() == [], "not yet"
-    keeper.handover.republish(NOW + 2 * PERIOD)
+    keeper.handover.republish(NOW + 2 * REPUBLISH_AFTER)
     assert [(ask.to, ask.message) for ask in keeper.wire.look()] == [
         (each, Store((RECORD,), 0)) for each in FARTHER[:REPLICAS]
     ]
-    keeper.handover.republish(NOW + 2 * PERIOD + 60)
+    keeper.handover.republish(NOW + 2 * REPUBLISH_AFTER + 60)
     assert len(keeper.wire.look()) == REPLICAS, "it is due again a period later"
 
 
 def test_not_by_one_that_others_are_nearer_than() -> None:
     keeper = Keeper(NEARER[:REPLICAS] + FARTHER[:5])
-    keeper.handover.republish(NOW + 2 * PERIOD)
+    keeper.handover.republish(NOW + 2 * REPUBLISH_AFTER)
     assert keeper.wire.look() == []
 
 
@@ -105,9 +105,11 @@ def test_who_leaves_leaves_its_records() -> None:
 
 
 def test_last_words_are_few_calls_with_many_records_and_are_bounded() -> None:
-    keeper = Keeper(FARTHER[:REPLICAS], *(unsigned(f"author {number}", key_of("many")) for number in range(2 * LAST)))
+    keeper = Keeper(
+        FARTHER[:REPLICAS], *(unsigned(f"author {number}", key_of("many")) for number in range(2 * MAX_ON_LEAVE))
+    )
     keeper.handover.leave(NOW + 1)
     calls = keeper.wire.look()
     given = [ask.message for ask in calls if isinstance(ask.message, Store)]
     assert len(calls) <= IN_FLIGHT, "what stands in the queue never leaves"
-    assert sum(len(store.records) for store in given) == REPLICAS * LAST
+    assert sum(len(store.records) for store in given) == REPLICAS * MAX_ON_LEAVE

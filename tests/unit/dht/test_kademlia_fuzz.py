@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from shoal.dht.calls import IN_FLIGHT, MOST_QUEUED
 from shoal.dht.effects import Blamed, Call, Effect, Got, Put
-from shoal.dht.hearsay import MAX_ADDRESSES, PEER
 from shoal.dht.kademlia import Kademlia
 from shoal.dht.keys import COPIES, REPLICAS, K
 from shoal.dht.record import check_record
-from shoal.dht.scope import Scope, heard, scope_of
+from shoal.dht.scope import Scope, scope_of, within_scope
 from shoal.dht.store import LIMITS
 from shoal.dht.table import PER_NARROW, PER_WIDE, WAITING, Bucket
+from shoal.dht.vetting import MAX_ADDRESSES, PEER
 from shoal.protocol.base.effects import Event, Tell, Timer, Wake
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
@@ -80,7 +80,7 @@ class Node:
     def answer(self, ask: Call, message: Message) -> None:
         """`message` comes as the answer."""
         self.asks.remove(ask)
-        said = heard(over_the_wire(message, ask.to.peer), self.scope)
+        said = within_scope(over_the_wire(message, ask.to.peer), self.scope)
         if isinstance(said, Greeted) and said.serves:
             self.serving.add(ask.to.peer)
         self._do(self.core.answered(NOW, ask.number, said))
@@ -94,7 +94,7 @@ class Node:
         """Somebody greets us: with an answer, or blame and nothing changed; whether it was answered."""
         before, asks = self.core.contacts(), len(self.asks)
         try:
-            answer, effects = self.core.serve(NOW, sender, heard(over_the_wire(greet, sender), self.scope))
+            answer, effects = self.core.serve(NOW, sender, within_scope(over_the_wire(greet, sender), self.scope))
         except RemoteError as error:
             blamed = error.peer
         else:

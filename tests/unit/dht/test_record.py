@@ -14,8 +14,8 @@ from shoal.dht.record import (
     MAX_SKEW,
     MAX_SUBKEY,
     MAX_VALUE,
+    CachingSigner,
     Expired,
-    Remembering,
     check_record,
     rank,
 )
@@ -120,7 +120,7 @@ def test_versions_are_ordered_by_sequence_then_by_expiry_then_by_their_hash() ->
 
 def test_a_signature_is_checked_once_and_a_bad_one_every_time() -> None:
     counting = Counting()
-    remembering = Remembering(counting, most=2)
+    remembering = CachingSigner(counting, most=2)
     first, second, third = (signed_record(sequence=number) for number in (1, 2, 3))
     for record in (first, first, second, first, third, first):
         check_record(record, NOW, remembering, CAROL.peer)
@@ -132,11 +132,11 @@ def test_a_signature_is_checked_once_and_a_bad_one_every_time() -> None:
         with pytest.raises(RemoteError, match="forged"):
             check_record(forged, NOW, remembering, CAROL.peer)
     assert counting.verified == 6
-    assert repr(remembering) == "Remembering(2 of 2)"
+    assert repr(remembering) == "CachingSigner(2 of 2)"
 
 
 def test_who_remembers_signs_as_before() -> None:
-    remembering = Remembering(signer_of(ALICE))
+    remembering = CachingSigner(signer_of(ALICE))
     assert remembering.peer == ALICE.peer
     assert remembering.sign(b"data") == signer_of(ALICE).sign(b"data")
 

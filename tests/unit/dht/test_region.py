@@ -8,7 +8,7 @@ import pytest
 
 from shoal.dht.calls import Calls
 from shoal.dht.keys import BITS, REPLICAS, K, node_id
-from shoal.dht.region import HONEST, POINTS_BITS, Region, Sweep, is_crowded
+from shoal.dht.region import MIN_SERVERS, POINT_BITS, Region, Sweep, is_crowded
 from shoal.protocol.messages.dht import Contact
 from tests.unit.dht.core_kit import ME, NOW, Everybody, Wire, contact, contacts, contacts_near, distance, filled
 
@@ -48,8 +48,8 @@ def test_a_place_of_which_too_few_are_known_is_not_called_crowded() -> None:
 def test_a_region_has_room_for_some_honest_servers_however_large_the_network(size: int) -> None:
     table = filled(MANY[:size])
     region = Region.around(TARGETS[0], table)
-    assert table.expected(1 << region.bits) >= min(table.population(), HONEST)
-    assert table.expected(1 << region.bits) < 2 * HONEST or region.bits == BITS
+    assert table.expected(1 << region.bits) >= min(table.population(), MIN_SERVERS)
+    assert table.expected(1 << region.bits) < 2 * MIN_SERVERS or region.bits == BITS
 
 
 def test_who_knows_too_few_to_tell_takes_everything_for_the_region() -> None:
@@ -67,7 +67,7 @@ def test_what_differs_in_the_last_bits_only_is_in_the_region() -> None:
 def test_the_points_lie_one_in_each_part_of_the_region_and_are_ones_own() -> None:
     region = Region(TARGETS[0], 250)
     points = [int.from_bytes(point, "big") ^ region.target for point in region.points(ME)]
-    assert [point >> (region.bits - POINTS_BITS) for point in points] == list(range(1 << POINTS_BITS))
+    assert [point >> (region.bits - POINT_BITS) for point in points] == list(range(1 << POINT_BITS))
     assert not set(region.points(ME)) & set(region.points(contact().peer))
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from libp2p.utils.multiaddr_utils import extract_ip_from_multiaddr
 from multiaddr import Multiaddr
 
-from shoal.dht.hearsay import MAX_ADDRESSES, closer, vet_addresses
 from shoal.dht.keys import K
-from shoal.dht.scope import Scope, heard, scope_of
+from shoal.dht.scope import Scope, scope_of, within_scope
+from shoal.dht.vetting import MAX_ADDRESSES, vet_addresses, vetted_contacts
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.multiaddrs import DOCUMENTATION
 from shoal.protocol.messages.dht import Contact, Greet, Greeted, Nodes, Records
@@ -49,11 +49,11 @@ def test_an_address_leads_where_we_think_it_does(address: str) -> None:
 def test_nothing_that_lies_nearer_than_the_peer_is_heard(
     addresses: tuple[str, ...], contacts: tuple[Contact, ...], records: object, serves: bool, scope: Scope
 ) -> None:
-    for greeting in (heard(Greet(addresses, serves), scope), heard(Greeted(addresses, serves, 1), scope)):
+    for greeting in (within_scope(Greet(addresses, serves), scope), within_scope(Greeted(addresses, serves, 1), scope)):
         assert isinstance(greeting, Greet | Greeted)
         assert all(where_it_leads(each) >= scope for each in greeting.addresses)
         assert greeting.serves == (serves and bool(greeting.addresses))
-    for answer in (heard(Nodes(contacts), scope), heard(Records(records, 9, contacts), scope)):  # type: ignore[arg-type]
+    for answer in (within_scope(Nodes(contacts), scope), within_scope(Records(records, 9, contacts), scope)):  # type: ignore[arg-type]
         assert isinstance(answer, Nodes | Records)
         assert all(each.addresses for each in answer.closer)
         assert all(where_it_leads(address) >= scope for each in answer.closer for address in each.addresses)
@@ -63,12 +63,12 @@ def test_nothing_that_lies_nearer_than_the_peer_is_heard(
 def test_of_endless_lists_only_as_much_is_looked_at_as_it_takes_to_blame() -> None:
     """Sixty thousand addresses would take two seconds, in which the node does nothing else."""
     endless = tuple(f"/ip4/9.9.{number >> 8}.{number & 255}/tcp/1" for number in range(60_000))
-    greeting = heard(Greet(endless, True), Scope.INTERNET)
+    greeting = within_scope(Greet(endless, True), Scope.INTERNET)
     assert greeting == Greet(endless[: MAX_ADDRESSES + 1], True)
     with pytest.raises(RemoteError):
         vet_addresses(endless[: MAX_ADDRESSES + 1], PEERS[0])
     contacts = tuple(Contact(PEERS[0], (address,)) for address in endless)
-    answer = heard(Nodes(contacts), Scope.INTERNET)
+    answer = within_scope(Nodes(contacts), Scope.INTERNET)
     assert answer == Nodes(contacts[: K + 1])
     with pytest.raises(RemoteError):
-        closer(PEERS[1], PEERS[2], contacts[: K + 1])
+        vetted_contacts(PEERS[1], PEERS[2], contacts[: K + 1])

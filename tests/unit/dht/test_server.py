@@ -8,7 +8,7 @@ import pytest
 
 from shoal.dht import server
 from shoal.dht.keys import BITS, COPIES, REPLICAS, K, node_id, place
-from shoal.dht.record import MAX_LIFE, MAX_SKEW, Remembering
+from shoal.dht.record import MAX_LIFE, MAX_SKEW, CachingSigner
 from shoal.dht.server import MAX_STORE, MAX_WANTED, RECORDS_A_QUESTION, Server
 from shoal.dht.store import LIMITS, Limits, RecordStore
 from shoal.protocol.base.errors import RemoteError
@@ -39,7 +39,7 @@ class Setting:
     def __init__(self, known: list[Contact] | None = None, serving: bool = True, limits: Limits = LIMITS) -> None:
         self.known, self.population = known or [], 1e9  # servers in all
         self.store = RecordStore(US.peer, limits)
-        self.server = Server(Remembering(signer_of(US)), self.store, self, serving)
+        self.server = Server(CachingSigner(signer_of(US)), self.store, self, serving)
 
     def closest(self, target: int, count: int) -> tuple[Contact, ...]:
         return tuple(sorted(self.known, key=lambda contact: node_id(contact.peer) ^ target)[:count])

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shoal.dht.keys import COPIES, K, node_id, place
-from shoal.dht.record import Remembering, check_record
+from shoal.dht.record import CachingSigner, check_record
 from shoal.dht.server import Server
 from shoal.dht.store import RecordStore
 from shoal.protocol.base.errors import RemoteError
@@ -43,7 +43,7 @@ CALLS: list[Message] = [
     GetManifest("0123456789"),
 ]
 ANSWERS = (Nodes, Records, Stored, Refused)
-SIGNER = Remembering(signer_of(CAROL))
+SIGNER = CachingSigner(signer_of(CAROL))
 CROWD = [Contact(PeerId(f"server {number}"), ("/ip4/192.0.2.1/tcp/4101",)) for number in range(40)]
 
 

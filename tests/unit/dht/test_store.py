@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from shoal.dht.clock import Wall
+from shoal.dht.clock import WallClock
 from shoal.dht.keys import COPIES, node_id, place
 from shoal.dht.store import Limits, RecordStore
 from shoal.protocol.base.ids import Digest, PeerId
@@ -73,7 +73,7 @@ def test_storing_again_with_a_later_expiry_extends_its_life() -> None:
 
 
 def test_a_clock_that_is_right_again_takes_what_it_took_before() -> None:
-    wall = Wall()
+    wall = WallClock()
     store = RecordStore(OWN, wall=wall)
     for ahead, result in ((3 * 24 * HOUR, StoreResult.EXPIRED), (0, StoreResult.HELD)):
         wall.ahead = ahead

@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from shoal.dht.keys import BITS, K, node_id
-from shoal.dht.table import FRESH, PER_NARROW, PER_WIDE, VAIN, WAITING, Table
+from shoal.dht.table import FRESH, PER_NARROW, PER_WIDE, UNANSWERED, WAITING, Table
 from shoal.protocol.messages.dht import Contact
 from tests.unit.dht.core_kit import FAR, ME, NOW, contact, contacts, distance, filled, in_bucket
 
@@ -17,9 +17,11 @@ def test_a_crowd_is_nearer_than_we() -> None:
     table = filled(contacts(100))
     for target in map(random.Random(1).getrandbits, [256] * 20):
         nearer = sum(distance(known.contact, target) < node_id(ME) ^ target for known in table.known())
-        assert table.crowd(target) <= nearer
+        assert table.nearer_at_least(target) <= nearer
         assert table.rank(target, 1000) == nearer
-    assert table.crowd(node_id(ME) ^ (1 << 255)) == sum(known.id ^ node_id(ME) >= 1 << 255 for known in table.known())
+    assert table.nearer_at_least(node_id(ME) ^ (1 << 255)) == sum(
+        known.id ^ node_id(ME) >= 1 << 255 for known in table.known()
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -133,7 +135,7 @@ def test_what_a_table_wants_is_room_and_hope() -> None:
     assert not table.wants(NOW, known[0]), "it is in"
     table.silent(NOW, known[-1].peer)
     assert not table.wants(NOW + 1, known[-1]), "it was tried in vain"
-    assert table.wants(NOW + VAIN, known[-1])
+    assert table.wants(NOW + UNANSWERED, known[-1])
     table.add(NOW, known[-1])
     assert not table.wants(NOW, *in_bucket(FAR, 1)), "the bucket is full"
 
@@ -154,7 +156,7 @@ def test_a_table_is_not_complete_when(reason: str) -> None:
         for each in known:
             table.silent(NOW, each.peer)
     if reason == "doubt":
-        assert table.doubt(NOW, in_bucket(FAR, 1))
+        assert table.note_missing(NOW, in_bucket(FAR, 1))
     far = node_id(known[0].peer)
     assert not table.is_complete(far, 5, NOW + (FRESH if reason == "old" else 1) + 1)
     assert table.is_complete(node_id(ME), 5, NOW + 1) == (reason in ("old", "full", "doubt"))
@@ -164,7 +166,7 @@ def test_a_server_that_was_named_is_missing_though_its_bucket_is_empty() -> None
     table, unknown = filled(in_bucket(FAR, 8)), in_bucket(FAR - 1, 1)
     there = node_id(unknown[0].peer)
     assert table.is_complete(there, 5, NOW + 1)
-    table.doubt(NOW + 1, unknown)
+    table.note_missing(NOW + 1, unknown)
     assert not table.is_complete(there, 5, NOW + 1)
     assert [bits for bits, bucket in table.buckets() if not bucket.is_settled] == [FAR - 1], "a refresh will settle it"
 

@@ -8,8 +8,8 @@ from shoal.dht.calls import Calls
 from shoal.dht.effects import Blamed
 from shoal.dht.greeting import Greeter
 from shoal.dht.keys import node_id
-from shoal.dht.table import VAIN
-from shoal.dht.upkeep import CLIENT, REFRESH, SERVER, TAKEN, Upkeep
+from shoal.dht.table import UNANSWERED
+from shoal.dht.upkeep import CLIENT, GREETED_PER_ANSWER, REFRESH, SERVER, Upkeep
 from shoal.protocol.messages.dht import Contact, FindNode, Greet, Greeted, Nodes, Stored
 from tests.unit.dht.core_kit import FAR, ME, NOW, Wire, contact, contacts, filled, in_bucket
 from tests.unit.dht.test_kademlia import Village
@@ -65,7 +65,7 @@ def test_a_bucket_is_refreshed_until_nobody_new_is_named() -> None:
     keeping.upkeep.tick(NOW + REFRESH + 1)
     [ask] = [ask for ask in keeping.wire.look() if isinstance(ask.message, FindNode)]
     keeping.wire.answer(NOW + REFRESH + 1, ask, Nodes(tuple(in_bucket(FAR, 9))))
-    assert len(keeping.asked(Greet)) == TAKEN
+    assert len(keeping.asked(Greet)) == GREETED_PER_ANSWER
     assert not keeping.table.is_complete(node_id(ask.to.peer), 5, NOW + REFRESH + 2)
     keeping.upkeep.tick(NOW + REFRESH + 10)
     [ask] = [ask for ask in keeping.wire.look() if isinstance(ask.message, FindNode)]
@@ -108,6 +108,6 @@ def test_a_node_that_was_cut_off_keeps_its_table_and_finds_all_again() -> None:
     village.world.run(2 * SERVER.stale)
     assert len(lonely.core.contacts()) == 11
     village.world.nodes.update(away)
-    village.world.run(VAIN)
+    village.world.run(UNANSWERED)
     village.put(village.nodes[0], village.record(village.nodes[0]))
     assert len(village.get(lonely).found) == 1

@@ -52,7 +52,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> api.Run:
     def at_hand() -> Iterator[Node]:
         yield Node(nn.Linear(4, 2))
 
-    monkeypatch.setattr(api, "node_at_hand", at_hand)
+    monkeypatch.setattr(api, "ensure_node", at_hand)
     return api.join(RUN)
 
 

@@ -19,8 +19,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from shoal.node.client.script import attaching
-from shoal.node.client.script import told as told_of
+from shoal.node.client.script import connection, session
 from shoal.node.client.script.api import Run
 from shoal.node.client.script.module import OwnModule
 from shoal.node.client.script.session import Progress, Session
@@ -76,7 +75,7 @@ class Bench:
         self.node.vectors.agreed.array[:] = 5
         own: Any = OwnModule(self.model, self.optimizer)
         link: Any = self.node
-        self.line = told_of.Line(link)
+        self.line = connection.NodeConnection(link)
         self.session = Session(self.line, own, DiLoCo(3, 0.7, 0.9), BATCH, lambda: None)
 
     def step(self) -> None:
@@ -88,7 +87,7 @@ class Bench:
         """Wait until the orders have arrived."""
         first = self.session._order
         assert first is not None
-        until(lambda: self.session._told.is_due(first))
+        until(lambda: self.session._orders.is_due(first))
 
     @property
     def weights(self) -> list[float]:
@@ -230,8 +229,8 @@ def test_a_node_that_ends_is_named_at_the_next_step(bench: Bench) -> None:
 
 def test_an_order_that_comes_while_a_script_looks_at_its_run_is_noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """To look is to ask the node over HTTP, which may take as long as the node is busy."""
-    monkeypatch.setattr(told_of, "LOOK", 0.01)
-    told, first = told_of.Told(), order(1, 1)
+    monkeypatch.setattr(connection, "CHECK_INTERVAL", 0.01)
+    told, first = connection.ScriptOrders(), order(1, 1)
 
     def look() -> None:
         reader = threading.Thread(target=told.take, args=(first,), daemon=True)
@@ -249,7 +248,7 @@ def test_a_closed_session_leaves_an_ordinary_optimizer(bench: Bench) -> None:
     bench.step()
     assert bench.weights == [each - 1 for each in before]
     assert not [each for each in bench.node.sent if isinstance(each, Report)]
-    with pytest.raises(LocalError, match=re.escape(told_of.CLOSED)):
+    with pytest.raises(LocalError, match=re.escape(connection.CLOSED)):
         bench.session._stepped()  # as of a step that was under way in another thread
 
 
@@ -270,19 +269,19 @@ def test_whoever_waits_in_a_step_is_told_that_another_thread_has_closed_the_run(
     for _ in range(2):  # closing twice is closing
         bench.session.close()
     trainer.join(60)
-    assert said == [told_of.CLOSED]
+    assert said == [connection.CLOSED]
     assert not bench.line._reader.is_alive()
 
 
 def test_a_wait_that_was_broken_off_goes_on_with_the_next_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in a notebook's cell, which is run again: what was handed in is not handed in twice."""
     bench.node.answer = lambda _: HandIn(0)
-    monkeypatch.setattr(told_of, "LOOK", 0.01)
+    monkeypatch.setattr(connection, "CHECK_INTERVAL", 0.01)
 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench.session, "_look", interrupt)
+    monkeypatch.setattr(bench.session, "_check_run", interrupt)
     bench.step()
     bench.step()
     with pytest.raises(KeyboardInterrupt):
@@ -440,9 +439,9 @@ def test_what_was_wrapped_before_goes_when_its_script_lets_it_go(monkeypatch: py
     bench = Bench()
     bench.node.tell(order(1, 1))
     bench.session.start()
-    monkeypatch.setitem(attaching._open, socket, bench.session)
+    monkeypatch.setitem(session._sessions, socket, bench.session)
     with pytest.raises(pytest.fail.Exception):
-        attaching.attach(socket, bench.session.own, None, lambda: None)
+        session.attach(socket, bench.session.own, None, lambda: None)
     with pytest.raises(LocalError, match="has taken the place of this optimizer"):
         bench.step()
     gone = weakref.ref(bench.model)

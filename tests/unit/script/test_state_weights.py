@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from shoal.node.client.script import state_weights
+from shoal.node.client.script.hooks import after_each_step
 from shoal.node.client.script.module import OwnModule
-from shoal.node.client.script.stepping import after_each_step
 from shoal.protocol.base.errors import LocalError
 from tests.unit.script.own_weights_kit import (
     KINDS,

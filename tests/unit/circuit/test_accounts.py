@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.net.circuit.book import LIMITS as DEFAULTS
-from shoal.protocol.net.circuit.book import Book, Limits, Refused, Status
+from shoal.protocol.net.circuit.accounts import LIMITS as DEFAULTS
+from shoal.protocol.net.circuit.accounts import Limits, Refused, RelayAccounts, Status
 
 LIMITS = Limits(
     reservations=3,
@@ -23,8 +23,8 @@ LIMITS = Limits(
     rate_of_peer=(100.0, 10.0),
     rate_of_host=(1e6, 1e6),
     rate_in_all=(300.0, 100.0),
-    questions=(20.0, 1.0),
-    questions_of_host=(1e6, 1e6),
+    requests=(20.0, 1.0),
+    requests_of_host=(1e6, 1e6),
 )
 A, B, C, D, E = (PeerId(name) for name in "ABCDE")
 
@@ -35,8 +35,8 @@ def refusal(action: object, *arguments: object) -> Status:
     return caught.value.status
 
 
-def reserved(*peers: PeerId, limits: Limits = LIMITS) -> Book:
-    book = Book(limits)
+def reserved(*peers: PeerId, limits: Limits = LIMITS) -> RelayAccounts:
+    book = RelayAccounts(limits)
     for number, peer in enumerate(peers):
         book.reserve(0.0, peer, f"host {number}")
     return book
@@ -181,7 +181,7 @@ def test_who_fills_the_places_of_one_that_is_called_yields_to_others() -> None:
 
 def test_who_is_called_by_many_can_still_call() -> None:
     """Eight names of one host open as many circuits to a victim as it may have."""
-    book = Book()
+    book = RelayAccounts()
     book.reserve(0.0, A, "the victim's")
     book.reserve(0.0, B, "a friend's")
     for name in many(8):
@@ -193,7 +193,7 @@ def test_who_is_called_by_many_can_still_call() -> None:
 
 def test_who_shares_an_address_with_one_that_calls_everywhere_can_be_called() -> None:
     """Behind a carrier's translation both have one host, which opens as many circuits as it may."""
-    book = Book(dataclasses.replace(DEFAULTS, questions=(1e6, 1e6), questions_of_host=(1e6, 1e6)))
+    book = RelayAccounts(dataclasses.replace(DEFAULTS, requests=(1e6, 1e6), requests_of_host=(1e6, 1e6)))
     book.reserve(0.0, A, "the carrier's")
     far = many(8)
     for number, peer in enumerate(far):
@@ -236,7 +236,7 @@ def test_a_circuit_on_which_nothing_is_said_ends() -> None:
 
 
 def test_the_names_of_a_host_share_its_rate_and_its_questions() -> None:
-    limits = dataclasses.replace(LIMITS, rate_of_host=(150.0, 10.0), questions_of_host=(3.0, 1.0))
+    limits = dataclasses.replace(LIMITS, rate_of_host=(150.0, 10.0), requests_of_host=(3.0, 1.0))
     book = reserved(A, B, limits=limits)
     one, other = book.open(0.0, C, "theirs", A), book.open(0.0, D, "theirs", B)
     assert one.carry(0.0, 100) == 0.0
@@ -247,7 +247,7 @@ def test_the_names_of_a_host_share_its_rate_and_its_questions() -> None:
 
 
 def test_a_network_has_only_so_many_reservations_and_who_is_gone_has_none() -> None:
-    book = Book(dataclasses.replace(LIMITS, reservations=9, reservations_of_network=2))
+    book = RelayAccounts(dataclasses.replace(LIMITS, reservations=9, reservations_of_network=2))
     for number, peer in enumerate((A, B)):
         book.reserve(0.0, peer, f"192.0.2.{number}")
     assert refusal(book.reserve, 0.0, C, "192.0.2.7") is Status.RESERVATION_REFUSED

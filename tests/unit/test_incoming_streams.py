@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.protocol.net.transport.streams import Arrivals
+from shoal.protocol.net.transport.streams import IncomingStreams
 
 
 class Heard:
@@ -28,11 +28,11 @@ def lost() -> list[str]:
     return []
 
 
-def hear(lost: list[str], *streams: Heard) -> Arrivals:
+def hear(lost: list[str], *streams: Heard) -> IncomingStreams:
     def read(protocol: str, stream: Any) -> Any:
         return stream
 
-    arrivals = Arrivals(read, lost.append)
+    arrivals = IncomingStreams(read, lost.append)
     for stream in streams:
         accepted: Any = stream
         arrivals.accept("words", accepted)

@@ -1,6 +1,6 @@
-"""Checks of what peers say about servers, before any of it is used: few, well-formed, and not the speaker itself.
+"""Checks the contacts and addresses that peers name before they are used: few, well-formed, not the speaker itself.
 
-Nothing here is believed. A contact that passes may be asked; it enters the table when it has answered itself.
+A contact that passes is not believed, only asked; it enters the table when it has answered itself.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from shoal.protocol.messages.dht import Contact
 MAX_ADDRESSES = 8
 MAX_ADDRESS = 256  # characters
 MAX_NAME = 64  # characters
-PEER = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")  # how every Ed25519 PeerID looks; others have no place here
-CACHED = 4096  # names that were looked at: the same ones are heard all the time
+PEER = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")  # Ed25519 PeerIDs; others are refused
+CACHED = 4096  # PeerIDs whose check is remembered, as the same ones are named again and again
 
 
 def vet_contact(contact: Contact, speaker: PeerId) -> None:
-    """RemoteError, naming the speaker, unless this may be the contact of a peer."""
+    """RemoteError, naming the speaker, unless `contact` is well-formed."""
     if len(contact.peer) > MAX_NAME or not _is_name(contact.peer):
         raise RemoteError("names a contact that has no PeerID", speaker)
     vet_addresses(contact.addresses, speaker)
@@ -42,7 +42,7 @@ def vet_addresses(addresses: Sequence[str], speaker: PeerId) -> None:
             raise RemoteError("names an address that is none", speaker)
 
 
-def closer(me: PeerId, speaker: PeerId, named: Sequence[Contact]) -> list[Contact]:
+def vetted_contacts(me: PeerId, speaker: PeerId, named: Sequence[Contact]) -> list[Contact]:
     """The named contacts that may be asked; RemoteError if no honest node gives such an answer."""
     if len(named) > K:
         raise RemoteError(f"names {len(named)} contacts, {K} are the most", speaker)

@@ -17,7 +17,7 @@ from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.base.frames import MAX_HEAD, Frame, Kind, decode_frame, frame_head
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.net.transport import streams
-from shoal.protocol.net.transport.streams import AHEAD, Incoming
+from shoal.protocol.net.transport.streams import AHEAD, FrameReader
 
 LIMIT = 1000
 
@@ -36,7 +36,7 @@ class Receiver:
         stream: Any = self
         self.came: list[tuple[int, float]] = []
         note = lambda begin, end, size: self.came.append((size, end - begin))  # noqa: E731
-        self.incoming = Incoming(
+        self.incoming = FrameReader(
             stream, limit + MAX_HEAD, PeerId("peer"), decode_frame, self.take, self.complaints.append, note
         )
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from shoal.protocol.net.libp2p.guests import Guests
+from shoal.protocol.net.libp2p.inbound_limits import InboundLimits
 
 
 class Door:
     def __init__(self, waiting: int, of_host: int) -> None:
-        self.guests = Guests(waiting, of_host)
+        self.limits = InboundLimits(waiting, of_host)
         self.left: list[str] = []
 
     def come(self, host: str, name: str) -> int | None:
-        return self.guests.come(host, partial(self.left.append, name))
+        return self.limits.add(host, partial(self.left.append, name))
 
 
 def test_who_has_waited_longest_of_the_host_with_most_makes_room() -> None:
@@ -28,11 +28,11 @@ def test_a_host_that_has_all_its_places_loses_one_that_waits_and_none_that_is_in
     first, second = door.come("a", "first"), door.come("a", "second")
     assert first is not None
     assert second is not None
-    door.guests.let_in(first)
+    door.limits.finish_handshake(first)
     third = door.come("a", "third")
     assert third is not None
     assert door.left == ["second"]
-    door.guests.let_in(third)
+    door.limits.finish_handshake(third)
     assert door.come("a", "fourth") is None
     assert door.come("b", "other") is not None
     assert door.left == ["second"]
@@ -43,8 +43,8 @@ def test_those_who_have_gone_leave_nothing_behind() -> None:
     numbers = [door.come("a", str(number)) for number in range(5)]
     for number in numbers:
         assert number is not None
-        door.guests.gone(number)
-        door.guests.gone(number)
-    assert not door.guests._here
-    assert not door.guests._waiting
-    assert not door.guests._of
+        door.limits.remove(number)
+        door.limits.remove(number)
+    assert not door.limits._here
+    assert not door.limits._waiting
+    assert not door.limits._of

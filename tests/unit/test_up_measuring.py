@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from shoal.node.client.up.job import merge
+from shoal.node.client.up.measuring import measure
 from shoal.node.client.up.plan import to_toml
-from shoal.node.client.up.replica_end import measure
 from shoal.node.manifest.manifest import Manifest, ModelSpec, RoundSpec
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.training.methods.method import MOMENTUM, PARAMETERS

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, PeerId, StopMessage
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF
 
-from shoal.protocol.net.circuit.book import Refused, Status
-from shoal.protocol.net.circuit.speech import LONGEST, hear, hop_answer, say, status_of, stop_answer
+from shoal.protocol.net.circuit.accounts import Refused, Status
+from shoal.protocol.net.circuit.messages import LONGEST, hop_answer, read_message, status_of, stop_answer, write_message
 
 
 class Tape:
@@ -38,9 +38,9 @@ def test_what_is_said_is_heard_and_nothing_after_it(length: int, piece: int) -> 
     async def main() -> None:
         tape = Tape(piece=piece)
         message = HopMessage(type=HopMessage.CONNECT, peer=PeerId(id=bytes(length)))
-        await say(tape, message)
+        await write_message(tape, message)
         tape.data += b"and more"
-        assert await hear(tape, HopMessage) == message
+        assert await read_message(tape, HopMessage) == message
         assert tape.data == b"and more"
 
     trio.run(main)
@@ -50,14 +50,14 @@ def test_what_is_said_is_heard_and_nothing_after_it(length: int, piece: int) -> 
 def test_whatever_comes_is_a_message_or_a_refusal_or_the_end(data: bytes) -> None:
     for kind in (HopMessage, StopMessage):
         with suppress(Refused, MuxedStreamEOF):
-            assert isinstance(trio.run(hear, Tape(data), kind), kind)
+            assert isinstance(trio.run(read_message, Tape(data), kind), kind)
 
 
 @pytest.mark.parametrize("head", [b"\xff\xff\xff\xff\x7f", (LONGEST + 1).to_bytes(2, "little"), b"\x81\xa0\x00"])
 def test_a_long_message_is_refused_before_it_is_read(head: bytes) -> None:
     tape = Tape(b"\xff" * 3 + head)
     with pytest.raises(Refused):
-        trio.run(hear, tape, HopMessage)
+        trio.run(read_message, tape, HopMessage)
 
 
 def test_an_answer_has_a_status() -> None:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.net.circuit.holder import LEFT_ALONE, MOST_IN_VAIN, WANTED, Holder, Promise
+from shoal.protocol.net.circuit.reservations import LEFT_ALONE, MOST_IN_VAIN, WANTED, Reservation, Reservations
 
 RELAYS = [PeerId(f"relay {number}") for number in range(6)]
 
 
-def promise(relay: PeerId, expires: float = 1000.0) -> Promise:
-    return Promise(relay, expires, (f"{relay} by day", f"{relay} by night"))
+def promise(relay: PeerId, expires: float = 1000.0) -> Reservation:
+    return Reservation(relay, expires, (f"{relay} by day", f"{relay} by night"))
 
 
-def holding(count: int = WANTED) -> Holder:
-    holder = Holder()
+def holding(count: int = WANTED) -> Reservations:
+    holder = Reservations()
     for relay in holder.whom_to_ask(0.0, RELAYS[:count]):
         holder.granted(0.0, promise(relay))
     return holder
 
 
 def test_as_many_as_are_wanted_are_asked_the_best_first() -> None:
-    holder = Holder()
+    holder = Reservations()
     assert holder.whom_to_ask(0.0, RELAYS) == RELAYS[:WANTED]
     assert holder.whom_to_ask(0.1, RELAYS) == [], "they have not answered yet"
     for relay in RELAYS[:WANTED]:
@@ -30,7 +30,7 @@ def test_as_many_as_are_wanted_are_asked_the_best_first() -> None:
 
 
 def test_who_refuses_is_replaced_and_left_alone_for_a_while() -> None:
-    holder = Holder()
+    holder = Reservations()
     holder.whom_to_ask(0.0, RELAYS[:WANTED])
     holder.refused(1.0, RELAYS[0])
     assert holder.whom_to_ask(1.0, RELAYS) == [RELAYS[WANTED]]
@@ -40,7 +40,7 @@ def test_who_refuses_is_replaced_and_left_alone_for_a_while() -> None:
 
 
 def test_who_refuses_again_is_left_alone_for_twice_as_long_and_never_for_good() -> None:
-    holder, now, pauses = Holder(), 0.0, list[float]()
+    holder, now, pauses = Reservations(), 0.0, list[float]()
     for _ in range(10):
         begin = now
         while not holder.whom_to_ask(now, RELAYS[:1]):
@@ -96,7 +96,7 @@ def test_nothing_is_held_once_it_is_not_wanted() -> None:
 
 
 def test_what_is_remembered_of_those_that_refuse_is_bounded() -> None:
-    holder = Holder()
+    holder = Reservations()
     for number in range(2 * MOST_IN_VAIN):
         holder.refused(0.0, PeerId(f"stranger {number}"))
     assert len(holder._in_vain) == MOST_IN_VAIN

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shoal.protocol.net.bulk.found_rate import CALM, ENOUGH, FIRST, HELD, MORE, RISE, STALLED, FoundRate, Passed
+from shoal.protocol.net.bulk.pacing import CALM, ENOUGH, FIRST, HELD, MORE, RISE, STALLED, Delivered, LineRate
 
 MBIT = 125_000.0
 STEP, TICK = 0.05, 0.25  # seconds
@@ -26,7 +26,7 @@ class Home:
     other: float = 0.0  # bytes a second of somebody else's, by a TCP that fills the queue
     has_false_queues: bool = False  # round trips vary, whatever is sent
     has_slow_queues: bool = True  # before slow receivers
-    found: FoundRate = field(default_factory=FoundRate)
+    found: LineRate = field(default_factory=LineRate)
     now: float = 0.0
     waiting: float = 0.0  # bytes, before the line
 
@@ -44,7 +44,7 @@ class Home:
                 self._tick()
         return (sum(self.total) - before) / seconds
 
-    def until(self, condition: Callable[[FoundRate], bool], limit: float = 120.0) -> float:
+    def until(self, condition: Callable[[LineRate], bool], limit: float = 120.0) -> float:
         """Seconds of sending."""
         begin = self.now
         while not condition(self.found):
@@ -71,7 +71,7 @@ class Home:
     def _tick(self) -> None:
         has_queue = self.has_false_queues or self.waiting > NOTICED * self.line
         seen = [
-            Passed(round(size), has_queue or (self.has_slow_queues and self.pace[peer] > self._receiver(peer)))
+            Delivered(round(size), has_queue or (self.has_slow_queues and self.pace[peer] > self._receiver(peer)))
             for peer, size in enumerate(self.passed)
         ]
         self.passed = [0.0] * self.peers
@@ -87,7 +87,7 @@ def settled(peers: int = 3, line: float = LINE) -> Home:
     return home
 
 
-def near(rate: float, share: float = 0.1) -> Callable[[FoundRate], bool]:
+def near(rate: float, share: float = 0.1) -> Callable[[LineRate], bool]:
     return lambda found: abs(found.rate - rate) < share * rate
 
 
@@ -113,7 +113,7 @@ def test_a_line_that_is_never_full_has_no_rate() -> None:
 
 
 def test_a_moment_is_not_enough() -> None:
-    found, full, free = FoundRate(), Passed(1_000_000, has_queue=True), Passed(1_000_000, has_queue=False)
+    found, full, free = LineRate(), Delivered(1_000_000, has_queue=True), Delivered(1_000_000, has_queue=False)
     for each in (full, free, full):
         found.see(ENOUGH / 2, [each], 1)
         assert not found.rate
@@ -152,13 +152,13 @@ def test_slow_receivers_do_not_hold_the_others_back(slow: int) -> None:
 
 def test_who_gets_less_than_its_part_or_is_one_of_few_has_no_say() -> None:
     """Nobody knows what more would do, or the parts of others are about to be free."""
-    found, part = FoundRate(), TICK * 250_000
+    found, part = LineRate(), TICK * 250_000
     found.rate = 1_000_000.0
     for _ in range(100):
-        found.see(TICK, [Passed(round(0.99 * HELD * part), has_queue=False)] * 4, 4)
-        found.see(TICK, [Passed(round(part), has_queue=False)] * 2, 4)
+        found.see(TICK, [Delivered(round(0.99 * HELD * part), has_queue=False)] * 4, 4)
+        found.see(TICK, [Delivered(round(part), has_queue=False)] * 2, 4)
     assert found.rate == 1_000_000
-    found.see(TICK, [Passed(round(part), has_queue=False)] * 3, 4)
+    found.see(TICK, [Delivered(round(part), has_queue=False)] * 3, 4)
     assert found.rate == pytest.approx(1_000_000 * (1 + RISE) ** TICK)
 
 
@@ -166,7 +166,7 @@ def test_a_machine_that_is_too_busy_to_look_learns_nothing() -> None:
     home = settled()
     before = home.found.rate
     for has_queue in (True, False):
-        home.found.see(1.01 * STALLED, [Passed(100_000, has_queue)] * 3, 3)
+        home.found.see(1.01 * STALLED, [Delivered(100_000, has_queue)] * 3, 3)
     assert home.found.rate == before
     home.send(1.0)
     assert near(LINE)(home.found)
@@ -194,10 +194,10 @@ def test_round_trips_that_vary_whatever_is_sent_are_no_queue_for_ever() -> None:
 def test_times_between_looks_do_not_matter() -> None:
     rates = list[float]()
     for tick in (0.1, 0.25, 0.5):
-        found = FoundRate()
+        found = LineRate()
         found.rate = 1_000_000.0
         for _ in range(round(2 * CALM / tick)):
-            found.see(tick, [Passed(round(tick * found.rate), has_queue=False)], 1)
+            found.see(tick, [Delivered(round(tick * found.rate), has_queue=False)], 1)
         rates.append(found.rate)
     assert max(rates) < 1.2 * min(rates)
 
@@ -224,8 +224,8 @@ def test_the_queue_gets_shorter() -> None:
 
 def test_who_sees_much_more_pass_than_it_thought_believes_it_at_once() -> None:
     """Such as after a queue that was not ours, in a line that became faster meanwhile."""
-    found = FoundRate()
+    found = LineRate()
     found.rate = 1_000_000.0
     for _ in range(2):
-        found.see(ENOUGH / 2, [Passed(round(1_000_000 * ENOUGH), has_queue=True)], 1)
+        found.see(ENOUGH / 2, [Delivered(round(1_000_000 * ENOUGH), has_queue=True)], 1)
     assert found.rate == pytest.approx(2_000_000 / MORE)

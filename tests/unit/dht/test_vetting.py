@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.dht.hearsay import MAX_ADDRESS, MAX_ADDRESSES, closer
 from shoal.dht.keys import K
+from shoal.dht.vetting import MAX_ADDRESS, MAX_ADDRESSES, vetted_contacts
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.dht import Contact
@@ -19,12 +19,12 @@ SPEAKER = contact()
 
 def test_good_contacts_pass_and_we_are_left_out() -> None:
     others = contacts(3)
-    assert closer(ME, SPEAKER.peer, [*others, contact(ME), others[0]]) == others
+    assert vetted_contacts(ME, SPEAKER.peer, [*others, contact(ME), others[0]]) == others
 
 
 def test_a_real_peer_id_passes() -> None:
     real = contact(Identity.of_seed(b"x" * 32).peer)
-    assert closer(ME, SPEAKER.peer, [real]) == [real]
+    assert vetted_contacts(ME, SPEAKER.peer, [real]) == [real]
 
 
 BAD = [
@@ -42,12 +42,12 @@ BAD = [
 @pytest.mark.parametrize("named", BAD)
 def test_what_no_honest_node_says_is_refused_and_the_speaker_named(named: list[Contact]) -> None:
     with pytest.raises(RemoteError) as caught:
-        closer(ME, SPEAKER.peer, [*contacts(1)[: K - len(named)], *named])
+        vetted_contacts(ME, SPEAKER.peer, [*contacts(1)[: K - len(named)], *named])
     assert caught.value.peer == SPEAKER.peer
 
 
 def test_a_contact_without_an_address_cannot_be_asked() -> None:
-    assert closer(ME, SPEAKER.peer, [Contact(contact().peer, ())]) == []
+    assert vetted_contacts(ME, SPEAKER.peer, [Contact(contact().peer, ())]) == []
 
 
 @given(
@@ -59,7 +59,7 @@ def test_anything_gives_contacts_or_blames_the_speaker(named: list[Contact]) -> 
     blamed: list[PeerId | None] = []
     found: list[Contact] = []
     try:
-        found = closer(ME, SPEAKER.peer, named)
+        found = vetted_contacts(ME, SPEAKER.peer, named)
     except RemoteError as error:
         blamed.append(error.peer)
     assert blamed in ([], [SPEAKER.peer])

@@ -12,8 +12,8 @@ from pathlib import Path as File
 
 import pytest
 
-from shoal.protocol.net.bulk import filling
-from shoal.protocol.net.bulk.filling import (
+from shoal.protocol.net.bulk import spare_capacity
+from shoal.protocol.net.bulk.spare_capacity import (
     APART,
     BUSY,
     FAR,
@@ -22,20 +22,20 @@ from shoal.protocol.net.bulk.filling import (
     MOSTLY,
     QUEUE,
     WINDOW,
-    Filling,
-    Look,
-    Path,
-    look,
+    PathRtt,
+    SpareCapacity,
+    TcpInfo,
+    tcp_info,
 )
 from tests.unit.bulk.kit import LIMIT, tcp_pair
 
 STEP = 0.1  # seconds between two looks
-LOSSY = Look(0.0, 0.0, 0.0, 0.0, rtt=0.101, least_rtt=0.1, lost=0, arrived=0, is_held_back=True)
+LOSSY = TcpInfo(0.0, 0.0, 0.0, 0.0, rtt=0.101, least_rtt=0.1, lost=0, arrived=0, is_held_back=True)
 HEADER = File("/usr/include/linux/tcp.h")
 
 
 def looks(
-    *kinds: Look,
+    *kinds: TcpInfo,
     since: float = 0.0,
     seconds: float = 2 * WINDOW + 2 * STEP,
     step: float = STEP,
@@ -43,7 +43,7 @@ def looks(
     receiver: float = 0.0,
     buffer: float = 0.0,
     losses: float = 10.0,
-) -> Iterator[Look]:
+) -> Iterator[TcpInfo]:
     """These in turn, each `step` seconds, with something to send `busy` of the time, so many losses a second."""
     for number in range(round(seconds / step)):
         at = since + number * step
@@ -57,11 +57,11 @@ def looks(
         )
 
 
-def judged(seen: Iterator[Look], path: Path | None = None) -> bool:
-    filling = Filling(path or Path())
+def judged(seen: Iterator[TcpInfo], path: PathRtt | None = None) -> bool:
+    capacity = SpareCapacity(path or PathRtt())
     for each in seen:
-        filling.see(each)
-    return filling.has_room
+        capacity.see(each)
+    return capacity.has_room
 
 
 def test_losses_without_a_queue_leave_room() -> None:
@@ -78,7 +78,7 @@ def test_losses_without_a_queue_leave_room() -> None:
         replace(LOSSY, least_rtt=FAR / 2, rtt=FAR / 2),  # near
     ],
 )
-def test_there_is_no_room_otherwise(seen: Look) -> None:
+def test_there_is_no_room_otherwise(seen: TcpInfo) -> None:
     assert not judged(looks(seen))
 
 
@@ -103,7 +103,7 @@ def test_a_queue_that_stands_now_and_then_is_none() -> None:
 
 def test_the_least_round_trip_is_that_of_the_path_whoever_saw_it() -> None:
     """A connection that began in a queue takes it for the path, and the system forgets what was minutes ago."""
-    path = Path()
+    path = PathRtt()
     queued = replace(LOSSY, rtt=0.201, least_rtt=0.2)
     assert judged(looks(queued), path)
     assert judged(looks(LOSSY), path)
@@ -129,26 +129,26 @@ def test_few_looks_at_slow_writes_are_not_a_window() -> None:
 
 
 def test_what_was_found_out_stays_until_it_is_found_out_anew() -> None:
-    filling = Filling(Path())
+    capacity = SpareCapacity(PathRtt())
     for each in looks(LOSSY):
-        filling.see(each)
-    filling.see(replace(LOSSY, at=1000.0, busy=2 * WINDOW))  # nothing was sent for long
-    assert filling.has_room
+        capacity.see(each)
+    capacity.see(replace(LOSSY, at=1000.0, busy=2 * WINDOW))  # nothing was sent for long
+    assert capacity.has_room
     for each in looks(replace(LOSSY, rtt=0.2), since=1000.0):
-        filling.see(each)
-    assert not filling.has_room
+        capacity.see(each)
+    assert not capacity.has_room
 
 
 def test_another_connection_has_all_judged_anew() -> None:
-    filling, seen = Filling(Path()), list(looks(LOSSY, seconds=10 * WINDOW))
+    capacity, seen = SpareCapacity(PathRtt()), list(looks(LOSSY, seconds=10 * WINDOW))
     for each in seen[: len(seen) // 2]:
-        filling.see(each)
-    assert filling.has_room
-    filling.judge_anew()
-    assert not filling.has_room
+        capacity.see(each)
+    assert capacity.has_room
+    capacity.judge_anew()
+    assert not capacity.has_room
     for each in seen[len(seen) // 2 :]:
-        filling.see(each)
-    assert filling.has_room
+        capacity.see(each)
+    assert capacity.has_room
 
 
 def test_a_send_buffer_that_is_too_small_leaves_room_but_not_nearby_nor_behind_a_queue() -> None:
@@ -164,12 +164,12 @@ def test_a_send_buffer_that_is_too_small_leaves_room_but_not_nearby_nor_behind_a
 def test_linux_says_it_all() -> None:
     mine, theirs = tcp_pair()
     with mine, theirs:
-        first = look(mine)
+        first = tcp_info(mine)
         mine.setblocking(False)
         with pytest.raises(BlockingIOError):
             mine.sendall(bytes(64 << 20))
         due = time.monotonic() + LIMIT
-        while (second := look(mine)) is not None and second.busy < 0.1 and time.monotonic() < due:
+        while (second := tcp_info(mine)) is not None and second.busy < 0.1 and time.monotonic() < due:
             pass  # what it could not send makes it busy
     assert first is not None
     assert second is not None
@@ -179,7 +179,7 @@ def test_linux_says_it_all() -> None:
     assert 0.1 <= second.busy <= second.at - first.at + 0.02
     assert 0.05 < second.receiver_limited <= second.busy, "nobody reads there"
     assert 0 < second.least_rtt <= second.rtt < 5
-    assert look(mine) is None, "a closed one is no reason to fail"
+    assert tcp_info(mine) is None, "a closed one is no reason to fail"
 
 
 @pytest.mark.skipif(not HEADER.exists(), reason="needs the system's headers")
@@ -197,9 +197,9 @@ def test_the_places_are_those_of_the_systems_header() -> None:
     names = (*words, *rates, "notsent_bytes", "min_rtt", "busy_time", "rwnd_limited", "sndbuf_limited")
     long = {*rates, *names[-3:]}
     wanted = [places[f"tcpi_{name}"] for name in names]
-    marks = bytearray(filling._INFO.size)
+    marks = bytearray(spare_capacity._INFO.size)
     for number, (place, name) in enumerate(zip(wanted, names, strict=True), 1):
         size = 8 if name in long else 4
         marks[place : place + size] = number.to_bytes(size, sys.byteorder)
-    assert filling._INFO.unpack(bytes(marks)) == tuple(range(1, len(wanted) + 1))
+    assert spare_capacity._INFO.unpack(bytes(marks)) == tuple(range(1, len(wanted) + 1))
     assert all(before < after for before, after in pairwise(wanted))

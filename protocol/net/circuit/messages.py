@@ -1,4 +1,4 @@
-"""Messages of circuit relay v2 on a stream: protobuf, each after its length. Belongs to the trio thread."""
+"""Messages of circuit relay v2 and DCUtR on a stream: protobuf with a length prefix. Belongs to the trio thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from libp2p.abc import INetStream
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Limit, Reservation, StopMessage
 
-from shoal.protocol.net.circuit.book import Refused, Status
+from shoal.protocol.net.circuit.accounts import Refused, Status
 
 HOP = "/libp2p/circuit/relay/0.2.0/hop"
 STOP = "/libp2p/circuit/relay/0.2.0/stop"
@@ -19,20 +19,20 @@ LONGEST = 4096  # bytes of a message
 M = TypeVar("M", bound=Message)
 
 
-class Bytes(Protocol):
-    """What is needed of a stream."""
+class ByteStream(Protocol):
+    """The part of a stream that is needed here."""
 
     async def read(self, n: int | None = None) -> bytes:
-        """At least one byte, `n` at most."""
+        """Read between 1 and `n` bytes."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """All of `data`."""
+        """Write all of `data`."""
         ...
 
 
-async def hear(stream: Bytes, kind: type[M]) -> M:
-    """The next message; Refused if it makes no sense. Not a byte of what follows it is taken."""
+async def read_message(stream: ByteStream, kind: type[M]) -> M:
+    """Read the next message and nothing beyond it; Refused if it is malformed or too long."""
     size, shift = 0, 0
     while True:
         [byte] = await stream.read(1)
@@ -55,8 +55,8 @@ async def hear(stream: Bytes, kind: type[M]) -> M:
     return message
 
 
-async def say(stream: Bytes, message: Message) -> None:
-    """Send a message."""
+async def write_message(stream: ByteStream, message: Message) -> None:
+    """Write a message."""
     data = message.SerializeToString()
     size, head = len(data), bytearray()
     while size > 0x7F:
@@ -66,17 +66,17 @@ async def say(stream: Bytes, message: Message) -> None:
 
 
 def hop_answer(status: Status, limit: Limit | None = None, reservation: Reservation | None = None) -> HopMessage:
-    """What a relay answers."""
+    """A relay's answer."""
     return HopMessage(type=HopMessage.STATUS, status=cast(Any, int(status)), limit=limit, reservation=reservation)
 
 
 def stop_answer(status: Status) -> StopMessage:
-    """What the one answers with whom somebody is to be connected."""
+    """The answer of the target of a circuit."""
     return StopMessage(type=StopMessage.STATUS, status=cast(Any, int(status)))
 
 
 def status_of(message: HopMessage | StopMessage) -> Status:
-    """What an answer says."""
+    """The status in an answer; Refused if the message is none."""
     if message.type != type(message).STATUS:
         raise Refused(Status.UNEXPECTED_MESSAGE)
     try:
@@ -86,6 +86,6 @@ def status_of(message: HopMessage | StopMessage) -> Status:
 
 
 async def drop(stream: INetStream) -> None:
-    """End a stream in both directions, whatever became of it, and even if we are cancelled."""
-    with suppress(Exception), trio.CancelScope(shield=True):  # it is gone already
+    """Reset a stream, in whatever state it is, and even if we are cancelled."""
+    with suppress(Exception), trio.CancelScope(shield=True):  # it has ended already
         await stream.reset()

@@ -1,11 +1,11 @@
-"""Which relays we hold reservations with: enough that one may vanish, chosen among those available. Pure.
+"""Keeps reservations with several relays, so that one may vanish. Pure.
 
 Rules:
 - WANTED reservations are held. One that ends, or whose relay is gone, is replaced at once, by the first candidate that
   has not refused recently.
-- A reservation is renewed at half of its time. If that fails, another relay is asked.
-- A relay that refuses, or does not answer, is not asked for a moment, and for twice as long each time: it may just have
-  started, and not know yet that it is a relay.
+- A reservation is renewed after half of its time. If that fails, another relay is asked.
+- A relay that refuses or does not answer is not asked for a moment, and for twice as long each time: it may just have
+  started, and not know yet that it can be a relay.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from dataclasses import dataclass
 
 from shoal.protocol.base.ids import PeerId
 
-WANTED = 3
-LEFT_ALONE = (1.0, 60.0)  # seconds: the first time, and the longest
-MOST_IN_VAIN = 256  # relays that are left alone
+WANTED = 3  # reservations
+LEFT_ALONE = (1.0, 60.0)  # seconds until a relay is asked again: the first time, and at most
+MOST_IN_VAIN = 256  # relays that are remembered as left alone
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
-    """A reservation: `relay` connects others with us until then, who dial it at one of the addresses."""
+class Reservation:
+    """A reservation: until it expires, `relay` connects us with peers that dial one of the addresses."""
 
     relay: PeerId
-    expires: float  # by the monotonic clock of whoever keeps it: the wall clock may be set
-    addresses: tuple[str, ...]  # of circuits that end here, without our own name
+    expires: float  # on our monotonic clock, as the wall clock may be set
+    addresses: tuple[str, ...]  # of circuits to us, without our own PeerID
 
 
 @dataclass(slots=True)
 class Held:
-    """A reservation that we hold."""
+    """A reservation, and when to renew it."""
 
-    promise: Promise
+    reservation: Reservation
     renew_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """For how long a relay is left alone, and until when."""
+    """For how many seconds a relay is left alone, and until when."""
 
     length: float
     until: float
 
 
-class Holder:
-    """What we hold, and whom to ask."""
+class Reservations:
+    """The reservations that we hold; decides which relays to ask."""
 
     def __init__(self) -> None:
         self._held: dict[PeerId, Held] = {}
@@ -56,19 +56,19 @@ class Holder:
 
     @property
     def relays(self) -> list[PeerId]:
-        """Those that connect others with us."""
+        """The relays that connect others with us."""
         return list(self._held)
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where others may dial us by relays: one of each first."""
-        each = [held.promise.addresses for held in self._held.values()]
+        """Where others may dial us through relays: first one address of each relay, then the second ones."""
+        each = [held.reservation.addresses for held in self._held.values()]
         longest = max(map(len, each), default=0)
         return tuple(addresses[number] for number in range(longest) for addresses in each if number < len(addresses))
 
     def whom_to_ask(self, now: float, candidates: Iterable[PeerId]) -> list[PeerId]:
-        """Ask these for a reservation now; `candidates` are the relays that there are, the best first."""
-        for relay in [relay for relay, held in self._held.items() if held.promise.expires <= now]:
+        """The relays to ask for a reservation now; `candidates` are the available ones, the best first."""
+        for relay in [relay for relay, held in self._held.items() if held.reservation.expires <= now]:
             del self._held[relay]
         due = [relay for relay, held in self._held.items() if held.renew_at <= now and relay not in self._asked]
         missing = WANTED - len(self._held) - len(self._asked - self._held.keys())
@@ -76,14 +76,14 @@ class Holder:
         self._asked.update(due, fresh)
         return due + fresh
 
-    def granted(self, now: float, promise: Promise) -> None:
-        """A relay that was asked gives us a reservation."""
-        self._asked.discard(promise.relay)
-        self._in_vain.pop(promise.relay, None)
-        self._held[promise.relay] = Held(promise, now + (promise.expires - now) / 2)
+    def granted(self, now: float, reservation: Reservation) -> None:
+        """A relay that was asked has given a reservation."""
+        self._asked.discard(reservation.relay)
+        self._in_vain.pop(reservation.relay, None)
+        self._held[reservation.relay] = Held(reservation, now + (reservation.expires - now) / 2)
 
     def refused(self, now: float, relay: PeerId) -> None:
-        """A relay that was asked gives us none, or is gone."""
+        """A relay that was asked has given none, or is gone."""
         self._asked.discard(relay)
         self._held.pop(relay, None)
         first, longest = LEFT_ALONE
@@ -94,11 +94,11 @@ class Holder:
             self._in_vain.popitem(last=False)
 
     def lost(self, relay: PeerId) -> bool:
-        """The connection with a relay is gone, and with it the reservation; whether there was one."""
+        """The connection with a relay is lost, and with it the reservation; whether there was one."""
         return self._held.pop(relay, None) is not None
 
     def clear(self) -> list[PeerId]:
-        """None is wanted any more; those that were held."""
+        """Give up all reservations; returns their relays."""
         relays = list(self._held)
         self._held.clear()
         return relays
