@@ -4,8 +4,9 @@
     python benchmarks/round_timeline.py --draw FILE     only draw a picture again, from docs/round.json, say
 
 Each node is started and asked as a user would, with a model of 8 million parameters. In round 3 one of them is killed
-by SIGKILL, in the middle of its all-reduce (SHOAL_FAULT, see node/base/faults.py). The pictures go to docs/round.svg
-and docs/round-death.svg, what they are drawn from beside them as .json, and what one of them prints to standard output.
+by SIGKILL, in the middle of its all-reduce (SHOAL_FAULT, see node/base/fault_injection.py). The pictures go to
+docs/round.svg and docs/round-death.svg, what they are drawn from beside them as .json, and what one of them prints to
+standard output.
 """
 
 from __future__ import annotations

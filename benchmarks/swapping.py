@@ -2,7 +2,7 @@
 
     benchmarks/swapping.py --threads 1
 
-The node is a real one's desk (node/handout/) over a state that changes by itself, so nobody trains beside it: what is
+The node is a real one's desk (node/handout.py) over a state that changes by itself, so nobody trains beside it: what is
 measured is the hand-over, the loading, and steps with two versions at once, but not the training that goes on in life.
 The model is that of serving.py, 4.8 M parameters. The same clients ask with and without commits.
 """

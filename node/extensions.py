@@ -1,4 +1,4 @@
-"""The packages that a plain node does without. A process that may meet a run of theirs registers them as it starts."""
+"""Registers the packages that a plain node does not need; each process that may meet one of their runs calls this."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from shoal.node.base.extensions import Extension, register
 
 
 def register_extensions() -> None:
-    """Nothing is imported yet."""
+    """Register all extensions by the names of their models and data; they are imported when they are used."""
     register(("flow", "router", "digits"), _diffusion)
 
 

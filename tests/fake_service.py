@@ -8,14 +8,13 @@ import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from shoal.node.api.faults import UnknownRound, find_run
-from shoal.node.api.operations import TABLE, Handler
+from shoal.node.api.errors import UnknownRound, find_run
+from shoal.node.api.operations import OPERATIONS, Handler
 from shoal.node.base.home import DaemonInfo, Home
 from shoal.node.base.options import NodeSettings
 from shoal.node.daemon.diagnostics.node_checks import Facts, report
 from shoal.node.daemon.web.server import serve_api
-from shoal.node.manifest.introduced import Introduction
-from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.manifest import Introduction, Manifest
 from shoal.node.run.introduction import describe
 from shoal.node.run.meters import Meters
 from shoal.node.training.data.supply import DataStanding
@@ -118,7 +117,7 @@ class FakeService:
 
     def handlers(self) -> list[Handler]:
         """A handler for each operation, which calls the method of that name as it is at the time of the call."""
-        return [each.by(_late(self, each.name)) for each in TABLE if each.name != "login_code"]
+        return [each.handled_by(_late(self, each.name)) for each in OPERATIONS if each.name != "login_code"]
 
     def status(self) -> Any:
         self.looks += self.ending

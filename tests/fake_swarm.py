@@ -31,14 +31,14 @@ class FakeNode:
     """Implements NodeService; the truth about the run lies in the files."""
 
     def __init__(self, settings: Any, name: str) -> None:
-        from shoal.node.base.faults import armed
+        from shoal.node.base.fault_injection import armed_trigger
 
         self.world, self.name = Path(os.environ["FAKE_WORLD"]), name
         self.flaw = os.environ.get("FAKE_FLAW") if name == "peer-2" else None
         self.bootstrap = settings.bootstrap
         self.joined_at = 0.0
         self.ended = asyncio.Event()
-        self.trigger = armed(os.environ)
+        self.trigger = armed_trigger(os.environ)
         if self.flaw == "deaf":
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
 
@@ -89,9 +89,9 @@ class FakeNode:
         return {"peer": self.name, "state": "CONNECTED", "addresses": [address], "runs": runs}
 
     def handlers(self) -> list[Any]:
-        from shoal.node.api.operations import TABLE
+        from shoal.node.api.operations import OPERATIONS
 
-        return [each.by(getattr(self, each.name)) for each in TABLE if hasattr(self, each.name)]
+        return [each.handled_by(getattr(self, each.name)) for each in OPERATIONS if hasattr(self, each.name)]
 
     def peers(self) -> list[dict[str, Any]]:
         return []
@@ -100,7 +100,7 @@ class FakeNode:
         return [self.record(number) for number in range(1, self.round() + 1)][-(last or 0) :]
 
     def timeline(self, run: str, round: int) -> dict[str, Any]:
-        from shoal.node.api.faults import UnknownRound
+        from shoal.node.api.errors import UnknownRound
 
         raise UnknownRound(f"nothing is known of round {round}")
 

@@ -19,8 +19,8 @@ from shoal.node.diffusion.mixture import Mixture
 from shoal.node.diffusion.network import Router, Velocity
 from shoal.node.experts.parts import experts_of, part_manifest
 from shoal.node.extensions import register_extensions
-from shoal.node.manifest.flow import FlowSpec
 from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.model import FlowSpec
 from shoal.node.training.data.corpus import load_corpus
 from shoal.node.training.models.layout import Layout
 from shoal.node.training.models.registry import build

@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from shoal.node.base import extra
-from shoal.node.manifest.model import ABOUT_FILES
+from shoal.node.manifest.model import IGNORED
 
 VOCAB, CONTEXT = 256, 64
 LAYERS, HEADS, EXPERTS, WIDTH, HEAD = 4, 4, 4, 64, 16  # a layer's width is that of its heads together
@@ -65,7 +65,7 @@ def _said(config: Any) -> dict[str, Any]:
 
 def shrunk(table: dict[str, Any]) -> dict[str, Any]:
     """The same config with small numbers."""
-    kept = {key: each for key, each in table.items() if key not in ABOUT_FILES and not key.startswith("_")}
+    kept = {key: each for key, each in table.items() if key not in IGNORED and not key.startswith("_")}
     return {key: _value(key, each, table) for key, each in kept.items()}
 
 

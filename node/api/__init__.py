@@ -1,1 +1,1 @@
-"""What the admin API is, for both of its ends: the daemon, which serves it, and the client, which calls it."""
+"""The admin API, as its two ends share it: the daemon, which serves it, and the client, which calls it."""

@@ -1,7 +1,8 @@
-"""What a node answers, by operation: JSON objects with these keys.
+"""The types of the admin API's answers: JSON objects with these keys.
 
-A key once published keeps its meaning; new keys may appear, and readers ignore what they do not know. The words beside
-the keys are what docs/api.md shows. What only passes an answer on, or prints it by its keys, takes an `Answer`.
+A published key keeps its meaning; new keys may appear, and readers ignore keys that they do not know. docs/api.md shows
+the docstrings and annotations of these types. Code that only forwards an answer, or prints it by its keys, takes an
+`Answer`.
 """
 
 from __future__ import annotations
@@ -23,184 +24,186 @@ class NodeWarning(TypedDict):
 
 
 class Limits(TypedDict):
-    """What the owner lets pass; None where there is no limit."""
+    """The owner's limits; null where there is none."""
 
     max_up: Annotated[float | None, "bytes a second"]
     max_down: Annotated[float | None, "bytes a second"]
     max_per_day: Annotated[int | None, "bytes"]
     used_today: Annotated[int, "bytes"]
-    goes_on_at: Annotated[float | None, "when a node that is paused enters its runs again, in seconds since 1970"]
+    goes_on_at: Annotated[float | None, "when a paused node enters its runs again, in seconds since 1970"]
 
 
 class Traffic(TypedDict):
-    """Bytes."""
+    """Numbers of bytes."""
 
     sent: int
     received: int
 
 
-class UnderLimits(TypedDict):
-    """Where the node is with its owner's limits."""
+class LimitsStatus(TypedDict):
+    """The owner's limits, and how much of them is used."""
 
     paused: Annotated[str | None, "why the node is in no run for the rest of the day, if so"]
-    warnings: Annotated[list[NodeWarning], "that it soon will be"]
+    warnings: Annotated[list[NodeWarning], "that the node soon will be paused"]
     limits: Limits
     traffic: Annotated[Traffic, "all bytes on the wire since the node started"]
 
 
-class Relayed(TypedDict):
-    """What relays do for the node, and it for others."""
+class RelayStatus(TypedDict):
+    """The relays that the node uses, and how others use it as one."""
 
     relays: Annotated[Sequence[str], "peers that connect others with us"]
-    relaying: Annotated[dict[str, Any], "what others have of us: {reservations, circuits, carried_bytes}"]
-    nat: Annotated[str, "what the router makes of our port, as far as relays see it"]
+    relaying: Annotated[dict[str, Any], "how others use this node as a relay: {reservations, circuits, carried_bytes}"]
+    nat: Annotated[str, "how the router translates our port, as far as relays see it"]
 
 
 class PortMapping(TypedDict):
-    """What the router lets in."""
+    """A port that the router forwards to the node."""
 
     protocol: Annotated[str | None, "natpmp or upnp"]
-    external: Annotated[str | None, "host and port at the router's outside"]
-    error: Annotated[str | None, "why there is no mapping, or why it helps nobody"]
+    external: Annotated[str | None, "the router's public host and port"]
+    error: Annotated[str | None, "why there is no mapping, or why it is of no use"]
     behind_another_nat: Annotated[bool | None, "whether the router itself is behind one"]
-    pending: Annotated[bool, "whether it is about to be known"]
+    pending: Annotated[bool, "whether the router is still being asked"]
 
 
-class Line(TypedDict):
-    """How fast our own line is, in bytes a second; 0: not measured yet."""
+class LineSpeed(TypedDict):
+    """The speed of our own line, in bytes a second; 0: not measured yet."""
 
     up: int
     down: int
 
 
 class Dht(TypedDict):
-    """Our part in the DHT."""
+    """The node's part in the DHT."""
 
-    servers: Annotated[int, "that we know"]
-    serves: Annotated[bool, "whether others may ask us, and store with us"]
-    records: Annotated[int, "that we hold"]
+    servers: Annotated[int, "servers of the DHT that we know"]
+    serves: Annotated[bool, "whether the node is a server itself: others may query it, and store records there"]
+    records: Annotated[int, "records that we hold"]
 
 
 class WorkerRow(TypedDict):
-    """What trains a run here; None where nothing does, or nobody knows."""
+    """The worker that trains a run here; null where there is none, or the value is unknown."""
 
     device: Annotated[str | None, "in words"]
     worker_memory: Annotated[int | None, "bytes"]
     device_memory: Annotated[int | None, "bytes"]
-    micro_batch: Annotated[int | None, "sequences that it works on at once"]
+    micro_batch: Annotated[int | None, "sequences that it processes at once"]
     utilisation: Annotated[float | None, "the share of its time in which it trains"]
     model_flops_utilization: Annotated[float | None, "the share of what the device could compute that training takes"]
 
 
 class RunRow(WorkerRow):
-    """A run of the node; of one that is not open most is None."""
+    """A run of the node; if it is not open, most values are null."""
 
     run: Annotated[str, "its id, in hex"]
     name: str | None
     round: Annotated[int, "the last one that is applied here"]
     first_round: int | None
-    members: Annotated[int | None, "that are here, with us"]
+    members: Annotated[int | None, "members that are alive, this node included"]
     digest: Annotated[str | None, "of the run's history"]
     root: Annotated[str | None, "of the state"]
     loss: float | None
-    step: Annotated[int, "of the worker"]
+    step: Annotated[int, "inner steps of the worker"]
     samples: Annotated[int, "tokens behind the state"]
     phase: Annotated[
         str, '"failed" if the run has ended on this node, "finished" after its last round, "paused", "training", ...'
     ]
     trains: bool | None
     is_creator: bool | None
-    is_resting: Annotated[bool | None, "whether we are the first to be back with what all had kept"]
+    is_resting: Annotated[bool | None, "whether this node is the first to be back after all had stopped"]
     tokens_per_second: float | None
     failure: Annotated[str | None, "why it failed"]
-    may_be_opened_again: Annotated[bool | None, "whether it failed for want of what there may be again"]
-    worker_failure: Annotated[str | None, "why it trains nothing here until somebody mends that"]
-    worker_lost: Annotated[str | None, "why its last worker ended, until another makes a step"]
+    may_be_opened_again: Annotated[bool | None, "whether the cause of the failure may pass"]
+    worker_failure: Annotated[str | None, "why no worker trains here until somebody fixes that"]
+    worker_lost: Annotated[str | None, "why its last worker ended; null again once the next one has made a step"]
     waiting_for: Annotated[str | None, "what holds it up, a sentence"]
     bytes_sent: int | None
     bytes_received: int | None
     bulk: Annotated[
         dict[str, dict[str, int]] | None,
-        'of these, payloads by their path: {"direct" | "punched" | "relayed": {sent, received}}',
+        'payloads among these bytes, by path: {"direct" | "punched" | "relayed": {sent, received}}',
     ]
     warnings: list[NodeWarning] | None
     last: Annotated[int | None, "its last round"]
     checkpoint: Annotated[int | None, "the round of the newest one on this node's disk"]
-    exchanges: Annotated[dict[str, int] | None, "of a run of replicas: how many came to what end"]
+    exchanges: Annotated[dict[str, int] | None, "of a run of replicas: the number of exchanges, by how they ended"]
     experts: Annotated[dict[str, Any] | None, "of a family: {parts, finished, trains}"]
 
 
-class Status(UnderLimits, Relayed):
+class Status(LimitsStatus, RelayStatus):
     """The node as it is now."""
 
     version: str
     peer: Annotated[str, "its PeerID"]
     state: Annotated[str, '"SOLO", "CONNECTED", "IN-ROUND" or "SPLIT"']
-    evidence: Annotated[str | None, "what SPLIT is said on"]
-    peers: Annotated[int, "with a connection"]
-    obstacle: Annotated[str | None, "why the node is not where it should be, a sentence"]
-    waits: Annotated[bool, "that this is no fault, as it is the first of all to be back"]
+    evidence: Annotated[str | None, "the evidence for SPLIT"]
+    peers: Annotated[int, "connected peers"]
+    obstacle: Annotated[str | None, "why the node is not in the state that it should be in, a sentence"]
+    waits: Annotated[bool, "whether the obstacle is no fault, as the node is the first of all to be back"]
     reachability: Annotated[str, '"public", "nat" or "unknown"']
-    port_mapping: Annotated[PortMapping | None, "None where no router is asked"]
-    line: Line
+    port_mapping: Annotated[PortMapping | None, "null if no router is asked"]
+    line: LineSpeed
     dht: Dht
     addresses: list[str]
-    untold_addresses: Annotated[list[str], "too many to tell others"]
+    untold_addresses: Annotated[list[str], "addresses that others are not told, because there are too many"]
     memory: Annotated[int | None, "the daemon's, in bytes"]
-    ending: Annotated[bool, "it was asked to stop: it says goodbye to its runs and saves what must be"]
+    ending: Annotated[bool, "whether it was asked to stop, and is leaving its runs and saving state"]
     runs: list[RunRow]
 
 
-class Reached(TypedDict):
+class PeerConnection(TypedDict):
     """How a peer is reached."""
 
-    path: Annotated[str | None, '"direct", "punched" or "relayed"; None without a connection']
-    reason: Annotated[str | None, "why it is that, in words"]
+    path: Annotated[str | None, '"direct", "punched" or "relayed"; null without a connection']
+    reason: Annotated[str | None, "why the path is that one, in words"]
     reason_code: Annotated[str | None, "the same, for programs"]
-    relay: Annotated[str | None, "who connects us, where somebody must"]
+    relay: Annotated[str | None, "the PeerID of the relay, if the path is relayed"]
     rtt_ms: float | None
-    send_rate: Annotated[float | None, "of payloads, in bytes a second; None while none was large enough to tell"]
+    send_rate: Annotated[float | None, "of payloads, in bytes a second; null until one was large enough to tell"]
     receive_rate: float | None
 
 
-class PeerRow(Reached):
-    """A peer, in a run."""
+class PeerRow(PeerConnection):
+    """A peer, once for each run."""
 
     peer: Annotated[str, "its PeerID"]
-    run: Annotated[str | None, "that both are in; None of others who are connected"]
+    run: Annotated[str | None, "a run that both are in; null for other connected peers"]
     round: int | None
-    phase: NotRequired[Annotated[str | None, "of those in a run"]]
+    phase: NotRequired[Annotated[str | None, "of a peer in a run"]]
     loss: NotRequired[float | None]
 
 
-class Netcheck(TypedDict):
-    """How the node stands in the network; docs/nat.md has it all."""
+class NetcheckReport(TypedDict):
+    """How the node stands in the network; docs/nat.md explains all of it."""
 
     settled: Annotated[bool, "whether nothing is pending"]
-    pending: Annotated[list[str], "what is about to be known: ask again until it is empty"]
+    pending: Annotated[list[str], "what is still being found out: ask again until it is empty"]
     verdict: Annotated[dict[str, Any], "{sentence, action, exit_code}"]
     findings: Annotated[
         list[dict[str, Any]], '{code, level: "ok" | "info" | "warn" | "bad", sentence, action}; codes never change'
     ]
-    self: Annotated[dict[str, Any], "what paths follow from: {dialable, mapping, has_relay}"]
-    forecast: Annotated[dict[str, str], 'the path to others who are "public", "firewalled", "keeping" or "symmetric"']
+    self: Annotated[dict[str, Any], "what the path to another peer depends on: {dialable, mapping, has_relay}"]
+    forecast: Annotated[
+        dict[str, str], 'the path to other peers that are "public", "firewalled", "keeping" or "symmetric"'
+    ]
     addresses: Annotated[dict[str, list[str]], "{own, found_at, seen_at}"]
     nat: str
     mapping: str
     relays: Annotated[list[dict[str, Any]], "{peer, rtt_ms}"]
     clock_ahead: float | None
-    port_mapping: dict[str, Any] | None
+    port_mapping: PortMapping | None
 
 
-class Examined(TypedDict, total=False):
-    """A line about a peer: of the event "peer", "step" (several) or "report", which is the last and has all."""
+class DoctorEvent(TypedDict, total=False):
+    """A line of an examination: one "peer", any number of "step", and at the end one "report", which has all."""
 
     event: str
     peer: str | None
     addresses: Annotated[list[dict[str, Any]], "{address, from}"]
-    path: Annotated[str | None, "this and the rest of how it is reached as in `peers`"]
-    steps: Annotated[list[dict[str, Any]], "of the report: all steps, with the keys of one"]
-    live: Annotated[bool, "of a step: whether it was just now"]
+    path: Annotated[str | None, "this, the reasons, the relay, the round trip and the rates as in PeerRow"]
+    steps: Annotated[list[dict[str, Any]], "of the report: all steps, each with the keys of a step"]
+    live: Annotated[bool, "of a step: whether it belongs to this examination"]
     at: float
     way: str
     where: str
@@ -236,19 +239,19 @@ class Round(TypedDict):
     took_part: Annotated[bool, "whether this node was in its roster"]
     seconds: float
     bytes: Annotated[int, "of payloads that this node has sent for it"]
-    resent: Annotated[int, "of these, sent a second time because an owner was lost"]
+    resent: Annotated[int, "bytes among these that were sent a second time, because an owner was lost"]
     tokens: int
     loss: float | None
-    round_samples: Annotated[int, "tokens behind the round"]
+    round_samples: Annotated[int, "tokens that were trained on for the round"]
     samples: Annotated[int, "tokens behind the state"]
     applied_at: Annotated[float, "seconds since 1970"]
-    phases: Annotated[list[dict[str, Any]], "where the time went; of old rounds not kept"]
-    waited_for: Annotated[dict[str, float], "seconds, by member; of old rounds not kept"]
+    phases: Annotated[list[dict[str, Any]], "where the time went; not kept of old rounds"]
+    waited_for: Annotated[dict[str, float], "seconds, by member; not kept of old rounds"]
     called: Annotated[bool, "whether the others waited for us"]
-    partner: Annotated[str | None, "of a run of replicas: with whom it has exchanged"]
-    is_mutual: Annotated[bool, "whether the partner is known to have taken ours as well"]
+    partner: Annotated[str | None, "of a run of replicas: the peer with which it has exchanged"]
+    is_mutual: Annotated[bool, "whether the partner is known to have taken our vectors, too"]
     lapse: Annotated[str, "why there was no exchange"]
-    words: Annotated[str, "either, in words"]
+    words: Annotated[str, "the exchange or the lapse, in words"]
 
 
 class RunDetails(TypedDict):
@@ -257,14 +260,16 @@ class RunDetails(TypedDict):
     run: str
     name: str
     author: str
-    worker_socket: Annotated[str, "a path at which the run's worker talks to the node; empty if there is none yet"]
+    worker_socket: Annotated[
+        str, "path of the socket at which the run's worker talks to the node; empty if there is none yet"
+    ]
     manifest: Annotated[dict[str, Any], "as tables"]
     members: Annotated[list[dict[str, Any]], "each with its round, digest, root, phase, step, loss, ..."]
     rounds: Annotated[list[Round], "the last ones"]
 
 
 class Timeline(TypedDict):
-    """What happened in a round, and when; docs/rounds.md has all fields."""
+    """What happened in a round, and when; docs/rounds.md explains the fields."""
 
     run: str
     name: str
@@ -289,38 +294,38 @@ class Timeline(TypedDict):
 
 
 class RunName(TypedDict):
-    """Which run."""
+    """A run, by id and name."""
 
     run: str
     name: str
 
 
 class RunLink(RunName):
-    """The link by which others join a run."""
+    """A run's link, by which others join."""
 
-    link: Annotated[str, "with addresses of members that are there now"]
-    untold: Annotated[list[str], "addresses of this node for which there is no room in it"]
+    link: Annotated[str, "with addresses of members that are alive now"]
+    untold: Annotated[list[str], "addresses of this node for which the link has no room"]
 
 
 class CreatedRun(RunLink):
-    """A run that was founded."""
+    """A run that this node has founded."""
 
-    left_out: NotRequired[Annotated[list[str], "what of the text at --data is not in the run's data, and why"]]
+    left_out: NotRequired[Annotated[list[str], "parts of the text at --data that are not in the run's data, and why"]]
 
 
 class Preview(RunName):
-    """What joining a run would mean. What the last three say is hearsay."""
+    """What joining a run would mean. The last three keys are hearsay."""
 
     author: str
     manifest: dict[str, Any]
     parameters: int
     state: Annotated[int, "bytes to download first"]
-    memory: Annotated[dict[str, Any], "{node, worker (bytes), problem (why there is no room; empty if there is)}"]
-    traffic: Annotated[Traffic, "of a round"]
-    data: Annotated[dict[str, Any], "{missing (bytes to download), problem (why it is not to be had), words}"]
+    memory: Annotated[dict[str, Any], "{node, worker (bytes), problem (why it does not fit; empty if it does)}"]
+    traffic: Annotated[Traffic, "bytes of a round"]
+    data: Annotated[dict[str, Any], "{missing (bytes to download), problem (why the data are not available), words}"]
     round: int
     members: int
-    pace: Annotated[float | None, "seconds from round to round; None if not known"]
+    pace: Annotated[float | None, "seconds from round to round; null if not known"]
 
 
 class PublicRun(RunName):
@@ -333,25 +338,25 @@ class PublicRun(RunName):
 
 
 class SavedState(TypedDict):
-    """What was written."""
+    """The state that was written."""
 
     round: int
     root: str
 
 
-class Counted(TypedDict):
-    """What was counted of a run since this node joined it."""
+class RunCounters(TypedDict):
+    """What this node has counted in a run since it joined."""
 
     samples: int
     failures: dict[str, int]
-    durations: Annotated[list[list[Any]], "rounds, each with its upper bound; None for the last"]
+    durations: Annotated[list[list[Any]], "rows [upper bound in seconds, or None for the last; number of rounds]"]
     seconds: float
     exchanges: dict[str, int]
     sync: Traffic
 
 
-class Meters(Counted):
-    """A run in `/metrics`; no answer of the API."""
+class RunMetrics(RunCounters):
+    """A run's values in `/metrics`; not an answer of the API."""
 
     run: str
     participants: int | None
@@ -365,43 +370,43 @@ class Meters(Counted):
 
 
 class ExpertRow(TypedDict):
-    """A part of a family of experts."""
+    """A part of a family of experts, and its expert."""
 
     part: str
-    peer: Annotated[str | None, "who trains it; None if nobody does"]
-    run: Annotated[str | None, "in which it is trained"]
-    steps: Annotated[int, "that the expert has made"]
-    of: Annotated[int, "that it will"]
+    peer: Annotated[str | None, "the peer that trains it; null if none does"]
+    run: Annotated[str | None, "the run in which it is trained"]
+    steps: Annotated[int, "steps that the expert has made"]
+    of: Annotated[int, "steps that it will make in all"]
     loss: float | None
     finished: bool
     published: Annotated[
         dict[str, Any] | None,
-        "its furthest file: {round, steps, tokens, loss, bytes, file (BLAKE3, hex), author, holders (how many members "
-        "say that they have it), here (whether this node has)}",
+        "its most advanced file: {round, steps, tokens, loss, bytes, file (BLAKE3, hex), author, holders (members that "
+        "say that they have it), here (whether this node has it)}",
     ]
 
 
 class ExpertSources(TypedDict):
-    """What a process needs that asks experts, or answers for them."""
+    """What a process needs that queries experts, or answers for them."""
 
     family: str
     name: str
     me: Annotated[str, "our PeerID"]
-    socket: Annotated[str, "a path, at which such processes talk to the node"]
+    socket: Annotated[str, "path of the socket at which such processes talk to the node"]
     manifest: Annotated[str, "hex"]
     parts: Annotated[
         list[dict[str, Any]],
-        "{part, model, files: [{file, round, steps, finished, path (None if it is not here), peers (who say that they "
+        "{part, model, files: [{file, round, steps, finished, path (null if it is not here), peers (that say that they "
         "can be asked)}]}, newest first",
     ]
 
 
 class FetchedExperts(TypedDict):
-    """What was downloaded."""
+    """The experts that were downloaded."""
 
     folder: str
     experts: Annotated[list[dict[str, Any]], "as in ensemble.json (docs/experts.md)"]
-    missing: Annotated[list[str], "parts of which there is no file yet"]
+    missing: Annotated[list[str], "parts without a file yet"]
     tokens: Annotated[
         dict[str, Any],
         'what a token is: {kind: "bytes" | "tokenizer", name, end_of_text, and file and blake3 of the tokenizer.json, '
@@ -413,12 +418,12 @@ class FetchedExperts(TypedDict):
 
 
 class LoginCode(TypedDict):
-    """For a link that logs a browser in."""
+    """A code for a link that logs a browser in."""
 
-    code: Annotated[str, "good once, for some minutes"]
+    code: Annotated[str, "valid once, for some minutes"]
 
 
 class Stopping(TypedDict):
-    """It ends."""
+    """The node is ending."""
 
     stopping: bool

@@ -1,6 +1,6 @@
-"""A caller of a node's admin API, with the standard library only: read commands must start fast.
+"""The client of a node's admin API. It uses the standard library only, because read commands must start fast.
 
-What it can call is the table of node/api/operations.py. Failures keep their meaning across HTTP (node/api/faults.py).
+Its methods are the operations of node/api/operations.py. Errors keep their meaning across HTTP (node/api/errors.py).
 """
 
 from __future__ import annotations
@@ -12,34 +12,37 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, TypeVar, cast, get_origin
 
-from shoal.node.api.faults import error_of
+from shoal.node.api.errors import error_blaming
 from shoal.node.api.operations import Operation, Operations
 from shoal.node.base.home import DaemonInfo, Home
-from shoal.node.base.life import network
+from shoal.node.base.process_identity import network_namespace
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.net.system.version import shoal_version
 
-MAX_ANSWER = 64 << 20
+MAX_ANSWER = 64 << 20  # bytes
 
 A = TypeVar("A")
 
 
 class NoDaemon(LocalError):
-    """Nobody is there to ask."""
+    """No node runs in the home, or it is not ready."""
 
 
 class VersionMismatch(LocalError):
-    """The node and this command are of different versions."""
+    """The node and this client are of different versions."""
 
 
 class Client(Operations):
-    """Calls the node that runs in `home`; each operation of the API is a method."""
+    """Calls the node that runs in `home`; each operation of the API is a method.
+
+    NoDaemon if none runs; LocalError if its API cannot be reached from here.
+    """
 
     def __init__(self, home: Home) -> None:
         info = home.read_daemon()
         if info is None:
             raise NoDaemon(_why_absent(home))
-        _check_that_it_is_near(home, info)
+        _check_loopback(home, info)
         self.pid = info.pid
         self._home = home
         self._host = _reachable(info.admin_host)
@@ -47,38 +50,40 @@ class Client(Operations):
 
     @property
     def url(self) -> str:
-        """Where the API listens."""
+        """The URL of the API."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.port}/"
 
     def page(self, with_login: bool) -> str:
-        """Where the page is; `with_login`: a link that logs in once, within some minutes, for a person's terminal."""
+        """The URL of the page; `with_login`: a link that logs a browser in, once and within some minutes."""
         return f"{self.url}#login={self.login_code()['code']}" if with_login else self.url
 
-    def ask(self, operation: Operation[Any, A], request: Any) -> A:
-        """The node's answer; an error is the one that the node had, or a TransportError if it gave no proper answer."""
-        path, body = spelled(operation, request)
+    def call(self, operation: Operation[Any, A], request: Any) -> A:
+        """The node's answer. Raises the error that the node reports, TransportError if there is no proper answer, and
+        VersionMismatch.
+        """
+        path, body = path_and_body(operation, request)
         if operation.in_lines:
             return cast(A, self._lines(operation, path, body))
-        with self._asking(operation, path, body) as response:
+        with self._response(operation, path, body) as response:
             answer = json.loads(response.read(MAX_ANSWER))
-        self._judge(operation, path, response, answer)
+        self._check(operation, path, response, answer)
         if not isinstance(answer, list if get_origin(operation.answer) is list else dict):
             raise TransportError(f"the node gave an answer of the wrong shape to {path}")
         return cast(A, answer)
 
     def _lines(self, operation: Operation[Any, Any], path: str, body: str | None) -> Iterator[Any]:
-        """The objects of an answer that comes line by line."""
-        with self._asking(operation, path, body) as response:
+        """The objects of an answer that comes as JSON lines."""
+        with self._response(operation, path, body) as response:
             is_error = response.status >= 300
-            self._judge(operation, path, response, json.loads(response.read(MAX_ANSWER)) if is_error else None)
+            self._check(operation, path, response, json.loads(response.read(MAX_ANSWER)) if is_error else None)
             while line := response.readline(MAX_ANSWER):
                 yield json.loads(line)
 
-    def _judge(
+    def _check(
         self, operation: Operation[Any, Any], path: str, response: http.client.HTTPResponse, answer: Any
     ) -> None:
-        """What is wrong with an answer, if anything is, as the error that it stands for."""
+        """Raise the error that a response stands for, if it is one, or VersionMismatch."""
         version = response.getheader("Shoal-Version")
         if version != shoal_version() and not operation.any_version:
             raise VersionMismatch(
@@ -88,10 +93,10 @@ class Client(Operations):
         if response.status >= 300:
             told = answer if isinstance(answer, dict) else {}
             words = told.get("error") or f"the node answered {response.status} to {operation.method} {path}"
-            raise error_of(str(words), told.get("blame"))
+            raise error_blaming(str(words), told.get("blame"))
 
     @contextmanager
-    def _asking(
+    def _response(
         self, operation: Operation[Any, Any], path: str, body: str | None
     ) -> Iterator[http.client.HTTPResponse]:
         headers = {"Authorization": f"Bearer {self._home.token()}", "Content-Type": "application/json"}
@@ -109,15 +114,15 @@ class Client(Operations):
 
 
 def _why_absent(home: Home) -> str:
-    pid = home.holder()
+    pid = home.daemon_pid()
     if pid is None:
         return f"no node runs in {home.root}: start one with `shoal node start`"
     return f"the node in {home.root} (pid {pid}) is starting or ending: try again, or see {home.daemon_log}"
 
 
-def _check_that_it_is_near(home: Home, info: DaemonInfo) -> None:
-    """LocalError if its port, on our loopback, would be somebody else's, who must not be shown the token."""
-    elsewhere = "" not in (info.network, network()) and info.network != network()
+def _check_loopback(home: Home, info: DaemonInfo) -> None:
+    """LocalError if the node listens on another loopback than ours: there another program would get the token."""
+    elsewhere = "" not in (info.network, network_namespace()) and info.network != network_namespace()
     if elsewhere and _is_loopback(_reachable(info.admin_host)):
         raise LocalError(
             f"the node in {home.root} (pid {info.pid} where it runs) listens on the loopback of another container "
@@ -135,12 +140,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _reachable(host: str) -> str:
-    """A daemon that listens everywhere is called on the loopback."""
+    """The host to call: the loopback, if the daemon listens on all addresses."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def spelled(operation: Operation[Any, Any], request: Any) -> tuple[str, str | None]:
-    """The path of a request, with its query, and its body."""
+def path_and_body(operation: Operation[Any, Any], request: Any) -> tuple[str, str | None]:
+    """(path with query, JSON body or None) of a request."""
     from urllib.parse import quote, urlencode
 
     given = {field.name: getattr(request, field.name) for field in fields(request)}

@@ -1,4 +1,4 @@
-"""docs/api.md, printed from the table of operations: `python -m shoal.node.api.document > docs/api.md`."""
+"""Prints docs/api.md from the table of operations: `python -m shoal.node.api.document > docs/api.md`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import MISSING, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
-from shoal.node.api.faults import FAULTS
-from shoal.node.api.operations import TABLE, Operation
+from shoal.node.api.errors import STATUS_AND_BLAME
+from shoal.node.api.operations import OPERATIONS, Operation
 
 HEAD = """# The admin API
 
@@ -16,10 +16,10 @@ and the page use what is listed here, and nothing else.
 
     curl -H "Authorization: Bearer $(cat $SHOAL_HOME/token)" http://127.0.0.1:4180/v1/status
 
-Every request shows the token of the node's home folder. A request of POST has a JSON object as its body, `{}` at least,
-of at most 256 KiB; what is `null` in it counts as left out. `run` is a run's id in hex, a prefix of it of at least 8
-characters, or its name; `family` is the same for a family of experts. Answers are JSON. A key once published keeps its
-meaning; new keys may appear, so readers should ignore what they do not know. The header `Shoal-Version` names the
+Every request shows the token of the node's home folder. The body of a POST is a JSON object, at least `{}` and at most
+256 KiB; a key with the value `null` counts as left out. `run` is a run's id in hex, a prefix of it of at least 8
+characters, or its name; `family` is the same for a family of experts. Answers are JSON. A published key keeps its
+meaning; new keys may appear, so readers should ignore keys that they do not know. The header `Shoal-Version` names the
 node's version.
 
 An error is `{"error": "a sentence", "blame": "..."}`, where `blame` says whose fault it was:
@@ -29,7 +29,7 @@ An error is `{"error": "a sentence", "blame": "..."}`, where `blame` says whose 
 | 400 | `caller` | what was asked makes no sense, or cannot be done |
 | 401, 403 | `caller` | no token or a wrong one; a foreign Host or page |
 | 404, 405, 413, 429 | `caller` | no such run, round or route; no such method; a body too large; too many wrong tokens |
-| 500 | `node`, `machine` | a bug; what the operating system refuses |
+| 500 | `node`, `machine` | a bug; a refusal of the operating system |
 | 502 | `peer`, `network` | a peer broke the protocol; nobody answered |
 | 503 | `caller` | too many open pages |
 | 507 | `machine` | no room in memory or on the disk |
@@ -43,11 +43,11 @@ This page is printed from the table in [node/api/operations.py](../node/api/oper
 
 
 def document() -> str:
-    """The page."""
+    """The text of docs/api.md."""
     answers: dict[str, Any] = {}
-    for each in TABLE:
+    for each in OPERATIONS:
         _collect(each.answer, answers)
-    parts = [HEAD, "## Operations\n", *map(_operation, TABLE), "## Answers\n"]
+    parts = [HEAD, "## Operations\n", *map(_operation, OPERATIONS), "## Answers\n"]
     return "\n".join([*parts, *(_answer(name, kind) for name, kind in sorted(answers.items()))])
 
 
@@ -63,7 +63,7 @@ def _operation(each: Operation[Any, Any]) -> str:
     lines += [""] if fields(request) else []
     status = "" if each.status == 200 else f" (status {each.status})"
     answer = f"- Answer{status}: {_kind(each.answer)}{', one JSON object a line' if each.in_lines else ''}."
-    faults = sorted({FAULTS[error][0] for error in each.errors})
+    faults = sorted({STATUS_AND_BLAME[error][0] for error in each.errors})
     wrong = [f"- Errors: {', '.join(map(str, faults))}."] if faults else []
     return "\n".join([*lines, answer, *wrong, ""])
 
@@ -72,14 +72,14 @@ def _answer(name: str, kind: Any) -> str:
     rows = []
     for key, hint in get_type_hints(kind, include_extras=True).items():
         is_optional = get_origin(hint) is NotRequired or key not in kind.__required_keys__
-        spelled, words = _hint(hint)
+        json_type, words = _hint(hint)
         told = "; ".join(([words] if words else []) + (["may be absent"] if is_optional else []))
-        rows.append(f"| `{key}` | {spelled} | {told.replace('|', chr(92) + '|')} |")
+        rows.append(f"| `{key}` | {json_type} | {told.replace('|', chr(92) + '|')} |")
     return "\n".join([f"### {name}", "", kind.__doc__, "", "| key | type | |", "|---|---|---|", *rows, ""])
 
 
 def _collect(hint: Any, into: dict[str, Any]) -> None:
-    """All TypedDicts within a type, by name."""
+    """Collect all TypedDicts within a type, by name."""
     if is_typeddict(hint):
         into[hint.__name__] = hint
         for each in get_type_hints(hint).values():
@@ -89,7 +89,7 @@ def _collect(hint: Any, into: dict[str, Any]) -> None:
 
 
 def _hint(hint: Any) -> tuple[str, str]:
-    """The type and the words beside it."""
+    """(the type for readers, the words of its annotation or "")."""
     if get_origin(hint) is NotRequired:
         return _hint(get_args(hint)[0])
     if get_origin(hint) is Annotated:

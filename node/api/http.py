@@ -1,7 +1,7 @@
-"""Errors as JSON that says whose fault they are, and the headers that every answer carries.
+"""What our HTTP servers share: errors as JSON that says whose fault they are, and the headers of every response.
 
-The content security policy lets the page load what this node serves, and nothing else: no inline script or style, no
-other host, no frame around it. It is the same for every answer, so that no answer can be made into a page.
+The content security policy lets the page load only what this node serves: no inline script or style, no other host, no
+frame around it. Every response has it, so that none can be abused as a page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from shoal.node.api.faults import fault_of
+from shoal.node.api.errors import status_and_blame
 from shoal.node.base.refusals import refusal
 from shoal.node.base.room import NoRoom
 from shoal.protocol.base.errors import ShoalError
@@ -42,27 +42,27 @@ log = logging.getLogger("shoal.api")
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """For `on_response_prepare`."""
+    """Add HEADERS to a response; for `on_response_prepare`."""
     response.headers.update(HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")
 
 
 def failure(status: int, message: str, blame: str = "caller") -> web.Response:
-    """An error that says whose fault it is."""
+    """An error response with its blame."""
     return web.json_response({"error": message, "blame": blame}, status=status)
 
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What a handler raises, in the words and with the status that fit."""
+    """A middleware that answers what a handler raises with a fitting status and words."""
     try:
         return await handler(request)
     except web.HTTPException as error:
         return failure(error.status, error.reason)
     except ShoalError as error:
-        status, blame = fault_of(error)
+        status, blame = status_and_blame(error)
         return failure(status, str(error), blame)
-    except Exception as error:  # our own mistake: one answer is lost, the node is not
+    except Exception as error:  # a refusal of the system, or a bug: this request fails, the node goes on
         if (said := refusal(error)) is not None:
             log.error(
                 "%s %s: %s",
@@ -77,7 +77,10 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 def host_allowed(header: str, host: str) -> bool:
-    """Addresses cannot be rebound, names can: only `localhost` and the name that we listen on are ours."""
+    """Whether a Host header is an IP address, `localhost` or the name that we listen on.
+
+    Other names are refused because of DNS rebinding, which is impossible with addresses.
+    """
     name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
     name = name.removeprefix("[").removesuffix("]").lower()
     if name in ("localhost", host.lower()):

@@ -1,8 +1,8 @@
-"""A listening socket of HTTP that strangers cannot use up the files of this process by.
+"""A listening socket for HTTP by which strangers cannot exhaust the file descriptors of this process.
 
-Who connects and asks nothing makes room for the next, the oldest first, as with peers
-(net/libp2p/inbound_limits.py). Who has asked something is let in, and stays. asyncio calls `accept`, and closes what
-that gives.
+The number of connections that have sent no request is limited: the oldest is closed for the next, as with peers
+(net/libp2p/inbound_limits.py). A connection that has sent a request stays. asyncio calls `accept`, and closes what it
+returns.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from aiohttp.typedefs import Handler
 from shoal.protocol.net.libp2p.inbound_limits import InboundLimits
 from shoal.protocol.net.system.descriptors import is_reserved, share
 
-MAX_WAITING, OF_FILES_WAITING = 128, 1 / 8
-MAX_FROM_HOST, OF_FILES_HOST = 512, 1 / 4
+MAX_WAITING, OF_FILES_WAITING = 128, 1 / 8  # connections without a request: at most, and as a share of open files
+MAX_FROM_HOST, OF_FILES_HOST = 512, 1 / 4  # connections of one host: the same
 
 
 class BoundedListener(socket.socket):
-    """Takes the place of a socket that listens."""
+    """Takes the place of the listening socket `listener`, and its descriptor."""
 
     def __init__(self, listener: socket.socket) -> None:
         super().__init__(listener.family, listener.type, listener.proto, fileno=listener.detach())
         self._limits = InboundLimits(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
-        self._here: dict[int, tuple[int, socket.socket]] = {}  # their numbers, by descriptor
+        self._here: dict[
+            int, tuple[int, socket.socket]
+        ] = {}  # by descriptor: the number in `InboundLimits`, and the socket
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next that there is room for; BlockingIOError if there is none now."""
+        """The next connection; BlockingIOError if there is no room for it."""
         guest, where = super().accept()
         self._forget_gone()
         descriptor, host = guest.fileno(), str(where[0])
@@ -47,7 +49,7 @@ class BoundedListener(socket.socket):
 
     @web.middleware
     async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Whoever asks something is let in."""
+        """A middleware that notes that a connection has sent a request."""
         known = request.transport.get_extra_info("socket") if request.transport is not None else None
         if known is not None and (found := self._here.get(known.fileno())) is not None:
             self._limits.finish_handshake(found[0])
@@ -62,7 +64,7 @@ class BoundedListener(socket.socket):
 
 def _hang_up(guest: socket.socket) -> None:
     with suppress(OSError):
-        guest.shutdown(socket.SHUT_RDWR)  # asyncio reads the end, and closes it
+        guest.shutdown(socket.SHUT_RDWR)  # asyncio reads the end of the stream, and closes it
 
 
 def _is_local(host: str) -> bool:

@@ -1,14 +1,15 @@
-"""The admin API as one table: what a node can be asked, how, and what it answers.
+"""The admin API as one table: for each operation its path, its request, its answer and its errors.
 
-All else about the API follows from it. The daemon gives a handler for each operation, and `web/routes.py` makes a route
-of each; the client has a method for each, and so has the fake node of the tests; docs/api.md is printed from the table.
+Everything else about the API follows from the table. The daemon has a handler for each operation, of which
+`web/routes.py` makes a route; the client has a method for each, and so has the tests' fake node; docs/api.md is printed
+from the table.
 
 Rules:
 - A request is a frozen dataclass. Fields that the path names are in the path, the others in the query of a GET and in
-  the JSON body of a POST. A field with a default may be left out; null is as good as left out.
+  the JSON body of a POST. A field with a default may be left out or null.
 - `run` is a run's id in hex, a prefix of it of at least `MIN_PREFIX` characters, or its name; `family` the same.
-- Answers are JSON, see answers.py; errors say whose fault they are, see faults.py. `errors` lists those beyond the
-  ones that any operation may have.
+- Answers are JSON, see answers.py; errors say whose fault they are, see errors.py. `errors` lists only those that not
+  every operation may have.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from typing import Annotated, Any, Generic, ParamSpec, Protocol, TypeVar, cast, 
 
 from shoal.node.api.answers import (
     CreatedRun,
-    Examined,
+    DoctorEvent,
     ExpertRow,
     ExpertSources,
     FetchedExperts,
     LoginCode,
-    Netcheck,
+    NetcheckReport,
     PeerRow,
     Preview,
     PublicRun,
@@ -38,13 +39,13 @@ from shoal.node.api.answers import (
     Stopping,
     Timeline,
 )
-from shoal.node.api.faults import UnknownRound, UnknownRun
+from shoal.node.api.errors import UnknownRound, UnknownRun
 from shoal.node.base.room import NoRoom
 from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
 
-QUICK = 15.0  # seconds that a client waits: answered from memory
-PATIENT = 600.0  # the node has to ask peers, or to write a large file
-JOINING = 30 * 86_400.0  # it may download the run's data first, however long that takes; Ctrl-C ends the wait
+QUICK = 15.0  # seconds that a client waits for what is answered from memory
+PATIENT = 600.0  # seconds, if the node has to ask peers, or to write a large file
+JOINING = 30 * 86_400.0  # seconds, if it may download the run's data first; Ctrl-C ends the wait
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -54,69 +55,69 @@ A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
-    """A request that needs no words."""
+class EmptyRequest:
+    """A request without parameters."""
 
 
 @dataclass(frozen=True, slots=True)
-class OfPeer:
-    """About a peer."""
+class PeerRequest:
+    """Names a peer."""
 
     peer: Annotated[str, "a PeerID, some characters of one that is known here, or a multiaddr"]
 
 
 @dataclass(frozen=True, slots=True)
-class OfRun:
-    """About a run of this node."""
+class RunRequest:
+    """Names a run of this node."""
 
     run: str
 
 
 @dataclass(frozen=True, slots=True)
-class RoundsOf:
-    """About the rounds of a run."""
+class RoundsRequest:
+    """Asks for the rounds of a run."""
 
     run: str
-    last: Annotated[int | None, "only so many, the last ones"] = None
+    last: Annotated[int | None, "how many, of the last ones; all by default"] = None
 
 
 @dataclass(frozen=True, slots=True)
-class OfRound:
-    """About a round."""
+class RoundRequest:
+    """Names a round of a run."""
 
     run: str
     round: int
 
 
 @dataclass(frozen=True, slots=True)
-class NewRun:
+class CreateRunRequest:
     """A run to found."""
 
     manifest: Annotated[str, "TOML"]
     train: bool
     checkpoints: Annotated[
-        Sequence[str], "the path of a checkpoint's folder, from which it goes on; of a family, one for each model"
+        Sequence[str], "paths of checkpoint folders to go on from: one, or for a family one for each model"
     ] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class OfLink:
-    """About a run that we need not be in."""
+class PreviewRunRequest:
+    """Names a run that this node need not be in."""
 
     link: Annotated[str, "a run's link, its id or a prefix of that"]
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinRunRequest:
     """A run to join."""
 
     link: Annotated[str, "a run's link, its id or a prefix of that"]
     train: bool
-    checkpoint: Annotated[str, "the folder of the checkpoint that it goes on from: then nothing is downloaded"] = ""
+    checkpoint: Annotated[str, "folder of the checkpoint that the run goes on from: then nothing is downloaded"] = ""
 
 
 @dataclass(frozen=True, slots=True)
-class JoinById:
+class JoinRunByIdRequest:
     """A run to join, by its id or a prefix of that."""
 
     run: str
@@ -125,24 +126,24 @@ class JoinById:
 
 
 @dataclass(frozen=True, slots=True)
-class Save:
-    """Where to write a state."""
+class SaveStateRequest:
+    """Asks for the state of a run to be written to a path."""
 
     run: str
     path: Annotated[str, "absolute"]
-    own: Annotated[bool, "its worker's weights, where they differ from the agreed ones, after the last round"] = False
+    own: Annotated[bool, "after the last round: the worker's own weights, if they differ from the agreed ones"] = False
 
 
 @dataclass(frozen=True, slots=True)
-class OfFamily:
-    """About a family of experts that this node is in."""
+class FamilyRequest:
+    """Names a family of experts that this node is in."""
 
     family: str
 
 
 @dataclass(frozen=True, slots=True)
-class FetchExperts:
-    """Where to write experts."""
+class FetchExpertsRequest:
+    """Asks for the experts of a family to be written to a folder."""
 
     family: str
     folder: Annotated[str, "absolute"]
@@ -151,24 +152,24 @@ class FetchExperts:
 # -- operations ---------------------------------------------------------------------------------------------
 
 
-class Asker(Protocol):
-    """Who can carry an operation out: the client."""
+class OperationCaller(Protocol):
+    """Carries operations out: the client."""
 
-    def ask(self, operation: Operation[Any, A], request: Any) -> A:
+    def call(self, operation: Operation[Any, A], request: Any) -> A:
         """The node's answer to a request."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """What answers an operation; it is called with the fields of the request by their names."""
+    """The function that answers an operation; it gets the fields of the request as keyword arguments."""
 
     operation: Operation[Any, Any]
-    answer: Callable[..., Any]  # at once, as an awaitable, or as an async iterator of lines
+    answer: Callable[..., Any]  # returns the answer, an awaitable of it, or an async iterator of lines
 
 
 class Operation(Generic[P, A]):
-    """A row of the table: parameters `P`, as the request has them, and an answer of type `A`.
+    """A row of the table: `P` are the parameters of the request, `A` is the type of the answer.
 
     As an attribute of a client it is a method: `client.rounds("stdlib", last=3)`.
     """
@@ -188,7 +189,7 @@ class Operation(Generic[P, A]):
         in_lines: bool = False,
         any_version: bool = False,
     ) -> None:
-        """`in_lines`: many answers, one JSON object a line; `any_version`: a client of another version may ask, too."""
+        """`in_lines`: the answer is a series of JSON lines; `any_version`: clients of all versions may call."""
         self.method, self.path = method, path
         self.request, self.answer = request, answer
         self.about, self.errors = about, errors
@@ -199,93 +200,93 @@ class Operation(Generic[P, A]):
         self.name = name
 
     @overload
-    def __get__(self, asker: None, owner: type) -> Operation[P, A]: ...
+    def __get__(self, caller: None, owner: type) -> Operation[P, A]: ...
     @overload
-    def __get__(self, asker: Asker, owner: type) -> Callable[P, A]: ...
-    def __get__(self, asker: Asker | None, owner: type) -> Operation[P, A] | Callable[P, A]:
-        if asker is None:
+    def __get__(self, caller: OperationCaller, owner: type) -> Callable[P, A]: ...
+    def __get__(self, caller: OperationCaller | None, owner: type) -> Operation[P, A] | Callable[P, A]:
+        if caller is None:
             return self
-        return lambda *args, **kwargs: self(asker, *args, **kwargs)
+        return lambda *args, **kwargs: self(caller, *args, **kwargs)
 
-    def __call__(self, asker: Asker, *args: P.args, **kwargs: P.kwargs) -> A:
-        """Have it carried out."""
-        return asker.ask(self, self.request(*args, **kwargs))
+    def __call__(self, caller: OperationCaller, *args: P.args, **kwargs: P.kwargs) -> A:
+        """Carry the operation out."""
+        return caller.call(self, self.request(*args, **kwargs))
 
-    def by(self, answer: Callable[P, A | Awaitable[A] | AsyncIterator[Any]]) -> Handler:
-        """Let `answer` do it."""
+    def handled_by(self, answer: Callable[P, A | Awaitable[A] | AsyncIterator[Any]]) -> Handler:
+        """The handler that answers this operation by `answer`."""
         return Handler(self, answer)
 
 
 def in_lines(
     path: str, request: Callable[P, object], each: type[A], about: str, *errors: type[ShoalError]
 ) -> Operation[P, Iterator[A]]:
-    """An operation that answers line by line, with an `each` on every line."""
+    """An operation whose answer is a series of JSON lines, each of the type `each`."""
     answer = cast("type[Iterator[A]]", each)
     return Operation("POST", path, request, answer, about, *errors, patience=PATIENT, in_lines=True)
 
 
 class Operations:
-    """The table. A client derives from it, which makes each operation a method."""
+    """The table. The client derives from it, so each operation is a method there."""
 
     status = Operation(
         "GET",
         "/v1/status",
-        Nothing,
+        EmptyRequest,
         Status,
         "The node as it is now: whether it is alone, in which runs, how far, and what holds it up.",
     )
     peers = Operation(
         "GET",
         "/v1/peers",
-        Nothing,
+        EmptyRequest,
         list[PeerRow],
-        "The members of the node's runs, and whoever else is connected: how each is reached, why so, and how fast.",
+        "The members of the node's runs, and all other connected peers: how each is reached, why so, and how fast.",
     )
     netcheck = Operation(
         "GET",
         "/v1/netcheck",
-        Nothing,
-        Netcheck,
-        "How the node stands in the network. The first question begins to look.",
+        EmptyRequest,
+        NetcheckReport,
+        "How the node stands in the network. The first call starts to find it out.",
     )
     examine = in_lines(
         "/v1/doctor",
-        OfPeer,
-        Examined,
-        "Why a peer is reached as it is, or not, as it is found out. If nobody is meant, that is said before any line.",
+        PeerRequest,
+        DoctorEvent,
+        "Why a peer is reached as it is, or not: each step as it ends. If no peer is meant, that is an error.",
     )
-    runs = Operation("GET", "/v1/runs", Nothing, list[RunRow], "The runs of `status` alone.")
+    runs = Operation("GET", "/v1/runs", EmptyRequest, list[RunRow], "The runs, as in `status`.")
     run_details = Operation(
-        "GET", "/v1/runs/{run}", OfRun, RunDetails, "A run's manifest, members and last rounds.", UnknownRun
+        "GET", "/v1/runs/{run}", RunRequest, RunDetails, "A run's manifest, members and last rounds.", UnknownRun
     )
     rounds = Operation(
-        "GET", "/v1/runs/{run}/rounds", RoundsOf, list[Round], "Committed rounds, oldest first.", UnknownRun
+        "GET", "/v1/runs/{run}/rounds", RoundsRequest, list[Round], "Committed rounds, oldest first.", UnknownRun
     )
     timeline = Operation(
         "GET",
         "/v1/runs/{run}/rounds/{round}",
-        OfRound,
+        RoundRequest,
         Timeline,
-        "What happened in a round, and when. The last rounds are kept, over a restart too, and the one that goes on is "
-        "shown as far as it is.",
+        "What happened in a round, and when. The last rounds are kept, also over a restart; the current one is shown "
+        "as far as it has come.",
         UnknownRun,
         UnknownRound,
     )
     run_link = Operation(
-        "GET", "/v1/runs/{run}/link", OfRun, RunLink, "The link by which others join the run.", UnknownRun
+        "GET", "/v1/runs/{run}/link", RunRequest, RunLink, "The link by which others join the run.", UnknownRun
     )
     public_runs = Operation(
         "GET",
         "/v1/discover",
-        Nothing,
+        EmptyRequest,
         list[PublicRun],
-        "Runs that were announced in the DHT; all of it is hearsay.",
+        "Public runs that were announced in the DHT; all of it is hearsay.",
         patience=PATIENT,
     )
     preview_run = Operation(
         "POST",
         "/v1/preview",
-        OfLink,
+        PreviewRunRequest,
         Preview,
         "What joining a run would mean; nothing is joined.",
         UnknownRun,
@@ -296,7 +297,7 @@ class Operations:
     create_run = Operation(
         "POST",
         "/v1/runs",
-        NewRun,
+        CreateRunRequest,
         CreatedRun,
         "Sign the manifest, found its run and join it.",
         NoRoom,
@@ -305,9 +306,9 @@ class Operations:
     join_run = Operation(
         "POST",
         "/v1/join",
-        Join,
+        JoinRunRequest,
         RunLink,
-        "Fetch a run's manifest and join it, after its data were downloaded.",
+        "Fetch a run's manifest and join it, after downloading its data.",
         UnknownRun,
         RemoteError,
         TransportError,
@@ -317,7 +318,7 @@ class Operations:
     join_run_by_id = Operation(
         "POST",
         "/v1/runs/{run}/join",
-        JoinById,
+        JoinRunByIdRequest,
         RunLink,
         "The same, with the run in the path.",
         UnknownRun,
@@ -329,7 +330,7 @@ class Operations:
     leave_run = Operation(
         "POST",
         "/v1/runs/{run}/leave",
-        OfRun,
+        RunRequest,
         RunName,
         "Say goodbye to the run's members, stop its worker and forget the run.",
         UnknownRun,
@@ -338,9 +339,9 @@ class Operations:
     save_state = Operation(
         "POST",
         "/v1/runs/{run}/save",
-        Save,
+        SaveStateRequest,
         SavedState,
-        "Write state.safetensors, as this peer holds it.",
+        "Write the state, as this peer holds it, in the format safetensors.",
         UnknownRun,
         NoRoom,
         patience=PATIENT,
@@ -348,7 +349,7 @@ class Operations:
     experts = Operation(
         "GET",
         "/v1/experts/{family}",
-        OfFamily,
+        FamilyRequest,
         list[ExpertRow],
         "The parts of a family of experts.",
         UnknownRun,
@@ -356,15 +357,15 @@ class Operations:
     expert_sources = Operation(
         "GET",
         "/v1/experts/{family}/sources",
-        OfFamily,
+        FamilyRequest,
         ExpertSources,
-        "Where the experts of a family can be had: as files here, and at peers that can be asked.",
+        "Where the experts of a family are: as files here, and at peers that can be queried.",
         UnknownRun,
     )
     fetch_experts = Operation(
         "POST",
         "/v1/experts/{family}/fetch",
-        FetchExperts,
+        FetchExpertsRequest,
         FetchedExperts,
         "Download all published experts, each checked by its hash and its author's signature, with an ensemble.json.",
         UnknownRun,
@@ -374,22 +375,22 @@ class Operations:
     login_code = Operation(
         "POST",
         "/v1/login/code",
-        Nothing,
+        EmptyRequest,
         LoginCode,
-        "A code for a link that opens the page logged in.",
+        "A code for a link that opens the page and logs the browser in.",
         patience=PATIENT,
     )
     stop = Operation(
         "POST",
         "/v1/stop",
-        Nothing,
+        EmptyRequest,
         Stopping,
-        "Begin to leave and end; the answer comes at once.",
+        "Begin to leave all runs and end; the answer comes at once.",
         status=202,
         any_version=True,
     )
 
 
-TABLE: tuple[Operation[Any, Any], ...] = tuple(
+OPERATIONS: tuple[Operation[Any, Any], ...] = tuple(
     each for each in vars(Operations).values() if isinstance(each, Operation)
 )

@@ -1,6 +1,6 @@
-"""Answers of the node, for people: aligned columns, with colour in a terminal; for programs there is JSON.
+"""Prints answers of the node: for people in aligned columns, with colour in a terminal; for programs as JSON.
 
-What a peer sent may be in an answer, so control characters never reach the terminal.
+Answers may quote what a peer sent, so no control character reaches the terminal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from shoal.node.api.answers import Answer, PeerRow, PublicRun, Round, RunDetails, RunRow, Status
 from shoal.node.api.status import advice, headline, is_first_back, is_over, label
 from shoal.node.base import quantities
-from shoal.node.base.text import printable
+from shoal.node.base.lines import printable
 
 COLOURS = {"SOLO": "yellow", "SPLIT": "bold red", "CONNECTED": "green", "IN-ROUND": "bold green"}
 CHECKPOINT_COLUMNS = ("run", "name", "round", "samples", "state", "peer", "MB", "saved", "path")
@@ -25,8 +25,8 @@ RUN_COLUMNS = ("run", "name", "round", "members", "loss", "step", "samples", "to
 PUBLIC_COLUMNS = ("run", "name", "round", "members", "link")
 PEER_COLUMNS = ("peer", "run", "round", "path", "rtt ms", "sends", "receives")
 WORKER_COLUMNS = ("run", "device", "device memory", "memory", "micro-batch", "trains", "MFU")
-WIDE = 116  # columns that whole names of peers need
-END = 12  # characters of a name
+WIDE = 116  # columns that whole PeerIDs need
+END = 12  # last characters of a PeerID that are shown in fewer columns
 
 
 def show_json(answer: Any) -> None:
@@ -35,7 +35,7 @@ def show_json(answer: Any) -> None:
 
 
 def show_status(status: Status, page: str) -> None:
-    """The node, where its page is, what is wrong with it, its runs."""
+    """The node, the URL of its page, what is wrong with it, and its runs."""
     show_pairs(
         [
             ("peer", status.get("peer")),
@@ -65,25 +65,25 @@ def show_status(status: Status, page: str) -> None:
 
 
 def _untold(addresses: Sequence[str]) -> list[tuple[str, str]]:
-    """Own addresses that others are not told, if there are any."""
+    """A row with our addresses that others are not told, if there are any."""
     return [("not told to others", f"{', '.join(addresses)} (too many)")] if addresses else []
 
 
 def _mapping(mapping: Answer) -> list[tuple[str, str]]:
-    """What the home router lets in, or why it does not; nothing where nobody was asked."""
+    """A row with the port that the router forwards, or why it does not, if one was asked."""
     if mapping.get("external") and not mapping.get("behind_another_nat"):
         return [("port mapping", f"{mapping['external']} by {mapping['protocol']}")]
     return [("port mapping", f"none: {mapping['error']}")] if mapping.get("error") else []
 
 
 def _limits(status: Status) -> list[tuple[str, str]]:
-    """What the owner lets pass; nothing where all may."""
+    """A row with the owner's limits, if there are any."""
     words = quantities.limits_in_words(status.get("limits") or {})
     return [("limits", words)] if words else []
 
 
 def _line(line: Answer) -> list[tuple[str, str]]:
-    """How fast our own is, as far as it was measured."""
+    """A row with the speed of our own line, as far as it was measured."""
     known = [f"{bits(line[way])} {way}" for way in ("up", "down") if line.get(way)]
     return [("line", ", ".join(known))] if known else []
 
@@ -106,7 +106,7 @@ def show_runs(runs: Sequence[RunRow]) -> None:
 def show_peers(peers: Sequence[PeerRow]) -> None:
     """One line per peer and run, and below why each is reached as it is.
 
-    Names are whole where there is room; of a narrow terminal's the end is there, by which `shoal doctor` knows them.
+    A narrow terminal shows only the end of each PeerID, which `shoal doctor` takes as well.
     """
     if not peers:
         print("no peers")
@@ -150,14 +150,14 @@ def show_checkpoints(rows: Sequence[Answer]) -> None:
 
 
 def _show_workers(runs: Sequence[RunRow]) -> None:
-    """What trains here, on what, and how much it holds."""
+    """One line per worker: its device, its memory and its utilisation."""
     if runs:
         print()
         show_table(WORKER_COLUMNS, [_worker_row(run) for run in runs])
 
 
 def bits(rate: Any) -> str | None:
-    """Bytes a second as bits a second, as links are sold."""
+    """A rate in bytes a second, printed in bits a second; None if it is no number."""
     if not isinstance(rate, int | float):
         return None
     amount, units = 8.0 * rate, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"]
@@ -252,7 +252,7 @@ def _own_round_row(each: Round) -> list[Any]:
 
 
 def size(count: Any) -> str | None:
-    """A number of bytes in binary units; None if it is none."""
+    """A number of bytes in binary units; None if `count` is no number."""
     return quantities.size(count) if isinstance(count, int | float) else None
 
 
@@ -267,7 +267,7 @@ def short(value: Any) -> Any:
 
 
 def clean(value: Any) -> str:
-    """Text that cannot steer the terminal; what is unknown is a dash."""
+    """A value as text without control characters; None is a dash."""
     plain = {None: "-", True: "yes", False: "no"}
     text = plain[value] if value is None or isinstance(value, bool) else str(value)
     if isinstance(value, list):
@@ -276,7 +276,7 @@ def clean(value: Any) -> str:
 
 
 def show_pairs(pairs: Sequence[tuple[str, Any]]) -> None:
-    """Names and what they stand for, one under the other."""
+    """One name and its value per line."""
     show_table((), [[name, value] for name, value in pairs])
 
 
@@ -294,14 +294,14 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def colour(text: str, style: str) -> str:
-    """`text` so, if a person reads it who wants colours."""
+    """`text` in a style, if standard output is a terminal and NO_COLOR is not set."""
     codes = {"bold": "1", "dim": "2", "green": "32", "yellow": "33", "bold red": "1;31"}  # ECMA-48
     wanted = is_terminal() and not os.environ.get("NO_COLOR")
     return f"\033[{codes[style]}m{text}\033[0m" if wanted else text
 
 
 def is_terminal() -> bool:
-    """Whether a person reads this: a token, say, is for no log."""
+    """Whether standard output is a terminal, and not a file or a log."""
     return sys.stdout.isatty()
 
 

@@ -1,19 +1,19 @@
-"""What a node is to its API: handlers for the operations, and what the page and the metrics look at."""
+"""The interface of a node to its API: handlers for the operations, and what the page and the metrics read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from shoal.node.api.answers import ExpertRow, Meters, PeerRow, Round, Status
+from shoal.node.api.answers import ExpertRow, PeerRow, Round, RunMetrics, Status
 from shoal.node.api.operations import Handler
 
 
 class NodeService(Protocol):
-    """A running node: the daemon, or the fake of the tests. It raises ShoalErrors, and nothing else on purpose."""
+    """A running node: the daemon, or the tests' fake. The only errors that it means to raise are ShoalErrors."""
 
     def handlers(self) -> Sequence[Handler]:
-        """Who answers each operation."""
+        """The handlers of all operations."""
         ...
 
     def status(self) -> Status:
@@ -32,6 +32,6 @@ class NodeService(Protocol):
         """The parts of a family; UnknownRun if this node is not in it."""
         ...
 
-    def meters(self) -> list[Meters]:
-        """What was counted of each run."""
+    def meters(self) -> list[RunMetrics]:
+        """The metrics of each open run."""
         ...

@@ -1,16 +1,16 @@
-"""What a node's status means: in a sentence, with what to do about it, and as an exit code for health checks.
+"""Judges a node's status: in a sentence, with what to do about it, and as an exit code for health checks.
 
-The exit code is that of `shoal status --exit-code`. Worst first; what is not listed is healthy, so also a bootstrap
-node that is in no run:
+The exit code is that of `shoal status --exit-code`. Worst first; everything else is healthy, also a bootstrap node that
+is in no run:
 
-    FAILED_RUN  a run has ended on this node, or its worker has for good, or it is not in a run that it should be
-                in, or not yet
+    FAILED_RUN  a run has failed on this node, or its worker has for good, or the node is not (yet) in a run that it
+                should be in
     SPLIT       too few of a run's members are reachable
-    ALONE       a run that this node should be in has others, and none of them answers
+    ALONE       a run that this node should be in has other members, and none of them answers
 
 The creator of a run whose first round is not committed is waiting, not alone, unless it lacks the state to begin with;
-so is a node that has kept a run while all its nodes were stopped, and is the first to be back. A node that pauses
-because its owner's daily volume is used up is healthy.
+so is a node that was stopped with all others of its run and is the first to be back. A node that pauses because its
+owner's daily volume is used up is healthy.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ ADVICE = {
 
 
 def label(run: RunRow) -> str:
-    """What a run is called: by its name, or, where that is not known, by the beginning of its id."""
+    """A run's name or, if that is not known, the beginning of its id."""
     return str(run.get("name") or run["run"][:8])
 
 
 def is_first_back(status: Status) -> bool:
-    """Whether the node is alone with what it kept when all had stopped: nothing is wrong, the others come after it."""
+    """Whether the node is the first to be back after all nodes of its runs had stopped: nothing is wrong then."""
     runs = status.get("runs", [])
     waits = status.get("waits") or not status.get("obstacle")
     return bool(waits) and status.get("state") == "SOLO" and bool(runs) and all(run.get("is_resting") for run in runs)
 
 
 def is_over(status: Status) -> bool:
-    """Whether all runs of the node are finished: then it misses nobody, and keeps their results for who asks."""
+    """Whether all runs of the node are finished: then it needs no other member, and only keeps their results."""
     runs = status.get("runs", [])
     waits = status.get("waits") or not status.get("obstacle")
     return bool(waits) and bool(runs) and all(run.get("phase") == "finished" for run in runs)
 
 
 def advice(status: Status) -> str | None:
-    """What to do about a node's state; None if nothing is wrong with it, or the headline says it."""
+    """What to do about a node's state; None if nothing is wrong, or the headline says it."""
     if status.get("paused") or status.get("obstacle") or is_first_back(status) or is_over(status):
         return None
     return ADVICE.get(status.get("state", ""))
 
 
 def headline(status: Status) -> str:
-    """Where the node stands, or what keeps it from where it should be."""
+    """One sentence: what the node is doing, or what keeps it from what it should do."""
     if paused := status.get("paused"):
         return f"{str(paused)[:1].upper()}{str(paused)[1:]}."
     obstacle, state, runs = status.get("obstacle"), str(status.get("state")), status.get("runs", [])
@@ -83,7 +83,7 @@ def headline(status: Status) -> str:
 
 
 def summary(status: Status) -> str:
-    """An answer to `status` in a few words, for the list of a machine's services."""
+    """The status in a few words, for the service manager."""
     runs = [f"{label(run)} after round {run['round']}, {run['phase']}" for run in status["runs"]]
     return "; ".join([status["state"], *([status["obstacle"]] if status["obstacle"] else []), *(runs or ["in no run"])])
 
@@ -99,7 +99,7 @@ def _with_peers(status: Status) -> str:
 
 
 def _telling(runs: Sequence[RunRow]) -> list[RunRow]:
-    """All but families that train a part here in a run that tells of itself."""
+    """The runs without families whose part is trained here in a run that is listed itself."""
     names = {label(run) for run in runs}
     return [run for run in runs if f"{label(run)}.{(run.get('experts') or {}).get('trains')}" not in names]
 
@@ -131,7 +131,7 @@ def _doing(run: RunRow) -> str:
 
 
 def verdict(status: Status) -> Exit:
-    """The exit code that stands for an answer to `status`."""
+    """The exit code for a status."""
     runs = status["runs"]
     if status.get("paused"):
         return Exit.OK
@@ -148,7 +148,7 @@ def verdict(status: Status) -> Exit:
 
 
 def _misses_others(run: RunRow, solo: bool) -> bool:
-    """Somebody was or must be in the run, and is not here: it has begun, is not ours, or only they have its state."""
+    """Whether the run has other members, and none is here: it has begun, or is not ours, or we lack its state."""
     if run["phase"] in ("finished", "restoring") or run.get("is_resting"):
         return False
     if run["phase"] == "syncing":

@@ -1,7 +1,7 @@
-"""What can be found out about this machine's devices without torch, which takes seconds to import.
+"""What is known about this machine's devices without importing torch, which takes seconds.
 
-The worker finds out whether a device is there. This only tells when it cannot be, so that a node refuses it before it
-starts.
+Only the worker can tell whether a device works. This module tells when it cannot, so that a node refuses the option
+before it starts.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ ROOT = Path("/")
 WINDOWS = "dev/dxg"  # in WSL, for any card
 JETSON = "dev/nvhost-gpu", "dev/nvgpu", "dev/nvmap"  # NVIDIA's chips that share the machine's memory
 AMD = "dev/kfd"
-DRIVERS = "dev/nvidiactl", "dev/nvidia0", WINDOWS, *JETSON, AMD  # of devices that torch calls cuda
+DRIVERS = "dev/nvidiactl", "dev/nvidia0", WINDOWS, *JETSON, AMD  # files of drivers whose devices torch calls cuda
 WINDOWS_CUDA = "usr/lib/wsl/lib/libcuda.so.1"  # part of NVIDIA's driver in WSL
 AMD_NODES = "sys/class/kfd/kfd/topology/nodes/*/properties"
-VENDORS, DISPLAY = ("0x10de", "0x1002"), ("0x03", "0x12")  # of PCI cards that show pictures, or only compute
-CUDA, HIP = BUILDS = "cuda", "hip"  # of torch: for NVIDIA's GPUs, for AMD's
+VENDORS, DISPLAY = ("0x10de", "0x1002"), ("0x03", "0x12")  # PCI cards: NVIDIA, AMD; graphics, accelerator
+CUDA, HIP = BUILDS = "cuda", "hip"  # builds of torch: for NVIDIA's GPUs, for AMD's
 CHOICE = {CUDA: ("CUDA_VISIBLE_DEVICES",), HIP: ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")}
 
 
 def has_gpu(device: str) -> bool:
-    """Whether `device` has its own memory; Apple's and Jetson's GPUs use the machine's.
+    """Whether `device` has memory of its own; GPUs of Apple's and Jetson's use the machine's.
 
-    With "auto" this is so only if there is a GPU that may be opened and that torch's build supports: a driver's file
-    alone does not suffice, and a worker that trains on the CPU in the end needs the machine's memory.
+    "auto" counts only if there is a GPU that this process may open and this build of torch supports. The driver's file
+    alone does not suffice: if the worker ends up on the CPU, it needs the machine's memory.
     """
     if any((ROOT / each).exists() for each in JETSON):
         return False
@@ -40,7 +40,7 @@ def has_gpu(device: str) -> bool:
 
 
 def check_is_here(devices: Sequence[str]) -> None:
-    """UsageError for a device that cannot be on this machine, as far as that is known without torch."""
+    """UsageError if one of the devices cannot be on this machine, as far as that is known without torch."""
     for device in devices:
         if device == "mps" and sys.platform != "darwin":
             raise UsageError("--device mps is not here: only Apple's computers have it; use cpu or auto")
@@ -59,7 +59,7 @@ def check_is_here(devices: Sequence[str]) -> None:
 
 
 def _is_usable(build: str) -> bool:
-    """Whether there is a GPU with memory of its own for that build of torch, as far as can be seen from outside."""
+    """Whether this build of torch would find a GPU with its own memory, as far as files and variables tell."""
     chosen = [os.environ[each] for each in CHOICE[build] if each in os.environ]
     if sys.platform != "linux" or any(each.split(",")[0].strip() in ("", "-1") for each in chosen):
         return False
@@ -74,7 +74,7 @@ def _may_open(device: Path) -> bool:
 
 
 def _is_amd_card(node: Path) -> bool:
-    """Whether a node of AMD's computes, and is no processor with graphics, whose memory is the machine's."""
+    """Whether a node of AMD's topology is a card, not a processor with graphics, which uses the machine's memory."""
     with suppress(OSError, ValueError):
         said = dict(line.split(maxsplit=1) for line in node.read_text(encoding="ascii").splitlines())
         return int(said.get("simd_count", 0)) > 0 and int(said.get("cpu_cores_count", 0)) == 0
@@ -86,7 +86,7 @@ def _has_driver() -> bool:
 
 
 def _has_card() -> bool:
-    """Whether there is one, be its driver loaded only when it is used; a container may see those of its host."""
+    """Whether there is a card, even without a loaded driver. A container may see the cards of its host."""
     for vendor in ROOT.glob("sys/bus/pci/devices/*/vendor"):
         with suppress(OSError):
             kind = (vendor.parent / "class").read_text(encoding="ascii")
@@ -96,7 +96,7 @@ def _has_card() -> bool:
 
 
 def _built_for() -> tuple[str, ...]:
-    """What torch says of itself: for CUDA, for ROCm's HIP, or for neither; both may be, if it does not say."""
+    """The GPU builds that torch's version.py names (CUDA, ROCm's HIP, or none); all, if it cannot be read."""
     found = find_spec("torch")
     if found is None or found.origin is None:
         return BUILDS

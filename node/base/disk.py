@@ -1,4 +1,4 @@
-"""Records that a member must not lose in a crash: one small file each, replaced atomically and forced to disk."""
+"""Files that must survive a crash. A member's records are one small file each, replaced atomically and synced."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from shoal.protocol.base.shortages import in_words, is_temporary
 from shoal.protocol.base.wire import Message, decode, encode
 
 SUFFIX = ".record"
-CANNOT_BE_FORCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # folders, on some file systems
-AGAIN = (0.2, 5.0)  # seconds until a failed write is tried again: at first, and at most
+CANNOT_BE_FORCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # fsync of folders, on some systems
+AGAIN = (0.2, 5.0)  # seconds before a failed write is tried again: the first time, and at most
 
 
 class Disk:
@@ -25,9 +25,9 @@ class Disk:
         self.folder = folder
 
     def load(self) -> dict[str, Message]:
-        """All records by name; LocalError if one is damaged: without its votes a member must not vote again."""
+        """All records by name. LocalError if one is damaged: a member that has lost a vote must not vote again."""
         records = {}
-        for path in listed(self.folder):
+        for path in list_folder(self.folder):
             if path.suffix != SUFFIX:
                 continue
             try:
@@ -39,9 +39,9 @@ class Disk:
         return records
 
     def put(self, name: str, record: Message) -> None:
-        """Write a record; on return it survives a crash. LocalError, and the old one stays, if that is impossible.
+        """Write a record; on return it survives a crash. On LocalError the old record is still there.
 
-        The error's cause tells whether to try again: see protocol/base/shortages.py.
+        The error's cause tells whether another try may succeed (protocol/base/shortages.py).
         """
         path = self.folder / f"{name}{SUFFIX}"
         try:
@@ -53,7 +53,7 @@ class Disk:
             ) from error
 
     def remove(self, name: str) -> None:
-        """Forget a record, if there is one; LocalError if that is impossible."""
+        """Remove a record, if there is one; LocalError if that is impossible."""
         try:
             (self.folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
             force(self.folder)
@@ -63,8 +63,8 @@ class Disk:
             raise LocalError(f"cannot remove the record {name} in {self.folder}: {in_words(error)}") from error
 
 
-def listed(folder: Path) -> list[Path]:
-    """What is in a folder, by name; nothing if there is none. LocalError if unseen, where `glob` says none."""
+def list_folder(folder: Path) -> list[Path]:
+    """The sorted paths in a folder; empty if it does not exist. LocalError, unlike `glob`, if it cannot be read."""
     try:
         return [folder / name for name in sorted(os.listdir(folder))]
     except FileNotFoundError:
@@ -73,13 +73,12 @@ def listed(folder: Path) -> list[Path]:
         raise LocalError(f"cannot read {folder}: {in_words(error)}") from error
 
 
-async def lasting(
+async def write_with_retries(
     write: Callable[[], None], complain: Callable[[Exception], None], gives_up: Callable[[], bool] = lambda: False
 ) -> None:
-    """Write something in a thread, however long that takes.
+    """Run `write` in a thread, however long it takes, and again as long as it fails for a temporary shortage.
 
-    A write that fails for a temporary shortage is tried again, after a call of `complain`; other errors are raised, and
-    so are shortages if `gives_up`.
+    `complain` gets the error before each new try. Other errors are raised, and so are shortages once `gives_up()`.
     """
     pause, most = AGAIN
     while True:
@@ -94,7 +93,7 @@ async def lasting(
 
 
 def replace_file(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file of these bytes; on return it survives a crash. OSError, and the old one stays, if it fails."""
+    """Replace a file by these bytes; on return it survives a crash. On OSError the old file is still there."""
     fresh = path.with_suffix(".new")
     with fresh.open("wb") as file:
         file.writelines(pieces)
@@ -105,7 +104,7 @@ def replace_file(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def force(path: Path) -> None:
-    """Force a file, or a folder's names, to disk. A renamed file survives a crash only once its folder was forced."""
+    """Sync a file, or a folder, to disk. A renamed file survives a crash only after its folder was synced."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The exit codes of `shoal`: scripts and health checks rely on them; a number never changes its meaning."""
+"""The exit codes of `shoal`. Scripts and health checks rely on them, so a number never changes its meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a document does not fit its schema, in one sentence for the person who wrote it.
+"""Explains in one sentence, to the person who wrote a document, why it does not fit its schema.
 
 The sentence names the key, what is wrong with it and, for an unknown key, the nearest one that exists.
 """
@@ -12,12 +12,12 @@ from typing import Any, get_args
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
-MAX_KEY = 80  # characters of a wrong key that are worth repeating
-UNKNOWN_NAME = "unknown_name"  # the type of errors about a table whose name chooses its keys
+MAX_KEY = 80  # characters of a wrong key that the sentence repeats
+UNKNOWN_NAME = "unknown_name"  # error type for an unknown `name` in a table whose `name` chooses its schema
 
 
 def explain(error: ValidationError, spec: type[BaseModel]) -> str:
-    """An unknown key (it often explains a missing one), else the first thing that is wrong with `spec`'s data."""
+    """What is wrong: an unknown key, which often explains a missing one, or else the first error in the document."""
     first, where = _first(error), key_of(error, spec)[:MAX_KEY]
     if first["type"] == "extra_forbidden":
         known = _known_keys(spec)
@@ -27,7 +27,7 @@ def explain(error: ValidationError, spec: type[BaseModel]) -> str:
 
 
 def key_of(error: ValidationError, spec: type[BaseModel]) -> str:
-    """The key that `explain` is about, with its tables before it; empty if it is about all of the document."""
+    """The dotted key that `explain` is about; empty if the whole document is meant."""
     first = _first(error)
     return ".".join([*_written(first["loc"], spec), *(["name"] if first["type"] == UNKNOWN_NAME else [])])
 
@@ -37,7 +37,7 @@ def _first(error: ValidationError) -> ErrorDetails:
 
 
 def _written(loc: Sequence[int | str], spec: type[BaseModel]) -> Iterator[str]:
-    """The parts of a key as a person has written it: without which of several schemas was chosen for a table."""
+    """The parts of a key as the person wrote it, without pydantic's tags for the schema chosen for a table."""
     table: type[BaseModel] | None = spec
     choices: dict[str, type[BaseModel]] = {}
     for part in loc:
@@ -51,11 +51,11 @@ def _written(loc: Sequence[int | str], spec: type[BaseModel]) -> Iterator[str]:
 
 
 def _schemas(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
-    """The schemas that a field's table may have, by their tags; "" where there is but one."""
+    """(tag, schema) for each schema that a field's table may have; the tag is "" if there is no choice."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield "", annotation
     for member in get_args(annotation):
-        if isinstance(member, type) and issubclass(member, BaseModel):  # one that may be missing, or of a list
+        if isinstance(member, type) and issubclass(member, BaseModel):  # optional, or in a list
             yield "", member
         tag = next((each.tag for each in getattr(member, "__metadata__", ()) if isinstance(each, Tag)), None)
         if tag is not None:
@@ -63,7 +63,7 @@ def _schemas(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
 
 
 def _known_keys(spec: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every key of the schema, dotted: tables and what is in them."""
+    """All dotted keys of the schema, those of tables included."""
     keys = []
     for name, field in spec.model_fields.items():
         keys.append(prefix + name)
@@ -73,7 +73,7 @@ def _known_keys(spec: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def _nearest(wrong: str, known: list[str]) -> str:
-    """A key of the same table that looks alike, or the key in another table, or the most similar of all."""
+    """A similar key of the same table, or else one of another table, or else the most similar of all."""
     table, _, leaf = wrong.rpartition(".")
     beside = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == table}
     anywhere = {key.rpartition(".")[2]: key for key in known}

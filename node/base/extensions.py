@@ -1,8 +1,8 @@
-"""Kinds of models and data that a package of its own brings: registered by name, and loaded when a run is about them.
+"""A registry of extensions: packages that add kinds of models and data, loaded when a run needs them.
 
-What trains, keeps and serves runs lies below such a package, and imports nothing of it. Whoever starts a process
-registers the packages that there are (node/extensions.py); nothing of them is imported before a run asks for it, so a
-plain install does without whatever they need.
+The code that trains, keeps and serves runs is in layers below the extensions and imports nothing of them. A process
+registers them by name as it starts (node/extensions.py), and imports one only for a run that names it. So a plain
+install does not need the libraries of the extensions.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from shoal.protocol.base.errors import LocalError
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """What a package brings. `Any` is of layers above this one, which say what they take it for."""
+    """What an extension provides. `Any` stands for types of layers above this one."""
 
-    kind: Callable[[], Any]  # of its models: a Kind (node/training/models/kind.py)
-    corpus: Callable[[Any, Sequence[Path]], Any]  # of its data: from DataSpec and paths to Corpus (data/corpus.py)
-    texts: Callable[[], Any]  # all its samples as texts, from which partitions are learned
-    program: tuple[str, ...]  # of its workers, called with "--socket PATH"
+    kind: Callable[[], Any]  # gives the Kind of its models (node/training/models/kind.py)
+    corpus: Callable[[Any, Sequence[Path]], Any]  # makes the Corpus (data/corpus.py) from a DataSpec and paths
+    texts: Callable[[], Any]  # gives all its samples as texts, from which partitions are learned
+    program: tuple[str, ...]  # command line of its worker, to which "--socket PATH" is added
 
 
 _known: dict[str, Callable[[], Extension]] = {}
 
 
 def register(names: Iterable[str], load: Callable[[], Extension]) -> None:
-    """Models, or data, of these names are an extension's, which `load` imports."""
+    """Register an extension for models or data of these names; `load` imports it."""
     _known.update(dict.fromkeys(names, load))
 
 
 def find_extension(name: str) -> Extension | None:
-    """The one that brings models or data of this name; None if they are no extension's."""
+    """The extension for models or data of this name; None if no extension has registered it."""
     load = _known.get(name)
     return load() if load is not None else None
 
 
 def extension(name: str) -> Extension:
-    """The same; LocalError if there is none."""
+    """The extension for models or data of this name; LocalError if there is none."""
     if (found := find_extension(name)) is None:
         raise LocalError(f"nothing here knows models or data named {name}")
     return found

@@ -1,6 +1,6 @@
-"""Libraries that only some runs need: imported on first use, with a clear error where one is missing.
+"""Optional libraries, imported on first use, with a clear error if one is missing.
 
-Nothing loads them before they are used, so the command line and a daemon that only keeps a run's state do without.
+The command line, and a daemon that only keeps a run's state, never load them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def peft() -> Any:
 
 def tokenizers() -> Any:
     """Hugging Face's tokenizers; LocalError if it is not installed."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a worker has the threads that its owner gave it
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a worker uses only the threads that its owner allows
     try:
         import tokenizers as found
     except ImportError as error:
@@ -57,7 +57,7 @@ def parquet() -> Any:
 
 
 def arrow() -> Any:
-    """pyarrow, which unpacks what is compressed by zstd; LocalError if it is not installed."""
+    """pyarrow, which unpacks zstd; LocalError if it is not installed."""
     try:
         import pyarrow as found
     except ImportError as error:
@@ -83,6 +83,6 @@ def missing(package: str, what: str) -> LocalError:
 
 
 def _quiet() -> None:
-    """Set variables that these libraries read when they are imported: no telemetry, and no code from the hub."""
+    """Set the variables that these libraries read on import: no telemetry, and no code from the hub."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ["USE_HUB_KERNELS"] = "NO"

@@ -1,18 +1,18 @@
 """The home folder of one node: SHOAL_HOME, or the platform's data folder.
 
     identity.key   the node's private key, 0600
-    token          what callers of the admin API must show, 0600
-    lock           held (flock) by the daemon for as long as it lives; says which process that is, see life.py
+    token          the secret that callers of the admin API must show, 0600
+    lock           held (flock) by the daemon as long as it lives; names its process (process_identity.py)
     daemon.json    where the running daemon's admin API listens, and whether it logs into logs/
-    peers.json     where the peers were that were last seen
-    weights.sock   where the daemon hands out the parameters of runs, see node/handout/
-    volume.json    how much has gone over the wire today, if that is limited
+    peers.json     addresses of the peers that were seen last
+    weights.sock   socket at which the daemon hands out the parameters of runs, see node/handout.py
+    volume.json    bytes that have gone over the wire today, if they are limited
     logs/          daemon.log and the workers' logs
     runs/<id>/     one folder per run
-    data/<digest>/ the text of runs, see node/training/data/store.py
-    experts/<hash>/ experts' files, see node/experts/library.py
+    data/<digest>/ data of runs, see node/training/data/store.py
+    experts/<hash>/ files of experts, see node/experts/library.py
 
-One daemon per home. The lock decides who that is: a pid that a crash left behind means nothing.
+There is one daemon per home, the one that holds the lock; a pid that a crash left behind means nothing.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shoal.node.base.life import Life
+from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import reason
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.net.system.private_file import create_private
 
-MAX_LIFE = 256  # bytes
-EXPORT = ".export-"  # how folders are called that the daemon tries an export in (node/run/naming.py)
-LOCK_PATIENCE = 0.25  # a prober may hold the lock for an instant
+MAX_IDENTITY = 256  # bytes of a process identity in `lock`
+EXPORT = ".export-"  # prefix of folders in which the daemon tries an export (node/run/naming.py)
+LOCK_PATIENCE = 0.25  # seconds: a process that tests the lock may hold it for an instant
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonInfo:
-    """What a running daemon says of itself, for its callers on this machine."""
+    """The content of daemon.json: what callers on this machine need to know of the running daemon."""
 
     pid: int
     admin_host: str
     admin_port: int
     peer: str
     addresses: tuple[str, ...] = ()
-    logs_here: bool = False  # into the home's daemon.log; a node in the foreground logs where it was started
-    network: str = ""  # in which its loopback address means itself, see life.py; empty: unknown
+    logs_here: bool = False  # True: it logs into daemon.log; a node in the foreground logs to its terminal
+    network: str = ""  # `network_namespace` of the daemon: its loopback address is valid there; empty: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,33 +103,36 @@ class Home:
         return self.root / "daemon.json"
 
     def run_folder(self, run: str) -> Path:
-        """Where a run (its id in hex) keeps its files; it may not be there yet."""
+        """The folder of a run (its id in hex); it may not exist yet."""
         return self.runs / run
 
     def make_run_folder(self, run: str) -> Path:
-        """The same, made if need be; LocalError if that is impossible."""
+        """The folder of a run, created if need be; LocalError if that is impossible."""
         return _make_folder(self.run_folder(run))
 
     def kept_runs(self) -> list[str]:
-        """The runs (ids in hex) that are at rest here (node/run/resting.py): a file beside the state says of what."""
+        """The runs (ids in hex) that are at rest here (node/run/resting.py), by the files in their folders `rest`."""
         files = [path for path in self.runs.glob("*/rest/*") if path.is_file() and not path.suffix]
         return sorted({path.parent.parent.name for path in files})
 
     def create(self) -> Home:
-        """Make the folders that are missing; LocalError if that is impossible."""
+        """Create the folders that are missing; LocalError if that is impossible."""
         for folder in (self.root, self.logs, self.runs):
             _make_folder(folder)
         return self
 
     def token(self) -> str:
-        """The admin API's bearer token; made on first use."""
+        """The admin API's bearer token, created on first use."""
         token = self.secret("token", lambda: secrets.token_urlsafe(32).encode()).decode("ascii", "replace").strip()
         if not (token.isascii() and token.isprintable() and token):
             raise LocalError(f"{self.root / 'token'} is damaged: delete it, and the next start makes a new one")
         return token
 
     def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """The bytes of a private file; `make` fills it the first time, and only one of two racers wins."""
+        """The bytes of a private file, created from `make()` on first use; of two racing processes one wins.
+
+        LocalError if it cannot be read, is empty, or others may read it.
+        """
         path = self.root / name
         try:
             if not path.exists():
@@ -148,14 +151,14 @@ class Home:
         return content
 
     def is_log(self, descriptor: int) -> bool:
-        """Whether what is written to an open file goes to the home's log."""
+        """Whether an open file is the home's daemon.log."""
         try:
             return os.path.samestat(os.fstat(descriptor), self.daemon_log.stat())
         except OSError:
             return False
 
     def write_daemon(self, info: DaemonInfo) -> None:
-        """Publish where the daemon listens; readers see the old file or the new one, never half of it."""
+        """Write daemon.json atomically: readers see the old file or the new one."""
         fresh = self._daemon_file.with_suffix(".new")
         try:
             fresh.write_text(json.dumps(asdict(info)), encoding="utf-8")
@@ -164,13 +167,13 @@ class Home:
             raise LocalError(f"cannot write {self._daemon_file}: {reason(error)}") from error
 
     def forget_daemon(self) -> None:
-        """Remove that file, as the daemon ends."""
-        with suppress(OSError):  # it would be taken for no more than what a crash has left behind
+        """Remove daemon.json, as the daemon ends."""
+        with suppress(OSError):  # readers recognise a stale file by its pid
             self._daemon_file.unlink(missing_ok=True)
 
     def read_daemon(self) -> DaemonInfo | None:
-        """Where the running daemon listens; None if none runs or it is not ready yet."""
-        holder = self.holder()
+        """What the running daemon has published; None if none runs or it is not ready yet."""
+        holder = self.daemon_pid()
         if holder is None:
             return None
         try:
@@ -178,15 +181,15 @@ class Home:
             info = DaemonInfo(**{**content, "addresses": tuple(content["addresses"])})
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
             return None
-        return info if info.pid == holder else None  # else: a file that a crash left behind
+        return info if info.pid == holder else None  # else a crash has left the file behind
 
-    def holder(self) -> int | None:
-        """The pid of the daemon that holds the lock, as it counts pids: for words, not for signals. See `holding`."""
-        life = self.holding()
-        return life.pid if life is not None else None
+    def daemon_pid(self) -> int | None:
+        """The pid of the running daemon in its own pid namespace, for messages; `daemon_process` is for signals."""
+        process = self.daemon_process()
+        return process.pid if process is not None else None
 
-    def holding(self) -> Life | None:
-        """The daemon that holds the lock; None if nobody does, LocalError if that cannot be found out."""
+    def daemon_process(self) -> ProcessIdentity | None:
+        """The process that holds the lock; None if there is none, LocalError if that cannot be found out."""
         try:
             handle = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -196,7 +199,7 @@ class Home:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return Life.parse(os.read(handle, MAX_LIFE).decode("ascii", "replace"))
+            return ProcessIdentity.parse(os.read(handle, MAX_IDENTITY).decode("ascii", "replace"))
         except OSError as error:
             raise _cannot_lock(self.lock, error) from error
         finally:
@@ -205,7 +208,7 @@ class Home:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Become the daemon of this home; LocalError if there is another one."""
+        """Hold the lock, as the daemon of this home; LocalError if another process holds it."""
         try:
             handle = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -222,29 +225,29 @@ class Home:
             os.close(handle)
 
     def _sweep(self) -> None:
-        """Remove unfinished exports of a daemon that was killed: whole models, which nobody would ever use."""
+        """Remove unfinished exports of a daemon that was killed: they have the size of a model."""
         for path in self.root.glob(f"{EXPORT}*"):
             shutil.rmtree(path, ignore_errors=True)
 
     def _take(self, handle: int) -> None:
-        """Take the lock, and write into it which process we are."""
+        """Take the lock, and write our process identity into it."""
         try:
             if not _lock_soon(handle):
                 raise LocalError(
-                    f"a node (pid {self.holder() or 'unknown'}) already runs in {self.root}: stop it with "
+                    f"a node (pid {self.daemon_pid() or 'unknown'}) already runs in {self.root}: stop it with "
                     "`shoal node stop`, or choose another folder with SHOAL_HOME"
                 )
         except OSError as error:
             raise _cannot_lock(self.lock, error) from error
-        self.forget_daemon()  # what a crash left behind says where somebody else may listen by now
+        self.forget_daemon()  # at the address in a stale file another program may listen by now
         try:
-            _write(handle, str(Life.own()))
+            _write(handle, str(ProcessIdentity.own()))
         except OSError as error:
             raise LocalError(f"cannot write {self.lock}: {reason(error)}") from error
 
 
 def find_home() -> Home:
-    """SHOAL_HOME, or the platform's data folder for `shoal`; LocalError if neither says where."""
+    """SHOAL_HOME, or the platform's data folder for `shoal`; LocalError if there is neither."""
     chosen = os.environ.get("SHOAL_HOME")
     try:
         if chosen:
@@ -252,7 +255,7 @@ def find_home() -> Home:
         from platformdirs import user_data_path
 
         return Home(user_data_path("shoal", appauthor=False).absolute())
-    except RuntimeError as error:  # whose home ~ is, is not known
+    except RuntimeError as error:  # ~ cannot be resolved
         if chosen:
             raise LocalError(f"SHOAL_HOME={chosen}: nobody here is called so; give the folder's whole path") from error
         raise LocalError(

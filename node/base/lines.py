@@ -1,8 +1,8 @@
-"""Lines to a terminal, a pipe or a file, written by a thread, so that the writer never waits for the reader.
+"""Writes lines to a terminal, a pipe or a file in a thread, so that the caller never blocks.
 
-A terminal that was stopped (Ctrl-S), a pipe that nobody reads or a disk that hangs would block an event loop that
-writes there. So lines are queued here, up to MOST bytes. Lines beyond that, or that cannot be written, are lost and
-counted; the number is reported as soon as lines can be written again.
+A stopped terminal (Ctrl-S), a pipe that nobody reads or a disk that hangs would block an event loop that writes to it.
+So lines are queued here, up to MOST bytes. Lines beyond that, and lines that cannot be written, are lost and counted;
+the count is written as soon as writing works again.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from typing import TextIO
 
 from shoal.protocol.base.shortages import in_words
 
-MOST = 4 << 20  # bytes that wait
-PARTING = 1.0  # seconds for which the end of the process waits for unwritten lines
+MOST = 4 << 20  # bytes in the queue
+PARTING = 1.0  # seconds for which the process, as it ends, waits for unwritten lines
 FULL = "nobody took them"
 
 
 class LineWriter:
-    """Of one descriptor. `lost(count, reason)` is the line that says how many were lost, and why."""
+    """Writes to one descriptor. `lost(count, reason)` makes the line that reports lost lines."""
 
     def __init__(self, descriptor: int, lost: Callable[[int, str], str], most: int = MOST) -> None:
         self._descriptor, self._lost_line, self._most = descriptor, lost, most
         self._waiting: deque[bytes] = deque()
-        self._size = 0  # bytes that wait, and those that are being written
+        self._size = 0  # bytes that are queued or being written
         self._lost, self._reason = 0, FULL
-        self._has_failed = False  # whether one of the last could not be written: then the next line is the next try
+        self._has_failed = False  # the last write failed: the next line is the next try
         self._failure: OSError | None = None
-        self._is_torn = False  # whether half of a line was written last
+        self._is_torn = False  # the last write ended within a line
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def write(self, line: str) -> None:
-        """Queue a line, which has no newline at its end. For any thread."""
+        """Queue a line, given without its newline. May be called in any thread."""
         self.hand_over(f"{line}\n".encode(errors="replace"))
 
     def hand_over(self, data: bytes) -> None:
-        """The same for bytes as they are: whole lines, or what moves a terminal's cursor."""
+        """Queue bytes as they are: whole lines, or control sequences for a terminal."""
         with self._changed:
             if self._size + len(data) > self._most:
                 self._lost, self._reason = self._lost + 1, FULL
@@ -64,12 +64,12 @@ class LineWriter:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is something that is not written yet."""
+        """Whether bytes are not written yet."""
         return self._size > 0
 
     @property
     def failure(self) -> OSError | None:
-        """Why the last could not be written; None if it could."""
+        """Why the last write failed; None if it did not."""
         return self._failure
 
     def _run(self) -> None:
@@ -89,13 +89,13 @@ class LineWriter:
                 self._changed.notify_all()
 
     def _put(self, line: bytes) -> bool:
-        """Write it, however long that takes; whether that was possible."""
+        """Write a line, however long that takes; False if it fails."""
         rest = b"\n" + line if self._is_torn else line
         try:
             while rest:
                 try:
                     rest = rest[os.write(self._descriptor, rest) :]
-                except BlockingIOError:  # somebody else has made it one that does not wait
+                except BlockingIOError:  # another process has made the descriptor non-blocking
                     _is_writable(self._descriptor, PARTING)
         except OSError as error:
             self._is_torn = self._is_torn or len(rest) < len(line)
@@ -107,7 +107,7 @@ class LineWriter:
 
 
 class LineStream(io.TextIOBase):
-    """Writes where `stream` does, by a thread: for what prints from an event loop whole lines at a time."""
+    """A text stream that writes to the same place as `stream`, but in a thread; takes whole lines at a time."""
 
     def __init__(self, stream: TextIO) -> None:
         descriptor = descriptor_of(stream)
@@ -116,34 +116,34 @@ class LineStream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The stream's."""
+        """The encoding of the stream."""
         return self._stream.encoding or "utf-8"
 
     @property
     def failure(self) -> OSError | None:
-        """Why the last could not be written; None if it could."""
+        """Why the last write failed; None if it did not."""
         return self._writer.failure if self._writer is not None else None
 
     @property
     def is_unread(self) -> bool:
-        """Whether it is a pipe whose reader has gone."""
+        """Whether the stream is a pipe whose reader has gone."""
         return isinstance(self.failure, BrokenPipeError)
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is something that is not written yet."""
+        """Whether bytes are not written yet."""
         return self._writer is not None and self._writer.is_behind
 
     def writable(self) -> bool:
-        """It is."""
+        """Always True."""
         return True
 
     def isatty(self) -> bool:
-        """Whether a person reads it."""
+        """Whether the stream is a terminal."""
         return self._stream.isatty()
 
     def write(self, text: str, /) -> int:
-        """Never waits."""
+        """Queue `text`; never blocks."""
         if self._writer is None:
             return self._stream.write(text)
         self._writer.hand_over(text.encode(self.encoding, "backslashreplace"))
@@ -155,6 +155,11 @@ class LineStream(io.TextIOBase):
             self._writer.flush(limit)
 
 
+def printable(text: str) -> str:
+    """`text` on one line, with a ? for every control character: it may quote what a peer sent."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.splitlines()))
+
+
 def _is_writable(descriptor: int, limit: float) -> bool:
     waiting = select.poll()
     waiting.register(descriptor, select.POLLOUT)
@@ -162,7 +167,7 @@ def _is_writable(descriptor: int, limit: float) -> bool:
 
 
 def descriptor_of(stream: TextIO) -> int | None:
-    """That of a stream which the system writes; None if it is one in memory."""
+    """The file descriptor of a stream; None if the stream is in memory."""
     try:
         return stream.fileno()
     except (OSError, ValueError, AttributeError):
@@ -170,7 +175,7 @@ def descriptor_of(stream: TextIO) -> int | None:
 
 
 def say(line: str, stream: TextIO | None = None) -> None:
-    """A line on standard output, or there, from an event loop: what cannot be written soon is not waited for."""
+    """Write a line to standard output, or to `stream`, without ever blocking the event loop."""
     target = stream if stream is not None else sys.stdout
     descriptor = descriptor_of(target)
     if descriptor is None:

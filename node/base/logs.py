@@ -1,8 +1,8 @@
-"""Logging for people and for machines: a line in a terminal, JSON lines otherwise, always to stderr.
+"""Logging to stderr: lines for people if it is a terminal, JSON lines for programs otherwise.
 
-Every warning has a stable code (kebab-case, never renamed) to search and alert on; `warn` asks for it.
+Every warning has a stable code (kebab-case, never renamed) to search for and to alert on; `warn` asks for it.
 Lines are written by a thread (lines.py), so a blocked terminal or disk holds nothing up. Identical lines are printed
-once a minute with their count. Network faults are normal: they never print a stack, and neither do shortages of this
+once a minute, with their count. Network faults are normal and never print a stack trace; nor do shortages of this
 machine.
 """
 
@@ -20,21 +20,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from shoal.node.base.lines import LineWriter, descriptor_of
-from shoal.node.base.text import printable
+from shoal.node.base.lines import LineWriter, descriptor_of, printable
 from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.base.shortages import is_temporary
 
 MAX_LOG = 16 << 20  # bytes
-MAX_LINE = 500  # characters of one that is quoted
-REPEAT_AFTER = 60.0
-REMEMBERED = 1024
+MAX_LINE = 500  # characters of a line that is quoted elsewhere
+REPEAT_AFTER = 60.0  # seconds in which identical lines are held back
+REMEMBERED = 1024  # lines
 NETWORK_FAULTS = (RemoteError, TransportError, ConnectionError, TimeoutError, EOFError)
 THIRD_PARTIES = {
     "libp2p": logging.ERROR,
     "multiaddr": logging.ERROR,
     "aiohttp": logging.WARNING,
-    "zeroconf": logging.CRITICAL,  # strangers' packets come with stacks; what stops us is raised, too
+    "zeroconf": logging.CRITICAL,  # it logs a stack for each bad packet of a stranger, and raises what stops it
 }
 
 
@@ -44,12 +43,12 @@ def warn(logger: logging.Logger, code: str, message: str, **fields: Any) -> None
 
 
 def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Make this process log by the rules above. Call it after libp2p is imported, which sets its own."""
+    """Make this process log by the rules above. Call it after importing libp2p, which sets up its own logging."""
     target = stream if stream is not None else sys.stderr
     descriptor = descriptor_of(target)
-    handler = logging.StreamHandler(target) if descriptor is None else Background(descriptor)
-    handler.setFormatter(HumanLine() if target.isatty() else JsonLine())
-    handler.addFilter(Quieter(time.monotonic))
+    handler = logging.StreamHandler(target) if descriptor is None else BackgroundHandler(descriptor)
+    handler.setFormatter(HumanFormatter() if target.isatty() else JsonFormatter())
+    handler.addFilter(RepeatFilter(time.monotonic))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
@@ -61,14 +60,14 @@ def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> No
 
 
 def is_network_fault(error: BaseException | None) -> bool:
-    """Whether all of it (an exception group, too) is the network's or a peer's doing."""
+    """Whether the network or a peer has caused an error, or all errors of an exception group."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_network_fault(each) for each in error.exceptions)
     return isinstance(error, NETWORK_FAULTS)
 
 
-class Quieter(logging.Filter):
-    """Lets a line pass, then holds identical ones back for a while; the next one says how many there were."""
+class RepeatFilter(logging.Filter):
+    """Holds identical lines back for REPEAT_AFTER seconds; the next one says how many there were."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -77,7 +76,7 @@ class Quieter(logging.Filter):
         self._seen: OrderedDict[tuple[str, int, str], tuple[float, int]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to print `record`; says in it how many were held back."""
+        """Whether to print `record`; its `held` becomes the number of lines held back before it."""
         with self._lock:
             return self._admit(record, self._clock())
 
@@ -95,7 +94,7 @@ class Quieter(logging.Filter):
         return True
 
 
-class Background(logging.Handler):
+class BackgroundHandler(logging.Handler):
     """Hands lines to a thread that writes them to a descriptor."""
 
     def __init__(self, descriptor: int) -> None:
@@ -103,14 +102,14 @@ class Background(logging.Handler):
         self._writer = LineWriter(descriptor, self._lost_line)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Never waits."""
+        """Queue the line; never blocks."""
         try:
             self._writer.write(self.format(record))
         except Exception:  # as all handlers do
             self.handleError(record)
 
     def flush(self) -> None:
-        """Wait a moment for what is not written; at the end of the process."""
+        """Wait a moment for unwritten lines; called at the end of the process."""
         self._writer.flush()
 
     def _lost_line(self, count: int, reason: str) -> str:
@@ -120,11 +119,11 @@ class Background(logging.Handler):
         return self.format(record)
 
 
-class HumanLine(logging.Formatter):
-    """`12:34:56 warning message [code]`."""
+class HumanFormatter(logging.Formatter):
+    """Formats a record as `12:34:56 warning: message [code]`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and a stack only for our own mistakes."""
+        """One line, followed by a stack trace only for bugs."""
         code = getattr(record, "code", None)
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         clock = self.formatTime(record, "%H:%M:%S")
@@ -133,11 +132,11 @@ class HumanLine(logging.Formatter):
         return f"{line}\n{stack}" if stack else line
 
 
-class JsonLine(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, code, and the fields given."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object; a key of ours is never overwritten by a field."""
+        """The object; the fields cannot overwrite our own keys."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, Any] = dict(getattr(record, "fields", {}))
         line |= {
@@ -156,32 +155,32 @@ class JsonLine(logging.Formatter):
 def _message(record: logging.LogRecord) -> str:
     held = getattr(record, "held", 0)
     error = record.exc_info[1] if record.exc_info else None
-    reason = f": {error or type(error).__name__}" if error is not None and _passes(error) else ""
+    reason = f": {error or type(error).__name__}" if error is not None and _is_expected(error) else ""
     return record.getMessage() + reason + (f" (said {held} more times in the last minute)" if held else "")
 
 
 def _stack(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    if not record.exc_info or _passes(record.exc_info[1]):
+    if not record.exc_info or _is_expected(record.exc_info[1]):
         return ""
     return formatter.formatException(record.exc_info)
 
 
-def _passes(error: BaseException | None) -> bool:
-    """Whether nobody has made a mistake."""
+def _is_expected(error: BaseException | None) -> bool:
+    """Whether an error is no bug: a fault of the network, or a shortage that passes."""
     return is_network_fault(error) or is_temporary(error)
 
 
-def end_of(log: Path) -> int:
-    """From where on the next lines will be, in bytes."""
+def log_size(log: Path) -> int:
+    """The size of a log in bytes, which is where the next lines will begin; 0 if there is none."""
     return log.stat().st_size if log.exists() else 0
 
 
 def last_line(log: Path, start: int, prefix: str = "") -> str:
-    """The last line that a process has written to its log from `start` on, of those with `prefix` if there are any."""
+    """The last line of a log after byte `start`, preferably one with `prefix`; empty if there is none."""
     try:
         with log.open("rb") as file:
-            has_made_way = os.fstat(file.fileno()).st_size < start
-            file.seek(0 if has_made_way else start)
+            is_rotated = os.fstat(file.fileno()).st_size < start
+            file.seek(0 if is_rotated else start)
             lines = [line.strip() for line in file.read(1 << 20).decode(errors="replace").splitlines() if line.strip()]
     except OSError:
         return ""
@@ -189,8 +188,8 @@ def last_line(log: Path, start: int, prefix: str = "") -> str:
     return printable(found)[:MAX_LINE]
 
 
-def make_way(log: Path) -> None:
-    """Keep a log file bounded: a large one is put aside, in the place of the one before, when its writer starts."""
+def rotate_if_large(log: Path) -> None:
+    """Rename a log of more than MAX_LOG bytes to .log.1, replacing the one before; for use before its writer starts."""
     with suppress(FileNotFoundError):
         if log.stat().st_size > MAX_LOG:
             log.replace(log.with_suffix(".log.1"))

@@ -1,11 +1,9 @@
-"""Limits of how much freed memory glibc keeps.
+"""Limits how much freed memory glibc keeps, and tells how much memory a process holds.
 
-glibc gives each thread its own arena of up to 64 MiB, and keeps in it as much as the largest objects that were freed
-there. A round's long work runs in any idle thread of a pool, so in time each of them keeps as much as one needs: that
-looks like a leak, and grows with the number of cores. Python's lock lets threads allocate one after the other anyway,
-so few arenas suffice.
-
-With other C libraries (macOS, musl) nothing happens. `resident_bytes` says how much a process holds.
+glibc gives each thread an arena of its own, and keeps freed memory in it. The long computations of a round run in any
+idle thread of a pool, so in time the arena of each thread holds as much as one computation needs. That looks like a
+leak, and grows with the number of cores. Because of Python's lock threads allocate one after the other anyway, so few
+arenas suffice. With other C libraries (macOS, musl) these functions do nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ from shoal.protocol.tensors import memory
 
 ARENAS = 2
 M_ARENA_MAX = -8  # what mallopt(3) calls it
-CHOSEN_BY = {"MALLOC_ARENA_MAX": "", "GLIBC_TUNABLES": "glibc.malloc.arena_max"}  # variables, and what must be in them
+CHOSEN_BY = {"MALLOC_ARENA_MAX": "", "GLIBC_TUNABLES": "glibc.malloc.arena_max"}  # variables, and a part of their value
 
 
 def share_arenas(environ: Mapping[str, str] = os.environ) -> None:
-    """Have threads that begin to allocate share ARENAS, unless the environment chooses another number."""
+    """Make all new threads share ARENAS arenas, unless the environment sets another number."""
     if any(words in environ[name] for name, words in CHOSEN_BY.items() if name in environ):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -32,7 +30,7 @@ def share_arenas(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def trim() -> None:
-    """Return free memory to the system, also below memory in use; this takes milliseconds."""
+    """Return free memory to the system, also that below memory in use. Takes milliseconds."""
     give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if give_back is not None:
         give_back(ctypes.c_size_t(0))
@@ -48,9 +46,9 @@ def sweep() -> None:
 
 
 def resident_bytes(pid: int | None = None) -> int | None:
-    """The resident set of a process, ours by default; None where it cannot be read (not Linux, or gone).
+    """The resident set of a process, ours by default; None if it cannot be read.
 
-    Also where /proc is that of other containers, whose numbers stand for other processes.
+    So on other systems than Linux, if the process is gone, and if /proc belongs to another pid namespace.
     """
     try:
         if pid is not None and Path("/proc/self").readlink().name != str(os.getpid()):

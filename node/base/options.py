@@ -1,7 +1,7 @@
-"""What a person can choose on the command line, as frozen values that are checked once, here.
+"""The options of the command line, as frozen values that are checked once, here.
 
-They are private to one machine and never enter a run's manifest. A combination that makes no sense is a
-UsageError that says which flag to change, before anything is started.
+They are private to one machine and never enter a run's manifest. For a combination that makes no sense, a UsageError
+says which flag to change, before anything is started.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ AUTO = "auto"  # the fastest device that torch finds
 UP_CHECKPOINT_EVERY = 4
 MAX_LOCAL_PEERS = 64
 MAX_DATA_LIMIT = 4096  # GiB
-MIN_RATE = 8_000  # bytes a second: what words alone may need
-MIN_PER_DAY = 100_000_000  # bytes: a node that does nothing needs some of it
+MIN_RATE = 8_000  # bytes a second: control messages alone may need as much
+MIN_PER_DAY = 100_000_000  # bytes: even an idle node needs a part of it
 MAX_SEED = 2**63 - 1
 
 
 class UsageError(LocalError):
-    """The command line makes no sense; nothing has been started."""
+    """The command line makes no sense; nothing was started."""
 
 
 def is_run_id(text: str, *, whole: bool = False) -> bool:
-    """Whether `text` is the id of a run, or (unless the whole is wanted) enough of its begin."""
+    """Whether `text` looks like the id of a run or, unless `whole`, like a long enough prefix of one."""
     return re.fullmatch(r"[0-9a-fA-F]{64}" if whole else r"[0-9a-fA-F]{8,64}", text) is not None
 
 
 def names_a_run(text: str) -> bool:
-    """Whether `text` is a run's link, or its id or the begin of that; UsageError for a link that is none."""
+    """Whether `text` is a run's link, its id or a prefix of that; UsageError for a malformed link."""
     if is_run_id(text):
         return True
     from shoal.dht.link import looks_like_link, parse_link
@@ -55,10 +55,10 @@ def names_a_run(text: str) -> bool:
 
 
 def default_threads() -> int:
-    """1 on small machines: on two cores, two workers of two threads ran twenty times slower than of one."""
+    """Half of the cores; 1 on small machines, as two workers of two threads on two cores ran twenty times slower."""
     try:
         cores = len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):  # this system has no such call, or a sandbox refuses it
+    except (AttributeError, OSError):  # not on this system, or refused by a sandbox
         cores = os.cpu_count() or 1
     return 1 if cores <= 4 else cores // 2
 
@@ -68,25 +68,25 @@ class NodeSettings:
     """How one node runs on this machine."""
 
     home: Path
-    port: int = P2P_PORT  # control; bulk sockets take the next one. 0: any free one
+    port: int = P2P_PORT  # for control; bulk sockets take the next one. 0: any free one
     listen_host: str = LISTEN_HOST
     admin_host: str = ADMIN_HOST
     admin_port: int = ADMIN_PORT  # 0: any free one
-    bootstrap: tuple[str, ...] = ()  # multiaddrs; one without /p2p/<peer> means whoever answers there
+    bootstrap: tuple[str, ...] = ()  # multiaddrs; without /p2p/<peer>, any peer that answers there is meant
     threads: int = field(default_factory=default_threads)  # of a worker
     device: str = AUTO  # on which a worker trains
-    data: tuple[Path, ...] = ()  # local files and folders, for runs about text of one's own
-    create: Path | None = None  # a manifest: be in its run, and found it if we are not
-    join: tuple[str, ...] = ()  # be in these runs: a link, an id, the begin of one, or the run's manifest
-    train: bool = True  # in the runs of `create` and `join`
+    data: tuple[Path, ...] = ()  # local files and folders, for runs on one's own text
+    create: Path | None = None  # a manifest: found its run, unless the node is in it already
+    join: tuple[str, ...] = ()  # runs to join, each by its link, its id, a prefix of that, or its manifest
+    train: bool = True  # whether to train in the runs of `create` and `join`
     checkpoint_every: int = CHECKPOINT_EVERY  # rounds; 0: never
     checkpoint_keep: int = CHECKPOINT_KEEP
-    mdns: bool = True  # find others on the local network, and be found; never on the loopback alone
-    port_mapping: bool = True  # have the home router let others in
-    data_limit: float = DATA_LIMIT  # GiB of a run's data that this node is willing to download; 0: nothing
-    share_data: bool = True  # give the data of its runs to members that lack them
-    max_up: int | None = None  # bytes a second on the wire, of all that the node sends; None: as fast as it can
-    max_down: int | None = None  # the same, of what it receives
+    mdns: bool = True  # find peers on the local network, and be found; never if only the loopback is listened on
+    port_mapping: bool = True  # ask the home router to forward our port
+    data_limit: float = DATA_LIMIT  # GiB of a run's data that this node downloads at most; 0: nothing
+    share_data: bool = True  # serve the data of its runs to other members
+    max_up: int | None = None  # bytes a second on the wire that the node sends; None: unlimited
+    max_down: int | None = None  # the same for what it receives
     max_per_day: int | None = None  # bytes on the wire, both ways, from midnight to midnight (UTC)
     trainer: TrainerOptions = field(default_factory=TrainerOptions)  # how a worker makes its steps
 
@@ -137,19 +137,19 @@ class NodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """What `shoal up` plays through: a local swarm with one death and one newcomer. Rounds count from 1."""
+    """Options of `shoal up`: a local swarm, with one death and one newcomer. Rounds count from 1."""
 
     peers: int = 4
     rounds: int = 12
-    kill_at: int | None = 4  # the round in whose all-reduce one peer is killed
-    join_at: int | None = 6  # the round at which a fresh peer comes; it takes part in the next one
+    kill_at: int | None = 4  # round in whose all-reduce one peer is killed
+    join_at: int | None = 6  # round in which a new peer joins; it takes part from the next one on
     data: tuple[Path, ...] = ()
     manifest: Path | None = None  # None: the built-in one
     baseline: bool = False
     out: Path | None = None
     seed: int = 0
     json: bool = False
-    resume: Path | None = None  # the --out of an earlier play, whose peers and manifest these are
+    resume: Path | None = None  # the --out of an earlier play, whose peers and manifest are used again
     checkpoint_every: int = UP_CHECKPOINT_EVERY
     devices: tuple[str, ...] = (AUTO,)  # dealt to the peers in turn
     weights: tuple[Path, ...] = ()  # folders with the frozen weights of runs of adapters
@@ -195,6 +195,7 @@ class UpOptions:
 
 
 def check_device(device: str) -> None:
+    """UsageError unless `device` is "auto" or named as torch names devices."""
     _require(
         re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", device) is not None,
         f"--device {device} is no device: use auto, cpu, mps, cuda, or cuda:1 for the second GPU",
@@ -217,7 +218,7 @@ def _is_ip(host: str) -> bool:
 
 
 def _check_there(path: Path, flag: str) -> None:
-    """UsageError unless something is there, and may be looked at."""
+    """UsageError unless the path exists and can be read."""
     from shoal.node.base.textfile import shown, unreadable  # not at the top: `shoal --help` needs neither
 
     try:
@@ -230,7 +231,7 @@ def _check_there(path: Path, flag: str) -> None:
 
 
 def _check_folder(path: Path, flag: str) -> None:
-    """UsageError unless a folder is there, and may be looked at."""
+    """UsageError unless the path is a folder that can be read."""
     from shoal.node.base.textfile import shown
 
     _check_there(path, flag)

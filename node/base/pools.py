@@ -1,9 +1,9 @@
-"""The threads of a node and of what it serves: a pool for each purpose, so that slow work of one kind delays no other.
+"""Thread pools for blocking work, one for each purpose, so that slow work of one kind delays no other.
 
-A loop hands its slow work to a pool. Were there one for all, as asyncio's own is, a disk, a name server or a library
-that hangs would soon have taken all threads, and what a round needs would wait behind it.
+With a single pool, such as asyncio's own, a disk, a name server or a library that hangs would soon occupy all threads,
+and the work of a round would have to wait.
 
-At the end of the process running work is waited for, for PARTING seconds in all: what hangs must not hold it up.
+At its end the process waits for running work, for PARTING seconds in all, so that a call that hangs does not keep it.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 PARTING = 10.0  # seconds, for all pools together
-MANY = 64  # pieces of work that are not done, beyond which no more are offered
+MAX_OPEN = 64  # unfinished pieces of work, beyond which `offer` drops more
 
 log = logging.getLogger(__name__)
 
 
 class Pool:
-    """At most `most` threads, begun as they are needed; work is begun in the order in which it is given."""
+    """A pool of at most `most` threads, started as they are needed; work is begun in the order of the calls."""
 
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most = name, most
         self._work = SimpleQueue[tuple["Future[Any]", Callable[[], Any]]]()
         self._lock = threading.Lock()
         self._threads = 0
-        self._open = 0  # pieces of work that are not done
+        self._open = 0  # unfinished pieces of work
         self._done = threading.Condition(self._lock)
         self._has_refused = False
         _POOLS.append(self)
 
     async def run(self, function: Callable[..., T], *args: Any, **named: Any) -> T:
-        """What `function` returns or raises, in one of our threads."""
+        """Call `function` in a thread of the pool, and return or raise what it does."""
         return await asyncio.wrap_future(self.begin(partial(function, *args, **named)))
 
     def begin(self, function: Callable[[], T]) -> Future[T]:
-        """The same for who does not wait, or not in a loop."""
+        """Start `function` in a thread of the pool; for callers that do not wait, or have no event loop."""
         future: Future[T] = Future()
         with self._lock:
             if self._threads < self._most and self._threads <= self._open:
@@ -55,15 +55,15 @@ class Pool:
         return future
 
     def offer(self, function: Callable[[], object]) -> None:
-        """The same for what may be left undone: it is, and the log says so, while MANY pieces are not done."""
-        has_refused, self._has_refused = self._has_refused, self._open >= MANY
+        """Start optional work; while MAX_OPEN pieces are unfinished it is dropped, and the log says so once."""
+        has_refused, self._has_refused = self._has_refused, self._open >= MAX_OPEN
         if not self._has_refused:
             self.begin(function)
         elif not has_refused:
             log.warning("a disk does not answer: %s are left out until it does", self._name)
 
     def join(self, limit: float) -> bool:
-        """Wait until all is done, for so many seconds at most; whether it is."""
+        """Wait until all work is done, for `limit` seconds at most; False if some is unfinished."""
         due = time.monotonic() + limit
         with self._lock:
             return self._done.wait_for(lambda: not self._open, max(0.0, due - time.monotonic()))
@@ -72,7 +72,7 @@ class Pool:
         thread = threading.Thread(target=self._serve, name=f"{self._name}-{self._threads}", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # no more threads are to be had: those that are there do it, one after the other
+        except RuntimeError:  # the system gives us no more threads: the existing ones do the work
             if not self._threads:
                 raise
         else:
@@ -103,16 +103,16 @@ _POOLS: list[Pool] = []
 
 
 @atexit.register
-def _part() -> None:
+def _join_all() -> None:
     due = time.monotonic() + PARTING
     for pool in _POOLS:
         pool.join(due - time.monotonic())
 
 
-ROUNDS = Pool("rounds", 8)  # what a round needs: sums, outer steps, hashes, vectors for the worker
-RECORDS = Pool("records", 4)  # what must be on disk before we go on: votes, which runs we are in
-NOTES = Pool("notes", 1)  # small files that nobody waits for, in their order: peers, timelines, today's volume
+ROUNDS = Pool("rounds", 8)  # the work of a round: sums, outer steps, hashes, vectors for the worker
+RECORDS = Pool("records", 4)  # what must be on disk before we continue: votes, the list of our runs
+NOTES = Pool("notes", 1)  # small files that nobody waits for, one after the other: peers, timelines, today's volume
 DISK = Pool("disk", 8)  # large files: checkpoints, texts, experts
-SOCKETS = Pool("sockets", 1)  # where processes of this machine connect: made and removed, in their order
-ANSWERS = Pool("answers", 8)  # what an answer of `shoal serve` needs
-LONG = Pool("long", 8)  # what may take minutes: libraries, models, tokenizers, other people's code
+SOCKETS = Pool("sockets", 1)  # creating and removing Unix sockets, one after the other
+ANSWERS = Pool("answers", 8)  # the answers of `shoal serve`
+LONG = Pool("long", 8)  # what may take minutes: libraries, models, tokenizers, foreign code

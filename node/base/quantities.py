@@ -1,6 +1,6 @@
-"""Rates and volumes as people write them, and back: `20Mbit` and `2.5MB/s` are the same rate.
+"""Parses and prints rates and volumes as people write them: `20Mbit` and `2.5MB/s` are the same rate.
 
-Links are sold in bits, volumes in bytes, and a lone `20M` could be either, so a unit is always asked for.
+Links are sold in bits and volumes in bytes. `20M` alone could be either, so a unit is required.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VOLUME = NUMBER + r"(?:B|bytes?)\s*"
 
 
 def parse_rate(flag: str, text: str | None) -> int | None:
-    """Bytes a second; UsageError if it is no rate, or one too small to take part."""
+    """A rate in bytes a second; UsageError if `text` is none, or less than MIN_RATE."""
     if text is None:
         return None
     found = re.fullmatch(RATE, text)
@@ -32,7 +32,7 @@ def parse_rate(flag: str, text: str | None) -> int | None:
 
 
 def parse_volume(flag: str, text: str | None) -> int | None:
-    """Bytes; UsageError if it is no volume, or one that is used up by being there."""
+    """A volume in bytes; UsageError if `text` is none, or less than MIN_PER_DAY."""
     if text is None:
         return None
     found = re.fullmatch(VOLUME, text)
@@ -45,17 +45,17 @@ def parse_volume(flag: str, text: str | None) -> int | None:
 
 
 def as_rate(rate: float) -> str:
-    """Bytes a second in bits, as links are sold."""
+    """A rate in bytes a second, printed in bits."""
     return f"{_scaled(8 * rate)}bit/s"
 
 
 def as_volume(volume: float) -> str:
-    """Bytes, as volumes are sold."""
+    """A volume in bytes, printed with decimal units."""
     return f"{_scaled(volume)}B"
 
 
 def limits_in_words(limits: Mapping[str, Any]) -> str | None:
-    """The owner's limits in a phrase; None if there are none."""
+    """The owner's limits (`Limits` of the API) in a phrase; None if there are none."""
     up, down, volume = limits.get("max_up"), limits.get("max_down"), limits.get("max_per_day")
     said = [f"{as_rate(up)} up"] if up else []
     said += [f"{as_rate(down)} down"] if down else []
@@ -72,7 +72,7 @@ def _scaled(amount: float) -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes in binary units."""
+    """A number of bytes, printed with binary units."""
     amount, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while amount >= 1024 and len(units) > 1:
         amount /= 1024

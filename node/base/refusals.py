@@ -1,8 +1,8 @@
-"""Errors of the operating system as sentences: what was refused, and what to do about it.
+"""Turns errors of the operating system into sentences: what was refused, and what to do about it.
 
-Code that has a fallback, or a better message, catches an OSError where it arises. All others reach one of few places:
-the command line, the node's API, the inference server, a worker. They use this module, so that a refusal is never
-reported as a bug.
+Code with a fallback, or a better message, catches an OSError where it arises. All others reach one of a few places: the
+command line, the node's API, the inference server, or a worker. These use this module, so that a refusal of the system
+is never reported as a bug.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ ADVICE = {
 
 
 def reason(error: OSError) -> str:
-    """What is wrong and what to do about it; the caller names the file and the operation."""
+    """What is wrong, and what to do; the caller's sentence names the file and the operation."""
     what = error.strerror or (os.strerror(error.errno) if error.errno else str(error) or type(error).__name__)
     advice = ADVICE.get(error.errno or 0)
     return f"{what}; {advice}" if advice else what
 
 
 def refusal(error: BaseException) -> ShoalError | None:
-    """What `error` says about this machine or the network; None if nothing: then it is a bug."""
+    """`error` as a ShoalError, if this machine or the network is its cause; None if it is a bug."""
     if (lack := no_room(error)) is not None:
         return lack
     if isinstance(error, OSError):
         return _of_the_network(error) or LocalError(_sentence(error))
-    if isinstance(error, UnicodeEncodeError):  # of a path that is not UTF-8, as of an archive from elsewhere
+    if isinstance(error, UnicodeEncodeError):  # a path that is not UTF-8, as from a foreign archive
         return LocalError(f"{ascii(error.object)[:200]} is not UTF-8: give that file or folder another name")
     return None
 
 
 def _of_the_network(error: OSError) -> TransportError | None:
-    resolving = sys.modules.get("socket")  # whoever has not imported it has looked up nothing; that takes 3 ms
+    resolving = sys.modules.get("socket")  # without it nothing was looked up; importing it takes 3 ms
     if isinstance(error, ConnectionError | TimeoutError) or (resolving and isinstance(error, resolving.gaierror)):
         return TransportError(error.strerror or str(error) or type(error).__name__)
     return None

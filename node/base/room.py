@@ -1,8 +1,8 @@
 """How much memory and disk is available on this machine, and which errors mean that there is too little.
 
-Memory is bounded by the machine, by each control group that we are in (a container's, a service's), and, for a single
-process, by its limit of address space (`ulimit -v`). Memory that the system can reclaim at once, such as file caches,
-counts as free.
+Memory is limited by the machine, by each control group of this process (a container's, a service's), and, for a single
+process, by its address space (`ulimit -v`). Memory that the system can reclaim at once, such as file caches, counts as
+free.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from shoal.node.base.quantities import size
 from shoal.protocol.base.errors import ShoalError, Shortage
 
-UNBOUNDED = 1 << 60  # bytes: a limit above this is none
-OUT_OF_MEMORY = (  # of errors that have no type of their own: torch's allocators, the loader of libraries, fork
+UNBOUNDED = 1 << 60  # bytes: a higher limit counts as none
+OUT_OF_MEMORY = (  # words of errors without a type of their own: from torch's allocators, dlopen, fork
     "out of memory",  # CUDA's libraries, MPS
     "cublas_status_alloc_failed",
     "can't allocate memory",  # torch's allocator on the CPU: on Linux and macOS
@@ -30,20 +30,20 @@ OUT_OF_MEMORY = (  # of errors that have no type of their own: torch's allocator
     "bad_alloc",  # C++
     "can't start new thread",
 )
-DISK_IS_FULL = ("no space left on device", "disk quota exceeded")  # of those of libraries that are no OSErrors
+DISK_IS_FULL = ("no space left on device", "disk quota exceeded")  # words of libraries' errors that are no OSError
 
-Files = tuple[str, str, tuple[str, ...]]  # a control group's: of its limit, its use; what of that can be taken back
+Files = tuple[str, str, tuple[str, ...]]  # of a control group: its limit, its use; what of it is reclaimable
 VERSION_2: Files = "memory.max", "memory.current", ("inactive_file", "active_file", "slab_reclaimable")
 VERSION_1: Files = "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")
 
 
 class NoRoom(Shortage):
-    """The machine lacks memory or disk now; later, or for something smaller, it may suffice."""
+    """There is too little memory or disk now; later, or for something smaller, it may suffice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """How much whoever is named may have, and how much of it is free now, in bytes."""
+    """A limit of memory, and how much of it is free now, in bytes; `whose` names it for people."""
 
     total: int
     free: int
@@ -54,43 +54,54 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """For a node and its workers together, and for each process alone, where that is limited."""
+class AvailableMemory:
+    """Memory limits: one for the node and its workers together, one for each process if the system sets one."""
 
     together: Memory
     process: Memory | None = None
 
     @property
     def free(self) -> int:
-        """What one process may still have, in bytes."""
+        """Bytes that one process may still allocate."""
         return self.together.free if self.process is None else min(self.together.free, self.process.free)
 
     def __str__(self) -> str:
         return f"{self.together}; {self.process}" if self.process else str(self.together)
 
 
-def room_here() -> Room:
-    """That of this machine, now."""
-    return Room(min([_machine(), *_control_groups()], key=lambda each: each.free), _process())
+def available_memory() -> AvailableMemory:
+    """The memory that is available on this machine now."""
+    return AvailableMemory(min([_machine(), *_control_groups()], key=lambda each: each.free), _process())
 
 
 def check_memory(needed: int, what: str) -> None:
-    """NoRoom if this process cannot have `needed` bytes more, for `what`."""
-    room = room_here()
+    """NoRoom if this process cannot allocate `needed` bytes for `what`."""
+    room = available_memory()
     if needed > room.free:
         raise NoRoom(f"{what} takes {size(needed)} of memory, and {room}")
 
 
 def check_disk(folder: Path, needed: int, what: str) -> None:
-    """NoRoom if the disk of `folder`, or of where it will be made, has no `needed` bytes left, for `what`."""
+    """NoRoom if the disk of `folder`, which need not exist yet, lacks `needed` bytes for `what`."""
     there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), Path("/"))
     with suppress(OSError):  # a file system that does not say
         if needed > (free := shutil.disk_usage(there).free):
             raise NoRoom(f"{what} takes {size(needed)} on the disk of {there}, which has {size(free)} free")
 
 
+def scratch_folders() -> list[str]:
+    """Folders for temporary files, best first. A system may lack any of them, or a sandbox refuse it: try each."""
+    import tempfile  # not at the top: each command imports this file
+
+    found = []
+    with suppress(OSError):  # there is none where Python looks
+        found.append(tempfile.gettempdir())
+    found += [os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp", "/dev/shm"]
+    return list(dict.fromkeys(each for each in found if each))
+
+
 def no_room(error: BaseException | None) -> NoRoom | None:
-    """`error` in a sentence, if it, or what it was raised for or after, is a want of memory or of disk."""
+    """The NoRoom for `error`, if it, or a cause or context of it, is a lack of memory or disk; else None."""
     for each in _chain(error):
         if isinstance(each, NoRoom):
             return each
@@ -105,13 +116,13 @@ def no_room(error: BaseException | None) -> NoRoom | None:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether `error`, or what it was raised for or after, is a want of memory, of the machine's or of a device's."""
+    """Whether `error`, or a cause or context of it, is a lack of memory, of the machine or a device."""
     return any(map(_says_out_of_memory, _chain(error)))
 
 
 @contextmanager
 def or_no_room(what: str) -> Iterator[None]:
-    """A context in which `what` is done: errors for lack of room become NoRoom; errors with their own message stay."""
+    """Within this context, errors for lack of memory or disk become a NoRoom about `what`; ShoalErrors stay."""
     try:
         yield
     except ShoalError:
@@ -124,8 +135,8 @@ def or_no_room(what: str) -> Iterator[None]:
 
 def _there_is() -> str:
     try:
-        return f": {room_here()}"
-    except (MemoryError, OSError, ImportError):  # so little that we cannot look
+        return f": {available_memory()}"
+    except (MemoryError, OSError, ImportError):  # too little even to find out
         return ""
 
 
@@ -152,7 +163,7 @@ def _machine() -> Memory:
 
 
 def _process() -> Memory | None:
-    """Of address space, which is more than what is resident."""
+    """The limit of this process's address space, which is more than its resident memory."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY or limit > UNBOUNDED:
         return None
@@ -161,7 +172,7 @@ def _process() -> Memory | None:
 
 
 def _control_groups() -> Iterator[Memory]:
-    """Those of ours, and those around them, that have a limit: of version 2, and of version 1."""
+    """The limits of our control groups (versions 1 and 2) and of all groups that contain them."""
     for line in _lines(Path("/proc/self/cgroup")):
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if number == "0":
@@ -186,13 +197,13 @@ def _control_group(folder: Path, version: Files) -> Iterator[Memory]:
 
 
 def _number(path: Path) -> int | None:
-    """Of a file with nothing else in it; None for "max", and where there is no such file."""
+    """The number that a file contains; None for "max", or if there is no such file."""
     text = next(iter(_lines(path)), "")
     return int(text) if text.isdecimal() else None
 
 
 def _table(path: Path) -> dict[str, int]:
-    """The lines of a file that are a name and a number, as the kernel writes them."""
+    """The lines `name number` of a file of the kernel; other lines are skipped."""
     words = (line.replace(":", " ").split() for line in _lines(path))
     return {each[0]: int(each[1]) for each in words if len(each) > 1 and each[1].isdecimal()}
 

@@ -1,8 +1,7 @@
-"""Signals that ask a process to end: from Ctrl-C, a service manager, a container, a terminal that closes.
+"""Signals that ask a process to end, sent by Ctrl-C, a service manager, a container, or a terminal that closes.
 
-INT and TERM are always handled. HUP, QUIT and others are, unless they were ignored when the process started, as with
-`nohup` or a shell's background jobs. A second signal changes nothing: an orderly end, with votes and state on disk, is
-not cut short.
+INT and TERM are always handled; HUP, QUIT and others unless they were ignored when the process started, as with `nohup`
+or in a shell's background jobs. A second signal does not cut the orderly end short, which writes votes and state.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import signal
 from collections.abc import Callable
 
 STANDARD = (0, 1, 2)
-# USR1 and those after it: schedulers before they kill a job, limits of time (`ulimit -t`, `alarm` where there is no
-# `timeout`), a failing power supply.
+# USR1 and those after it are sent by schedulers before they kill a job, by limits of time (`ulimit -t`, `alarm`), and
+# for a failing power supply.
 IF_NOT_IGNORED = ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGPWR")
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Those that ask this process to end."""
-    heard = [getattr(signal, name) for name in IF_NOT_IGNORED if hasattr(signal, name)]  # each system lacks some
+    """The signals that ask this process to end."""
+    heard = [getattr(signal, name) for name in IF_NOT_IGNORED if hasattr(signal, name)]  # systems lack some
     return (
         signal.SIGINT,
         signal.SIGTERM,
@@ -30,15 +29,15 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 
 
 def on_ending(told: Callable[[signal.Signals], object], *, but: tuple[signal.Signals, ...] = ()) -> None:
-    """Have `told` called with each signal that asks us to end, while the task that calls this one is at work.
+    """Call `told` with each ending signal, except those in `but`, while the current task runs.
 
-    `but` those mean something else. They are heard beyond the task's end, until the process is gone: asked again in its
-    last moments, it would else be ended by the signal, as if it had not come to an end by itself.
+    The handlers stay after the task's end: else a second signal, in the last moments of the process, would kill it, and
+    its exit status would be that of a killed process.
     """
     loop, task, asked = asyncio.get_running_loop(), asyncio.current_task(), list[signal.Signals]()
 
     def tell(number: signal.Signals) -> None:
-        let_go_of_dead_terminals()
+        replace_dead_terminals()
         told(number)
 
     def listen(number: signal.Signals) -> None:
@@ -48,7 +47,7 @@ def on_ending(told: Callable[[signal.Signals], object], *, but: tuple[signal.Sig
             if task is not None and not task.done():
                 asked.append(number)
                 loop.call_soon_threadsafe(tell, number)
-            elif not asked:  # the task has ended for another reason, and whoever ran it goes on
+            elif not asked:  # the task has ended by itself, and the process goes on
                 signal.signal(number, before)
                 signal.raise_signal(number)
 
@@ -59,15 +58,15 @@ def on_ending(told: Callable[[signal.Signals], object], *, but: tuple[signal.Sig
             listen(number)
 
 
-def leave_ending_to_the_parent() -> None:
-    """What a terminal sends to all its processes at once is for the one that started us: it ends us in its order."""
+def ignore_all_but_sigterm() -> None:
+    """Leave signals that a terminal sends to all its processes to our parent, which ends us when it is time."""
     for number in ending_signals():
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
 
 
-def let_go_of_dead_terminals() -> None:
-    """Write to nowhere instead of a terminal that is gone, so that no last word fails and takes the end with it."""
+def replace_dead_terminals() -> None:
+    """Replace standard streams whose terminal is gone by /dev/null, so that no last print fails."""
     for descriptor in STANDARD:
         if _is_dead_terminal(descriptor):
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -76,7 +75,7 @@ def let_go_of_dead_terminals() -> None:
 
 
 def _is_dead_terminal(descriptor: int) -> bool:
-    """Of a terminal that hung up even `isatty` fails, so what it is is asked of the file's type."""
+    """Whether it is a terminal that hung up. `isatty` fails on those, so the file's type is checked instead."""
     try:
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)

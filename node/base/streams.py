@@ -1,4 +1,4 @@
-"""The standard streams of a command: all three are opened, and none makes a command fail that did its work.
+"""Makes the standard streams of a command safe: all three are open, and none makes a successful command fail.
 
 A service manager, cron or a shell (`>&-`) may have closed one, and the next file that is opened would get its number. A
 pipe's reader may be gone (`| head`), the disk full, the terminal closed, or the locale may lack our characters.
@@ -14,17 +14,17 @@ from typing import TextIO
 
 from shoal.node.base.refusals import reason
 
-STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))  # by their numbers
+STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))  # in the order of their descriptors
 
 
-def make_whole() -> None:
-    """Open what was closed, to nowhere; write letters that a stream does not know as their numbers.
+def repair_standard_streams() -> None:
+    """Open closed streams to /dev/null, and write characters that an encoding lacks as escapes.
 
-    Bytes that are no text are read as Python has them in arguments: whoever takes a text looks for them.
+    Input bytes that are not text become surrogates, as in command line arguments; `check_text` finds them.
     """
     for name, mode in STREAMS:
         if getattr(sys, name) is None:
-            handle = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this stream's
+            handle = os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this stream's
             os.set_inheritable(handle, True)
             setattr(sys, name, os.fdopen(handle, mode, encoding="utf-8"))
     if isinstance(sys.stdin, io.TextIOWrapper):
@@ -33,42 +33,44 @@ def make_whole() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr = _Forgiving(sys.stderr.detach(), sys.stderr.encoding, "backslashreplace", line_buffering=True)
+        sys.stderr = _BestEffortStream(
+            sys.stderr.detach(), sys.stderr.encoding, "backslashreplace", line_buffering=True
+        )
 
 
-def flushed() -> str:
-    """Why what was printed cannot be written; empty if it was. Who stopped reading has read enough."""
+def flush_error() -> str:
+    """Flush standard output; returns the error as a sentence, or "". A reader that has gone is no error."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _lead_nowhere(sys.stdout)
+        _redirect_to_null(sys.stdout)
     except OSError as error:
-        _lead_nowhere(sys.stdout)
+        _redirect_to_null(sys.stdout)
         return f"what was to be printed cannot be written: {reason(error)}"
     return ""
 
 
-class _Forgiving(io.TextIOWrapper):
-    """A stream for what is said beside: if nobody can hear it, that is all."""
+class _BestEffortStream(io.TextIOWrapper):
+    """Standard error: what cannot be written is dropped."""
 
     def write(self, text: str, /) -> int:
-        """Its length, whatever came of it."""
+        """Write if possible; returns the length of `text` in any case."""
         try:
             return super().write(text)
         except OSError:
-            _lead_nowhere(self)
+            _redirect_to_null(self)
             return len(text)
 
     def flush(self) -> None:
-        """As far as it goes."""
+        """Flush if possible."""
         try:
             super().flush()
         except OSError:
-            _lead_nowhere(self)
+            _redirect_to_null(self)
 
 
-def _lead_nowhere(stream: TextIO) -> None:
-    """So that what is left in its buffer fails no more, when the interpreter ends."""
+def _redirect_to_null(stream: TextIO) -> None:
+    """Redirect a stream to /dev/null, so that flushing its buffer when the interpreter ends does not fail."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -1,6 +1,6 @@
-"""Text that people's programs wrote: UTF-8, or any Unicode that begins with its byte order mark, as on Windows.
+"""Reads text files: UTF-8, or any Unicode encoding with a byte order mark, as on Windows.
 
-A file that cannot be read is refused with its name, the line, what is wrong there, and what to do.
+An error names the file, the line, what is wrong there, and what to do.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 from shoal.protocol.base.errors import LocalError
 
-MARK = "\ufeff"  # of the byte order; where files were put one behind another it is at the begin of lines, too
+MARK = "\ufeff"  # byte order mark; in concatenated files also at the beginning of later lines
 MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)  # UTF-32-LE begins as 16
-FOREIGN = re.compile("[\udc00-\udcff]")  # what `MARKING` makes of a byte that is not of the encoding
-MARKING = "shoal-marking"  # a codec's way with errors: unlike "surrogateescape" it takes any byte
+FOREIGN = re.compile("[\udc00-\udcff]")  # the characters by which `MARKING` replaces undecodable bytes
+MARKING = "shoal-marking"  # an error handler for codecs; unlike "surrogateescape" it takes any byte
 AS_UTF8 = "save it as UTF-8, for example with `iconv -f latin1 -t utf-8`"
 REMEDIES = {
     errno.EACCES: "give the user that runs Shoal the right to read it, or name others",
@@ -38,7 +38,7 @@ codecs.register_error(MARKING, _mark)
 
 
 def encoding_of(head: bytes) -> str:
-    """The encoding of a text by its first bytes; each one's decoder drops the mark."""
+    """The encoding of a text, by its first bytes; its decoder drops the byte order mark."""
     if not head.startswith(MARKS):
         return "utf-8"
     import json  # not at the top: most commands read no text
@@ -47,7 +47,7 @@ def encoding_of(head: bytes) -> str:
 
 
 def decoded(content: bytes, what: str) -> str:
-    """A text's letters; `what` names it in the LocalError."""
+    """Decode a text; LocalError, in which `what` names it, if it is not in its encoding."""
     text = content.decode(encoding_of(content), MARKING)
     if (found := FOREIGN.search(text)) is not None:
         line = text.count("\n", 0, found.start()) + 1
@@ -56,7 +56,7 @@ def decoded(content: bytes, what: str) -> str:
 
 
 def checked(lines: Iterable[str], what: str) -> Iterator[str]:
-    """Lines that were read with `MARKING`, without marks; LocalError at one that is not of the encoding."""
+    """Lines that were read with `MARKING`, without byte order marks; LocalError if one has undecodable bytes."""
     for number, line in enumerate(lines, start=1):
         if not line.isascii():
             if (found := FOREIGN.search(line)) is not None:
@@ -66,19 +66,19 @@ def checked(lines: Iterable[str], what: str) -> Iterator[str]:
 
 
 def check_text(text: str, what: str) -> None:
-    """LocalError if an argument, or what came through a pipe, is no text."""
+    """LocalError if an argument, or a text from a pipe, contains undecodable bytes."""
     if (found := FOREIGN.search(text)) is not None:
         byte = f"a byte 0x{ord(found[0]) - LOWEST:02x}"
         raise LocalError(f"{what} is no text in UTF-8, because of {byte}: set the terminal, or save the file, to UTF-8")
 
 
 def foreign(where: str, found: re.Match[str]) -> str:
-    """What to say of a byte that is not of the encoding."""
+    """The sentence about an undecodable byte."""
     return f"{where} is no UTF-8 text, because of a byte 0x{ord(found[0]) - LOWEST:02x}: {AS_UTF8}"
 
 
 def read_text(path: Path, what: str = "", limit: int | None = None) -> str:
-    """A file's text; `what` says what it should be. LocalError if it cannot be read, or has more than `limit` bytes."""
+    """A file's text; LocalError, in which `what` describes it, if it is unreadable or larger than `limit` bytes."""
     named = f"{what} {shown(path)}".strip()
     try:
         with path.open("rb") as file:
@@ -91,9 +91,9 @@ def read_text(path: Path, what: str = "", limit: int | None = None) -> str:
 
 
 def parse_json(text: str, what: str, made: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """What a text says in JSON; LocalError names the line at which it is none.
+    """Parse JSON; LocalError with the line if it is malformed.
 
-    `made` makes each object of its keys and values, or raises ValueError.
+    `made` turns the keys and values of each object into a value, or raises ValueError.
     """
     import json
 
@@ -107,7 +107,7 @@ def parse_json(text: str, what: str, made: Callable[[list[tuple[str, Any]]], Any
 
 
 def parse_table(text: str, what: str) -> dict[str, Any]:
-    """A JSON object; LocalError if it is none."""
+    """Parse a JSON object; LocalError if the text is something else."""
     table = parse_json(text, what)
     if not isinstance(table, dict):
         raise LocalError(f"{what} is no table of settings: it must be a JSON object")
@@ -115,12 +115,12 @@ def parse_table(text: str, what: str) -> dict[str, Any]:
 
 
 def unreadable(what: str, error: OSError) -> str:
-    """That it cannot be read, why, and what to do."""
+    """The sentence about a file that cannot be read: why, and what to do."""
     remedy = REMEDIES.get(error.errno or 0, "")
     return f"cannot read {what}: {error.strerror or error}" + (f" ({remedy})" if remedy else "")
 
 
 def shown(path: str | Path) -> str:
-    """A path that may hold any bytes, as one line that every terminal and log can take."""
+    """A path, which may contain any bytes, as printable text on one line."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -3,7 +3,8 @@
 A node is always `python -m shoal.node node start --foreground`, whether a service manager starts it, `shoal up`, or
 `start_in_background`, which only adds a session of its own and a log file. A node is ended by a request to its API. A
 signal is the fallback: it only goes to the process that holds the home's lock just then, and only if that is proven to
-run here (life.py). A node that says that it is ending is waited for as long as it takes: it may be saving a large run.
+run here (process_identity.py). A node that says that it is ending is waited for as long as it takes: it may be saving a
+large run.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from shoal.node.api.status import label
 from shoal.node.base.devices import check_is_here
 from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home
-from shoal.node.base.life import Life
-from shoal.node.base.logs import end_of, last_line, make_way
+from shoal.node.base.logs import last_line, log_size, rotate_if_large
 from shoal.node.base.options import NodeSettings
+from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import reason
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.net.system.descriptors import raise_limit
@@ -60,9 +61,9 @@ def start_in_background(settings: NodeSettings) -> str:
     """Start a node that outlives this process; returns a sentence once it answers. LocalError if it ends before."""
     check_is_here([settings.device])
     home = Home(settings.home).create()
-    if (pid := home.holder()) is not None:
+    if (pid := home.daemon_pid()) is not None:
         raise LocalError(f"a node (pid {pid}) already runs in {home.root}: see `shoal status`")
-    make_way(home.daemon_log)
+    rotate_if_large(home.daemon_log)
     with home.daemon_log.open("ab") as log:
         start_of_log = log.tell()
         child = _spawn(settings, home, log)
@@ -147,7 +148,7 @@ def stop(home: Home, say: Callable[[str], object]) -> str:
 
     `say` gets a sentence about what is waited for, if that takes long.
     """
-    life, end_of_log = home.holding(), end_of(home.daemon_log)
+    life, end_of_log = home.daemon_process(), log_size(home.daemon_log)
     if life is None:
         raise NoDaemon(f"no node runs in {home.root}")
     names, is_gone = dict[str, str](), False
@@ -158,7 +159,7 @@ def stop(home: Home, say: Callable[[str], object]) -> str:
         is_gone = _wait_until_gone(home, life, say)
     if is_gone:
         return _stopped(home, life, names, end_of_log)
-    if not life.signal(signal.SIGTERM) and home.holding() == life:
+    if not life.signal(signal.SIGTERM) and home.daemon_process() == life:
         raise LocalError(
             f"the node in {home.root} (pid {life.pid} where it runs) cannot be asked to end by its API, and is no "
             "process that may be signalled from here: it is another user's, in another container or on another "
@@ -172,7 +173,7 @@ def stop(home: Home, say: Callable[[str], object]) -> str:
     )
 
 
-def _stopped(home: Home, life: Life, names: Mapping[str, str], begin: int) -> str:
+def _stopped(home: Home, life: ProcessIdentity, names: Mapping[str, str], begin: int) -> str:
     """A sentence about a node that has ended; LocalError if its log, from `begin` on, ends with an error."""
     deadline = time.monotonic() + EXIT_WITHIN
     while life.is_here() and time.monotonic() < deadline:
@@ -185,13 +186,13 @@ def _stopped(home: Home, life: Life, names: Mapping[str, str], begin: int) -> st
     return f"stopped the node (pid {life.pid})" + (f"; it keeps {kept} until it is started again" if kept else "")
 
 
-def _wait_until_gone(home: Home, life: Life, say: Callable[[str], object]) -> bool:
+def _wait_until_gone(home: Home, life: ProcessIdentity, say: Callable[[str], object]) -> bool:
     """Wait until `life` has released the home's lock, which a node does last; False after STOP_PATIENCE.
 
     A node that says that it is ending is waited for longer.
     """
     deadline, said = time.monotonic() + STOP_PATIENCE, False
-    while home.holding() == life:
+    while home.daemon_process() == life:
         if time.monotonic() > deadline:
             if not is_ending(home):
                 return False

@@ -1,1 +1,1 @@
-"""The daemon: one process that owns the identity, the network and the runs of this machine."""
+"""The daemon: the process that owns a node's identity, its network and its runs."""

@@ -1,7 +1,6 @@
-"""The daemon: one process per machine that owns the identity, the network and the runs, and answers the API.
+"""The daemon: the process that owns a node's identity, its network and its runs, and answers the API.
 
-It is the only place that knows everything, and it does nothing but put the parts together. torch is loaded with the
-first run, not before.
+This module only puts the parts together, and no other knows all of them. torch is not loaded before the first run.
 """
 
 from __future__ import annotations
@@ -9,27 +8,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.node.api.answers import ExpertRow, Meters, PeerRow, Round, SavedState, Status, Stopping
+from shoal.node.api.answers import CreatedRun, ExpertRow, PeerRow, Round, RunMetrics, SavedState, Status, Stopping
 from shoal.node.api.operations import Handler, Operations
 from shoal.node.api.status import summary
-from shoal.node.base.faults import armed
+from shoal.node.base.fault_injection import armed_trigger
 from shoal.node.base.home import DaemonInfo, Home
-from shoal.node.base.life import Life, network
 from shoal.node.base.logs import warn
 from shoal.node.base.malloc import resident_bytes
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.pools import NOTES
+from shoal.node.base.process_identity import ProcessIdentity, network_namespace
 from shoal.node.base.signals import on_ending
 from shoal.node.daemon.diagnostics.doctor import Doctor
 from shoal.node.daemon.diagnostics.netcheck import NetCheck
 from shoal.node.daemon.handout import Handout
-from shoal.node.daemon.pausing import under_limits
+from shoal.node.daemon.pausing import apply_limits
 from shoal.node.daemon.service_manager import ServiceManager
 from shoal.node.daemon.transitions import Transitions
 from shoal.node.daemon.web.server import serve_api
@@ -62,44 +61,47 @@ if TYPE_CHECKING:
     from shoal.node.run.run import Run
 
 STDERR = 2
-LAST_NOTE = 5.0  # seconds for which the end waits for the disk to take who was there
-LOOK_AT_HOME = 2.0  # seconds between two looks whether our home is still there
+LAST_NOTE = 5.0  # seconds for which the end waits until the list of peers is on disk
+WATCH_HOME = 2.0  # seconds between two checks that our home still exists
 
 log = logging.getLogger("shoal.daemon")
 
 
 async def run(settings: NodeSettings) -> None:
-    """Be a node until a signal or the API ends it."""
+    """Run a node until a signal or the API ends it."""
     home = Home(settings.home)
     await Daemon(settings, home, Identity.load_or_create(home.identity_key)).run()
 
 
 class Obstacle:
-    """Why the node is not where it should be, as far as it is known."""
+    """Why the node is not in the state that it should be in, as far as it is known."""
 
     def __init__(self, network: Network, runs: Runs, reaching: Reaching, asked_at_start: AskedAtStart) -> None:
         self._network, self._runs, self._reaching, self._asked_at_start = network, runs, reaching, asked_at_start
         self._was_in_runs = bool(runs.restoring)
 
     def words(self) -> str | None:
-        """In one sentence; None if it is where it should be."""
+        """The obstacle in one sentence; None if there is none."""
         if self._runs.are_at_rest():
             return self._delay() or self._unanswered()
         return self._unanswered() or self._delay()
 
     def waits(self) -> bool:
-        """Whether we are the first to be back, and miss nobody yet: where the others were nobody else answers."""
+        """Whether waiting is no fault, because we are the first member to be back after all had stopped.
+
+        Not if another peer answers at the address of a member.
+        """
         return self._runs.are_at_rest() and not self._reaching.is_misled and not self._delay()
 
     def _unanswered(self) -> str | None:
-        """Who was looked for in vain, while we are alone."""
+        """The peers that were sought in vain, while we have no connection."""
         unanswered = self._reaching.obstacle() if not self._network.links() else None
         if unanswered and self._was_in_runs:
             return f"rejoining: {unanswered}"
         return unanswered if unanswered and self._reaching.is_told else None
 
     def _delay(self) -> str | None:
-        """What is still to be done here."""
+        """What this node still has to do itself."""
         return self._runs.data.obstacle() or self._asked_at_start.obstacle()
 
 
@@ -107,11 +109,11 @@ class Daemon:
     """Implements `NodeService`."""
 
     def __init__(self, settings: NodeSettings, home: Home, identity: Identity) -> None:
-        """All parts, from the bottom up. Nothing comes from the network before it has started."""
+        """Create all parts, from the bottom up. The network calls back only after it has started."""
         self._settings, self._home, self._identity = settings, home, identity
         self._stopping = asyncio.Event()
-        self._life = Life.own()
-        self._fault, self._manager = armed(os.environ), ServiceManager(os.environ)
+        self._process = ProcessIdentity.own()
+        self._fault, self._manager = armed_trigger(os.environ), ServiceManager(os.environ)
         self._open: dict[str, Run] = {}  # the runs that are open
         shares_run = partial(is_in_a_run, self._open)
         self._network = Network(identity, host=settings.listen_host, port=settings.port)
@@ -134,7 +136,7 @@ class Daemon:
         self._expert_proxy = self._runs.families.proxy
         self._asked_at_start = AskedAtStart(settings, self._runs)
         self._obstacle = Obstacle(self._network, self._runs, self._reaching, self._asked_at_start)
-        self._pausing = under_limits(settings, home.volume, self._network, self._runs, self._cache.load)
+        self._pausing = apply_limits(settings, home.volume, self._network, self._runs, self._cache.load)
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
         self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
         self._directory = Directory(self._discovery, self._network, lambda: self._open)
@@ -147,7 +149,7 @@ class Daemon:
         self._network.on_call, self._network.on_link = self._on_call, self._on_link
 
     async def run(self) -> None:
-        """Serve until asked to stop; leave the runs properly."""
+        """Serve until asked to stop; then leave the runs properly."""
         on_ending(lambda _: self._stopping.set())
         if self._fault is not None:
             warn(log, "fault-armed", f"this node will hurt itself, as its environment asks: {self._fault.fault}")
@@ -159,21 +161,21 @@ class Daemon:
             async with serve_api(self, self._home.token(), *where) as (host, port):
                 addresses = self._network.addresses()
                 here = self._home.is_log(STDERR)
-                about = DaemonInfo(os.getpid(), host, port, self._identity.peer, addresses, here, network())
+                about = DaemonInfo(os.getpid(), host, port, self._identity.peer, addresses, here, network_namespace())
                 self._home.write_daemon(about)
                 log.info("node %s listens on %s", self._identity.peer, ", ".join(addresses))
-                await self._live()
+                await self._run_tasks()
         finally:
             await self._expert_proxy.close()
             await self._discovery.close()
             await self._network.close()
 
-    async def _live(self) -> None:
-        """Until asked to stop, or homeless."""
+    async def _run_tasks(self) -> None:
+        """Run all tasks until asked to stop, or until the home is gone."""
         finding = [self._reaching.run, self._directory.run, self._relaying.run, self._port_mapping.run]
         if may_be_near(self._settings):
             finding.append(self._nearby.run)
-        watching = [self._look_at_home, self._note_peers, Transitions(self.status).run, self._keep_in_touch]
+        watching = [self._watch_home, self._note_peers, Transitions(self.status).run, self._notify_manager]
         duties = (*finding, self._enter_runs, self._pausing.run, Handout(self._home, self._runs).run, *watching)
         try:
             async with asyncio.TaskGroup() as group:
@@ -188,26 +190,26 @@ class Daemon:
                 async with asyncio.timeout(LAST_NOTE):
                     await NOTES.run(self._cache.update, self._visible_peers.to_note())
             await asyncio.gather(self._netcheck.close(), self._directory.close())
-            await self._manager.bears_with(self._runs.close())
+            await self._manager.extend_timeout_during(self._runs.close())
 
     async def _enter_runs(self) -> None:
-        """The runs of our last life come first, then what the command line wants."""
+        """Enter the runs in which the node was when it last stopped, then those of the command line."""
         seeds = list(self._reaching.last_seen)
         await self._runs.restore(seeds)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._runs.keep_restoring(seeds))
             group.create_task(self._asked_at_start.run())
 
-    async def _look_at_home(self) -> None:
-        """LocalError once the home is gone: nobody could find, ask or stop us there any more."""
-        while await NOTES.run(self._is_ours):
-            await asyncio.sleep(LOOK_AT_HOME)
+    async def _watch_home(self) -> None:
+        """LocalError once the home is gone: no command could find, ask or stop us any more."""
+        while await NOTES.run(self._holds_home):
+            await asyncio.sleep(WATCH_HOME)
         raise LocalError(f"the node's folder {self._home.root} is gone, or is another's now; this node ends")
 
-    def _is_ours(self) -> bool:
-        """Whether the home is there, with us in it. That we cannot look, for want of a file handle, proves nothing."""
+    def _holds_home(self) -> bool:
+        """Whether the home exists and we hold its lock; also True if that cannot be checked now."""
         try:
-            return self._home.holding() == self._life
+            return self._home.daemon_process() == self._process
         except LocalError as error:
             warn(log, "home-not-seen", f"{error}; looking again")
             return True
@@ -215,8 +217,8 @@ class Daemon:
     async def _note_peers(self) -> None:
         await self._visible_peers.keep_noted(self._cache.update)
 
-    async def _keep_in_touch(self) -> None:
-        """With the service manager, from the event loop: if that hangs, the watchdog is right."""
+    async def _notify_manager(self) -> None:
+        """Report to the service manager from the event loop, so that its watchdog notices if the loop hangs."""
         self._manager.ready()
         while True:
             self._manager.alive(summary(self.status()))
@@ -225,7 +227,7 @@ class Daemon:
     # -- who is there ---------------------------------------------------------------------------------------
 
     def _misses_somebody(self) -> bool:
-        """Whether we should look for others: we are alone, or not in a run that we should be in."""
+        """Whether to look for other peers: we are alone, or not in a run that we should be in."""
         return self._visible_peers.is_alone() or self._asked_at_start.obstacle() is not None
 
     # -- what the network says ------------------------------------------------------------------------------
@@ -247,7 +249,7 @@ class Daemon:
         self._expert_proxy.link(peer, up)
 
     def _served(self) -> dict[type[Message], Serve]:
-        """Who answers a peer's call, by the kind of message."""
+        """The handlers of other nodes' calls, by message type."""
         served: dict[type[Message], Callable[[PeerId, Any], Message | Awaitable[Message]]] = {
             **self._discovery.calls(),
             **self._doctor.calls(),
@@ -297,7 +299,7 @@ class Daemon:
         """See NodeService."""
         return self._runs.find(run).commits.as_json(last)
 
-    def meters(self) -> list[Meters]:
+    def meters(self) -> list[RunMetrics]:
         """See NodeService."""
         return [run_view.meters(run, self._network.traffic(run.id)) for run in self._open.values()]
 
@@ -308,27 +310,31 @@ class Daemon:
     def handlers(self) -> list[Handler]:
         """See NodeService."""
         runs, families, table = self._runs, self._runs.families, Operations
+
+        def create(manifest: str, train: bool, checkpoints: Sequence[str] = ()) -> Awaitable[CreatedRun]:
+            return runs.create(manifest, train, checkpoints)
+
         return [
-            table.status.by(self.status),
-            table.peers.by(self.peers),
-            table.netcheck.by(self._netcheck.answer),
-            table.examine.by(self._doctor.examine),
-            table.runs.by(lambda: self.status()["runs"]),
-            table.run_details.by(lambda run: run_view.details(runs.find(run))),
-            table.rounds.by(self.rounds),
-            table.timeline.by(lambda run, round: run_view.timeline(runs.find(run), round)),
-            table.run_link.by(lambda run: runs.link(run)),
-            table.public_runs.by(lambda: public_runs(self._discovery)),
-            table.preview_run.by(runs.preview),
-            table.create_run.by(lambda manifest, train, checkpoints=(): runs.create(manifest, train, checkpoints)),
-            table.join_run.by(runs.join),
-            table.join_run_by_id.by(lambda run, train, checkpoint="": runs.join(run, train, checkpoint)),
-            table.leave_run.by(lambda run: runs.leave(run)),
-            table.save_state.by(self._save_state),
-            table.experts.by(families.experts),
-            table.expert_sources.by(families.sources),
-            table.fetch_experts.by(families.fetch),
-            table.stop.by(self.stop),
+            table.status.handled_by(self.status),
+            table.peers.handled_by(self.peers),
+            table.netcheck.handled_by(self._netcheck.answer),
+            table.examine.handled_by(self._doctor.examine),
+            table.runs.handled_by(lambda: self.status()["runs"]),
+            table.run_details.handled_by(lambda run: run_view.details(runs.find(run))),
+            table.rounds.handled_by(self.rounds),
+            table.timeline.handled_by(lambda run, round: run_view.timeline(runs.find(run), round)),
+            table.run_link.handled_by(lambda run: runs.link(run)),
+            table.public_runs.handled_by(lambda: public_runs(self._discovery)),
+            table.preview_run.handled_by(runs.preview),
+            table.create_run.handled_by(create),
+            table.join_run.handled_by(runs.join),
+            table.join_run_by_id.handled_by(lambda run, train, checkpoint="": runs.join(run, train, checkpoint)),
+            table.leave_run.handled_by(lambda run: runs.leave(run)),
+            table.save_state.handled_by(self._save_state),
+            table.experts.handled_by(families.experts),
+            table.expert_sources.handled_by(families.sources),
+            table.fetch_experts.handled_by(families.fetch),
+            table.stop.handled_by(self.stop),
         ]
 
     async def _save_state(self, run: str, path: str, own: bool = False) -> SavedState:
@@ -338,6 +344,6 @@ class Daemon:
         return {"round": snapshot.round, "root": snapshot.root.hex()}
 
     def stop(self) -> Stopping:
-        """Begin to leave and end; returns at once, so that the caller still gets its answer."""
+        """Begin to leave all runs and end; returns at once, so that the caller gets its answer."""
         self._stopping.set()
         return {"stopping": True}

@@ -1,9 +1,9 @@
-"""The node's end: who asks for a run's parameters is given a copy of those of the newest committed state.
+"""The node's end of node/handout.py: gives readers a copy of the parameters of a run's newest committed state.
 
 Rules:
-- The event loop only moves messages. A copy is made in a thread, one at a time, of a version that is leased meanwhile:
+- The event loop only moves messages. Copies are made in a thread, one at a time, of a version that is leased meanwhile:
   no round waits for a reader, and no reader sees half of a commit.
-- The copy is the reader's: its memory is not ours once it is handed over, and goes when the reader lets go of it.
+- The copy belongs to the reader: the node closes it once it is sent, and its memory is freed when the reader closes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from shoal.node.base.home import Home
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import LONG
-from shoal.node.handout.messages import HANDOUT_PROTOCOL, AskWeights, HasWeights, NoWeights
+from shoal.node.handout import HANDOUT_PROTOCOL, AskWeights, HasWeights, NoWeights
 from shoal.node.ipc.link import frame
 from shoal.node.ipc.private_socket import PrivateSocket
 from shoal.node.ipc.shm import SharedVector
@@ -30,9 +30,9 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.net.system.tasks import Tasks
 
 if TYPE_CHECKING:
-    from shoal.node.run.run import Run  # which needs torch
+    from shoal.node.run.run import Run  # imports torch
 
-PATIENCE = 10.0  # seconds for a reader's question to come, and for it to take the answer
+PATIENCE = 10.0  # seconds for a reader to send its question, and to take the answer
 
 log = logging.getLogger("shoal.daemon")
 
@@ -45,7 +45,7 @@ class Handout:
         self._copying = asyncio.Lock()
 
     async def run(self) -> None:
-        """Until it is cancelled, or at once if nobody can be listened to: the node does without."""
+        """Serve until cancelled; returns at once, with a warning, if no socket can be made."""
         try:
             listener = await PrivateSocket.listening(self._home.weights_socket)
         except OSError as error:
@@ -60,7 +60,7 @@ class Handout:
             await tasks.close()
 
     async def _attend(self, connection: socket.socket) -> None:
-        """One question; whoever is gone, too slow or talks nonsense has no answer."""
+        """Answer one question; a reader that is gone, too slow or breaks the protocol gets no answer."""
         with connection, suppress(OSError, TimeoutError, RemoteError):
             async with asyncio.timeout(PATIENCE):
                 asked = await receive_frame(connection)
@@ -79,7 +79,7 @@ class Handout:
         if run.failure:
             return NoWeights(f"the run has failed on this node: {run.failure}"), None
         current = run.outer.committed.current
-        if current.root == asked.known:  # also while the node catches up, and has no newer one yet
+        if current.root == asked.known:  # also while the node is catching up and has no newer state yet
             return HasWeights(current.round, current.root, run.samples), None
         if base_of(run.member) is None:
             reason = run.obstacle or "it looks for one to download"
@@ -90,7 +90,7 @@ class Handout:
             return await LONG.run(_copied, run)
 
     def _why_not(self, run: RunId) -> NoWeights:
-        """Why a run is not open."""
+        """The answer for a run that is not open."""
         if self._runs.paused:
             return NoWeights(self._runs.paused, waits=True)
         if run.hex() in self._runs.restoring:
@@ -99,11 +99,9 @@ class Handout:
 
 
 def _copied(run: Run) -> tuple[HasWeights, SharedVector]:
-    """In a thread."""
-    from shoal.node.training.state.outer import numbers  # torch is here with the first run, not before
-
+    """The answer, with a copy of the parameters; runs in a thread."""
     with run.outer.committed.lease() as snapshot:
-        parameters = numbers(snapshot)
+        parameters = snapshot.array()
         vector = SharedVector.create(parameters.size)
         vector.array[:] = parameters
         manifest = run.manifest.canonical()
@@ -111,7 +109,7 @@ def _copied(run: Run) -> tuple[HasWeights, SharedVector]:
 
 
 async def _send(connection: socket.socket, answer: Message, *descriptors: int) -> None:
-    """The socket is new, so its buffer takes the first bytes and the descriptor at once."""
+    """Send an answer. The buffer of a new socket takes the first bytes and the descriptor without blocking."""
     data = frame(answer)
     sent = socket.send_fds(connection, [data], descriptors)
     async with asyncio.timeout(PATIENCE):

@@ -1,17 +1,18 @@
-"""The daily volume: what has gone over the wire today; near its end the node warns, then pauses until the next day.
+"""The daily volume: a limit of bytes on the wire per day. Near it the node warns; at it, it pauses until the next day.
 
 Rules:
-- Who pauses does what a node does that stops: it says good-bye to its runs, so that the others decide without it and
-  nobody waits, and keeps what must be kept. It gives no data and carries nothing for others.
-- People can still ask it, and others find it: words pass, some kilobytes a minute. Runs that it is to join wait, too.
-- The next day it is in its runs again, as after a restart. That may take long, and is under the same volume.
-- A day is that of UTC, from midnight to midnight: so anybody can say when it goes on. Over 24 hours that begin at noon
-  it may be up to twice the volume.
+- A node that pauses leaves its runs as a node that stops: it says goodbye, so that the others decide without it and
+  nobody waits, and saves what must be saved. It serves no data and relays nothing for others.
+- It still answers the API, and other peers can find it: control messages pass, some kilobytes a minute. Runs that it is
+  to join have to wait.
+- The next day it enters its runs again, as after a restart. That may transfer much, which counts, too.
+- A day is one of UTC, from midnight to midnight, so anybody can tell when the node goes on. Over 24 hours that begin at
+  noon up to twice the volume may pass.
 - The count is kept, over restarts, for each of the last dates that the clock has shown: a clock may be wrong for a
-  while, as in 1970 before it is set, and no date that it shows again begins anew. Setting the clock back to an earlier
-  day gains nothing: the highest count of a later date holds, too, until the next midnight.
-- The file is written when enough has passed, at the end, and atomically. A crash loses at most the count of a minute; a
-  full disk stops nobody, and is said.
+  while, as in 1970 before it is set, and a date that it shows again does not start from zero. Nothing is gained by
+  setting the clock back: the highest count of any later date is added, until the next midnight.
+- The file is written atomically, when enough has passed, and at the end. A crash loses the count of a minute at most. A
+  full disk stops nothing, and is logged.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
-from shoal.node.api.answers import NodeWarning, UnderLimits
+from shoal.node.api.answers import LimitsStatus, NodeWarning
 from shoal.node.base.disk import replace_file
 from shoal.node.base.logs import warn
 from shoal.node.base.options import NodeSettings
@@ -37,18 +38,21 @@ from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.tasks import Tasks
 from shoal.protocol.net.system.throttle import Throttle
 
-# -- how much has gone over the wire today -------------------------------------------------------------------------
-
-
 DAY = 86_400  # seconds
 SAVE_EVERY = 60.0  # seconds
-WORTH_SAVING = 0.001  # of the volume
-NEARLY = 0.95  # of the volume: then people are warned
-KEPT = 8  # dates
+WORTH_SAVING = 0.001  # share of the volume after which the count is saved
+NEARLY = 0.95  # share of the volume at which people are warned
+KEPT = 8  # dates in the file
+LOOK = 1.0  # seconds between two checks
+
+log = logging.getLogger("shoal.daemon")
 
 
-class Volume:
-    """`limit` is what may pass a day, None for no limit, `total` what has passed since the process began."""
+class DailyVolume:
+    """Counts the bytes of each day, and keeps the counts in a file.
+
+    `limit` is the number of bytes per day, None for no limit; `total` gives the bytes since the process began.
+    """
 
     def __init__(
         self, path: Path, limit: int | None, total: Callable[[], int], clock: Callable[[], float] = time.time
@@ -62,7 +66,7 @@ class Volume:
 
     @property
     def used(self) -> int:
-        """Bytes of today."""
+        """Bytes that count for today."""
         day, total = _date(self._today()), self._total()
         if day > self._day:
             self._bytes, self._saved = {each: held for each, held in self._bytes.items() if each <= day}, 0
@@ -74,12 +78,12 @@ class Volume:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether no more may pass today."""
+        """Whether nothing more may pass today."""
         return self.limit is not None and self.used >= self.limit
 
     @property
     def is_nearly_used_up(self) -> bool:
-        """Whether people should know that it soon will be."""
+        """Whether people should be warned that it soon will be used up."""
         return self.limit is not None and self.used >= NEARLY * self.limit
 
     @property
@@ -94,14 +98,14 @@ class Volume:
         return not 0 <= self._clock() - self._saved_at < SAVE_EVERY
 
     def record(self) -> bytes:
-        """What is to be on disk now."""
+        """The content of the file as of now, which is taken to be saved."""
         self._saved, self._saved_at = self.used, self._clock()
         others = {each: held for each, held in self._bytes.items() if each != self._day}
         row = {"day": self._day, "bytes": self._bytes[self._day], **({"others": others} if others else {})}
         return json.dumps(row).encode()
 
     def write(self, record: bytes) -> None:
-        """Have it there, if there is a limit; in any thread, as it blocks for as long as the disk does."""
+        """Write the file, if there is a limit. Blocks as long as the disk does; may be called in any thread."""
         if self.limit is None:
             return
         try:
@@ -126,27 +130,24 @@ class Volume:
 
 
 def _date(day: int) -> str:
-    """As ISO 8601 writes it: the later of two dates is the greater text."""
+    """A day (since 1970) in ISO 8601, in which later dates compare greater as text."""
     return time.strftime("%Y-%m-%d", time.gmtime(day * DAY))
 
 
-LOOK = 1.0  # seconds
-
-log = logging.getLogger("shoal.daemon")
-
-
 class Pausing:
-    """`seeds` are those by whom the runs are found again."""
+    """Pauses the runs when the volume is used up. `seeds` gives the peers by which runs are found again."""
 
-    def __init__(self, volume: Volume, throttle: Throttle, runs: Runs, seeds: Callable[[], Iterable[PeerId]]) -> None:
+    def __init__(
+        self, volume: DailyVolume, throttle: Throttle, runs: Runs, seeds: Callable[[], Iterable[PeerId]]
+    ) -> None:
         self._volume, self._throttle, self._runs, self._seeds = volume, throttle, runs, seeds
         self._is_warned = False
         self._tasks = Tasks(lambda error: log.error("the runs cannot be entered again", exc_info=error))
-        if volume.is_used_up:  # in an earlier life
+        if volume.is_used_up:  # before a restart
             self._shut()
 
     async def run(self) -> None:
-        """For good; what was counted is on disk when it ends."""
+        """Check again and again until cancelled; then write the count to disk."""
         try:
             while True:
                 await self.look()
@@ -156,7 +157,7 @@ class Pausing:
             self._volume.write(self._volume.record())
 
     async def look(self) -> None:
-        """Do what follows from how much has passed."""
+        """Warn, pause or continue, by how much has passed."""
         is_warned, self._is_warned = self._is_warned, self._volume.is_nearly_used_up
         if self._is_warned and not is_warned and not self._volume.is_used_up:
             warn(log, "volume-nearly-used-up", self._nearly())
@@ -169,10 +170,10 @@ class Pausing:
             self._say_paused("")
             self._tasks.spawn(self._runs.restore(list(self._seeds())))
         if self._volume.is_worth_saving():
-            NOTES.offer(partial(self._volume.write, self._volume.record()))  # which counting does not wait for
+            NOTES.offer(partial(self._volume.write, self._volume.record()))  # in the background
 
     def _shut(self) -> None:
-        """At once, before anything is waited for."""
+        """Stop all but control traffic at once; the runs are paused afterwards."""
         self._say_paused(self._used_up())
         warn(log, "volume-used-up", self._runs.paused)
 
@@ -182,8 +183,8 @@ class Pausing:
 
     # -- in words -------------------------------------------------------------------------------------------
 
-    def as_json(self) -> UnderLimits:
-        """For `status`: the owner's limits, and where the node is with them."""
+    def as_json(self) -> LimitsStatus:
+        """For `status`: the owner's limits, and how much of them is used."""
         throttle, volume = self._throttle, self._volume
         return {
             "paused": self._runs.paused or None,
@@ -215,11 +216,11 @@ class Pausing:
         return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._volume.goes_on_at))
 
 
-def under_limits(
+def apply_limits(
     settings: NodeSettings, path: Path, network: Network, runs: Runs, seeds: Callable[[], Iterable[PeerId]]
 ) -> Pausing:
-    """Put a network, before it starts, under the limits of its owner, whose daily volume is counted at `path`."""
+    """Apply the owner's limits to a network that has not started; the daily volume is counted in the file `path`."""
     throttle = network.throttle
     throttle.up.cap(settings.max_up)
     throttle.down.cap(settings.max_down)
-    return Pausing(Volume(path, settings.max_per_day, lambda: throttle.total), throttle, runs, seeds)
+    return Pausing(DailyVolume(path, settings.max_per_day, lambda: throttle.total), throttle, runs, seeds)

@@ -1,6 +1,6 @@
-"""Talking to systemd, or whoever set NOTIFY_SOCKET: ready, how it goes, still alive, ending. See sd_notify(3).
+"""Notifies systemd, or another service manager that sets NOTIFY_SOCKET, of the node's state. See sd_notify(3).
 
-Where nobody listens nothing happens, and a service manager that does not listen any more is no reason to fail.
+Without NOTIFY_SOCKET nothing happens, and errors of the socket are ignored.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import socket
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 
-DEFAULT_PAUSE = 10.0  # seconds between two words to one who set no watchdog
-LONGEST_END = 1800.0  # seconds for which it is asked to bear with us
-EXTENSION = 3 * DEFAULT_PAUSE  # seconds from now, each time that we ask for more of them
+DEFAULT_PAUSE = 10.0  # seconds between two notifications, if there is no watchdog
+LONGEST_END = 1800.0  # seconds for which we ask for more time to stop
+EXTENSION = 3 * DEFAULT_PAUSE  # seconds that each such request asks for, from now
 
 
 class ServiceManager:
-    """The one that started us, as its environment describes it."""
+    """The service manager that started us, as the environment describes it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
@@ -32,19 +32,19 @@ class ServiceManager:
         return min(DEFAULT_PAUSE, self._watchdog / 2) if self._watchdog else DEFAULT_PAUSE
 
     def ready(self) -> None:
-        """We serve."""
+        """Report that we serve."""
         self._say("READY=1")
 
     def alive(self, status: str) -> None:
-        """We are well, and this is how it goes."""
+        """Report that we are alive, with a status for people."""
         self._say(f"STATUS={' '.join(status.split())}" + ("\nWATCHDOG=1" if self._watchdog else ""))
 
     def stopping(self) -> None:
-        """We are ending, as we were asked to."""
+        """Report that we are ending."""
         self._say("STOPPING=1")
 
-    async def bears_with(self, work: Awaitable[None]) -> None:
-        """Do `work`, our last; it may take longer than a service manager waits unasked, so we ask for more time."""
+    async def extend_timeout_during(self, work: Awaitable[None]) -> None:
+        """Await `work`, the last of the node, and meanwhile ask again and again for more time to stop."""
         asking = asyncio.create_task(self._ask_for_time())
         try:
             await work
@@ -59,13 +59,13 @@ class ServiceManager:
             await asyncio.sleep(self.pause)
 
     def still_stopping(self) -> None:
-        """We need more time to end than we were given; `EXTENSION` after the last such word it may kill us."""
+        """Ask for more time to stop: the service manager may kill us `EXTENSION` seconds after the last request."""
         self._say(f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}")
 
     def _say(self, words: str) -> None:
         if not self._address:
             return
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-            channel.setblocking(False)  # one that hangs is not waited for
+            channel.setblocking(False)  # a service manager that hangs must not block us
             channel.connect(self._address)
             channel.send(words.encode())

@@ -1,11 +1,11 @@
-"""Says in the log when the node comes into another state, and on what evidence: once for each change.
+"""Logs each change of the node's state, with the evidence for it.
 
 Rules:
-- A state is said when it has held for a while. Bad news is not held for long, only until the members that are lost
-  together are all missed, so that they stand in one line; good news is, so that a state that flaps is said once.
-- CONNECTED and IN-ROUND are one here: they follow each other in every round. The word is that of the moment.
-- Codes: state-split and state-solo (of a node that had others) are warnings, state-together and state-solo (of one that
-  waits for the first) are not. Warnings say what to do.
+- A state is logged once it has held for a while. For bad news this is short, just long enough that members that are
+  lost together are in one line. For good news it is longer, so that a flapping state is logged once.
+- CONNECTED and IN-ROUND count as one state, because they alternate in every round; the log names the current one.
+- Codes: state-split and state-solo (if the node had others before) are warnings, which say what to do; state-together
+  and state-solo (if it waits for its first peer) are not.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from collections.abc import Callable
 from shoal.node.api.answers import Status
 from shoal.node.api.status import ADVICE
 
-LOOK = 1.0  # seconds
-BAD_HOLDS, GOOD_HOLDS = 2.0, 5.0  # seconds
+LOOK = 1.0  # seconds between two checks
+BAD_HOLDS, GOOD_HOLDS = 2.0, 5.0  # seconds for which a state must hold before it is logged
 TOGETHER = ("CONNECTED", "IN-ROUND")
 
 log = logging.getLogger("shoal.daemon")
 
 
 class Transitions:
-    """`status` is the node's, as the API gives it."""
+    """Watches the node's state; `status` gives the status of the API."""
 
     def __init__(self, status: Callable[[], Status]) -> None:
         self._status = status
@@ -33,13 +33,13 @@ class Transitions:
         self._seen, self._since = "", 0.0
 
     async def run(self) -> None:
-        """For good."""
+        """Check again and again until cancelled."""
         while True:
             self.look(asyncio.get_running_loop().time(), self._status())
             await asyncio.sleep(LOOK)
 
     def look(self, now: float, status: Status) -> None:
-        """Say it, if the node is elsewhere than it was said to be."""
+        """Log the state if it differs from the one that was logged last, and has held."""
         kind = "together" if status["state"] in TOGETHER else status["state"].lower()
         if kind != self._seen:
             self._seen, self._since = kind, now

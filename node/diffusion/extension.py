@@ -12,7 +12,7 @@ from shoal.node.base.extensions import Extension
 from shoal.node.diffusion.network import PictureKind
 from shoal.node.diffusion.pictures import digits, samples
 from shoal.node.manifest.data import DataSpec
-from shoal.node.manifest.flow import PICTURES
+from shoal.node.manifest.model import PICTURES
 from shoal.node.training.data.corpus import Corpus
 
 NAMES = (*PICTURES, "digits")  # of models and of data

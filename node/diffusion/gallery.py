@@ -18,7 +18,7 @@ from shoal.node.inference.ensemble.panel import changes, version_of
 from shoal.node.inference.ensemble.table import ENSEMBLE, Entry, Table, checked, read_table
 from shoal.node.inference.models import use_threads
 from shoal.node.inference.served import Choices
-from shoal.node.manifest.flow import FlowSpec, PictureSpec, RouterSpec
+from shoal.node.manifest.model import FlowSpec, PictureSpec, RouterSpec
 from shoal.node.training.models.layout import Layout
 from shoal.node.training.trainer.device import choose_device
 from shoal.protocol.base.errors import LocalError

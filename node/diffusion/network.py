@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.diffusion.flow import between, velocity
 from shoal.node.diffusion.pictures import unpack
-from shoal.node.manifest.flow import TIMES, FlowSpec, PictureSpec, RouterSpec
+from shoal.node.manifest.model import TIMES, FlowSpec, PictureSpec, RouterSpec
 from shoal.node.manifest.tensors import Shapes
 from shoal.node.training.models.kind import TrainedModel
 from shoal.node.training.models.layers import CallLayer, call_layer, layer_call

@@ -23,9 +23,9 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from shoal.node.manifest.flow import DIGITS
-from shoal.node.manifest.partition import ClusterSpec
-from shoal.node.training.data.chosen import groups_of
+from shoal.node.manifest.data import ClusterSpec
+from shoal.node.manifest.model import DIGITS
+from shoal.node.training.data.selection import groups_of
 from shoal.node.training.data.texts import Text
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, digest

@@ -16,7 +16,7 @@ from shoal.node.experts.parts import PARTITION, SEED, experts_of, last_round, ow
 from shoal.node.manifest.experts import PartSpec
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.requirements import FLOAT, parameters
-from shoal.node.training.data.fetch import Wanted
+from shoal.node.training.data.fetch import DatasetRef
 from shoal.node.training.data.store import Dataset
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, RunId
@@ -82,9 +82,9 @@ def _fault_of_partition(card: ExpertCard, family: Manifest, author: PeerId) -> s
     return ""
 
 
-def wanted(card: ExpertCard) -> Wanted:
+def wanted(card: ExpertCard) -> DatasetRef:
     """The card's file, for those who have it."""
-    return Wanted(card.file, card.root, card.size)
+    return DatasetRef(card.file, card.root, card.size)
 
 
 def hash_file(path: Path) -> Digest:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.node.api.answers import Answer, ExpertRow, ExpertSources, FetchedExperts, RunName
-from shoal.node.api.faults import UnknownRun, find_run
+from shoal.node.api.errors import UnknownRun, find_run
 from shoal.node.base.home import Home
 from shoal.node.experts import showing
 from shoal.node.experts.card import Write
@@ -19,7 +19,7 @@ from shoal.node.experts.needs import Ground, NodeRuns
 from shoal.node.experts.proxy import ExpertProxy
 from shoal.node.experts.showing import sources_of
 from shoal.node.manifest.data import DataSpec
-from shoal.node.manifest.introduced import Introduction
+from shoal.node.manifest.manifest import Introduction
 from shoal.node.training.data.store import Dataset
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shoal.dht.directory import RENEW_EVERY
-from shoal.node.base.disk import lasting
+from shoal.node.base.disk import write_with_retries
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import RECORDS
 from shoal.node.experts.board import AGAIN as READ_AGAIN
@@ -30,7 +30,7 @@ from shoal.node.experts.memory import Memory, known_files
 from shoal.node.experts.parts import SEED, common, experts_of, last_round, named, words
 from shoal.node.experts.pursuit import Made, Pursuit
 from shoal.node.experts.view import View
-from shoal.node.manifest.introduced import Introduction
+from shoal.node.manifest.manifest import Introduction
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.shortages import in_words, is_temporary
@@ -356,7 +356,7 @@ class Family:
             mine = self.claims.mine
             is_run = mine is not None and self.pursuit.part == mine.part
             run = self.pursuit.run if is_run else ""
-            await lasting(partial(self._memory.trains, mine, run), self._complain)
+            await write_with_retries(partial(self._memory.trains, mine, run), self._complain)
         self.obstacles.pop("note", None)
 
     def _complain(self, error: Exception) -> None:

@@ -17,7 +17,7 @@ from shoal.node.base.home import Home
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import AnyModel
 from shoal.node.training.checkpoint.about import About
-from shoal.node.training.checkpoint.lineage import going_on
+from shoal.node.training.checkpoint.lineage import with_origin
 from shoal.node.training.checkpoint.read import Checkpoint, load, load_newest
 from shoal.node.training.checkpoint.scan import CHECKPOINTS
 from shoal.node.training.checkpoint.write import write_checkpoint
@@ -78,7 +78,7 @@ def begin(manifest: Manifest, start: Beginning, home: Home, me: PeerId) -> tuple
         raise LocalError(f"the seed of {manifest.name} does not give the weights of a model of {manifest.model.name}")
     state, about = first_state(manifest, theta, start, (me,))
     of_start = Checkpoint(home.runs, about, manifest, state.current.shape, state.current.vectors, None)
-    whole = going_on(manifest, of_start)
+    whole = with_origin(manifest, of_start)
     folder = home.make_run_folder(whole.run_id.hex()) / ORIGIN
     return whole, load(write_checkpoint(folder, about, state.current, None))
 
@@ -100,4 +100,4 @@ def begin_again(manifest: Manifest, home: Home, run: str, beyond: int) -> tuple[
     checkpoint = load_newest(home.run_folder(run) / CHECKPOINTS)
     if checkpoint is None or checkpoint.about.round <= beyond:
         return None
-    return going_on(manifest, checkpoint), checkpoint
+    return with_origin(manifest, checkpoint), checkpoint

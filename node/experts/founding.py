@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shoal.node.experts.parts import experts_of, part_manifest
 from shoal.node.manifest.manifest import Manifest
-from shoal.node.training.data import chosen
+from shoal.node.training.data import selection
 from shoal.node.training.data.corpus import texts_of_data
 from shoal.node.training.data.partition import learn
 
@@ -23,4 +23,4 @@ def write_partition(family: Manifest, paths: Sequence[Path], file: Path) -> None
 def check_parts(family: Manifest, paths: Sequence[Path], file: Path | None = None) -> None:
     """LocalError unless each part can be a run, and has a text of the data; `file` is the partition's."""
     parts = {part.name: part_manifest(family, part).data for part in experts_of(family).parts}
-    chosen.check_parts(texts_of_data(family.data, paths), parts, file)
+    selection.check_parts(texts_of_data(family.data, paths), parts, file)

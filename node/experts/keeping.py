@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from shoal.node.base.disk import lasting
+from shoal.node.base.disk import write_with_retries
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import RECORDS
 from shoal.node.experts.claims import LOOK, keepers
@@ -105,7 +105,7 @@ class Keeping:
         async with self._noting:
             if (card := self.held.get(part)) is not None:
                 try:
-                    await lasting(partial(self._memory.has, card), self._complain)
+                    await write_with_retries(partial(self._memory.has, card), self._complain)
                 except LocalError as error:
                     self._complain(error)
 

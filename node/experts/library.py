@@ -93,7 +93,7 @@ class Library:
 
     async def _get(self, card: ExpertCard, donors: Callable[[], Sequence[PeerId]]) -> Dataset:
         try:
-            return await Fetch(wanted(card), self._store, self._supply.swarm, donors).run()
+            return await Fetch(wanted(card), self._store, self._supply.calls, donors).run()
         except ShoalError as error:
             raise TransportError(
                 f"{words(card.part, card.round)} cannot be fetched: nobody that can be reached gives the file"

@@ -37,7 +37,7 @@ def allot(family: Manifest, seeds: Sequence[Checkpoint]) -> tuple[Checkpoint | N
     own: dict[AnyModel, Checkpoint] = {}
     for seed in seeds:
         model = seed.manifest.model
-        if model.is_of(family.model) or model == family.model:
+        if model.completes(family.model) or model == family.model:
             before, common = common, seed
         elif model in models:
             before, own[model] = own.get(model), seed

@@ -38,8 +38,15 @@ from shoal.node.inference.served import BYTE_TOKENS, Choices, Served
 from shoal.node.manifest.model import ModelSpec, with_floats
 from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.tokenizer import CONFIG, ENDS, GENERATION, TOKENIZER_CONFIG, tokenizer_of_bytes
-from shoal.node.training.data.text import BYTES, MAX_FILE, Bytes, Tokenized, Vocabulary, read_tokenizer
-from shoal.node.training.data.tokens import TOKENIZER_FILE
+from shoal.node.training.data.hub import TOKENIZER_FILE
+from shoal.node.training.data.vocabulary import (
+    BYTES,
+    MAX_FILE,
+    ByteVocabulary,
+    TokenizerVocabulary,
+    Vocabulary,
+    read_tokenizer,
+)
 from shoal.node.training.models.decoder import skeleton
 from shoal.node.training.models.hf import config_of, most_tokens, opened
 from shoal.node.training.models.layout import Layout
@@ -120,7 +127,7 @@ class Settings:
         several = found if isinstance(found, list) else [found]
         return tuple(each for each in several if isinstance(each, str) and each)
 
-    def ends(self, vocabulary: Tokenized) -> frozenset[int]:
+    def ends(self, vocabulary: TokenizerVocabulary) -> frozenset[int]:
         """The tokens that end a text: all that anything names, by number or by text."""
         numbers = {number for table in (self.generation, *self._configs) for number in _numbers(table)}
         texts = {text for table in self._tokens for key, text in table.items() if key.startswith(ENDING)}
@@ -245,13 +252,13 @@ def _library(path: Path, settings: Settings, choices: Choices, version: str) -> 
 def _vocabulary(path: Path, settings: Settings, vocab: int, chosen: str) -> Vocabulary:
     file = Path(chosen) if chosen and chosen != BYTE_TOKENS else path / TOKENIZER_FILE
     if chosen == BYTE_TOKENS or (not file.exists() and vocab <= BYTES) or _is_of_bytes(file):
-        return Bytes()
+        return ByteVocabulary()
     if not file.exists():
         raise LocalError(
             f"{file} does not exist, and the model has {vocab:,} tokens: name a tokenizer.json with --tokenizer, or "
             f"say --tokenizer {BYTE_TOKENS}"
         )
-    vocabulary = Tokenized(read_tokenizer(file), frozenset(), special=True, what=str(file))
+    vocabulary = TokenizerVocabulary(read_tokenizer(file), frozenset(), special=True, what=str(file))
     if vocabulary.size > vocab:
         raise LocalError(f"{file} has {vocabulary.size:,} tokens, and the model {vocab:,}")
     vocabulary.ends = settings.ends(vocabulary)
@@ -267,7 +274,7 @@ def _chat(settings: Settings, vocabulary: Vocabulary) -> ChatFormat:
     """The folder's template, whose end of a turn ends a text from now on; the plain format where there is none."""
     if settings.template is None:
         return PlainChat()
-    if not isinstance(vocabulary, Tokenized):
+    if not isinstance(vocabulary, TokenizerVocabulary):
         log.warning("the chat_template in %s is not used, as the model's tokens are bytes", settings.template.where)
         return PlainChat()
     chat = TemplateChat(vocabulary.tokens, settings.template, settings.named, settings.begins)

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from shoal.node.base.home import Home
-from shoal.node.handout.reader import Newest, NotYet, ask
+from shoal.node.handout import NewestState, NotReady, fetch_newest
 from shoal.node.inference.chat import PlainChat
 from shoal.node.inference.models import check_spec, renewed, run_vocabulary, scorer_of
 from shoal.node.inference.scorer import LogProbs, Piece, Scorer, SomeFailed, in_words
@@ -138,9 +138,9 @@ class LiveScorer:
         return {"round": version.round, "root": version.root.hex()}
 
 
-Ask = Callable[[Digest, bool], Newest]
+Ask = Callable[[Digest, bool], NewestState]
 """The newest state, with its parameters if its root is another, and they are wanted."""
-Load = Callable[[Newest], Version]
+Load = Callable[[NewestState], Version]
 
 
 class Follower:
@@ -199,11 +199,11 @@ def open_run(home: Home, run: RunId, choices: Choices) -> Served:
     begun = Version(scorer_of(spec, _parameters(first), choices, _short(first)), first.round, first.root)
     scorer = LiveScorer(begun)
 
-    def load(found: Newest) -> Version:
+    def load(found: NewestState) -> Version:
         made = renewed(scorer.newest.scorer, spec, _parameters(found), choices, _short(found))
         return Version(made, found.round, found.root)
 
-    follower = Follower(manifest.name, scorer, partial(ask, home, run), load)
+    follower = Follower(manifest.name, scorer, partial(fetch_newest, home, run), load)
     whose = "this node's replica of run" if manifest.method.has_replicas else "run"
     return Served(
         name=manifest.name,
@@ -216,24 +216,24 @@ def open_run(home: Home, run: RunId, choices: Choices) -> Served:
     )
 
 
-def _first(home: Home, run: RunId) -> Newest:
+def _first(home: Home, run: RunId) -> NewestState:
     """The state that the node has; waits for it, and says what for."""
     said = ""
     while True:
         try:
-            return ask(home, run)
-        except NotYet as error:
+            return fetch_newest(home, run)
+        except NotReady as error:
             if str(error) != said:
                 said = str(error)
                 print(f"waiting: {said}", file=sys.stderr, flush=True)
             time.sleep(LOOK)
 
 
-def _parameters(found: Newest) -> torch.Tensor:
+def _parameters(found: NewestState) -> torch.Tensor:
     assert found.parameters is not None
     return torch.from_numpy(found.parameters)
 
 
-def _short(found: Newest) -> str:
+def _short(found: NewestState) -> str:
     """As of a checkpoint of the same round."""
     return found.root.hex()[:16]

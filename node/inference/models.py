@@ -14,10 +14,9 @@ from shoal.node.inference.library import library_scorer, renewed_library_scorer
 from shoal.node.inference.local import LlamaScorer
 from shoal.node.inference.scorer import Expert, Scorer
 from shoal.node.inference.served import Choices
-from shoal.node.manifest.flow import PictureSpec
 from shoal.node.manifest.manifest import Manifest
-from shoal.node.manifest.model import AnyModel, HfSpec, ModelSpec
-from shoal.node.training.data.text import Bytes, Tokenized, Vocabulary, read_tokenizer
+from shoal.node.manifest.model import AnyModel, HfSpec, ModelSpec, PictureSpec
+from shoal.node.training.data.vocabulary import ByteVocabulary, TokenizerVocabulary, Vocabulary, read_tokenizer
 from shoal.node.training.models.decoder import Llama, skeleton
 from shoal.node.training.models.kind import TrainedModel
 from shoal.node.training.models.layout import Layout
@@ -109,7 +108,7 @@ def run_vocabulary(manifest: Manifest, place: Path, chosen: str) -> Vocabulary:
     if not data.tokenizer:
         if chosen:
             raise LocalError("the run's tokens are bytes: serve it without --tokenizer")
-        return Bytes()
+        return ByteVocabulary()
     if chosen:
         content = read_tokenizer(Path(chosen))
     else:
@@ -117,7 +116,7 @@ def run_vocabulary(manifest: Manifest, place: Path, chosen: str) -> Vocabulary:
 
         content = find_tokenizer(data, [*place.resolve().parents, find_home().root])
     what = chosen or data.tokenizer
-    vocabulary = Tokenized(content, frozenset(), special=False, what=what)
+    vocabulary = TokenizerVocabulary(content, frozenset(), special=False, what=what)
     if vocabulary.size > vocab:
         raise LocalError(
             f"the tokenizer {data.tokenizer} has {vocabulary.size:,} tokens, and the run's model {vocab:,}"
@@ -126,7 +125,7 @@ def run_vocabulary(manifest: Manifest, place: Path, chosen: str) -> Vocabulary:
     return vocabulary
 
 
-def ends_of(vocabulary: Tokenized, end_of_text: str, what: str) -> frozenset[int]:
+def ends_of(vocabulary: TokenizerVocabulary, end_of_text: str, what: str) -> frozenset[int]:
     """The token that ends a text, if there is one; LocalError if the tokenizer, which is `what`, does not know it."""
     if not end_of_text:
         return frozenset()

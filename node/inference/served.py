@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shoal.node.inference.chat import ChatFormat
 from shoal.node.inference.scorer import Scorer
-from shoal.node.training.data.text import Vocabulary
+from shoal.node.training.data.vocabulary import Vocabulary
 from shoal.protocol.base.errors import LocalError
 
 SLOTS = 32

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from shoal.node.api.client import Client
-from shoal.node.api.faults import find_run
+from shoal.node.api.errors import find_run
 from shoal.node.base.home import find_home
 from shoal.node.inference.chat import PlainChat
 from shoal.node.inference.ensemble.folder import open_ensemble

@@ -1,1 +1,1 @@
-"""What a daemon and the processes beside it share: memory without a name, sockets, and the messages on them."""
+"""What the daemon and other processes of this machine share: unnamed memory, Unix sockets, and their messages."""

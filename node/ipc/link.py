@@ -1,9 +1,9 @@
-"""The worker's end of the socket: frames of the wire codec behind a 4-byte length, in plain blocking calls.
+"""The worker's end of the socket, in plain blocking calls. A frame is a 4-byte length and a message of the wire codec.
 
-The descriptors of the shared vectors ride on the first bytes that the daemon sends; the frames after them
-need nothing special. `send` and `receive` may be used from two threads at once, and `leave` and `close` from any: they
-end the connection itself, not only this process's descriptor of it, on which another thread may be reading. A process
-that is forked from ours, as a DataLoader's, has no part in it, so that none keeps it open when we have ended.
+The descriptors of the shared vectors come with the first bytes that the daemon sends. `send` and `receive` may be
+called from two threads at once, and `leave` and `close` from any thread: they shut the connection itself down, because
+another thread may be reading from its descriptor. A process forked from ours, such as a DataLoader's, closes its copy
+at once, so that the connection ends with us.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from shoal.node.ipc.vectors import WRITABLE, SharedVectors
 from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.base.wire import Message, decode, encode
 
-PREFIX = 4  # bytes of a frame's length
+PREFIX = 4  # bytes of the length before a frame
 
 
 def frame(message: Message) -> bytes:
-    """`message` as it goes over the socket."""
+    """A message as the bytes of a frame, with its length."""
     body = encode(message)
     return len(body).to_bytes(PREFIX, "big") + body
 
 
 def body_size(prefix: bytes) -> int:
-    """How many bytes follow `prefix`; RemoteError if a frame may not be that long."""
+    """The number of bytes that follow `prefix`; RemoteError if it exceeds MAX_FRAME."""
     size = int.from_bytes(prefix, "big")
     if size > MAX_FRAME:
         raise RemoteError(f"frame of {size} bytes is over the limit of {MAX_FRAME}")
@@ -40,7 +40,7 @@ _links: WeakSet[WorkerLink] = WeakSet()  # of this process
 
 
 class WorkerLink:
-    """A connection to the daemon: its Welcome, the shared vectors, and the frames after that."""
+    """A connection to the daemon, after its Welcome, with the shared vectors."""
 
     def __init__(self, connection: socket.socket, welcome: Welcome, vectors: SharedVectors) -> None:
         self._connection = connection
@@ -50,7 +50,7 @@ class WorkerLink:
 
     @classmethod
     def connect(cls, path: Path) -> WorkerLink:
-        """Say Hello at `path`; TransportError if no daemon is there, LocalError if it does not want us."""
+        """Connect and say Hello; TransportError if no daemon is at `path`, LocalError if it turns us away."""
         with ExitStack() as undo:
             connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             try:
@@ -84,24 +84,24 @@ class WorkerLink:
             raise TransportError(f"the daemon is gone: {error}") from error
 
     def leave(self) -> None:
-        """Say nothing more. The daemon takes that for our end, and hangs up, which `receive` sees."""
-        with suppress(OSError):  # it has hung up already
+        """Send nothing more. The daemon takes that as our end and closes the connection, and `receive` raises."""
+        with suppress(OSError):  # the daemon has closed it already
             self._connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """End the connection, also for whoever waits in `receive` just now, and let go of the vectors."""
+        """End the connection, also for a thread that waits in `receive`, and close the vectors."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._drop()
 
     def _drop(self) -> None:
-        """Let go of our descriptors; the connection goes on for who else has them."""
+        """Close our descriptors; in another process the connection stays open."""
         self._connection.close()
         self.vectors.close()
 
 
 def read_frame(connection: socket.socket, prefix: bytes = b"") -> Message:
-    """The next frame of a socket that blocks, of which `prefix` was read already; ConnectionError if it is closed."""
+    """The next message of a blocking socket; `prefix` was read already. ConnectionError if it is closed."""
     prefix += _read(connection, PREFIX - len(prefix))
     return decode(_read(connection, body_size(prefix)))
 

@@ -1,8 +1,8 @@
 """A listening Unix socket that only this user may open (mode 0600), in a folder of the node's home.
 
-The kernel takes only short paths, and not every file system has sockets. Where one cannot be, it lies in a private
-temporary folder, and a link in its place, or a file with its path, says where: see `find_socket`. It is made and
-removed in a thread, as the disk may hang.
+The kernel takes only short paths, and not every file system has sockets. If the socket cannot be made in its place, it
+is made in a private temporary folder, and a symbolic link in its place, or a file with its path, leads there: see
+`find_socket`. It is made and removed in a thread, because the disk may hang.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from functools import partial
 from pathlib import Path
 
 from shoal.node.base.pools import SOCKETS
-from shoal.node.base.scratch import scratch_folders
+from shoal.node.base.room import scratch_folders
 from shoal.protocol.base.shortages import is_temporary
 
 MAX_PATH = 100  # the kernel takes 104 bytes on macOS and 108 on Linux, the closing zero included
-PAUSE = 1.0  # seconds until it is tried again, where there are too many open files
-SOON = 1.0  # seconds for a disk that is well to remove one
+PAUSE = 1.0  # seconds until the next try, while there are too many open files
+SOON = 1.0  # seconds in which a healthy disk removes a socket
 
 log = logging.getLogger("shoal.daemon")
 
 
 class PrivateSocket:
-    """Listens at `path`: at `place`, or, where that cannot be, where it leads; OSError if it can be nowhere.
+    """Listens at `path`, which is `place` or where `place` leads; OSError if no socket can be made.
 
-    Making and closing one touch the disk: in an event loop that is for `listening` and `end`.
+    The constructor and `close` access the disk; in an event loop use `listening` and `end` instead.
     """
 
     def __init__(self, place: Path) -> None:
@@ -42,7 +42,7 @@ class PrivateSocket:
         self._private: Path | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            place.unlink(missing_ok=True)  # of a daemon that was killed
+            place.unlink(missing_ok=True)  # left by a daemon that was killed
             self._socket.setblocking(False)
             self._bind()
             self._socket.listen()
@@ -59,7 +59,7 @@ class PrivateSocket:
             self._bind_elsewhere(error)
 
     def _bind_elsewhere(self, why: OSError) -> None:
-        """In a temporary folder of our own, to which the place leads."""
+        """Bind in a private temporary folder, and make `place` lead there; raises `why` if none works."""
         for folder in scratch_folders():
             with suppress(OSError):
                 self._private = Path(tempfile.mkdtemp(prefix="shoal-", dir=folder))
@@ -78,7 +78,7 @@ class PrivateSocket:
 
     @classmethod
     async def made(cls, place: Path) -> PrivateSocket:
-        """One that listens; OSError if that cannot be."""
+        """A listening socket, made in a thread; OSError if that is impossible."""
         making = SOCKETS.begin(partial(cls, place))
         try:
             return await asyncio.wrap_future(making)
@@ -89,7 +89,7 @@ class PrivateSocket:
 
     @classmethod
     async def listening(cls, place: Path) -> PrivateSocket:
-        """One that listens, as soon as there are files to be had; OSError if that cannot be."""
+        """A listening socket; waits while there are too many open files. OSError if it is impossible."""
         while True:
             try:
                 return await cls.made(place)
@@ -100,12 +100,12 @@ class PrivateSocket:
                 await asyncio.sleep(PAUSE)
 
     async def accept(self) -> socket.socket:
-        """The next that comes, which is the caller's to close."""
+        """The next connection, which the caller has to close."""
         connection, _ = await asyncio.get_running_loop().sock_accept(self._socket)
         return connection
 
     async def next(self) -> socket.socket:
-        """The same; while there are too many open files nobody is let in."""
+        """The next connection; waits while there are too many open files."""
         while True:
             try:
                 return await self.accept()
@@ -116,12 +116,12 @@ class PrivateSocket:
                 await asyncio.sleep(PAUSE)
 
     async def connections(self) -> AsyncIterator[socket.socket]:
-        """All that come, for ever."""
+        """All connections, without end."""
         while True:
             yield await self.next()
 
     async def end(self) -> None:
-        """Close it, and go on if the disk hangs: then the socket is removed later."""
+        """Close the socket; if the disk hangs, return all the same, and it is removed later."""
         self._socket.close()
         await _soon(self.close)
 
@@ -141,23 +141,23 @@ class PrivateSocket:
 
 
 async def _soon(work: Callable[[], None]) -> None:
-    """Have it done after what was begun before; it is not waited for for long."""
+    """Do `work` in the pool's thread, after earlier work, and wait SOON seconds at most."""
     await asyncio.wait([asyncio.wrap_future(SOCKETS.begin(work))], timeout=SOON)
 
 
 def _close_unwanted(making: Future[PrivateSocket]) -> None:
-    """Who wanted it has gone meanwhile."""
+    """Close a socket whose creation was cancelled by its caller."""
     if not making.cancelled() and making.exception() is None:
         making.result().close()
 
 
 def find_socket(place: Path) -> Path:
-    """Where the socket that belongs at `place` listens; OSError if `place` cannot be read."""
+    """The path of the socket that belongs at `place`; OSError if `place` cannot be read."""
     return Path(os.fsdecode(place.read_bytes())) if place.is_file() else place.resolve()
 
 
 def _lead(place: Path, path: Path) -> None:
     try:
         place.symlink_to(path)
-    except OSError:  # a file system without links, as those of memory cards
+    except OSError:  # a file system without symbolic links, such as FAT
         place.write_bytes(os.fsencode(path))

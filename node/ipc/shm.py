@@ -1,8 +1,8 @@
-"""A vector of fp32 numbers that the daemon and its worker both see.
+"""A vector of fp32 numbers in memory that the daemon shares with its worker.
 
-It is an unnamed piece of memory: a memfd on Linux, an unlinked temporary file elsewhere. Only descriptors
-refer to it, so the kernel frees it with the last process, however that process ended. The receiver checks the
-size against what it was told; a memfd is sealed, since reading a mapping whose file has shrunk is fatal.
+The memory has no name: it is a memfd on Linux, an unlinked temporary file elsewhere. Only descriptors refer to it, so
+the kernel frees it with the last process, however that ends. The receiver checks that the size is what it was told. A
+memfd is sealed against resizing, because reading a mapping whose file has shrunk is fatal.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from shoal.node.base.scratch import scratch_folders
+from shoal.node.base.room import scratch_folders
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.shortages import is_temporary
 
 FloatArray = npt.NDArray[np.float32]
 ITEM = 4  # bytes of an fp32
-MOST_READ = 1 << 30  # bytes: a call reads less than twice that
+MOST_READ = 1 << 30  # bytes: Linux reads less than twice that in a call
 
 
 class SharedVector:
     """`elements` fp32 numbers at `array`; `fd` is what the other process attaches to."""
 
     def __init__(self, fd: int, elements: int, *, writable: bool = True) -> None:
-        """Map `fd` and own it; if its size is wrong, a LocalError, and `fd` stays the caller's."""
+        """Map `fd` and own it. On LocalError, if its size is wrong, `fd` still belongs to the caller."""
         size = os.fstat(fd).st_size
         if elements < 1 or size != elements * ITEM:
             raise LocalError(f"a shared vector of {elements} numbers cannot have {size} bytes")
@@ -44,7 +44,7 @@ class SharedVector:
 
     @classmethod
     def create(cls, elements: int) -> SharedVector:
-        """A new vector of zeros; LocalError if there is no room for it, or no file to be had."""
+        """A new vector of zeros; LocalError if there is no room for it, or no file can be opened."""
         try:
             fd = _anonymous_file(elements * ITEM)
         except OSError as error:
@@ -53,7 +53,7 @@ class SharedVector:
             os.ftruncate(fd, elements * ITEM)
             _seal(fd)
             return cls(fd, elements)
-        except BaseException:  # nothing is swallowed; the descriptor just has no owner yet
+        except BaseException:  # raised again; the descriptor has no owner yet
             os.close(fd)
             raise
 
@@ -66,15 +66,15 @@ class SharedVector:
 
     @property
     def array(self) -> FloatArray:
-        """The numbers themselves, not a copy."""
+        """The numbers (elements,), not a copy."""
         if self._array is None:
             raise LocalError("the shared vector is closed")
         return self._array
 
     def clear(self) -> None:
-        """Give the memory back to the system, for all who have the vector: it is zeros now, until it is written again.
+        """Return the memory to the system, in all processes; the vector is zeros until it is written again.
 
-        Only Linux can, and not everywhere; else, nothing happens.
+        Works on Linux only, and not for every kind of file; else it does nothing.
         """
         mapping = self._mapping  # it may be closed while we work in a thread
         if mapping is not None and sys.platform == "linux":
@@ -82,7 +82,7 @@ class SharedVector:
                 mapping.madvise(mmap.MADV_REMOVE)
 
     def copied(self) -> FloatArray:
-        """A copy of the numbers, for which nothing of the vector is mapped; LocalError if it is closed."""
+        """A copy of the numbers, read without faulting in pages of the mapping; LocalError if it is closed."""
         copy = np.empty(self.elements, dtype=np.float32)
         rest, at = copy.data.cast("B"), 0
         while rest:
@@ -92,7 +92,7 @@ class SharedVector:
         return copy
 
     def close(self) -> None:
-        """Let go of the memory; arrays that are still in use keep their mapping until they are dropped."""
+        """Close the descriptor; arrays that are still in use keep their mapping until they are dropped."""
         if self._array is not None:
             self._array = self._mapping = None
             os.close(self._fd)
@@ -110,7 +110,7 @@ def _anonymous_file(size: int) -> int:
     if hasattr(os, "memfd_create"):
         try:
             return os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        except OSError as error:  # an old kernel, or a sandbox, can do without
+        except OSError as error:  # an old kernel, or a sandbox: use a file
             if is_temporary(error):
                 raise
     errors = []
@@ -123,7 +123,7 @@ def _anonymous_file(size: int) -> int:
 
 
 def _unlinked_file(folder: str, size: int) -> int:
-    """One that has room: who writes to a mapping of a file system that has none is killed."""
+    """A file with its blocks allocated: writing to a mapping of a full file system kills the process."""
     fd, path = tempfile.mkstemp(prefix="shoal-", dir=folder)
     try:
         os.unlink(path)

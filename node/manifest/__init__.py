@@ -1,1 +1,1 @@
-"""What a run's manifest says, and what follows from it: tables, their checks, and the canonical bytes."""
+"""A run's manifest: its tables, their checks and canonical bytes, and what a run needs, estimated from it."""

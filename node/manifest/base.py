@@ -1,4 +1,4 @@
-"""What all tables of a manifest, and of what is kept beside it, have in common."""
+"""The base class and the field types that all tables of a manifest share, and of the files kept beside it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-HexDigest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
-Named = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-MODEL_FILE = "model.safetensors"  # of a model's tensors, as transformers calls it
+HexDigest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]  # may be empty: the founder has not filled it in
+RequiredDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+MODEL_FILE = "model.safetensors"  # the file with a model's tensors, under the name that transformers uses
 
 
 class Spec(BaseModel):
@@ -20,7 +20,7 @@ class Spec(BaseModel):
 
 
 class FileFacts(Spec):
-    """What one file is, whole."""
+    """The size and the hash of a whole file."""
 
     bytes: Count
-    blake3: Named
+    blake3: RequiredDigest

@@ -1,7 +1,7 @@
-"""The codecs that a manifest may name, as far as one must know them where torch is not loaded.
+"""The codecs that a manifest may name, with what can be said of them without loading torch.
 
-How values become bytes is said in protocol/tensors/compression, whose table has the same names; a test holds that, and
-that each codec writes as many bytes as are counted here.
+The codecs themselves are in protocol/tensors/compression, whose table has the same names. A test checks that, and that
+each codec writes as many bytes as are counted here.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ RunCodec = Literal["fp32", "fp16", "bf16", "int8", "fp4", "topk"]
 
 @dataclass(frozen=True, slots=True)
 class CodecFacts:
-    """What is said of a codec before a run is joined."""
+    """What is shown about a codec before a run is joined."""
 
-    value_bytes: float  # on the wire for one number: its code, and its share of what is sent for its block
-    words: str  # how values are sent
+    value_bytes: float  # bytes on the wire for one number: its code, and its share of the block's header
+    words: str  # how values are sent, in words for people
 
 
 CODECS: Mapping[RunCodec, CodecFacts] = {
@@ -29,6 +29,6 @@ CODECS: Mapping[RunCodec, CodecFacts] = {
     "fp4": CodecFacts(0.5 + 4 / 1024, "in 4 bits"),
     "topk": CodecFacts(120 / 4096, "sparsely, in about 1/4 bit"),
 }
-EXACT_AGAIN = ("topk", "fp32")  # codecs that take their own values for what they are: the method has encoded already
-WEIGHTS_AGAIN = ("fp32", "fp16", "bf16")  # codecs by which weights come back as weights, to train on
+SPARSELOCO_CODECS = ("topk", "fp32")  # codecs that change nothing in values that the method has already made sparse
+WEIGHT_CODECS = ("fp32", "fp16", "bf16")  # codecs that are precise enough for weights that are trained on
 RESEARCH_CODECS = ("uint8", "sign", "fedzip")  # see node/lab/codecs; no later codec of a run may have such a name

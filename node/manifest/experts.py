@@ -1,11 +1,12 @@
-"""A manifest's `[experts]`: into which parts the data of a family are cut, and how far each expert is trained.
+"""A manifest's `[experts]`: the parts into which the data of a family are cut, and how far each expert is trained.
 
-- A part is named, and has the texts whose relative paths fit one of its patterns. Parts may overlap. Or the parts are
-  groups of like texts, which the founder finds (partition/): then they are named cluster-0, cluster-1 and so on, and
-  are listed only where they have steps or a model of their own. Experts on pictures have a router, which is a part
-  beside the groups, trained by any member that is free: one whose model is of kind router.
-- Experts begin with the family's seed, which is its manifest's `[origin]`; those with a model of their own with a seed
-  of that model. Where there is none, they begin with what the manifest's seed gives: so such a model is one of Shoal's.
+- Parts are either named by the author, each with the texts whose relative paths match one of its patterns (parts may
+  overlap); or they are clusters of like texts that the founder finds (partition.py). Clusters are named cluster-0,
+  cluster-1 and so on, and are listed only if they have steps or a model of their own.
+- A family of experts on pictures also has a router: a part whose model is of kind router, trained by any free member.
+- Experts begin with the family's seed weights, which are its manifest's `[origin]`. A part with a model of its own
+  begins with seed weights for that model. Without seed weights they are initialised from the manifest's seed number,
+  which only Shoal's own models can be.
 """
 
 from __future__ import annotations
@@ -15,52 +16,50 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from shoal.node.manifest.base import Count, Named, Spec
-from shoal.node.manifest.data import MAX_PATTERNS, DataSpec, Pattern
-from shoal.node.manifest.flow import FlowSpec, PictureSpec, RouterSpec
-from shoal.node.manifest.model import AnyModel, AnySeeded
-from shoal.node.manifest.partition import ClusterSpec, ClustersSpec
+from shoal.node.manifest.base import Count, RequiredDigest, Spec
+from shoal.node.manifest.data import MAX_PATTERNS, ClusterSpec, ClustersSpec, DataSpec, Pattern
+from shoal.node.manifest.model import AnyModel, AnySeeded, FlowSpec, PictureSpec, RouterSpec
 
-MAX_PARTS = 32  # whose records fit into one answer of the DHT, with those of their holders
-MAX_SEEDS = 4  # beside the family's own: each is kept by every member
+MAX_PARTS = 32  # the records of so many, and of their holders, fit into one answer of the DHT
+MAX_SEEDS = 4  # beside the family's own; every member keeps each of them
 MAX_NAME = 64  # characters of a run's name
 Steps = Annotated[int, Field(ge=1, le=2**40)]
 
 
 class SeedSpec(Spec):
-    """The file with which an expert of a model of its own begins; filled in by the founder."""
+    """The file with the first weights of a part that has its own model; filled in by the founder."""
 
-    file: Named  # its BLAKE3
-    tokens: Count  # behind it
+    file: RequiredDigest  # its BLAKE3
+    tokens: Count  # that the weights were trained on
 
 
 class PartSpec(Spec):
-    """One expert."""
+    """One part of the data, and the expert that is trained on it."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
     only: Annotated[tuple[Pattern, ...], Field(max_length=MAX_PATTERNS)] = ()
-    steps: Steps | None = None  # inner steps; None: as many as the family's experts make
+    steps: Steps | None = None  # inner steps; None: the family's number
     model: AnySeeded | None = None  # None: the family's
-    seed: SeedSpec | None = None  # of a model of its own
+    seed: SeedSpec | None = None  # only with a model of its own
 
     @property
     def is_router(self) -> bool:
-        """Whether it is the router instead of an expert: it is trained on the data of all parts."""
+        """Whether this part is the router and not an expert: a router is trained on the data of all parts."""
         return isinstance(self.model, RouterSpec)
 
 
 class ExpertsSpec(Spec):
-    """The experts of a family, in the order in which an ensemble has them."""
+    """The experts of a family, in the order that an ensemble uses."""
 
     steps: Steps = 1000  # inner steps of an expert
-    publish_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10  # rounds between two files of an expert
-    clusters: ClustersSpec | None = None  # None: parts by their patterns
+    publish_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10  # rounds between two published files of an expert
+    clusters: ClustersSpec | None = None  # None: parts are defined by patterns
     parts: Annotated[tuple[PartSpec, ...], Field(min_length=1, max_length=MAX_PARTS)]
 
     @model_validator(mode="before")
     @classmethod
     def _all_groups(cls, table: Any) -> Any:
-        """Groups that the manifest does not list are parts as well, in order."""
+        """Adds the clusters that the manifest does not list, so that all are parts, in order."""
         if not isinstance(table, dict) or not (clusters := table.get("clusters")):
             return table
         listed = table.get("parts", ())
@@ -69,9 +68,9 @@ class ExpertsSpec(Spec):
         try:
             names = ClustersSpec.model_validate(clusters).names
         except ValidationError:
-            return table  # which is said of the field
+            return table  # validation of the field reports it
         groups = (tuple(each for each in listed if each.get("name") == name) or ({"name": name},) for name in names)
-        rest = (each for each in listed if each.get("name") not in names)  # a stranger's names may be anything
+        rest = (each for each in listed if each.get("name") not in names)  # a manifest from a peer may hold any names
         return {**table, "parts": (*chain.from_iterable(groups), *rest)}
 
     @model_validator(mode="after")
@@ -95,7 +94,7 @@ class ExpertsSpec(Spec):
 
     @model_validator(mode="after")
     def _names_differ(self) -> ExpertsSpec:
-        names = [part.name.lower() for part in self.parts]  # they become files, also where case means nothing
+        names = [part.name.lower() for part in self.parts]  # they become files, maybe on disks that ignore case
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two parts are named {twice[0]}")
         return self
@@ -134,11 +133,11 @@ class ExpertsSpec(Spec):
                 raise ValueError(f"the name {family}.{part.name} is over {MAX_NAME} characters")
 
     def part(self, name: str) -> PartSpec | None:
-        """The part of that name."""
+        """The part with that name; None if there is none."""
         return next((part for part in self.parts if part.name == name), None)
 
     def data_of(self, part: PartSpec, data: DataSpec) -> DataSpec:
-        """The data of the part's run, out of the family's."""
+        """The `[data]` of the part's run, made from that of the family."""
         if self.clusters is None:
             return DataSpec.model_validate(data.model_dump() | {"only": part.only})
         number = None if part.is_router else self.clusters.names.index(part.name)
@@ -147,7 +146,7 @@ class ExpertsSpec(Spec):
 
     @property
     def seeded(self) -> tuple[PartSpec, ...]:
-        """Of the parts that have a seed of their own, the first with each."""
+        """For each seed file that parts have of their own, the first part with it."""
         first = dict[SeedSpec, PartSpec]()
         for part in self.parts:
             if part.seed is not None:
@@ -155,32 +154,35 @@ class ExpertsSpec(Spec):
         return tuple(first.values())
 
     def with_seed(self, model: AnyModel, seed: SeedSpec) -> ExpertsSpec:
-        """The same, where all parts that have this as a model of their own begin with that file."""
+        """A copy in which all parts whose own model is `model` begin with the seed file."""
         parts = (part.model_copy(update={"seed": seed}) if part.model == model else part for part in self.parts)
         return self.model_copy(update={"parts": tuple(parts)})
 
     def with_file(self, file: str) -> ExpertsSpec:
-        """The same, with the name of the partition's file."""
+        """A copy that names the partition's file, by its BLAKE3."""
         assert self.clusters is not None
         return self.model_copy(update={"clusters": self.clusters.model_copy(update={"file": file})})
 
-    def is_named(self, unnamed: ExpertsSpec) -> bool:
-        """Whether this is `unnamed` with the name of the partition's file."""
+    def completes(self, draft: ExpertsSpec) -> bool:
+        """Whether this is `draft` with the name of the partition's file filled in."""
         clusters = self.clusters
-        return clusters is not None and unnamed.clusters is not None and unnamed.with_file(clusters.file) == self
+        return clusters is not None and draft.clusters is not None and draft.with_file(clusters.file) == self
 
     def canonical(self, table: dict[str, Any]) -> dict[str, Any]:
-        """`table`, which is this as JSON, without what it does not have."""
+        """`table`, which is this spec as JSON, without optional keys that are not given."""
         parts = [{key: value for key, value in part.items() if key != "seed" or value} for part in table["parts"]]
         return {key: value for key, value in table.items() if key != "clusters" or value} | {"parts": parts}
 
     def steps_of(self, part: PartSpec) -> int:
-        """How many inner steps the part's expert makes."""
+        """How many inner steps the part's expert is trained for."""
         return part.steps or self.steps
 
 
 def check_router(model: AnyModel, experts: ExpertsSpec) -> None:
-    """ValueError unless a family of this model has a router exactly if it is one of pictures, and one that fits."""
+    """Checks that a family of experts on pictures has one router, which fits them, and that no other family has one.
+
+    Raises ValueError.
+    """
     routers = [part.model for part in experts.parts if isinstance(part.model, RouterSpec)]
     if not isinstance(model, PictureSpec):
         if routers:

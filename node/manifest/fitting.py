@@ -1,8 +1,7 @@
-"""Whether a run fits into this machine's memory, before anything of it is made: what it needs, what there is, and what
-would fit.
+"""Checks, before anything is allocated, whether a run fits into this machine's memory; if not, it says what would fit.
 
-Only what the run needs beyond the programs themselves is counted. That is a lower bound, so a run that is refused would
-have ended with the system killing a process.
+Only the memory that the run needs beyond the programs themselves is counted. That is a lower bound: a run that is
+refused here would have ended with the system killing a process.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from shoal.node.base.quantities import size
-from shoal.node.base.room import NoRoom, Room
+from shoal.node.base.room import AvailableMemory, NoRoom
 from shoal.node.manifest.codec import CODECS
-from shoal.node.manifest.custom import CustomSpec
 from shoal.node.manifest.manifest import Manifest
-from shoal.node.manifest.model import HfSpec, ModelSpec
+from shoal.node.manifest.model import CustomSpec, HfSpec, ModelSpec
 from shoal.node.manifest.requirements import (
     FLOAT,
     KEPT_ROUNDS,
@@ -29,42 +27,42 @@ from shoal.node.manifest.requirements import (
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How this machine is in a run."""
+    """What this machine would do in a run, as far as it decides about memory."""
 
     trains: bool = True
     micro_batch: int = 0  # sequences that a worker takes at once; 0: the whole batch
-    has_gpu: bool = False  # what only a worker needs is in the GPU's own memory
+    has_gpu: bool = False  # then the worker's own memory is the GPU's
     nodes: int = 1
-    recompute: bool = False  # a worker makes activations again
-    fewest: int = 0  # nodes that a play of `shoal up` may have, which all train by the defaults; 0: it is no play
-    text: int = 0  # bytes that a worker reads, as measured here: counted where the manifest does not say how many
+    recompute: bool = False  # the worker recomputes activations in the backward pass
+    fewest: int = 0  # fewest nodes that a run of `shoal up` may have, which all train with defaults; 0: not of `up`
+    text: int = 0  # bytes of text that a worker reads, as measured here; used if the manifest does not say
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
-    """What a run takes of this machine's memory, in bytes."""
+class MemoryNeeds:
+    """How much of this machine's memory a run needs, in bytes."""
 
-    parameters: int  # how many
-    state: int  # in so many versions as are held
-    node: int  # with the state, and what is shared with the worker
-    weights: int  # the worker's, with their gradients and its copies
+    parameters: int  # how many; not bytes
+    state: int  # all versions of the committed state
+    node: int  # the node's, with the state and the memory that it shares with the worker
+    weights: int  # the worker's weights, gradients and copies
     moments: int
     step: int  # activations, and the text
-    least_step: int  # to which a worker comes down by itself, if its process gets no more memory
+    least_step: int  # as `step`, at the smallest that a worker chooses by itself when it gets no more memory
     load: Load
 
     @property
     def worker(self) -> int:
-        """Beyond what it shares with the node."""
+        """Bytes of one worker, without the memory that it shares with its node."""
         return self.weights + self.moments + self.step
 
     @property
     def together(self) -> int:
-        """Of all nodes here."""
+        """Bytes of all nodes on this machine and their workers."""
         return self.load.nodes * (self.node + self.worker)
 
-    def fits(self, room: Room) -> bool:
-        """Whether there is as much, together and for each process."""
+    def fits(self, room: AvailableMemory) -> bool:
+        """Whether the limits allow it, both for all together and for each process."""
         alone = room.process
         least = self.weights + self.moments + self.least_step
         if alone is not None and (self.node > alone.free or least > alone.total):
@@ -82,16 +80,16 @@ class Sum:
         return f"{own}{worker if self.worker else ''}{total}{times}"
 
 
-def sum_of(manifest: Manifest, load: Load = Load(), count: int | None = None) -> Sum:
-    """The sum for a run, or for one like it whose model has `count` parameters."""
+def memory_needs(manifest: Manifest, load: Load = Load(), count: int | None = None) -> MemoryNeeds:
+    """What the run needs, or one like it whose model has `count` parameters."""
     count = parameters(manifest.model) if count is None else count
     vectors, whole = vectors_of(manifest), FLOAT * count
-    is_script = isinstance(manifest.model, CustomSpec)  # of which nobody knows what it holds, and where
+    is_script = isinstance(manifest.model, CustomSpec)  # what a script holds, and on which device, is not known
     is_here = load.trains and not load.has_gpu and not is_script
     frozen = FLOAT * manifest.model.frozen if isinstance(manifest.model, HfSpec) else 0
     weights = (vectors.worker - vectors.shared - vectors.inner) * whole + frozen
     texts = text(manifest, load.text) if load.trains else 0
-    return Sum(
+    return MemoryNeeds(
         parameters=count,
         state=VERSIONS * vectors.agreed * whole,
         node=vectors.node * whole + int(KEPT_ROUNDS * CODECS[manifest.codec.gather].value_bytes * count),
@@ -103,9 +101,9 @@ def sum_of(manifest: Manifest, load: Load = Load(), count: int | None = None) ->
     )
 
 
-def problem(manifest: Manifest, room: Room, load: Load = Load()) -> str:
-    """Why the run does not fit, with what it needs, what there is, and what would fit; empty if it fits."""
-    needed = sum_of(manifest, load)
+def memory_problem(manifest: Manifest, room: AvailableMemory, load: Load = Load()) -> str:
+    """Says why the run does not fit: what it needs, what there is, and what would fit; empty if it fits."""
+    needed = memory_needs(manifest, load)
     if needed.fits(room):
         return ""
     return (
@@ -114,62 +112,62 @@ def problem(manifest: Manifest, room: Room, load: Load = Load()) -> str:
     )
 
 
-def check_fits(manifest: Manifest, room: Room, load: Load = Load()) -> None:
-    """NoRoom, in those words."""
-    if words := problem(manifest, room, load):
+def check_fits(manifest: Manifest, room: AvailableMemory, load: Load = Load()) -> None:
+    """Raises NoRoom with the words of `memory_problem` if the run does not fit."""
+    if words := memory_problem(manifest, room, load):
         raise NoRoom(words)
 
 
 def checkpoint_bytes(manifest: Manifest) -> int:
-    """What one checkpoint of the run takes on the disk, with its worker's moments."""
+    """Bytes of one checkpoint of the run on disk, with its worker's moments."""
     vectors = vectors_of(manifest)
     return (vectors.agreed + vectors.inner + vectors.keeps) * FLOAT * parameters(manifest.model)
 
 
-def _what_fits(manifest: Manifest, room: Room, load: Load) -> str:
-    """What to choose in its place."""
+def _what_fits(manifest: Manifest, room: AvailableMemory, load: Load) -> str:
+    """Names smaller settings that would fit, in words."""
     ways = _fewer_peers(manifest, room, load) if load.fewest else _less_of_a_node(manifest, room, load)
     ways += [_smaller(manifest, room, load), _less_text(manifest, room, load)]
     return f"What would fit: {', or '.join(way for way in ways if way) or 'nothing with as long texts and batches'}"
 
 
-def _fewer_peers(manifest: Manifest, room: Room, load: Load) -> list[str]:
-    """The most that a play can have here."""
-    peers = _largest(load.nodes, lambda nodes: sum_of(manifest, replace(load, nodes=nodes)).fits(room))
+def _fewer_peers(manifest: Manifest, room: AvailableMemory, load: Load) -> list[str]:
+    """The largest number of nodes with which a run of `shoal up` fits."""
+    peers = _largest(load.nodes, lambda nodes: memory_needs(manifest, replace(load, nodes=nodes)).fits(room))
     return [f"the same with --peers {peers}"] if peers >= load.fewest else []
 
 
-def _less_of_a_node(manifest: Manifest, room: Room, load: Load) -> list[str]:
-    """Smaller steps, with which a node is started, or none."""
+def _less_of_a_node(manifest: Manifest, room: AvailableMemory, load: Load) -> list[str]:
+    """Options of `shoal node start` for smaller steps, or for no training at all, with which the run fits."""
     ways = []
     steps = {
         "--micro-batch 1": replace(load, micro_batch=1, recompute=False),
         "--micro-batch 1 --recompute": replace(load, micro_batch=1, recompute=True),
     }
-    fitting = [flags for flags, less in steps.items() if sum_of(manifest, less).fits(room)]
+    fitting = [flags for flags, less in steps.items() if memory_needs(manifest, less).fits(room)]
     if load.trains and fitting:
         is_open = "--recompute" in fitting[0] and isinstance(manifest.model, HfSpec)
         if_can = ", if models of its type can recompute" if is_open else ""
         ways.append(f"the same with `shoal node start {fitting[0]}`{if_can}")
-    if load.trains and sum_of(manifest, replace(load, trains=False)).fits(room):
+    if load.trains and memory_needs(manifest, replace(load, trains=False)).fits(room):
         ways.append("--no-train, which keeps the state and votes")
     return ways
 
 
-def _smaller(manifest: Manifest, room: Room, load: Load) -> str:
-    """The largest model of this shape, in words: fewer layers, or if that is not enough narrower ones, or just one."""
+def _smaller(manifest: Manifest, room: AvailableMemory, load: Load) -> str:
+    """The largest similar model that fits, in words: with fewer layers; else narrower; else with one narrow layer."""
     spec = manifest.model
     if not isinstance(spec, ModelSpec):
-        count = _largest(parameters(spec), lambda count: sum_of(manifest, load, count).fits(room))
+        count = _largest(parameters(spec), lambda count: memory_needs(manifest, load, count).fits(room))
         return f"a model of at most {count:,} parameters" if count else ""
 
     def fits(**change: int) -> bool:
         model = spec.model_copy(update=change)
-        return sum_of(manifest.model_copy(update={"model": model}), load).fits(room)
+        return memory_needs(manifest.model_copy(update={"model": model}), load).fits(room)
 
     if layers := _largest(spec.layers, lambda layers: fits(layers=layers)):
         return f"{layers} such layer{'s' if layers > 1 else ''}"
-    step = 2 * spec.heads  # of which the width is a multiple
+    step = 2 * spec.heads  # the width is a multiple of it
 
     def narrow(steps: int) -> dict[str, int]:
         dim = steps * step
@@ -185,11 +183,12 @@ def _smaller(manifest: Manifest, room: Room, load: Load) -> str:
     return ""
 
 
-def _less_text(manifest: Manifest, room: Room, load: Load) -> str:
-    """How much of it, where it is text that was chosen."""
+def _less_text(manifest: Manifest, room: AvailableMemory, load: Load) -> str:
+    """The largest text that fits, in words; empty if less text does not help."""
 
     def fits(size: int) -> bool:
-        return sum_of(manifest.model_copy(update={"data": data.model_copy(update={"size": size})}), load).fits(room)
+        resized = manifest.model_copy(update={"data": data.model_copy(update={"size": size})})
+        return memory_needs(resized, load).fits(room)
 
     data = manifest.data
     most = _largest(data.size or load.text, fits) if load.trains else 0
@@ -197,7 +196,7 @@ def _less_text(manifest: Manifest, room: Room, load: Load) -> str:
 
 
 def _largest(limit: int, fits: Callable[[int], bool]) -> int:
-    """The largest number up to `limit` that fits, where less fits more; 0 if none does."""
+    """The largest number up to `limit` that fits, by bisection (smaller numbers fit better); 0 if none does."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2

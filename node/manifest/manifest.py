@@ -1,16 +1,18 @@
 """The run manifest: everything that the members of a run must agree on, and nothing else.
 
-A person writes TOML; on the wire it is canonical msgpack (keys sorted, no default left out but those of keys that
-were added later, so that the ids of runs stay), whose SHA-256 is the run id. Node-private settings (device, threads,
-paths, caps) never enter it. It only names things: models, data and methods come from registries, so that joining a run
-executes no code from the network.
-Every field is bounded, so that whatever a stranger signs is refused or small.
+- People write TOML. On the wire it is canonical msgpack, whose SHA-256 is the run's id: keys are sorted, and defaults
+  are written out, except those of keys that were added later, so that ids of earlier runs stay the same.
+- Settings of a single node (device, threads, paths, limits) are never part of it.
+- It only names things: models, data and methods come from registries, so joining a run executes no code from the
+  network.
+- Every field is bounded, so a manifest that somebody else signed is either refused or small.
 """
 
 from __future__ import annotations
 
 import hashlib
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -19,13 +21,12 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from shoal.node.base.explain import explain, key_of
 from shoal.node.base.textfile import MARK, read_text, shown
-from shoal.node.manifest.base import Count, Named, Spec
-from shoal.node.manifest.codec import CODECS, EXACT_AGAIN, RESEARCH_CODECS, WEIGHTS_AGAIN, RunCodec
+from shoal.node.manifest.base import Count, RequiredDigest, Spec
+from shoal.node.manifest.codec import CODECS, RESEARCH_CODECS, SPARSELOCO_CODECS, WEIGHT_CODECS, RunCodec
 from shoal.node.manifest.data import DataSpec as DataSpec
 from shoal.node.manifest.experts import ExpertsSpec, check_router
-from shoal.node.manifest.flow import DIGITS, PICTURES, PictureSpec
-from shoal.node.manifest.method import OWN_CODEC, MethodSpec
-from shoal.node.manifest.model import FROM_SEED, AnyModel
+from shoal.node.manifest.method import DEFAULT_SCATTER, MethodSpec
+from shoal.node.manifest.model import DIGITS, FROM_SEED, PICTURES, AnyModel, PictureSpec
 from shoal.node.manifest.model import ModelSpec as ModelSpec
 from shoal.node.manifest.toml import line_of, with_config
 from shoal.protocol.base.errors import LocalError, RemoteError
@@ -36,10 +37,10 @@ PROTOCOL: Final = 1
 MAX_MANIFEST = 64 << 10
 MAX_DEPTH = 8
 SIGNED_AS = b"shoal manifest v1\0"
-"""What a manifest's signature covers, before its bytes: no other signed thing begins like that."""
+"""Prefix of the bytes that a manifest's signature covers, so that it is valid for nothing else that is signed."""
 
 
-def _of_a_run(name: Any) -> Any:
+def _refuse_research_codec(name: Any) -> Any:
     if name in RESEARCH_CODECS:
         raise ValueError(
             f"{name} is a codec for research (those are {', '.join(RESEARCH_CODECS)}), which only the laboratory has: "
@@ -48,11 +49,11 @@ def _of_a_run(name: Any) -> Any:
     return name
 
 
-CodecName = Annotated[RunCodec, BeforeValidator(_of_a_run)]
+CodecName = Annotated[RunCodec, BeforeValidator(_refuse_research_codec)]
 
 
 class NewerProtocol(LocalError):
-    """The run speaks a later protocol than this program: nobody's mistake, and nothing to do but to upgrade."""
+    """The run uses a later protocol than this program supports; only an upgrade helps."""
 
 
 class RoundSpec(Spec):
@@ -60,17 +61,17 @@ class RoundSpec(Spec):
 
     min_members: Annotated[int, Field(ge=1, le=10_000)] = 2
     start_members: Annotated[int, Field(ge=1, le=10_000)] = (
-        2  # for round 1, which the first two to arrive would else start alone
+        2  # for round 1, which the first two members to arrive would otherwise start alone
     )
     last: Annotated[int, Field(ge=1, le=2**53)] | None = None  # None: the run has no last round
-    pace: Literal["deadline", "steps"] = "deadline"  # the slow hand in what they have; or are waited for
-    max_group: Annotated[int, Field(ge=1, le=1_000)] = 64  # owners, not members
+    pace: Literal["deadline", "steps"] = "deadline"  # slow members hand in what they have, or are waited for
+    max_group: Annotated[int, Field(ge=1, le=1_000)] = 64  # of owners, not of members
     max_weight: Annotated[int, Field(ge=1, le=2**40)] = 1 << 30  # tokens that a member may claim for a round
-    chunk_bytes: Annotated[int, Field(ge=4096, le=8 << 20)] | None = None  # of fp32; None: as the vector needs it
+    chunk_bytes: Annotated[int, Field(ge=4096, le=8 << 20)] | None = None  # of fp32; None: chosen for the vector's size
 
     @property
     def state_chunk_bytes(self) -> int:
-        """How long the chunks of committed states are: in these they are hashed and handed to joiners."""
+        """Bytes of the chunks in which a committed state is hashed and handed to joiners."""
         return self.chunk_bytes or 1 << 20
 
 
@@ -82,24 +83,24 @@ class CodecSpec(Spec):
 
 
 class GoalSpec(Spec):
-    """What `shoal up` holds the run to."""
+    """What a run must reach for `shoal up` to report success."""
 
     loss_ratio: Annotated[float, Field(gt=0)] = 0.6  # final / initial validation loss, at most
 
 
 class OriginSpec(Spec):
-    """What a run goes on from: a round of another run, whose state its founder had. It is a new lineage.
+    """The state that a run goes on from: the state of another run after a round, which the founder had.
 
-    Round `round + 1` is its first. The history digest goes on too, so the order of members and their lanes are those
+    The first round is `round + 1`. The history digest goes on too, so the order of members and their lanes are those
     that the other run would have had.
     """
 
-    run: Named
-    round: Annotated[int, Field(ge=0, le=2**53)]  # 0: what the founder has initialised
-    history: Named
-    root: Named  # of the state: who downloads it checks it against this
-    samples: Count  # tokens behind that state
-    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]  # random: who goes on from there again founds another run
+    run: RequiredDigest
+    round: Annotated[int, Field(ge=0, le=2**53)]  # 0: weights that the founder initialised
+    history: RequiredDigest
+    root: RequiredDigest  # of the state; a joiner checks its download against it
+    samples: Count  # tokens that the state was trained on
+    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]  # random, so each run from the same state has its own id
 
 
 class Manifest(Spec):
@@ -116,23 +117,23 @@ class Manifest(Spec):
     goal: GoalSpec = GoalSpec()
     origin: OriginSpec | None = None
     experts: ExpertsSpec | None = None
-    public: bool = False  # announced by its members (the founder's node may be gone), see `shoal run discover`
+    public: bool = False  # whether its members announce it (the founder's node may be gone): `shoal run discover`
 
     @model_validator(mode="before")
     @classmethod
     def _codec_of_the_method(cls, table: Any) -> Any:
-        """Where no codec of contributions is named, the method's own."""
+        """Fills in the method's default codec of contributions where none is named."""
         if not isinstance(table, dict) or not isinstance(codec := table.get("codec", {}), dict):
             return table
         method = table.get("method", {})
         name = method.name if isinstance(method, MethodSpec) else method.get("name") if isinstance(method, dict) else ""
-        if not isinstance(name, str) or name not in OWN_CODEC or "scatter" in codec:
+        if not isinstance(name, str) or name not in DEFAULT_SCATTER or "scatter" in codec:
             return table
-        return {**table, "codec": {**codec, "scatter": OWN_CODEC[name]}}
+        return {**table, "codec": {**codec, "scatter": DEFAULT_SCATTER[name]}}
 
     @model_validator(mode="after")
-    def _method_fits(self) -> Manifest:
-        """The model has the layers that a method wants to part, and no codec loses for good what a method keeps."""
+    def _tables_fit(self) -> Manifest:
+        """Checks that model, data, method and codecs go together."""
         if (self.model.name == "custom") != (self.data.name == "own"):
             raise ValueError(
                 "a model of kind custom, and only that, comes with data.name own: its scripts have the data"
@@ -151,12 +152,12 @@ class Manifest(Spec):
             )
         if self.model.is_complete and (self.method.strides or 0) > self.model.layers:
             raise ValueError(f"method.strides is {self.method.strides}, but the model has {self.model.layers} layers")
-        if self.method.name == "sparseloco" and self.codec.scatter not in EXACT_AGAIN:
-            raise ValueError(f"codec.scatter of sparseloco must be one of {', '.join(EXACT_AGAIN)}")
+        if self.method.name == "sparseloco" and self.codec.scatter not in SPARSELOCO_CODECS:
+            raise ValueError(f"codec.scatter of sparseloco must be one of {', '.join(SPARSELOCO_CODECS)}")
         if self.method.name == "sparseloco" and self.codec.gather == "topk":
             raise ValueError("codec.gather of sparseloco must not be topk: what it leaves out of a mean is lost")
-        if self.method.name == "gossip" and self.codec.scatter not in WEIGHTS_AGAIN:
-            raise ValueError(f"codec.scatter of gossip, which sends weights, must be one of {', '.join(WEIGHTS_AGAIN)}")
+        if self.method.name == "gossip" and self.codec.scatter not in WEIGHT_CODECS:
+            raise ValueError(f"codec.scatter of gossip, which sends weights, must be one of {', '.join(WEIGHT_CODECS)}")
         return self
 
     @field_validator("protocol", mode="before")
@@ -181,25 +182,25 @@ class Manifest(Spec):
         packed: bytes = msgpack.packb(_sorted(table))
         return packed
 
-    def is_named(self, unnamed: Manifest) -> bool:
-        """Whether this is `unnamed` with what a founder adds: names of its data, the rest of its model, its origin."""
+    def completes(self, draft: Manifest) -> bool:
+        """Whether this is `draft` with what the founder's node fills in: digests of data, the model's rest, origin."""
         added: dict[str, Any] = {"data": self.data}
-        if self.data.name != unnamed.data.name or unnamed.data.digest not in ("", self.data.digest):
+        if self.data.name != draft.data.name or draft.data.digest not in ("", self.data.digest):
             return False
-        if not unnamed.model.is_complete and self.model.is_of(unnamed.model):
+        if not draft.model.is_complete and self.model.completes(draft.model):
             added |= {"model": self.model, "origin": self.origin}
-        if self.experts is not None and unnamed.experts is not None and self.experts.is_named(unnamed.experts):
+        if self.experts is not None and draft.experts is not None and self.experts.completes(draft.experts):
             added["experts"] = self.experts
-        return unnamed.data.pieces in ("", self.data.pieces) and self == unnamed.model_copy(update=added)
+        return draft.data.pieces in ("", self.data.pieces) and self == draft.model_copy(update=added)
 
     @property
     def lacks_weights(self) -> bool:
-        """Whether it does not say with which weights the run begins: of a model that its seed does not give them of."""
+        """Whether its first weights are undefined: they follow neither from the seed number nor from an origin."""
         return self.model.name not in FROM_SEED and (self.origin is None or not self.model.is_complete)
 
     @property
     def first_round(self) -> int:
-        """The run's first round."""
+        """The number of the run's first round."""
         return self.origin.round + 1 if self.origin else 1
 
     @model_validator(mode="after")
@@ -223,14 +224,31 @@ class Manifest(Spec):
         return RunId(hashlib.sha256(self.canonical()).digest())
 
 
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a newcomer is told about a run: its checked manifest, and some members with their addresses.
+
+    The first member is the peer that answered. `present`, `round` and `pace` are its unchecked claims about the run's
+    progress, and are only shown to people.
+    """
+
+    manifest: Manifest
+    author: PeerId
+    signature: bytes
+    members: dict[PeerId, tuple[str, ...]]
+    present: int = 0
+    round: int = 0
+    pace: float = 0.0
+
+
 def load_manifest(path: Path) -> Manifest:
-    """The manifest in a TOML file; LocalError says which key is wrong and what was meant."""
+    """Reads the manifest in a TOML file; LocalError says which key is wrong, and suggests the right one."""
     text = read_text(path, "the manifest", MAX_MANIFEST)
     return parse_manifest(with_config(text, path.parent), shown(path))
 
 
 def parse_manifest(text: str, origin: str = "manifest") -> Manifest:
-    """The manifest in a TOML text."""
+    """Parses the manifest in a TOML text; `origin` names it in the LocalError that is raised if it is invalid."""
     if len(text) > MAX_MANIFEST:
         raise LocalError(f"{origin} is larger than {MAX_MANIFEST >> 10} KiB")
     text = text.removeprefix(MARK)
@@ -248,9 +266,10 @@ def parse_manifest(text: str, origin: str = "manifest") -> Manifest:
 
 
 def decode_manifest(data: bytes, run: RunId, sender: PeerId | None = None) -> Manifest:
-    """The manifest in canonical bytes from a peer; RemoteError unless it is the one that `run` names.
+    """Decodes a manifest in canonical bytes from a peer.
 
-    NewerProtocol if it is that one, but for a later version of Shoal.
+    Raises RemoteError unless it is the valid manifest that `run` names, and NewerProtocol if it is for a later version
+    of Shoal.
     """
     if len(data) > MAX_MANIFEST or hashlib.sha256(data).digest() != run:
         raise RemoteError("the manifest it sent is not the one that the run id names", sender)
@@ -269,7 +288,7 @@ def decode_manifest(data: bytes, run: RunId, sender: PeerId | None = None) -> Ma
 
 
 def _check_protocol(table: Any) -> None:
-    """First of all: what a later version has added would only look like mistakes."""
+    """Comes before validation, which would take keys of a later version for mistakes."""
     protocol = table.get("protocol") if isinstance(table, dict) else None
     if type(protocol) is int and protocol > PROTOCOL:
         raise NewerProtocol(
@@ -278,12 +297,12 @@ def _check_protocol(table: Any) -> None:
 
 
 def sign_manifest(manifest: Manifest, signer: Signer) -> bytes:
-    """The author's signature; `signer` is the author's, in the context of the manifest's run."""
+    """The author's signature; `signer` has the author's key, in the context of the manifest's run."""
     return signer.sign(SIGNED_AS + manifest.canonical())
 
 
 def check_manifest(data: bytes, run: RunId, author: PeerId, signature: bytes, signer: Signer) -> Manifest:
-    """The manifest that `author` signed for `run`; RemoteError, naming the author, if it is not that."""
+    """Decodes the manifest that `author` signed for `run`; RemoteError, which names the author, if it is invalid."""
     manifest = decode_manifest(data, run, author)
     if not signer.verify(author, SIGNED_AS + data, signature):
         raise RemoteError("the manifest's signature is forged or missing", author)
@@ -299,7 +318,7 @@ def _sorted(item: Any) -> Any:
 
 
 def _tuples(item: Any, depth: int = 0) -> Any:
-    """TOML and msgpack have lists only; the strict schema wants tuples. ValueError if nested too deeply."""
+    """Turns lists into tuples, which the strict schema requires; ValueError if nested too deeply."""
     if depth > MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
     if isinstance(item, dict):

@@ -1,7 +1,7 @@
 """A manifest's `[method]`: the rule by which a run trains, and its settings.
 
-The name alone is enough: settings that are left out get defaults that suit the method. Some settings belong to one
-method only; with another they are refused, as they would have no effect.
+The name alone is enough: settings that are left out get defaults that suit the method. Some settings belong to certain
+methods only; with others they are refused, as they would have no effect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shoal.node.manifest.base import Beta, Count, Spec
 
 
 def gamma_limit(alpha: float, group: int = 2) -> float:
-    """Where stability ends; 0 <= alpha < 1, and a group has two or more."""
+    """The gamma from which on replicas of NoLoCo (arXiv 2506.10911) drift apart; ValueError unless 0 <= alpha < 1."""
     if not 0 <= alpha < 1:
         raise ValueError(f"alpha, the momentum, is {alpha}; it must be at least 0 and less than 1")
     if group < 2:
@@ -47,11 +47,11 @@ MethodName = Literal[
 ]
 
 INNER_STEPS = 20
-Single = Annotated[float, Field(ge=1e-12, le=1e12)]  # neither 0 nor infinite in fp32
+PositiveFp32 = Annotated[float, Field(ge=1e-12, le=1e12)]  # becomes neither 0 nor infinite in fp32
 
-SUITING: Mapping[str, Mapping[str, Any]] = {  # in place of the defaults below
+METHOD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {  # where they differ from those of MethodSpec
     "ddp": {"inner_steps": 1, "outer_lr": 1.0, "outer_momentum": 0.0},
-    # with momentum a step on a mean that is a round old overshoots: small models diverged (docs/methods.md)
+    # no momentum: with it, a step by a mean that is a round old overshoots; small models diverged (docs/methods.md)
     "diloco-delayed": {"outer_lr": 0.5, "outer_momentum": 0.0},
     "diloco-eager": {"outer_lr": 0.8, "outer_momentum": 0.0},
     "co2": {"outer_lr": 1.0, "outer_momentum": 0.2},
@@ -61,18 +61,18 @@ SUITING: Mapping[str, Mapping[str, Any]] = {  # in place of the defaults below
     "gossip": {"outer_lr": 1.0, "outer_momentum": 0.0},
     "experts": {"outer_lr": 1.0, "outer_momentum": 0.0},
 }
-REPLICAS = ("noloco", "gossip")  # methods whose members have parameters of their own: nothing is agreed
-STRAYING = ("diloco-eager", "streaming-diloco")  # methods whose workers' weights differ though a state is agreed
-FIXED: Mapping[str, tuple[str, ...]] = {
+REPLICA_METHODS = ("noloco", "gossip")  # each member has its own parameters; no state is agreed
+OWN_WEIGHTS_METHODS = ("diloco-eager", "streaming-diloco")  # a state is agreed, but each worker trains its own weights
+FIXED_SETTINGS: Mapping[str, tuple[str, ...]] = {  # always the method's default
     "ddp": ("inner_steps", "outer_lr", "outer_momentum"),
     "sparseloco": ("outer_momentum",),
     "noloco": ("outer_lr", "outer_momentum"),
     "gossip": ("outer_lr", "outer_momentum"),
     "experts": ("outer_lr", "outer_momentum"),
 }
-OWN: Mapping[str, tuple[str, ...]] = {  # settings, and the only methods that have them
+SPECIAL_SETTINGS: Mapping[str, tuple[str, ...]] = {  # the only methods that have this setting
     "strides": ("streaming-diloco",),
-    "delay": ("streaming-diloco", *REPLICAS),
+    "delay": ("streaming-diloco", *REPLICA_METHODS),
     "alpha": ("streaming-diloco", "noloco"),
     "beta": ("noloco",),
     "gamma": ("noloco",),
@@ -80,59 +80,59 @@ OWN: Mapping[str, tuple[str, ...]] = {  # settings, and the only methods that ha
     "typical_change": ("co2",),
     "error_decay": ("sparseloco",),
 }
-OWN_CODEC = {"sparseloco": "topk", "streaming-diloco": "fp4"}  # of contributions, in place of fp32
-NESTEROV = ("diloco", "diloco-delayed", "diloco-eager", "streaming-diloco")  # that can go on from each other's states
-LABORATORY = ("mixing_steps", "neighbours")  # of gossip in the laboratory: its graphs have any degree
+DEFAULT_SCATTER = {"sparseloco": "topk", "streaming-diloco": "fp4"}  # codec of contributions, in place of fp32
+NESTEROV = ("diloco", "diloco-delayed", "diloco-eager", "streaming-diloco")  # can go on from each other's states
+LAB_SETTINGS = ("mixing_steps", "neighbours")  # of gossip, only in node/lab, whose graphs have any degree
 
 
 class MethodSpec(Spec):
-    """Inner AdamW or Muon with warm-up, stable, decay; and what is made of what it has done. See docs/methods.md."""
+    """Settings of the inner optimizer, of its schedule (warm-up, stable, decay) and of the outer step."""
 
     name: MethodName = "diloco"
     inner_steps: Annotated[int, Field(ge=1, le=100_000)] = INNER_STEPS
     batch: Annotated[int, Field(ge=1, le=65_536)] = 16
-    optimizer: Literal["adamw", "muon"] = "adamw"  # inner; see trainer/optimizers.py
+    optimizer: Literal["adamw", "muon"] = "adamw"  # the inner optimizer; see trainer/optimizers.py
     inner_lr: Annotated[float, Field(gt=0, le=10)] = 2e-3
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
     clip: Annotated[float, Field(gt=0)] = 1.0
     warmup_steps: Count = 20
-    decay_share: Annotated[float, Field(ge=0, le=1)] = 0.3  # of the run, where it has a last round
+    decay_share: Annotated[float, Field(ge=0, le=1)] = 0.3  # last share of the run, if it has a last round
     outer_lr: Annotated[float, Field(gt=0, le=10)] = 0.7
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    strides: Annotated[int, Field(ge=1, le=512)] | None = None  # into how many fragments the layers are dealt
-    delay: Annotated[int, Field(ge=0, le=100_000)] | None = None  # inner steps until an answer is taken
-    alpha: Annotated[float, Field(ge=0, le=1)] | None = None  # streaming: our own share of a mixture; noloco: momentum
-    beta: Annotated[float, Field(gt=0, le=10)] | None = None  # how far a pair's changes are followed
-    gamma: Annotated[float, Field(gt=0, le=2)] | None = None  # how strongly the two of a pair pull each other
-    outer_clip: Single | None = None  # of each element of the outer momentum; None: no bound
-    typical_change: Single | None = None  # of a weight in a round; None: no staleness penalty
-    error_decay: Annotated[float, Field(ge=0, le=1)] | None = None  # of what was not sent
+    strides: Annotated[int, Field(ge=1, le=512)] | None = None  # number of fragments that the layers are dealt to
+    delay: Annotated[int, Field(ge=0, le=100_000)] | None = None  # inner steps until a round's result is applied
+    alpha: Annotated[float, Field(ge=0, le=1)] | None = None  # streaming: share of the own weights; noloco: momentum
+    beta: Annotated[float, Field(gt=0, le=10)] | None = None  # noloco: step size on the mean change of the pair
+    gamma: Annotated[float, Field(gt=0, le=2)] | None = None  # noloco: pull between the weights of the pair
+    outer_clip: PositiveFp32 | None = None  # bound of each element of the outer momentum; None: no bound
+    typical_change: PositiveFp32 | None = None  # of a weight in a round; None: no staleness penalty
+    error_decay: Annotated[float, Field(ge=0, le=1)] | None = None  # of the error feedback: what was not sent
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, table: Any) -> Any:
         if not isinstance(table, dict) or not isinstance(name := table.get("name", "diloco"), str):
             return table
-        if given := [key for key in LABORATORY if key in table]:
+        if given := [key for key in LAB_SETTINGS if key in table]:
             raise ValueError(
                 f"`{given[0]}` is for the laboratory: in a run a round is one exchange of two; leave it out, and for "
                 "more mixing make `inner_steps` smaller"
             )
-        filled = {**SUITING.get(name, {}), **table}
+        filled = {**METHOD_DEFAULTS.get(name, {}), **table}
         steps = filled.get("inner_steps", INNER_STEPS)
-        if name in REPLICAS and filled.get("delay") is None and isinstance(steps, int):
-            filled["delay"] = steps // 2  # half of the time for the network, without a pause
+        if name in REPLICA_METHODS and filled.get("delay") is None and isinstance(steps, int):
+            filled["delay"] = steps // 2  # so the network has half of the round, and training does not pause
         return filled
 
     @model_validator(mode="after")
-    def _has_its_own(self) -> MethodSpec:
-        for key, owners in OWN.items():
+    def _settings_fit_the_method(self) -> MethodSpec:
+        for key, owners in SPECIAL_SETTINGS.items():
             if self.name not in owners and getattr(self, key) is not None:
                 raise ValueError(f"`{key}` is a setting of {' and '.join(owners)}, and nothing to {self.name}")
-        for key in FIXED.get(self.name, ()):
-            if getattr(self, key) != SUITING[self.name][key]:
-                raise ValueError(f"with {self.name} `{key}` is always {SUITING[self.name][key]:g}: leave it out")
+        for key in FIXED_SETTINGS.get(self.name, ()):
+            if getattr(self, key) != (always := METHOD_DEFAULTS[self.name][key]):
+                raise ValueError(f"with {self.name} `{key}` is always {always:g}: leave it out")
         return self
 
     @model_validator(mode="after")
@@ -158,7 +158,7 @@ class MethodSpec(Spec):
 
     @model_validator(mode="after")
     def _replicas_stay_together(self) -> MethodSpec:
-        if self.name not in REPLICAS:
+        if self.name not in REPLICA_METHODS:
             return self
         if self.delay is None or self.delay >= self.inner_steps:
             raise ValueError(f"with {self.inner_steps} inner steps delay must be at most {self.inner_steps - 1}")
@@ -170,25 +170,27 @@ class MethodSpec(Spec):
 
     @property
     def has_replicas(self) -> bool:
-        """Whether each member has parameters of its own."""
-        return self.name in REPLICAS
+        """Whether each member has its own parameters, and no state is agreed."""
+        return self.name in REPLICA_METHODS
 
     @property
     def has_own_weights(self) -> bool:
-        """Whether the weights to train on differ from worker to worker though all agree on a state."""
-        return self.name in STRAYING
+        """Whether each worker trains its own weights although all agree on a state."""
+        return self.name in OWN_WEIGHTS_METHODS
 
     @property
     def fragments(self) -> int:
-        """How many fragments there are: what is in no layer is one of its own."""
+        """How many fragments there are; tensors outside of the layers are one more."""
         return 1 if self.strides in (None, 1) else (self.strides or 0) + 1
 
     @property
     def state(self) -> str:
-        """What committed states are of: methods that say the same can go on from each other's."""
+        """The kind of its committed states: methods of the same kind can go on from each other's."""
         return "outer Nesterov" if self.name in NESTEROV else self.name
 
     def canonical(self, table: dict[str, Any]) -> dict[str, Any]:
-        """`table`, which is this as JSON, without settings that it does not have."""
-        absent = {key for key in OWN if table[key] is None} | ({"optimizer"} if self.optimizer == "adamw" else set())
+        """`table`, which is this spec as JSON, without settings that the method does not have."""
+        absent = {key for key in SPECIAL_SETTINGS if table[key] is None}
+        if self.optimizer == "adamw":
+            absent.add("optimizer")
         return {key: value for key, value in table.items() if key not in absent}

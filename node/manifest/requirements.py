@@ -1,14 +1,14 @@
 """What a run costs a machine, in memory and traffic, estimated from the manifest before the run is joined.
 
-Pure arithmetic over the sizes of the parts. Memory is fitted to what two members on one machine held after six rounds
-on the CPU, with torch's build for CUDA, which accounts for most of the base values; traffic is that of members with
-equal shares. In MiB, measured with DiLoCo and, in brackets, estimated:
+This is arithmetic over the sizes of the parts. Memory is fitted to what two members on one machine held after six
+rounds on the CPU, with torch's build for CUDA, which accounts for most of the base values. Traffic is that of members
+with equal shares. In MiB, measured with DiLoCo, with the estimate in brackets:
 
     parameters    codecs (there, back)    node             worker           sent in a round
     820,352       fp32, fp32              441   (448)      439   (445)      3.13   (3.13)
     23,732,736    int8, fp32              1,464 (1,496)    1,304 (1,279)    56.1-57.2 (56.6)
 
-What other methods hold is counted, in vectors of the model's size (`Vectors`), and was not measured.
+For other methods the vectors of the model's size are counted (`Vectors`); they were not measured.
 """
 
 from __future__ import annotations
@@ -17,77 +17,75 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.node.manifest.codec import CODECS
-from shoal.node.manifest.custom import CustomSpec
-from shoal.node.manifest.flow import PictureSpec
 from shoal.node.manifest.manifest import Manifest
-from shoal.node.manifest.model import AnyModel, HfSpec, ModelSpec
+from shoal.node.manifest.model import AnyModel, CustomSpec, HfSpec, ModelSpec, PictureSpec
 
 MIB = 1 << 20
 FLOAT = 4  # bytes
 NODE_BASE = 410 * MIB  # a daemon in a run of no parameters: Python, torch, libp2p
 WORKER_BASE = 360 * MIB  # a worker with torch, and the text
-VERSIONS = 2  # of the agreed state; a worker is shown the means of as many rounds, if of any
-DATA_COPIES = 3  # of a run's text, while a worker reads it: one by one, joined, and as numbers
-TOKEN = 4  # bytes of one in memory; how many bytes of text it stands for, the manifest does not say: one at least
+VERSIONS = 2  # of the agreed state that a node holds; also the number of rounds whose means a worker is shown, if any
+DATA_COPIES = 3  # of a run's text while a worker reads it: text by text, joined, and as numbers
+TOKEN = 4  # bytes of a token in memory; it stands for at least one byte of text
 TOKEN_COPIES = 2  # of a run's text as tokens: text by text, and joined
-TOKENIZING = 128 * MIB  # its library, while it encodes a few texts: of 4.5 MB of sources, measured beyond the rest,
-# 42 MB with a BPE of 4,096 tokens and 117 MB with one for each byte
-LAYER_WIDTHS = 12 + 5 * 4  # of a library's layer, as if it were ours with an MLP four times as wide; not measured
-KEPT_ROUNDS = 1  # whose bytes a daemon keeps, for those who catch up
+TOKENIZING = 128 * MIB  # the tokenizer's library while it encodes; measured with 4.5 MB of source code:
+# 42 MB with a BPE of 4,096 tokens, and 117 MB with a token for each byte
+LAYER_WIDTHS = 12 + 5 * 4  # of a layer of transformers, as of our layer with an MLP four times as wide; not measured
+KEPT_ROUNDS = 1  # rounds whose bytes a daemon keeps for members that catch up
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """How many vectors of the model's size a method needs, and of which kind (methods/method.py)."""
+    """How many vectors of the model's size a method needs, by kind (node/training/methods/method.py)."""
 
     agreed: int = 2  # parameters and outer momentum
-    reads: int = 1  # of them, by a worker: in shared memory, and a copy to start from
-    keeps: int = 0  # private ones, in shared memory for a worker's successor
-    private: int = 0  # private ones, in the worker
+    reads: int = 1  # agreed vectors that a worker reads: in shared memory, and a copy to start from
+    keeps: int = 0  # private vectors in shared memory, for a worker's successor
+    private: int = 0  # private vectors in the worker
     answers: int = 0  # means that a worker is shown
-    inner: int = 2  # moments of inner steps, and again in shared memory
-    come: int = 1  # in a round, where it is about the whole vector: chunks of others, and those that are to go
+    inner: int = 2  # moments of the inner optimizer, in the worker and again in shared memory
+    come: int = 1  # buffers of a round over the whole vector: chunks from others, and chunks to be sent
 
     @property
     def shared(self) -> int:
-        """By a node and its worker, with the contribution."""
+        """Vectors in memory that node and worker share, with the contribution."""
         return self.reads + 1 + self.inner + self.keeps + self.answers
 
     @property
     def node(self) -> int:
-        """Versions of the state, what is shared, and what comes in a round."""
+        """Vectors of the node: versions of the state, shared memory, and a round's buffers."""
         return VERSIONS * (self.agreed + self.answers) + self.shared + self.come
 
     @property
     def worker(self) -> int:
-        """Parameters, gradients, moments, what is shared, and copies of what it reads."""
+        """Vectors of the worker: parameters, gradients, moments, shared memory, and copies of what it reads."""
         return 2 + self.inner + self.private + self.shared + self.reads
 
 
 DILOCO = Vectors()
 VECTORS: Mapping[str, Vectors] = {  # where they are not those of DiLoCo
-    "ddp": Vectors(agreed=3, inner=0),  # no inner steps: AdamW's moments are agreed
-    "diloco-eager": Vectors(reads=2, private=4, answers=1),  # a replica, its momentum, its share; what it reads into
-    "streaming-diloco": Vectors(private=1),  # weights that go on, beside those that are agreed
-    "sparseloco": Vectors(agreed=1, keeps=1, private=2),  # the error, and the next one
-    "noloco": Vectors(private=2, come=2),  # the weights that were launched, last and now; change and slow weights
+    "ddp": Vectors(agreed=3, inner=0),  # no inner optimizer: AdamW's moments are agreed
+    "diloco-eager": Vectors(reads=2, private=4, answers=1),  # replica, its momentum, its contribution; a read buffer
+    "streaming-diloco": Vectors(private=1),  # the worker's own weights, beside the agreed ones
+    "sparseloco": Vectors(agreed=1, keeps=1, private=2),  # the error feedback, and the next one
+    "noloco": Vectors(private=2, come=2),  # weights at the last two launches; a partner's change and slow weights
     "gossip": Vectors(agreed=1, private=2),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """Bytes."""
+    """What a run costs one member, in bytes."""
 
     node_memory: int
-    worker_memory: int  # on a GPU, most of it is there
-    state: int  # downloaded by who comes new
-    sent: int  # in a round, of so many members as there are; where rounds are about fragments, on average
+    worker_memory: int  # with a GPU, mostly the GPU's
+    state: int  # that a newcomer downloads
+    sent: int  # in a round; if rounds are about fragments, on average
     received: int
 
 
 def requirements(manifest: Manifest, members: int) -> Requirements:
-    """Of a member that trains; `members` are those of a round, with us."""
+    """The costs of a member that trains, in rounds of `members` members, this one included."""
     count, vectors = parameters(manifest.model), vectors_of(manifest)
     mean = CODECS[manifest.codec.gather].value_bytes
     frozen = manifest.model.frozen if isinstance(manifest.model, HfSpec) else 0
@@ -103,17 +101,17 @@ def requirements(manifest: Manifest, members: int) -> Requirements:
 
 
 def vectors_of(manifest: Manifest) -> Vectors:
-    """What the run's method holds."""
+    """The vectors that the run's method needs."""
     return VECTORS.get(manifest.method.name, DILOCO)
 
 
 def bytes_per_parameter(manifest: Manifest, members: int) -> float:
-    """What a member with an equal share sends in a round, for each parameter of the whole model.
+    """Bytes that a member with an equal share sends in a round, for each parameter of the whole model.
 
-    All but our own share of a round's part goes to its owners, and the means of our share to all others. The parts of a
-    model that is sent in fragments differ in size: this is the average over rounds in which each comes once.
+    Each member sends its contribution to the owners, except for its own share, and the mean of its share to all others.
+    Fragments differ in size: this is the average over as many rounds as there are fragments.
 
-    Of replicas two exchange all that they send, in full; of an odd number one does not.
+    Replicas exchange whole vectors in pairs; of an odd number of members one has no partner.
     """
     if manifest.method.name == "experts":
         return 0.0  # each trains alone
@@ -125,7 +123,7 @@ def bytes_per_parameter(manifest: Manifest, members: int) -> float:
 
 
 def parameters(spec: AnyModel) -> int:
-    """How many are trained."""
+    """How many parameters are trained."""
     if not isinstance(spec, ModelSpec):
         return spec.parameters
     kv = spec.dim // spec.heads * spec.kv_heads
@@ -135,9 +133,9 @@ def parameters(spec: AnyModel) -> int:
 
 
 def text(manifest: Manifest, measured: int = 0) -> int:
-    """What reading the run's data takes, of which so many bytes were measured if the manifest does not say.
+    """Bytes of memory that reading the run's data takes; `measured` is the size of the data if the manifest has none.
 
-    With a tokenizer it is the most, if no text among them is much larger than 1 MiB.
+    With a tokenizer this is an upper bound, if no text is much larger than 1 MiB.
     """
     data = manifest.data
     size = data.size or measured
@@ -145,13 +143,14 @@ def text(manifest: Manifest, measured: int = 0) -> int:
 
 
 def activations(manifest: Manifest, micro_batch: int = 0, recompute: bool = False) -> int:
-    """What a step of `batch` sequences, or of so many at once, holds between forward and backward, each made once.
+    """Bytes of activations that a step holds between forward and backward, for `micro_batch` sequences at once.
 
-    With `recompute` it holds the layers' inputs, and all of one layer or what comes after the last, which is more.
+    0 sequences mean the method's batch. With `recompute` a step holds the inputs of the layers, and either everything
+    of one layer or everything after the last one, whichever is more.
     """
     spec = manifest.model
     if isinstance(spec, CustomSpec):
-        return 0  # only its script knows
+        return 0  # unknown
     batch = min(manifest.method.batch, micro_batch or manifest.method.batch)
     if isinstance(spec, PictureSpec):
         rows, width, layer, end = batch, spec.width, 8 * spec.width + 3 * spec.hidden, 4 * spec.context

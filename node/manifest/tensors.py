@@ -1,12 +1,12 @@
-"""Names and shapes of a model's tensors as a manifest holds them: layers that are alike are written once.
+"""Names and shapes of a model's tensors in a manifest, where layers that are alike are written once.
 
     names   = ["model.layers.#.mlp.up_proj.weight", "model.layers.#.mlp.down_proj.weight"]
     shapes  = [[384, 128], [128, 384]]
     times   = 32
 
-stands for 64 tensors, layer by layer: `#` counts, and `##` is a # of the name itself. A number with leading zeros, such
-as 07, is not counted. So any name is restored exactly, and a model of any depth fits in a manifest. A node that only
-keeps a run's state needs neither torch nor the library that builds the model to know its tensors.
+stands for 64 tensors, layer by layer: `#` is the counter, and `##` stands for a # in the name itself. A number with
+leading zeros, such as 07, is not replaced by a counter. So any name is restored exactly, and a model of any depth fits
+in a manifest. A node that only keeps a run's state knows its tensors without torch and without the model's library.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from shoal.protocol.base.errors import LocalError
 MAX_TENSORS = 100_000
 MAX_ELEMENTS = 1 << 40
 COUNTER = "#"
-LONGEST = 1000  # characters of a name
-MOST = 4096  # that a counter counts
-RESERVED = "__metadata__"  # which safetensors files have for themselves
+MAX_NAME = 1000  # characters
+MAX_COUNTER = 4096
+RESERVED = "__metadata__"  # a name that safetensors files use themselves
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|blocks|block|h)\.([0-9]+)\.")  # as libraries name the list of layers
+_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|blocks|block|h)\.([0-9]+)\.")  # the usual names of the list of layers
 _NUMBER = re.compile(r"(?<=\.)(?:0|[1-9][0-9]{0,3})(?=\.)")
 _MARKS = re.compile(f"{COUNTER}{COUNTER}?")
 
 
 def problem_of(name: str) -> str:
-    """Why a tensor cannot have this name in a manifest, in files and on screens; empty if it can."""
+    """Why a tensor cannot have this name, in words; empty if it can."""
     if not name.isprintable():
         return "has characters that cannot be shown"
-    if len(name) > LONGEST:
-        return f"is longer than {LONGEST} characters"
+    if len(name) > MAX_NAME:
+        return f"is longer than {MAX_NAME} characters"
     return "means something else in safetensors files" if name == RESERVED else ""
 
 
@@ -50,17 +50,17 @@ def _checked(name: str) -> str:
 
 
 Dimension = Annotated[int, Field(ge=0, le=1 << 32)]
-Name = Annotated[str, Field(max_length=2 * LONGEST), AfterValidator(_checked)]
+Name = Annotated[str, Field(max_length=2 * MAX_NAME), AfterValidator(_checked)]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class TensorGroup(Spec):
-    """Tensors in the order of the flat vector, all of them `times` over, numbered from `first`."""
+    """A sequence of tensors in the order of the flat vector, repeated `times` times with numbers from `first` on."""
 
     names: Annotated[tuple[Name, ...], Field(min_length=1)]
     shapes: tuple[Annotated[tuple[Dimension, ...], Field(max_length=64)], ...]
-    times: Annotated[int, Field(ge=1, le=MOST)] = 1
-    first: Annotated[int, Field(ge=0, le=MOST)] = 0
+    times: Annotated[int, Field(ge=1, le=MAX_COUNTER)] = 1
+    first: Annotated[int, Field(ge=0, le=MAX_COUNTER)] = 0
 
     @model_validator(mode="after")
     def _belong_together(self) -> TensorGroup:
@@ -72,12 +72,12 @@ class TensorGroup(Spec):
 
     @property
     def size(self) -> int:
-        """How many numbers the tensors have."""
+        """How many elements the tensors have."""
         return self.times * sum(map(prod, self.shapes))
 
 
 def check_size(groups: Iterable[TensorGroup]) -> None:
-    """ValueError if a stranger has named more than any machine could hold, or one name twice."""
+    """ValueError if there are more tensors or elements than any machine could hold, or if a name occurs twice."""
     groups = tuple(groups)
     if sum(each.times * len(each.names) for each in groups) > MAX_TENSORS or total(groups) > MAX_ELEMENTS:
         raise ValueError(f"a model has at most {MAX_TENSORS:,} tensors and 2**40 parameters")
@@ -87,7 +87,7 @@ def check_size(groups: Iterable[TensorGroup]) -> None:
 
 
 def total(groups: Iterable[TensorGroup]) -> int:
-    """How many numbers they have."""
+    """How many elements the tensors of all groups have."""
     return sum(each.size for each in groups)
 
 
@@ -100,14 +100,17 @@ def expand(groups: Iterable[TensorGroup]) -> Iterator[tuple[str, tuple[int, ...]
 
 
 def fold(shapes: Shapes) -> tuple[TensorGroup, ...]:
-    """Groups that stand for these tensors, in this order; consecutive layers that are alike become one."""
+    """Groups that stand for these tensors, in this order; consecutive layers that are alike become one group.
+
+    Raises LocalError if a tensor has a name that a manifest cannot hold.
+    """
     groups: list[TensorGroup] = []
     for (pattern, number), members in groupby(shapes.items(), key=lambda item: _place(item[0])):
         named = list(members)
         names = tuple(_pattern(name) for name, _ in named)
         group = TensorGroup(names=names, shapes=tuple(tuple(shape) for _, shape in named), first=number)
         last = groups[-1] if groups else None
-        is_next = last is not None and last.times < MOST and last.first + last.times == number
+        is_next = last is not None and last.times < MAX_COUNTER and last.first + last.times == number
         if last and pattern and is_next and (last.names, last.shapes) == (names, group.shapes):
             groups[-1] = last.model_copy(update={"times": last.times + 1})
         else:
@@ -129,13 +132,13 @@ def first_difference(ours: Shapes, theirs: Shapes) -> str:
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the layer that a tensor belongs to, from 0; None if to none."""
+    """The number of the layer that a tensor belongs to, from 0; None if it belongs to none."""
     found = _LAYER.search(name)
     return int(found[1]) if found else None
 
 
 def _place(name: str) -> tuple[str, int]:
-    """What is before the number that is counted in a name, and the number; ("", 0) where there is none."""
+    """The counted number in a name and the text before it, as (text, number); ("", 0) if there is none."""
     if not name or (problem := problem_of(name)):
         raise LocalError(f"the tensor {name!r} {problem if name else 'has no name'}: give it another one")
     found = _counted(name)
@@ -144,11 +147,11 @@ def _place(name: str) -> tuple[str, int]:
 
 def _counted(name: str) -> re.Match[str] | None:
     """The first number in a name that can be counted."""
-    return next((each for each in _NUMBER.finditer(name) if int(each[0]) <= MOST), None)
+    return next((each for each in _NUMBER.finditer(name) if int(each[0]) <= MAX_COUNTER), None)
 
 
 def _pattern(name: str) -> str:
-    """What stands for a name in a group, with a counter in the place of its number."""
+    """The pattern of a name in a group, with the counter in the place of its number."""
     found, escaped = _counted(name), COUNTER * 2
     if found is None:
         return name.replace(COUNTER, escaped)

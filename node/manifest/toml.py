@@ -1,7 +1,7 @@
-"""TOML texts of manifests: written from tables, and with the files that they name put in.
+"""TOML texts of manifests: writing tables, finding the line of a key, and inlining the config.json that a text names.
 
 A manifest must mean the same on any machine, so a path in it is replaced before the text is used: `[model] config` may
-name a config.json, whose content takes its place.
+be the path of a config.json, whose content takes its place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ASSIGNMENT = re.compile(r"""\s*([\w."' -]+?)\s*=""")
 
 
 def dump(table: dict[str, Any]) -> str:
-    """A text that reads back as `table`, which is JSON's; what is None is left out, as TOML has no null."""
+    """A text that reads back as `table`, which holds JSON's types; None is left out, as TOML has no null."""
     sections = {name: value for name, value in table.items() if isinstance(value, dict)}
     lines = list(_assignments({name: value for name, value in table.items() if name not in sections}))
     for name, section in sections.items():
@@ -30,13 +30,13 @@ def dump(table: dict[str, Any]) -> str:
 
 
 def with_config(text: str, folder: Path) -> str:
-    """The text, with the config that it names by a path (relative to `folder`) in place of the path."""
+    """The text with the content of the config.json in place of its path, which is relative to `folder`."""
     text = text.removeprefix(MARK)
     try:
         table = tomllib.loads(text)
         path = table["model"]["config"]
     except (tomllib.TOMLDecodeError, RecursionError, ValueError, KeyError, TypeError):
-        return text  # whoever reads the manifest says what is wrong with it
+        return text  # parsing the manifest reports what is wrong with it
     if not isinstance(path, str) or path.lstrip().startswith("{"):
         return text
     config = parse_table(read_text(folder / path, "model.config", MAX_FILE), f"model.config {shown(folder / path)}")
@@ -45,7 +45,7 @@ def with_config(text: str, folder: Path) -> str:
 
 
 def _with_line(text: str, table: dict[str, Any]) -> str | None:
-    """The text with the config of `table` in its line: all others keep their numbers. None if it has several lines."""
+    """The text with the config of `table` in its line, so that lines keep their numbers; None if it spans several."""
     lines, number = text.split("\n"), line_of(text, ("model", "config"))
     if number is None:
         return None
@@ -59,7 +59,7 @@ def _with_line(text: str, table: dict[str, Any]) -> str | None:
 
 
 def line_of(text: str, key: Sequence[str]) -> int | None:
-    """The line at which a text that is TOML says what a key is, or else that of the table which it is missing from."""
+    """The number of the line that sets a key in valid TOML; else the line of the innermost table that lacks it."""
     found, most, table = None, 0, list[str]()
     for number, line in enumerate(text.split("\n"), start=1):
         if (header := HEADER.match(line)) is not None:
@@ -87,7 +87,7 @@ def _key(key: str) -> str:
 
 
 def _inline(value: Any) -> str:
-    """JSON's scalars are TOML's, and its lists; its tables are written otherwise."""
+    """A value in one line: scalars and lists are written as in JSON, tables as TOML's inline tables."""
     if isinstance(value, dict):
         return f"{{ {', '.join(_assignments(value))} }}"
     if isinstance(value, list | tuple):

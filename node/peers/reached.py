@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import cast
 
-from shoal.node.api.answers import Reached
+from shoal.node.api.answers import PeerConnection
 from shoal.protocol.net.measure.link import LinkReport
 
-UNREACHED = cast(Reached, dict.fromkeys(Reached.__annotations__))
+UNREACHED = cast(PeerConnection, dict.fromkeys(PeerConnection.__annotations__))
 
 
-def as_reached(account: LinkReport) -> Reached:
+def as_reached(account: LinkReport) -> PeerConnection:
     """{path, reason, reason_code, relay, rtt_ms, send_rate, receive_rate}; bytes a second, None: not measured yet."""
     if account.path is None:
         return UNREACHED.copy()

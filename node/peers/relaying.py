@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from shoal.dht.scope import Scope, scope_between, scope_of
-from shoal.node.api.answers import Relayed
+from shoal.node.api.answers import RelayStatus
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.errors import ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, short
@@ -77,7 +77,7 @@ class Relaying:
         """The hosts at which our relays see us."""
         return self._mapping.hosts
 
-    def as_json(self) -> Relayed:
+    def as_json(self) -> RelayStatus:
         """For `status`."""
         return {"relays": self.relays, "relaying": self._network.relay_accounts.given, "nat": self.nat}
 

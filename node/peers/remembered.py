@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from shoal.node.base.disk import SUFFIX, Disk, listed, replace_file
+from shoal.node.base.disk import SUFFIX, Disk, list_folder, replace_file
 from shoal.node.base.home import Home
 from shoal.node.base.options import is_run_id
 from shoal.protocol.base.errors import LocalError
@@ -59,7 +59,7 @@ def forget_run(home: Home, run: str) -> None:
 
 def remembered_runs(home: Home) -> list[str]:
     """The runs that we were in, in the order in which we entered them: ids in hex. LocalError if it cannot be seen."""
-    folders = [each for each in listed(home.runs) if is_run_id(each.name, whole=True)]
+    folders = [each for each in list_folder(home.runs) if is_run_id(each.name, whole=True)]
     found = [(at, each.name) for each in folders if (at := _entered(each / f"{JOINED}{SUFFIX}")) is not None]
     return [run for _, run in sorted(found)]
 

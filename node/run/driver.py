@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from shoal.node.base.disk import Disk, lasting
+from shoal.node.base.disk import Disk, write_with_retries
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import NOTES
 from shoal.node.run.either_member import AnyMember, base_of, waited_for
@@ -218,7 +218,7 @@ class Driver:
         write = partial(self._disk.put, name, record)
         try:
             async with asyncio.timeout(PARTING if self._is_ending else None) as self._limit:
-                await lasting(write, self._complain, lambda: self._is_ending or self._closed)
+                await write_with_retries(write, self._complain, lambda: self._is_ending or self._closed)
         except TimeoutError:
             raise LocalError(
                 f"{name} has not been written to {self._disk.folder} in {PARTING:g} s: its disk does not answer"

@@ -12,7 +12,7 @@ from shoal.node.base.home import Home
 from shoal.node.base.pools import LONG
 from shoal.node.base.room import or_no_room
 from shoal.node.manifest.manifest import Manifest
-from shoal.node.training.checkpoint.lineage import going_on
+from shoal.node.training.checkpoint.lineage import with_origin
 from shoal.node.training.data.supply import Supply
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, PeerId
@@ -49,7 +49,7 @@ async def begun(
         if len(checkpoints) > 1:
             raise LocalError("a run goes on from one checkpoint: only the experts of a family begin with several")
         checkpoint = next(iter(checkpoints), None)
-        return going_on(manifest, checkpoint), checkpoint
+        return with_origin(manifest, checkpoint), checkpoint
     paths = [Path(path) for path in await data.get(manifest.data, list)]
     parted, file = await _parted(manifest, paths, families)
     whole, seed = await _seeded(parted, checkpoints, families)

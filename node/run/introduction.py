@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING
 from shoal.dht.link import format_link, parse_link
 from shoal.dht.scope import scope_of
 from shoal.node.api.answers import Preview
-from shoal.node.api.faults import MIN_PREFIX, UnknownRun
+from shoal.node.api.errors import MIN_PREFIX, UnknownRun
 from shoal.node.base.logs import warn
 from shoal.node.base.options import is_run_id
 from shoal.node.base.quantities import size
-from shoal.node.manifest.introduced import Introduction
-from shoal.node.manifest.manifest import MAX_MANIFEST, DataSpec, check_manifest
+from shoal.node.manifest.manifest import MAX_MANIFEST, DataSpec, Introduction, check_manifest
 from shoal.node.manifest.requirements import parameters, requirements
 from shoal.node.training.data.supply import DataStanding
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError

@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 
-from shoal.node.api.answers import Counted
-from shoal.node.base.faults import FaultTrigger
+from shoal.node.api.answers import RunCounters
+from shoal.node.base.fault_injection import FaultTrigger
 from shoal.node.run.records import CommitLog
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
@@ -63,7 +63,7 @@ class Meters:
         """Rounds of our replica: "mutual" and "one-sided" exchanges, and lapses by their reasons."""
         return dict(self._exchanges)
 
-    def as_json(self) -> Counted:
+    def as_json(self) -> RunCounters:
         """All of them; `durations` are counts of rounds, each with its upper bound, None for the last."""
         return {
             "samples": self._samples,

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from shoal.node.base.explain import explain
 from shoal.node.base.home import EXPORT, Home
-from shoal.node.base.room import check_disk, check_memory, room_here
+from shoal.node.base.room import available_memory, check_disk, check_memory
 from shoal.node.manifest.manifest import MAX_MANIFEST, Manifest
 from shoal.node.manifest.model import HfSpec
 from shoal.node.manifest.requirements import activations
 from shoal.node.manifest.tensors import fold
 from shoal.node.run.facts import first_base
 from shoal.node.training.checkpoint.about import About
-from shoal.node.training.checkpoint.lineage import going_on
+from shoal.node.training.checkpoint.lineage import with_origin
 from shoal.node.training.checkpoint.read import Checkpoint, load
 from shoal.node.training.checkpoint.write import write_checkpoint
 from shoal.node.training.methods.registry import method_of
@@ -37,13 +37,14 @@ from shoal.node.training.models.hf import (
     check_can_be_trained,
     check_is_causal,
     check_sizes,
+    digest_of,
     network_of,
+    untrained,
 )
-from shoal.node.training.models.hf_kind import HfKind, fresh, without_numbers
+from shoal.node.training.models.hf_kind import HfKind, fresh, without_weights
 from shoal.node.training.models.layout import Layout
 from shoal.node.training.models.lora import LoraModel
 from shoal.node.training.models.registry import kind_of
-from shoal.node.training.models.untrained import digest_of, untrained
 from shoal.node.training.state.committed import CommittedState
 from shoal.node.training.state.shape import shape_of
 from shoal.protocol.base.errors import LocalError
@@ -68,7 +69,7 @@ def found(
     LocalError if the model cannot be built here, and nothing is left of it.
     """
     assert isinstance(manifest.model, HfSpec)
-    nothing = without_numbers(manifest.model)
+    nothing = without_weights(manifest.model)
     check_room(with_model(manifest, complete(manifest.model, nothing)))
     check_memory(bytes_beside(nothing), "what the config's model holds beside its weights")
     del nothing
@@ -88,7 +89,7 @@ def found(
     base = first_base(whole, me, state.current.root)
     about = About.of(whole, base, (), samples=0, peer=me, inner_steps=0)
     made = Checkpoint(home.runs, about, whole, state.current.shape, agreed, None)
-    manifest = going_on(whole, made)
+    manifest = with_origin(whole, made)
     if len(manifest.canonical()) > MAX_MANIFEST:
         raise LocalError(f"the manifest with all of the model's tensors is larger than {MAX_MANIFEST >> 10} KiB")
     folder = home.make_run_folder(manifest.run_id.hex()) / ORIGIN
@@ -105,7 +106,7 @@ def _tried(manifest: Manifest) -> int:
     By halves fewer, where that takes long or the memory is not here: the founder may train on a GPU, or not at all.
     """
     assert isinstance(manifest.model, HfSpec)
-    spec, free = manifest.model, room_here().free
+    spec, free = manifest.model, available_memory().free
 
     def costs(length: int) -> tuple[float, int]:
         """Operations and bytes: of each layer's attention, too, which sees all pairs of tokens."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.node.manifest.introduced import Introduction
+from shoal.node.manifest.manifest import Introduction
 from shoal.node.run.agreed_run import AgreedRun
 from shoal.node.run.reloading import Kept
 from shoal.node.run.replica_run import ReplicaRun

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from shoal.node.base.home import Home
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import LONG
-from shoal.node.manifest.introduced import Introduction
-from shoal.node.manifest.manifest import Manifest, check_manifest
+from shoal.node.manifest.manifest import Introduction, Manifest, check_manifest
 from shoal.node.peers.remembered import Joined, recall_run, remembered_runs
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import PeerId, RunId
@@ -47,7 +46,7 @@ def has_founded(home: Home, identity: Identity, wanted: Manifest) -> bool:
             if is_temporary(error):
                 raise
             continue
-        if found.author == identity.peer and found.manifest.is_named(wanted):
+        if found.author == identity.peer and found.manifest.completes(wanted):
             return True
     return False
 

@@ -21,19 +21,18 @@ from typing import TYPE_CHECKING, cast
 
 from shoal.dht.link import left_out
 from shoal.node.api.answers import CreatedRun, Preview, RunLink, RunName
-from shoal.node.api.faults import find_run
+from shoal.node.api.errors import find_run
 from shoal.node.base.devices import has_gpu
-from shoal.node.base.faults import FaultTrigger
+from shoal.node.base.fault_injection import FaultTrigger
 from shoal.node.base.home import Home
 from shoal.node.base.logs import warn
 from shoal.node.base.malloc import sweep
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.pools import DISK, LONG, NOTES, RECORDS
-from shoal.node.base.room import NoRoom, check_disk, or_no_room, room_here
+from shoal.node.base.room import NoRoom, available_memory, check_disk, or_no_room
 from shoal.node.experts.families import Families
 from shoal.node.manifest.fitting import Load, check_fits, checkpoint_bytes
-from shoal.node.manifest.introduced import Introduction
-from shoal.node.manifest.manifest import Manifest, parse_manifest, sign_manifest
+from shoal.node.manifest.manifest import Introduction, Manifest, parse_manifest, sign_manifest
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.listings import providers
 from shoal.node.peers.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
@@ -171,7 +170,9 @@ class Runs:
 
     async def _restore(self, run: str, seeds: Sequence[PeerId]) -> None:
         found, joined = await RECORDS.run(reloading.recall, self._home, self._identity, run, seeds)
-        check_fits(found.manifest, room_here(), self._load(joined.trains, await self.data.size(found.manifest.data)))
+        check_fits(
+            found.manifest, available_memory(), self._load(joined.trains, await self.data.size(found.manifest.data))
+        )
         kept = await reloading.load_kept(self._home.run_folder(run), found.manifest)
         came_with = await reloading.load_checkpoint_again(joined.checkpoint)
         await self._enter(found, joined.trains, came_with, kept)
@@ -322,7 +323,7 @@ class Runs:
 
     def _check_room(self, manifest: Manifest, train: bool, text: int = 0) -> None:
         """NoRoom, with what would fit, unless there is as much memory and disk as the run takes."""
-        check_fits(manifest, room_here(), self._load(train, text))
+        check_fits(manifest, available_memory(), self._load(train, text))
         if self._settings.checkpoint_every:
             what = f"a checkpoint of the run '{manifest.name}' (--checkpoint-every 0 makes none)"
             check_disk(self._home.root, checkpoint_bytes(manifest), what)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.node.base.extensions import find_extension
-from shoal.node.base.faults import FaultTrigger
+from shoal.node.base.fault_injection import FaultTrigger
 from shoal.node.base.options import AUTO, NodeSettings
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.ipc.vectors import Sizes

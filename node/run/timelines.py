@@ -27,7 +27,7 @@ from operator import call
 from pathlib import Path
 from typing import Any, get_args
 
-from shoal.node.api.faults import UnknownRound
+from shoal.node.api.errors import UnknownRound
 from shoal.node.base.logs import warn
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.replica_words import why_lapsed

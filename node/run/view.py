@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from shoal.dht.directory import Evidence
-from shoal.node.api.answers import Meters, PeerRow, Reached, RunDetails, RunRow, Timeline, WorkerRow
+from shoal.node.api.answers import PeerConnection, PeerRow, RunDetails, RunMetrics, RunRow, Timeline, WorkerRow
 from shoal.node.base.malloc import resident_bytes
 from shoal.node.peers.reached import as_reached
 from shoal.node.run import standing
@@ -130,7 +130,7 @@ def waiting_for(run: Run) -> str | None:
     return f"round {number} waits for {', '.join(map(short, missing))}" if missing else None
 
 
-def peer_rows(run: Run, reached: Callable[[PeerId], Reached]) -> list[PeerRow]:
+def peer_rows(run: Run, reached: Callable[[PeerId], PeerConnection]) -> list[PeerRow]:
     """The run's other members in `shoal peers`, with how they are `reached`."""
     rows: list[PeerRow] = []
     for peer in run.member.membership.alive():
@@ -151,7 +151,7 @@ def peer_rows(run: Run, reached: Callable[[PeerId], Reached]) -> list[PeerRow]:
 def all_peer_rows(runs: Sequence[Run], network: Network) -> list[PeerRow]:
     """`shoal peers`: the members of all runs, and after them whoever else is connected."""
 
-    def reached(peer: PeerId) -> Reached:
+    def reached(peer: PeerId) -> PeerConnection:
         return as_reached(network.link_report(peer))
 
     rows = [row for run in runs for row in peer_rows(run, reached)]
@@ -186,7 +186,7 @@ def timeline(run: Run, round: int) -> Timeline:
     return cast(Timeline, {"run": run.id.hex(), "name": run.manifest.name, **found})
 
 
-def meters(run: Run, traffic: Traffic) -> Meters:
+def meters(run: Run, traffic: Traffic) -> RunMetrics:
     """The run in `/metrics`, as far as it is counted; the rest is in its row."""
     last = run.commits.records[-1] if run.commits.records else None
     return {

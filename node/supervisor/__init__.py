@@ -1,1 +1,1 @@
-"""The daemon's side of a worker: it is started, watched, told what to do, and started again."""
+"""The daemon's side of a worker: it starts workers, watches them, gives them orders, and starts them again."""

@@ -1,19 +1,19 @@
-"""What a worker is to do next, by the run's method: a pure core between the rounds of a run and its worker.
+"""Decides what a worker does next, by the run's method: a pure core between the rounds of a run and its worker.
 
-A round's inner steps are made in one stint or in two. With a delay of 0 (methods/method.py) there is one: it begins
-when the round before is committed, and ends with a contribution. With a delay training goes on meanwhile:
+The inner steps of a round are made in one or two stints. With a delay of 0 (methods/method.py) there is one stint: it
+begins when the round before is committed, and ends with a contribution. With a delay, training overlaps with the round:
 
-    round r:  `delay` steps | wait for round r - 1 | take its answer, make the other steps, contribute
+    round r:  `delay` steps | wait for round r - 1 | merge its answer, make the other steps, contribute
 
-and with a delay as long as a round
+and with a delay as long as a round:
 
-    round r:  take the answer of round r - 2, make all steps | wait for round r - 1 | contribute
+    round r:  merge the answer of round r - 2, make all steps | wait for round r - 1 | contribute
 
-After the run's last round is committed, a worker whose weights are its own beside the agreed ones shows them once, as
-the next round would begin with them.
+So a contribution is made only when its round can begin at once, and at most one round is open at a time. A round that
+was committed without us is skipped: the next stint merges its result, and belongs to the round after it.
 
-So a contribution is made only where its round can begin at once, and at most one round is open at a time. A round that
-was committed without us is passed over: the next stint takes what it has made, and begins with the round after it.
+After the run's last round is committed, a worker whose weights differ from the agreed ones shows them once, as the next
+round would begin with them.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from dataclasses import dataclass
 
 from shoal.node.training.methods.timetable import Timetable
 
-MOST_LANDINGS = 64  # of an order: who was away for longer is told of the latest
+MOST_LANDINGS = 64  # of an order; a worker that was away for longer gets the latest ones
 
 
 @dataclass(frozen=True, slots=True)
 class Stint:
-    """`steps` inner steps of `round` from its step `first` on, after the answers of `landings`."""
+    """`steps` inner steps of `round`, from its step `first` on, after merging the answers of the rounds `landings`."""
 
     round: int
     first: int
     steps: int
-    hand_in: bool
+    hand_in: bool  # ends with a contribution
     landings: tuple[int, ...]
-    is_fresh: bool = False  # begin with the committed state
-    shows: bool = False  # the weights that came of it
+    is_fresh: bool = False  # begins with the committed state
+    shows: bool = False  # afterwards the worker shows its weights
 
 
 class Agenda:
-    """One worker's. Each command returns what to do now, if there is something new."""
+    """The agenda of one worker. Each method returns the stint to begin now, or None if there is no new one."""
 
     def __init__(self, timetable: Timetable, last: int | None, shows: bool = False) -> None:
-        """`last` is the run's last round, if it has one; `shows`: what came of it is worth looking at."""
+        """`last` is the run's last round, if it has one; `shows`: after it the worker is to show its weights."""
         self._timetable, self._last, self._shows = timetable, last, shows
         self._base = 0  # the newest round that is committed here
-        self._round = 1  # the one that is trained
-        self._is_late = False  # in its second stint, or about to be
-        self.landed = 0  # the newest round whose answer the worker has taken
+        self._round = 1  # the round that is trained
+        self._is_late = False  # its second stint is running or next
+        self.landed = 0  # the newest round whose answer the worker has merged
         self._is_fresh = True
         self.running: Stint | None = None
 
     def begin(self, base: int) -> Stint | None:
-        """The state of round `base` has come from elsewhere: all starts anew from it."""
+        """The state of round `base` has come from elsewhere: start anew from it."""
         self._is_fresh = True
         self.landed = base - 1 if self._timetable.delay else base
         return self._turn_to(base)
@@ -65,7 +65,7 @@ class Agenda:
         return self._next() if self.running is None else None
 
     def done(self) -> Stint | None:
-        """The stint that was running is over."""
+        """The running stint has ended."""
         stint, self.running = self.running, None
         assert stint is not None
         self._is_fresh = False
@@ -95,7 +95,9 @@ class Agenda:
         return self.running
 
     def _show(self, round: int) -> Stint | None:
-        """What `round` would begin with; not before its predecessor is over, as a contribution lies there till then."""
+        """Show the weights with which `round` would begin; not before the round before it is over, because until then
+        the shared vector holds a contribution.
+        """
         if self._base < round - 1:
             return None
         due = round - 2 if self._timetable.delay else round - 1

@@ -1,7 +1,7 @@
-"""The daemon's end of the worker's socket: its place, who is accepted, and the hand-over of the shared vectors.
+"""The daemon's end of the worker's socket: accepts the worker, and hands the shared vectors over.
 
-Any process that can open the socket may be the worker, so only the user can (private_socket.py). Everything here is
-asyncio and never blocks the loop; once the descriptors are over, a worker is an ordinary pair of streams.
+Any process that can open the socket may be the worker, so only this user can (private_socket.py). Nothing here blocks
+the event loop. After the descriptors are handed over, a worker is an ordinary pair of asyncio streams.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.wire import Message, decode
 
 NAME = "worker.sock"
-CREDENTIALS = struct.Struct("3i")  # of Linux: process, user, group
-HELLO_WITHIN = 5.0  # seconds: a worker speaks at once, so silence is a stranger
+CREDENTIALS = struct.Struct("3i")  # struct ucred of Linux: process, user, group
+HELLO_WITHIN = 5.0  # seconds: a worker says Hello at once; a silent client is none
 
 
 class WorkerListener:
-    """A listening Unix socket in `folder`, or near it; `path` says where."""
+    """A listening Unix socket for workers, at `path`."""
 
     def __init__(self, listening: PrivateSocket) -> None:
         self._socket = listening
@@ -34,15 +34,15 @@ class WorkerListener:
 
     @classmethod
     async def listening(cls, folder: Path) -> WorkerListener:
-        """One that listens, as soon as there are files to be had; OSError if that cannot be."""
+        """Listen in `folder`, once there is a free file descriptor; OSError if that is impossible."""
         return cls(await PrivateSocket.listening(folder / NAME))
 
     async def accept(
         self, pid: int | None, welcome: Welcome, descriptors: list[int]
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, int]:
-        """Wait for the worker of process `pid`, or of any, and welcome it; others are turned away with a reason.
+        """Wait for the worker with this `pid`, or any, and welcome it; others are turned away with a reason.
 
-        The process that came is the last of what is returned: its number here, 0 if it has none.
+        Returns its streams and its pid in our namespace, 0 if it has none there.
         """
         while True:
             connection = await self._socket.next()
@@ -50,12 +50,12 @@ class WorkerListener:
                 undo.enter_context(connection)
                 async with asyncio.timeout(HELLO_WITHIN):
                     if admitted := await _admit(connection, pid, welcome, descriptors):
-                        process = _number_here(connection, admitted)
+                        process = _peer_pid(connection, admitted)
                         undo.pop_all()
                         return *await asyncio.open_unix_connection(sock=connection), process
 
     async def turn_away(self, pid: int) -> NoReturn:
-        """Tell all who come, as long as this is awaited, that process `pid` is the worker."""
+        """While awaited, turn all clients away because process `pid` is the worker."""
         while True:
             connection = await self._socket.next()
             with connection, suppress(OSError, TimeoutError, RemoteError):
@@ -69,15 +69,15 @@ class WorkerListener:
 
 
 async def receive(reader: asyncio.StreamReader) -> Message:
-    """The next message of a welcomed worker; EOFError if it is gone, RemoteError if it talks nonsense."""
+    """The next message of a welcomed worker; EOFError if it is gone, RemoteError if it breaks the protocol."""
     prefix = await reader.readexactly(PREFIX)
     return decode(await reader.readexactly(body_size(prefix)))
 
 
 async def _admit(connection: socket.socket, pid: int | None, welcome: Welcome, descriptors: list[int]) -> Hello | None:
-    """Answer a Hello, which is returned; None if whoever said it is turned away.
+    """Answer a Hello; returns it, or None if the client is turned away.
 
-    The socket is new, so its buffer takes the first bytes and the descriptors at once.
+    The buffer of a new socket takes the first bytes and the descriptors without blocking.
     """
     hello = await receive_frame(connection)
     refusal = _objection(hello, pid)
@@ -88,10 +88,10 @@ async def _admit(connection: socket.socket, pid: int | None, welcome: Welcome, d
     return hello if isinstance(hello, Hello) and not refusal else None
 
 
-def _number_here(connection: socket.socket, hello: Hello) -> int:
-    """That of the process at the other end: a container counts its own anew, and what is outside of ours has none.
+def _peer_pid(connection: socket.socket, hello: Hello) -> int:
+    """The pid, in our namespace, of the process at the other end; 0 if it runs in a container outside of it.
 
-    Where the system does not tell, it is as the process says itself: there are no such containers.
+    On other systems than Linux, which have no pid namespaces, the pid that the process states.
     """
     if sys.platform != "linux":
         return hello.pid
@@ -108,16 +108,16 @@ def _objection(hello: Message, pid: int | None) -> str:
 
 
 def _taken(pid: int) -> str:
-    return f"this run already has a worker, {in_words(pid)}"
+    return f"this run already has a worker, {process_in_words(pid)}"
 
 
-def in_words(pid: int) -> str:
-    """A worker's process, for people."""
+def process_in_words(pid: int) -> str:
+    """A worker's process, for people; `pid` is 0 if it has none here."""
     return f"process {pid}" if pid else "a process of another container"
 
 
 async def receive_frame(connection: socket.socket) -> Message:
-    """The next frame of a socket that does not block; ConnectionError if it is closed, RemoteError if it is none."""
+    """The next message of a non-blocking socket; ConnectionError if it is closed, RemoteError if it is malformed."""
     prefix = await _read(connection, PREFIX)
     return decode(await _read(connection, body_size(prefix)))
 

@@ -1,8 +1,8 @@
-"""One life of a worker's subprocess: how it is started, how it is ended, and how it came to its end.
+"""A worker's subprocess: starting it, ending it, and telling how it ended.
 
-It is started from the thread of the event loop, never from a pool: on Linux a worker asks the kernel to be
-killed with the *thread* that started it. It is ended by its own process id only: first its socket is closed,
-which a healthy worker takes as its end, then it is terminated, then killed.
+It is started from the thread of the event loop, never from a pool, because on Linux a worker asks the kernel to be
+killed with the *thread* that started it. To end it, its socket is closed first, at which a healthy worker ends; then it
+is terminated, then killed, always by its own process id only.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from shoal.node.base.logs import make_way
+from shoal.node.base.logs import rotate_if_large
 from shoal.node.base.pools import DISK
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.ipc.vectors import Sizes
 
-LAST_WORDS = 1.0  # seconds to read what a dead process had still sent
-DISK_WITHIN = 5.0  # seconds for its log to be opened, or read
-GRACE = 2.0  # seconds between asking, terminating and killing
+LAST_WORDS = 1.0  # seconds in which to read what a process sent before it ended
+DISK_WITHIN = 5.0  # seconds for opening or reading its log
+GRACE = 2.0  # seconds between closing its socket, terminating and killing
 BUILT_IN = (sys.executable, "-P", "-m", "shoal.node.worker.worker")  # -P: no module comes from the current folder
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker is started with. Only the manifest is agreed with other peers."""
+    """The settings of a worker. Only the manifest is agreed with other peers."""
 
     folder: Path  # of the run: worker.sock lies here
-    log: Path  # the worker's own output is appended here, unless the file is large: then to a new one
+    log: Path  # the worker's output is appended here; a large file is rotated first
     manifest: bytes  # canonical
     sizes: Sizes  # of the vectors that it shares with the daemon
     threads: int
     device: str = "auto"
     data: tuple[str, ...] = ()  # local files and folders
-    program: tuple[str, ...] = BUILT_IN  # called with "--socket PATH"; empty: a script of the user's comes by itself
+    program: tuple[str, ...] = BUILT_IN  # called with "--socket PATH"; empty: the user starts a script
     first_backoff: float = 1.0  # seconds before the first restart
     grace: float = GRACE
     trainer: TrainerOptions = field(default_factory=TrainerOptions)
@@ -52,7 +52,7 @@ class StartError(Exception):
 
 @asynccontextmanager
 async def worker_process(settings: WorkerSettings, socket: Path) -> AsyncIterator[tuple[Process, int]]:
-    """A running worker, and where in its log it begins; on leaving, however that happens, it has ended."""
+    """A running worker, and the size of its log before it; when the context is left, the worker has ended."""
     try:
         process, begin = await _start(settings, socket)
     except OSError as error:
@@ -63,8 +63,8 @@ async def worker_process(settings: WorkerSettings, socket: Path) -> AsyncIterato
         await _end(process, settings.grace)
 
 
-def ending(process: Process) -> str:
-    """How `process` ended, for people."""
+def exit_reason(process: Process) -> str:
+    """How a process ended, for people."""
     code = process.returncode
     if code is None or code >= 0:
         return f"ended with exit status {code}"
@@ -72,15 +72,15 @@ def ending(process: Process) -> str:
     return f"was ended by {signal.Signals(-code).name}{hint}"
 
 
-async def death(process: Process) -> str:
-    """Returns once `process` is dead, and what it had still sent can have been read."""
+async def wait_for_exit(process: Process) -> str:
+    """Return "" once a process has ended, and there was time to read what it had sent."""
     await process.wait()
     await asyncio.sleep(LAST_WORDS)
     return ""
 
 
 async def first_of(*coroutines: Coroutine[Any, Any, str]) -> str:
-    """What the first of `coroutines` to end returns; the others are cancelled."""
+    """The result of the first coroutine that ends; the others are cancelled."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -111,14 +111,14 @@ async def _start(settings: WorkerSettings, socket: Path) -> tuple[Process, int]:
 
 
 def _opened(log: Path) -> tuple[BinaryIO, int]:
-    """A worker's log, and how many bytes are in it."""
-    make_way(log)
+    """A worker's log, opened for appending, and its size in bytes."""
+    rotate_if_large(log)
     file = log.open("ab")
     return file, file.tell()
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """The libraries below torch read these when they are loaded."""
+    """Our environment, with the number of threads for the libraries that torch uses."""
     return {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
 

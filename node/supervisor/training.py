@@ -1,14 +1,14 @@
-"""A run's worker as the run sees it: rounds are begun and committed, and some time later contributions come out.
+"""The training of a run, as the run sees it: it begins and commits rounds, and gets contributions in return.
 
 Rules:
-- What it is to do, and when, its agenda says.
-- When the others wait, the worker is asked for what it has, but only after a first step: little is worth waiting for
-  a moment, nothing is not.
-- A worker that is away (liveness.py) holds up nobody: the node takes part without a contribution. What a worker that
-  is back hands in for the open round still counts, unless a group was formed meanwhile.
-- What was trained from a state that we have left is never submitted, even if the round has the same number again.
-- Any program may be the worker, so what it hands in is looked at here.
-- After the run's last round nobody trains, and no worker of ours lives.
+- The agenda decides what the worker does, and when.
+- When the other members wait, the worker is asked to hand in what it has, but only after its first step: that is worth
+  a short wait, and an empty contribution is not.
+- A worker that is away (liveness.py) holds nobody up: the node takes part without a contribution. If it comes back, its
+  contribution to the open round still counts, unless a group was formed meanwhile.
+- A contribution that was trained from an abandoned state is never submitted, even if its round has the same number.
+- Any program may be the worker, so its contributions are checked here.
+- After the run's last round nothing is trained, and no worker of ours runs.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ import numpy as np
 
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import ROUNDS
-from shoal.node.ipc.ended import Ended
 from shoal.node.ipc.messages import Contribution, Finished, Landing, Progress, Train
 from shoal.node.ipc.shm import FloatArray
+from shoal.node.ipc.worker_end import WorkerEnd
 from shoal.node.supervisor.agenda import MOST_LANDINGS, Agenda, Stint
 from shoal.node.supervisor.liveness import LOOK, Attendance
 from shoal.node.supervisor.process import WorkerSettings
-from shoal.node.supervisor.workers import Worker
+from shoal.node.supervisor.supervisor import WorkerSupervisor
 from shoal.node.training.methods.method import has_own_weights
 from shoal.node.training.state.committed import Snapshot
-from shoal.node.training.state.outer import Outcome, OuterState, numbers
+from shoal.node.training.state.outer import Outcome, OuterState
 from shoal.protocol.base.errors import LocalError
 
-SHOWN_WITHIN = 60.0  # seconds: a worker that is started anew loads for long
+SHOWN_WITHIN = 60.0  # seconds: a new worker has to load first
 NO_SCRIPT = "this run is trained by a script of yours, which is not there: start it (docs/scripts.md)"
 
 log = logging.getLogger("shoal.run")
 
 Submit = Callable[[int, int, FloatArray | None], None]
-"""Takes a round, a weight in tokens and the contribution behind it, None for weight 0."""
+"""Gets a round, a weight in tokens, and the contribution (None with weight 0)."""
 
 
 class Training:
-    """Keeps a worker, and gives it one round after the other. `spawn` runs a coroutine beside us."""
+    """Keeps a worker, and gives it one round after the other. `spawn` runs a coroutine in the background."""
 
     def __init__(
         self,
@@ -58,31 +58,32 @@ class Training:
         last: int | None = None,
         absent: Callable[[int], None] = lambda round: None,
     ) -> None:
-        """`take_part` says how many members train just now, with us; `absent` is told that nobody trains for a round.
+        """`take_part` gives the number of members that are training, with us; `absent` is called with a round for which
+        no worker of this node trains.
 
-        `moments` are what the worker goes on with, from a checkpoint; `last` is the run's last round.
+        `moments` (from a checkpoint) are those with which the worker begins; `last` is the run's last round.
         """
         self.progress: Progress | None = None  # in the current round
-        self.utilisation: float | None = None  # the share of its time in which the worker trains
+        self.utilisation: float | None = None  # share of its time in which the worker trains
         self.last_loss: float | None = None  # mean over the steps of the last contribution
-        self.trouble = "" if settings.program else NO_SCRIPT  # why nobody trains, until a worker makes a step
-        self.lost = ""  # why the last worker of ours has ended, until another makes a step
-        self.failure = ""  # why nobody will, until somebody mends it
+        self.trouble = "" if settings.program else NO_SCRIPT  # why no worker trains; until one makes a step
+        self.lost = ""  # why our last worker ended; until another makes a step
+        self.failure = ""  # why no other worker is started; until somebody fixes it
         self._outer = outer
         self._agenda = Agenda(outer.timetable, last, has_own_weights(outer.method) and bool(settings.program))
-        self._shown = asyncio.Event()  # the worker's own weights, of after the last round, are in its contribution
+        self._shown = asyncio.Event()  # after the last round: the worker's weights are in the vector `contribution`
         self._lane = self._samples = 0
-        self._outcomes: dict[int, Outcome] = {}  # of committed rounds that the worker may not know yet
+        self._outcomes: dict[int, Outcome] = {}  # of committed rounds that the worker may not have merged yet
         self._submit = submit
         self._take_part = take_part
         self._spawn = spawn
-        self._begun = 0  # how often we began anew
-        self._called_for = 0  # the round that the others wait for us to hand in
+        self._begun = 0  # number of calls of `begin`
+        self._called_for = 0  # the round for which an early hand-in was requested
         self._absent, self._attendance = absent, Attendance()
-        self._open = 0  # the round that is open
-        self._awaited = 0  # the round for which the others wait for us, until we are ready
+        self._open = 0  # the open round
+        self._awaited = 0  # the round for which the others wait for us, until we have contributed
         self._is_script, self._last = not settings.program, last
-        self._worker = Worker(
+        self._worker = WorkerSupervisor(
             settings,
             on_progress=self._on_progress,
             on_contribution=self._on_contribution,
@@ -94,7 +95,7 @@ class Training:
             np.copyto(self._worker.moments, moments)
 
     def start(self) -> None:
-        """Let the worker live; it waits for `begin`."""
+        """Start the worker, which waits for `begin`."""
         self._spawn(self._worker.run())
 
     async def stop(self) -> None:
@@ -102,48 +103,48 @@ class Training:
         await self._worker.stop()
 
     def begin(self, base: int, lane: int, samples: int = 0) -> None:
-        """Train from the state of round `base`, which came from elsewhere; whatever was begun before is forgotten."""
+        """Train from the state of round `base`, which came from elsewhere, and drop everything begun before."""
         self._begun += 1
         self._lane, self._samples = lane, samples
-        self.progress = None  # of a round of the same number, too: its steps are of no use now
+        self.progress = None  # also if the round has the same number: its steps are void
         self._outcomes.clear()
         self._shown.clear()
         self._worker.forget()
         self._start(self._agenda.begin(base))
-        self._opens(base + 1)
+        self._open_round(base + 1)
         self._finish_after(base)
 
     def note(self, round: int, outcome: Outcome) -> None:
-        """A round is applied here."""
-        oldest = max(self._agenda.landed, round - 2 * MOST_LANDINGS)  # an order names a few rounds fewer than that
+        """A round was applied here, with this outcome."""
+        oldest = max(self._agenda.landed, round - 2 * MOST_LANDINGS)  # an order names fewer rounds than that
         self._outcomes = {past: known for past, known in self._outcomes.items() if past > oldest} | {round: outcome}
 
     def committed(self, base: int, lane: int, samples: int = 0) -> None:
-        """Round `base` is the newest that is applied; `lane` is whose data we read in the next.
+        """Round `base` is the newest one that is applied; `lane` is the data lane for the next.
 
         `samples` are the tokens behind the state.
         """
         self._lane, self._samples = lane, samples
         self._start(self._agenda.committed(base))
-        self._opens(base + 1)
+        self._open_round(base + 1)
         self._finish_after(base)
 
     def call(self, round: int) -> None:
-        """The others wait for our contribution to `round`."""
+        """The other members wait for our contribution to `round`."""
         self._called_for = round
         self._hand_in_if_called()
         if round == self._open != self._awaited:
             self._awaited = round
-            self._spawn(self._bear_with(round))
+            self._spawn(self._watch_attendance(round))
 
     @property
     def loss(self) -> float | None:
-        """The latest that is known."""
+        """The latest loss that is known."""
         return self.progress.loss if self.progress is not None else self.last_loss
 
     @property
     def device(self) -> str | None:
-        """What the worker trains on; None while it loads."""
+        """The device of the worker; None while it loads."""
         return self._worker.device
 
     @property
@@ -153,15 +154,15 @@ class Training:
 
     @property
     def socket(self) -> Path | None:
-        """Where a worker is listened for."""
+        """The path of the socket for workers, once it listens."""
         return self._worker.socket
 
     async def moments(self) -> FloatArray | None:
-        """A copy of the inner optimizer's state as of the last hand-in; None if there is none."""
+        """A copy of the vector `moments` (ipc/vectors.py) as of the last hand-in; None if there is none."""
         return None if self._worker.is_over else await ROUNDS.run(self._worker.copied_moments)
 
     async def weights(self) -> FloatArray:
-        """A copy of the worker's own weights (d,), as it would go on from the last round; LocalError without any."""
+        """A copy of the worker's own weights (d,) after the last round; LocalError if it does not show them in time."""
         try:
             async with asyncio.timeout(SHOWN_WITHIN):
                 await self._shown.wait()
@@ -183,7 +184,7 @@ class Training:
         with self._outer.lease(max(stint.landings, default=None)) as snapshot:
             landings = tuple(self._landing(round, snapshot.round) for round in stint.landings)
             order = Train(
-                order=0,  # the worker counts
+                order=0,  # numbered by the supervisor
                 round=stint.round,
                 lane=lane,
                 version=snapshot.round,
@@ -197,13 +198,13 @@ class Training:
             )
             await self._worker.train(order, self._agreed(snapshot), self._outer.answers.get(snapshot.round))
 
-    def _opens(self, round: int) -> None:
+    def _open_round(self, round: int) -> None:
         self._open, self._awaited = round, 0
         if self._attendance.is_away:
             self._absent(round)
 
-    async def _bear_with(self, round: int) -> None:
-        """The others wait: once the worker turns out to be away they need not."""
+    async def _watch_attendance(self, round: int) -> None:
+        """While the others wait for `round`: once the worker is found away, report it, so that they need not."""
         now = asyncio.get_running_loop().time
         called_at = now()
         while self._awaited == round and not self._attendance.is_away:
@@ -218,7 +219,7 @@ class Training:
         self._attendance.heard(asyncio.get_running_loop().time())
 
     def _finish_after(self, base: int) -> None:
-        """Once the last round is over a script is told; a worker of ours ends, after it has shown its weights."""
+        """After the last round: tell a script; end a worker of ours, once it has shown its weights."""
         if self._last is None or base < self._last:
             return
         if self._is_script:
@@ -235,11 +236,11 @@ class Training:
             await self._worker.finish(Finished(snapshot.round, self._samples), self._agreed(snapshot))
 
     def _agreed(self, snapshot: Snapshot) -> list[FloatArray]:
-        return [numbers(snapshot, name) for name in self._outer.method.reads]
+        return [snapshot.array(name) for name in self._outer.method.reads]
 
     def _landing(self, round: int, version: int) -> Landing:
         outcome = self._outcomes.get(round)
-        if outcome is None:  # it was in the state that we began with
+        if outcome is None:  # the state with which we began contained it
             return Landing(round, False, False, self._take_part(), ())
         return Landing(round, True, round == version, outcome.members, outcome.missed)
 
@@ -249,7 +250,7 @@ class Training:
             self._retire(keeps_contribution=True)
         self._start(self._agenda.done())
 
-    def _on_lost(self, ended: Ended) -> None:
+    def _on_lost(self, ended: WorkerEnd) -> None:
         self._attendance.lost(for_good=self._is_script or ended.is_final)
         if self._is_script:
             self.trouble = f"{ended}: run it again, and it goes on"
@@ -290,5 +291,5 @@ class Training:
 
 
 def _is_finite(vector: FloatArray) -> bool:
-    """Without a vector of answers: NaN and Inf win one of the two."""
+    """Whether all numbers are finite, without a temporary vector: min or max of a vector with NaN or Inf is not."""
     return bool(np.isfinite(vector.min()) and np.isfinite(vector.max()))

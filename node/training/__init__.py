@@ -1,1 +1,1 @@
-"""Everything that trains, from the data to a checkpoint; no network."""
+"""Training on one machine, from the data to checkpoints; no network."""

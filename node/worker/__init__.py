@@ -1,1 +1,1 @@
-"""The worker's side: the process that trains a run's model. The daemon's side is node/supervisor."""
+"""The worker: the process that trains a run's model. The daemon's side of it is node/supervisor."""

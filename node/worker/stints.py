@@ -1,9 +1,9 @@
-"""A worker's stints: what it is to do, what it begins each with, how much it has done, and how it hands that in.
+"""What the built-in worker and users' scripts share: receiving orders, and beginning and ending their stints.
 
-`Orders` are what the daemon wants just now, between the thread that reads the socket and the one that trains.
-`Stints` get the weights of an order and answer it. Whoever makes the inner steps between `begin` and `end` says so with
-`add`: the loop of the built-in trainer (worker.py), or a script of the user's (client/script/session.py).
-`Utilisation` is how much of its time a worker trains: the rest it waits for the network, or takes in what came from it.
+`Orders` passes the daemon's orders from the thread that reads the socket to the one that trains.
+`Stints` gets the weights for an order and answers it. The inner steps between `begin` and `end` are made, and counted
+by `add`, by the loop of the built-in trainer (worker.py) or by a user's script (client/script/session.py).
+`Utilisation` is the share of its time in which a worker trains; else it waits for the network, or merges what came.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,11 +25,11 @@ from shoal.node.training.trainer.inner import NOTHING, InnerRound
 from shoal.node.worker.weights import Model, WorkerWeights
 from shoal.protocol.base.wire import Message
 
-STINTS = 16  # whose time counts, for how much of it a worker trains
+STINTS = 16  # latest stints that count for the utilisation
 
 
 class Orders:
-    """What the daemon wants now: written by the reader thread, read by the training loop."""
+    """The daemon's current orders: written by the reader thread, read by the training loop."""
 
     def __init__(self) -> None:
         self._newest: Train | None = None
@@ -37,7 +37,7 @@ class Orders:
         self._changed = threading.Condition()
 
     def take(self, message: Message) -> None:
-        """Note a message of the daemon."""
+        """Take a message of the daemon."""
         with self._changed:
             if isinstance(message, Train):
                 self._newest = message
@@ -53,16 +53,16 @@ class Orders:
             return self._newest
 
     def is_replaced(self, order: Train) -> bool:
-        """Whether nobody wants the result of `order` any more."""
+        """Whether a newer order has replaced `order`."""
         return self._newest is not order
 
     def is_due(self, order: Train) -> bool:
-        """Whether `order` must not be worked on any longer."""
+        """Whether work on `order` must end: it is replaced, or to be handed in."""
         return self.is_replaced(order) or self._handed_in >= order.order
 
 
 class Utilisation:
-    """The share of time in which `working` was under way, over the latest stints."""
+    """The share of time spent within `working`, over the latest stints."""
 
     def __init__(self) -> None:
         self._stints: deque[tuple[float, float]] = deque(maxlen=STINTS)  # when each began and ended
@@ -70,32 +70,35 @@ class Utilisation:
 
     @contextmanager
     def working(self, clock: Callable[[], float]) -> Iterator[None]:
-        """A stint of work."""
+        """A context for the work of a stint."""
         self._began = clock()
         yield
         self._stints.append((self._began, clock()))
         self._began = None
 
     def share(self, now: float) -> float:
-        """From 0 to 1; 1 until there was a pause."""
+        """The share, from 0 to 1; 1 until there was a pause."""
         stints = [*self._stints, *([(self._began, now)] if self._began is not None else [])]
         if not stints or now <= stints[0][0]:
             return 1.0
         return sum(end - start for start, end in stints) / (now - stints[0][0])
 
 
-class Stored(Model, Protocol):
-    """A model whose optimizer's state can be kept for a successor."""
+class StorableModel(Model, Protocol):
+    """A model whose optimizer's state can be stored for the next worker."""
 
     def store(self, out: Tensor) -> None: ...
 
 
-class Stints:
-    """Of `trainer` and its `weights`, between the shared vectors; `send` speaks to the daemon."""
+M = TypeVar("M", bound=StorableModel)
+
+
+class Stints(Generic[M]):
+    """The stints of a trainer and its weights; reads and writes the shared vectors, and answers by `send`."""
 
     def __init__(
         self,
-        trainer: Stored,
+        trainer: M,
         weights: WorkerWeights,
         orders: Orders,
         contribution: FloatArray,
@@ -104,7 +107,8 @@ class Stints:
         *,
         wants_gradients: bool = False,
     ) -> None:
-        self._stored, self._weights, self._orders, self._send = trainer, weights, orders, send
+        self.utilisation = Utilisation()
+        self._trainer, self._weights, self._orders, self._send = trainer, weights, orders, send
         self._contribution = torch.from_numpy(contribution)
         self._moments = torch.from_numpy(moments)
         self._wants_gradients = wants_gradients
@@ -114,7 +118,7 @@ class Stints:
             pin(vector, trainer.device)
 
     def begin(self, order: Train) -> bool:
-        """Get the weights to train on; whether they are here: not if another order has overtaken this one."""
+        """Load the weights for an order; False if a newer order has replaced it meanwhile."""
         if not self._weights.take(order):
             return False
         if order.is_fresh or order.round != self._round:
@@ -122,23 +126,23 @@ class Stints:
         return True
 
     def add(self, made: InnerRound) -> None:
-        """So much more of the round is trained."""
+        """Count inner steps that were made."""
         self._done += made
 
     def end(self, order: Train) -> None:
-        """Answer the order, unless another has come."""
+        """Answer the order, unless a newer one has replaced it."""
         if self._orders.is_replaced(order):
             return
         if order.hand_in:
             self._hand_in(order)
         else:
             if order.shows:
-                self._stored.read(self._contribution)
+                self._trainer.read(self._contribution)
             self._send(Trained(order.order, order.round))
 
     def _hand_in(self, order: Train) -> None:
         done, out = self._done, self._contribution
-        source = out if self._wants_gradients else self._stored.read(out)
+        source = out if self._wants_gradients else self._trainer.read(out)
         if not done.steps and self._wants_gradients:
             out.zero_()
         payload = self._weights.contribute(order.round, source, out)
@@ -146,7 +150,7 @@ class Stints:
             raise ArithmeticError("the contribution has NaN or Inf")
         self._moments[0] = 0  # until the rest is written (ipc/vectors.py)
         self._weights.keep()
-        self._stored.store(self._moments)
+        self._trainer.store(self._moments)
         self._send(Contribution(order.order, order.round, done.steps, done.tokens, _known(done)))
 
 

@@ -1,11 +1,12 @@
-"""What a worker trains, by the method of its run: its weights, and the vectors that the method remembers.
+"""A worker's weights, and the vectors that the run's method keeps beside them.
 
-Agreed vectors are copied from the daemon when an order comes, so that the daemon may load the next ones before we end.
-If it has begun to while they were copied, or an answer was looked at, nothing is taken: the next order is coming.
-Private ones change with a contribution only once a round has counted it; what a round has missed of it stays as it was.
+The agreed vectors are copied from shared memory when an order comes, so that the daemon may load the next ones before
+this order ends. If it does so while they are copied, or an answer is read, nothing is taken: a newer order is coming.
+The changes that a contribution makes to the private vectors hold only once a round has counted the contribution; parts
+that a round has missed keep their old values.
 
-An answer counts once: not again where the agreed vectors that we began with hold it already. And one that is not kept
-any more, though the method wants to see it, is in the agreed vectors, and only there: then we begin with those anew.
+An answer is merged once, and not at all if the agreed vectors with which we began contain it already. If an answer that
+the method has to read is no longer there, only the agreed vectors contain it: then we begin anew from those.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from shoal.node.ipc.messages import Landing, Range, Train
 from shoal.node.ipc.shm import FloatArray, SharedVector
+from shoal.node.ipc.vectors import SharedVectors, mark_of
 from shoal.node.training.methods.method import PARAMETERS, Answer, Merged, Method, Vectors
 from shoal.node.training.methods.timetable import Timetable
 from shoal.node.training.trainer.device import pin
@@ -26,7 +28,7 @@ from shoal.node.training.trainer.inner_state import private_views
 
 
 class Model(Protocol):
-    """Of a trainer: its weights as a flat vector (d,) on the CPU."""
+    """What is needed of a trainer: its weights as a flat vector (d,) on the CPU."""
 
     device: torch.device
 
@@ -36,7 +38,7 @@ class Model(Protocol):
 
 
 class WorkerWeights:
-    """The weights of `model`, and what belongs to them. `agreed`, `answer` and `moments` are shared with the daemon."""
+    """The weights of `model` and the method's vectors; `agreed`, `answer` and `moments` are shared with the daemon."""
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class WorkerWeights:
         answer: FloatArray | None,
         is_loaded: Callable[[Train], bool] = lambda _: True,
     ) -> None:
-        """`is_loaded` says whether `agreed` and `answer` are those of an order, wholly."""
+        """`is_loaded` tells whether `agreed` and `answer` are completely written for an order."""
         self._is_loaded = is_loaded
         self._method, self._timetable, self._model = method, Timetable(method), model
         self._shared, self._answer = agreed, answer
@@ -57,19 +59,26 @@ class WorkerWeights:
         size = len(agreed) // len(method.reads)
         self._agreed: Vectors = dict(zip(method.reads, torch.split(self._copy, size), strict=True))
         own = torch.from_numpy(moments)
-        self._has_kept = bool(own[0])  # an earlier worker, or a checkpoint, has left something
+        self._has_kept = bool(own[0])  # an earlier worker, or a checkpoint, has left moments
         self._kept = private_views(own, size, method.keeps)
         self._private: Vectors = {}
-        self._offered: dict[int, Vectors] = {}  # by round: what a contribution leaves, if it is counted
-        self._version: int | None = None  # of the agreed vectors; None: not whole
+        self._offered: dict[int, Vectors] = {}  # by round: the private vectors after its contribution, if it is counted
+        self._version: int | None = None  # of our copy of the agreed vectors; None: it is not complete
         self._has_weights = False
-        self._began = 0  # the version that our weights go back to
-        self._landed = -1  # the newest round whose answer is in our weights, or need not be
+        self._began = 0  # the version from which our weights began
+        self._landed = -1  # the newest round whose answer is merged, or need not be
+
+    @classmethod
+    def over(cls, method: Method, model: Model, vectors: SharedVectors) -> WorkerWeights:
+        """The weights of a worker that shares these vectors with its daemon."""
+        loaded, answer = vectors.loaded.array, vectors.answer.array if vectors.answer is not None else None
+        agreed, moments = vectors.agreed.array, vectors.moments.array
+        return cls(method, model, agreed, moments, answer, lambda order: loaded[0] == mark_of(order.order))
 
     def take(self, order: Train) -> bool:
-        """Get the weights to train on: our own, those of the committed state, or what the method makes of both.
+        """Load the weights to train: our own, those of the committed state, or what the method makes of both.
 
-        False if the order was replaced while we read what it is about; what has landed until then has.
+        False if the order was replaced while we read its vectors; landings that were merged by then stay merged.
         """
         if order.is_fresh or not self._has_weights:
             return self._begin(order)
@@ -81,19 +90,19 @@ class WorkerWeights:
         return all(self._land(landing, order) for landing in landings)
 
     def contribute(self, round: int, source: Tensor, out: Tensor) -> Tensor:
-        """What goes to the network, in the first numbers of `out`, of the weights or the gradient (d,).
+        """Make the payload for a round's part from the weights or the gradient `source` (d,).
 
-        `source` may be written to, and may be `out`.
+        The payload is a view of the first numbers of `out` (d,). `source` may be `out`, and may be overwritten.
         """
         made = self._method.contribute(self._timetable.part(round), source, self._agreed, self._private)
         payload = out[: made.payload.numel()]
-        if made.payload.data_ptr() != payload.data_ptr():  # it may lie there already
+        if made.payload.data_ptr() != payload.data_ptr():  # it may be there already
             payload.copy_(made.payload)
         self._offered[round] = {name: new for name, new in made.private.items() if new is not self._private.get(name)}
         return payload
 
     def keep(self) -> None:
-        """Write what a successor goes on with to the shared vector."""
+        """Write the private vectors to the shared vector, for the next worker."""
         newest = self._offered[max(self._offered)] if self._offered else {}
         for name, view in self._kept.items():
             view.copy_(newest.get(name, self._private[name]))

@@ -2,10 +2,10 @@
 
     python -m shoal.node.worker.worker --socket PATH
 
-It carries out the orders of ipc/messages.py, one at a time, and looks between two inner steps whether
-there are new ones. The parameters come from the daemon through shared memory, and the pseudo-gradient goes back
-with a copy of the optimizer's moments, with which a successor begins. When the socket closes there is nothing to save
-and nobody to work for: the process ends at once, in the middle of a step if need be.
+It carries out the orders of ipc/messages.py one at a time, and checks for new ones between two inner steps. The
+parameters come from the daemon through shared memory, and the pseudo-gradient goes back together with a copy of the
+optimizer's moments, for the next worker to begin with. When the socket closes there is nothing to save, so the process
+ends at once, in the middle of a step if need be.
 """
 
 from __future__ import annotations
@@ -30,29 +30,26 @@ from torch import Tensor
 
 from shoal.node.base.logs import setup_logging
 from shoal.node.base.refusals import refusal
-from shoal.node.base.signals import leave_ending_to_the_parent
-from shoal.node.ipc.ended import reason_of
+from shoal.node.base.signals import ignore_all_but_sigterm
 from shoal.node.ipc.link import WorkerLink
 from shoal.node.ipc.messages import Failed, Progress, Ready, Stop, Train, Welcome
-from shoal.node.ipc.shm import FloatArray
-from shoal.node.ipc.vectors import mark_of
+from shoal.node.ipc.worker_end import failure_reason
 from shoal.node.manifest.manifest import decode_manifest
 from shoal.node.training.data.corpus import load_corpus
 from shoal.node.training.methods.registry import method_of
 from shoal.node.training.trainer.device import choose_device, device_bytes, device_name, peak_flops
 from shoal.node.training.trainer.inner import InnerRound, InnerStep, InnerTrainer
-from shoal.node.worker.stints import Orders, Stints, Stored, Utilisation
+from shoal.node.worker.stints import Orders, Stints, StorableModel
 from shoal.node.worker.weights import WorkerWeights
 from shoal.protocol.base.errors import ShoalError, TransportError
 from shoal.protocol.base.ids import RunId
-from shoal.protocol.base.wire import Message
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-OOM_SCORE = 500  # as if we held half of the memory more than we do: proc(5)
+OOM_SCORE = 500  # counts as half of the machine's memory in addition to ours: proc(5)
 
 
-class Trainer(Stored, Protocol):
-    """What the loop needs of InnerTrainer."""
+class Trainer(StorableModel, Protocol):
+    """The part of InnerTrainer that the loop uses."""
 
     def train(
         self, round: int, lanes: Sequence[int], keep_going: Callable[[InnerStep], bool], first: int, steps: int
@@ -66,23 +63,8 @@ class Trainer(Stored, Protocol):
     def flops_utilization(self, tokens_per_second: float) -> float | None: ...
 
 
-class TrainingLoop(Stints):
-    """Carries out orders; `send` speaks to the daemon."""
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        weights: WorkerWeights,
-        orders: Orders,
-        contribution: FloatArray,
-        moments: FloatArray,
-        send: Callable[[Message], None],
-        *,
-        wants_gradients: bool = False,
-    ) -> None:
-        super().__init__(trainer, weights, orders, contribution, moments, send, wants_gradients=wants_gradients)
-        self._trainer: Trainer = trainer
-        self._utilisation = Utilisation()
+class TrainingLoop(Stints[Trainer]):
+    """Carries out orders; `send` sends a message to the daemon."""
 
     def run(self) -> None:
         """Work until an order fails or the daemon is gone."""
@@ -94,17 +76,17 @@ class TrainingLoop(Stints):
             except TransportError:
                 return
             except Exception as error:
-                print_why(error)
-                self._send(Failed(order.order, order.round, *reason_of(error)))
+                print_error(error)
+                self._send(Failed(order.order, order.round, *failure_reason(error)))
                 return
             done = order.order
 
     def carry_out(self, order: Train) -> None:
-        """One order, from what has landed to the contribution."""
+        """Carry out one order: merge its landings, train, and answer."""
         if not self.begin(order):
-            return  # the order that has replaced it is coming
+            return  # a newer order has replaced it
         if order.steps and not self._orders.is_due(order):
-            with self._utilisation.working(time.monotonic):
+            with self.utilisation.working(time.monotonic):
                 self.add(self._train(order))
         self.end(order)
 
@@ -117,7 +99,7 @@ class TrainingLoop(Stints):
         return InnerRound(1, step.tokens, step.loss)
 
     def _watch(self, order: Train) -> Callable[[InnerStep], bool]:
-        """A function to call after each inner step: it reports, and says whether to go on."""
+        """A function to call after each inner step: it reports progress, and returns whether to go on."""
         start, before = time.monotonic(), self._done.tokens
 
         def keep_going(step: InnerStep) -> bool:
@@ -134,7 +116,7 @@ class TrainingLoop(Stints):
                     before + step.tokens,
                     speed,
                     device_bytes(trainer.device),
-                    self._utilisation.share(now),
+                    self.utilisation.share(now),
                     trainer.micro_batch,
                     trainer.flops_utilization(speed),
                 )
@@ -145,7 +127,7 @@ class TrainingLoop(Stints):
 
 
 def listen(link: WorkerLink, orders: Orders) -> NoReturn:
-    """The reader thread: the end of the conversation is the end of the process."""
+    """The reader thread: takes orders, and ends the process when the connection ends."""
     try:
         while not isinstance(message := link.receive(), Stop):
             orders.take(message)
@@ -157,8 +139,8 @@ def listen(link: WorkerLink, orders: Orders) -> NoReturn:
 
 
 def build_trainer(welcome: Welcome) -> InnerTrainer:
-    """The model and the text that the manifest names, on this node's device."""
-    run = RunId(hashlib.sha256(welcome.manifest).digest())  # the daemon has checked it
+    """A trainer of the manifest's model on its data, on this node's device."""
+    run = RunId(hashlib.sha256(welcome.manifest).digest())  # the daemon has checked the id
     manifest = decode_manifest(welcome.manifest, run)
     corpus = load_corpus(manifest.data, [Path(os.fsdecode(path)) for path in welcome.data], manifest.model.vocab)
     device = choose_device(welcome.device)
@@ -166,13 +148,13 @@ def build_trainer(welcome: Welcome) -> InnerTrainer:
 
 
 def die_with_parent() -> None:
-    """On Linux, be killed with the daemon even where no thread of ours gets to run; elsewhere do nothing."""
+    """On Linux, have the kernel kill us with the daemon, even if no thread of ours gets to run."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def go_first() -> None:
-    """Where memory runs out, Linux ends us before the daemon, which starts another worker."""
+def prefer_oom_kill() -> None:
+    """If memory runs out, have Linux kill us rather than the daemon, which can start another worker."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(f"{OOM_SCORE}", encoding="ascii")
 
@@ -180,49 +162,39 @@ def go_first() -> None:
 def main() -> None:
     """Connect, build, train."""
     die_with_parent()
-    go_first()
+    prefer_oom_kill()
     setup_logging()
-    leave_ending_to_the_parent()
+    ignore_all_but_sigterm()
     parser = argparse.ArgumentParser(prog="shoal.node.worker.worker", description="The built-in worker of a daemon.")
     parser.add_argument("--socket", type=Path, required=True, help="the Unix socket of the run")
     link = WorkerLink.connect(parser.parse_args().socket)
     orders = Orders()
     threading.Thread(target=listen, args=(link, orders), name="listen", daemon=True).start()
     try:
-        loop = made_ready(link, orders)
+        loop = build_loop(link, orders)
     except Exception as error:
-        print_why(error)
-        link.send(Failed(0, 0, *reason_of(error)))
+        print_error(error)
+        link.send(Failed(0, 0, *failure_reason(error)))
         sys.exit(1)
     loop.run()
 
 
-def made_ready(link: WorkerLink, orders: Orders) -> TrainingLoop:
-    """Build what the run trains; the daemon knows then."""
+def build_loop(link: WorkerLink, orders: Orders) -> TrainingLoop:
+    """Build the trainer and its loop, and tell the daemon that we are ready."""
     torch.set_num_threads(link.welcome.threads)
     trainer = build_trainer(link.welcome)
     vectors = link.vectors
-    moments, answer = vectors.moments.array, vectors.answer.array if vectors.answer is not None else None
+    contribution, moments = vectors.contribution.array, vectors.moments.array
     trainer.restore(torch.from_numpy(moments))
     method = method_of(trainer.manifest, trainer.layout)
-    loaded = vectors.loaded.array
-    weights = WorkerWeights(
-        method, trainer, vectors.agreed.array, moments, answer, lambda order: loaded[0] == mark_of(order.order)
-    )
+    weights = WorkerWeights.over(method, trainer, vectors)
     link.send(Ready(device_name(trainer.device)))
-    return TrainingLoop(
-        trainer,
-        weights,
-        orders,
-        vectors.contribution.array,
-        moments,
-        link.send,
-        wants_gradients=method.wants_gradients,
-    )
+    wants_gradients = method.wants_gradients
+    return TrainingLoop(trainer, weights, orders, contribution, moments, link.send, wants_gradients=wants_gradients)
 
 
-def print_why(error: Exception) -> None:
-    """To the log: an error with words of its own, or a refusal, in a line; any other with its stack."""
+def print_error(error: Exception) -> None:
+    """Print an error to the log: a ShoalError, or a refusal of the system, as a line; a bug with its stack."""
     said = error if isinstance(error, ShoalError) else refusal(error)
     if said is not None:
         print(f"worker: {said}", file=sys.stderr, flush=True)

@@ -3,7 +3,7 @@
 Tags within a run: 1-19 membership, 20-49 rounds (44-47 of replicas), 50-59 state transfer, 60-69 reserved for tests.
 Calls from node to node: 70-89 and 100-119. Refused from the network: 90-99, signed or stored values, which travel only
 within messages; 200-299, messages between the processes of one machine and in its files, defined beside their use
-(node/ipc, node/handout, node/experts). A tag is never reused; one that is taken is refused on import.
+(node/ipc, node/handout.py, node/experts). A tag is never reused; one that is taken is refused on import.
 """
 
 from shoal.protocol.messages import (

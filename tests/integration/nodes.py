@@ -12,7 +12,7 @@ from typing import Any
 
 from shoal.node.api.answers import Answer
 from shoal.node.api.client import Client
-from shoal.node.base.faults import FAULT_VARIABLE
+from shoal.node.base.fault_injection import FAULT_VARIABLE
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings
 from shoal.node.client.launch import foreground_argv

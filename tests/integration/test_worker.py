@@ -19,16 +19,16 @@ import numpy as np
 import pytest
 
 from shoal.node.base.logs import MAX_LOG
-from shoal.node.ipc.ended import ALIKE
 from shoal.node.ipc.link import WorkerLink
 from shoal.node.ipc.messages import Contribution, Finished, Progress, Train
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.ipc.vectors import Sizes
+from shoal.node.ipc.worker_end import ALIKE
 from shoal.node.manifest.manifest import DataSpec, Manifest, ModelSpec
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.supervisor import liveness
 from shoal.node.supervisor.process import BUILT_IN, WorkerSettings, worker_process
-from shoal.node.supervisor.workers import Worker
+from shoal.node.supervisor.supervisor import WorkerSupervisor
 from shoal.protocol.base.errors import LocalError
 
 SIZE = 1000
@@ -114,9 +114,9 @@ def read(path: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def supervised(settings: WorkerSettings) -> AsyncIterator[tuple[Worker, Seen]]:
+async def supervised(settings: WorkerSettings) -> AsyncIterator[tuple[WorkerSupervisor, Seen]]:
     seen = Seen()
-    worker = Worker(
+    worker = WorkerSupervisor(
         settings,
         on_progress=seen.progress.append,
         on_contribution=seen.contributions.append,
@@ -328,7 +328,7 @@ async def test_a_worker_that_retires_ends_and_gives_its_memory_back(tmp_path: Pa
 @pytest.mark.asyncio
 async def test_a_worker_that_retires_before_it_was_begun_is_never_started(tmp_path: Path) -> None:
     worker, lost = (
-        Worker(
+        WorkerSupervisor(
             script_settings(tmp_path),
             on_progress=print,
             on_contribution=print,
@@ -374,7 +374,7 @@ async def test_an_error_in_the_daemons_own_callback_is_not_hidden_and_ends_the_w
     def broken(_: Contribution) -> None:
         raise OSError("ours")
 
-    worker = Worker(
+    worker = WorkerSupervisor(
         script_settings(tmp_path), on_progress=print, on_contribution=broken, on_trained=print, on_lost=print
     )
 
@@ -446,7 +446,7 @@ async def test_a_worker_that_was_stopped_before_it_was_begun_holds_nothing(tmp_p
         return len(list(Path("/dev/fd").iterdir()))
 
     before = held()
-    worker = Worker(
+    worker = WorkerSupervisor(
         script_settings(tmp_path),
         on_progress=print,
         on_contribution=print,
@@ -588,7 +588,7 @@ DAEMON = """
     from shoal.node.ipc.messages import Train
     from shoal.node.supervisor.process import WorkerSettings
     from shoal.node.ipc.vectors import Sizes
-    from shoal.node.supervisor.workers import Worker
+    from shoal.node.supervisor.supervisor import WorkerSupervisor
 
     folder = Path(sys.argv[1])
     settings = WorkerSettings(folder=folder, log=folder / "worker.log", manifest=bytes.fromhex(sys.argv[3]),
@@ -596,7 +596,7 @@ DAEMON = """
 
     async def main():
         seen = asyncio.Event()
-        worker = Worker(settings, on_progress=lambda _: seen.set(), on_contribution=print, on_trained=print,
+        worker = WorkerSupervisor(settings, on_progress=lambda _: seen.set(), on_contribution=print, on_trained=print,
             on_lost=print)
         async with asyncio.TaskGroup() as group:
             group.create_task(worker.run())
@@ -618,7 +618,7 @@ def run_script(folder: Path, socket: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, str(folder / "script.py"), "--socket", str(socket)], stderr=said)
 
 
-async def listening(worker: Worker, seen: Seen) -> Path:
+async def listening(worker: WorkerSupervisor, seen: Seen) -> Path:
     await seen.until(lambda: worker.socket)
     assert worker.socket is not None
     return worker.socket

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from shoal.node.training.data.fetch import Wanted
+from shoal.node.training.data.fetch import DatasetRef
 from shoal.node.training.data.pieces import PIECES, Blob
 from shoal.node.training.data.store import Dataset, Store
 from shoal.protocol.base.errors import TransportError
@@ -36,8 +36,8 @@ def packed(tmp_path: Path, seed: int = 0, files: int = 7) -> Dataset:
     return Store(tmp_path / f"origin-{seed}-{files}").add([texts])
 
 
-def wanted(dataset: Dataset) -> Wanted:
-    return Wanted(dataset.digest, dataset.root, dataset.index.size)
+def wanted(dataset: Dataset) -> DatasetRef:
+    return DatasetRef(dataset.digest, dataset.root, dataset.index.size)
 
 
 def honest(dataset: Dataset) -> Donor:

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from shoal.node.api.faults import UnknownRun, find_run
+from shoal.node.api.errors import UnknownRun, find_run
 from shoal.node.base.room import NoRoom
 from shoal.node.daemon.web.server import MAX_BODY, serve_api
 from shoal.protocol.base.errors import LocalError

@@ -589,7 +589,7 @@ def background(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setattr(launch, "foreground_argv", fake_argv)
     home = find_home()
     yield home
-    if (pid := home.holder()) is not None:
+    if (pid := home.daemon_pid()) is not None:
         os.kill(pid, signal.SIGKILL)
 
 
@@ -598,7 +598,7 @@ def test_a_node_in_the_background_comes_and_goes(shoal: Shoal, background: Home)
     assert (code, "shoal node start" in err) == (Exit.FAILED, True)
     code, out, err = shoal("node", "start", "--admin-port", "0", "--port", "4999")
     assert (code, err) == (Exit.OK, "")
-    pid = background.holder()
+    pid = background.daemon_pid()
     assert pid is not None
     assert pid != os.getpid()
     assert os.getsid(pid) == pid
@@ -621,7 +621,7 @@ def test_a_node_in_the_background_comes_and_goes(shoal: Shoal, background: Home)
     (kept / "words").touch()
     code, out, _ = shoal("node", "stop")
     assert (code, out) == (Exit.OK, f"stopped the node (pid {pid}); it keeps stdlib until it is started again\n")
-    assert background.holder() is None
+    assert background.daemon_pid() is None
     assert shoal("node", "stop")[0] == Exit.NO_DAEMON
     assert shoal("logs")[0] == Exit.OK  # what it said last is what one wants to know then
 
@@ -638,7 +638,7 @@ def test_a_node_that_dies_at_start_says_why(shoal: Shoal, background: Home, monk
     code, out, err = shoal("node", "start", "--admin-port", "0")
     assert (code, out) == (Exit.FAILED, "")
     assert err.startswith("shoal: the node did not start: the identity key is of another planet")
-    assert background.holder() is None
+    assert background.daemon_pid() is None
 
 
 def test_ctrl_c_while_it_starts_leaves_no_node(shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -647,7 +647,7 @@ def test_ctrl_c_while_it_starts_leaves_no_node(shoal: Shoal, background: Home, m
 
     monkeypatch.setattr(launch, "_description", interrupted)
     assert shoal("node", "start", "--admin-port", "0")[0] == Exit.INTERRUPTED
-    assert background.holder() is None
+    assert background.daemon_pid() is None
 
 
 def test_a_node_that_does_not_listen_gets_a_signal(
@@ -656,9 +656,9 @@ def test_a_node_that_does_not_listen_gets_a_signal(
     monkeypatch.setenv("FAKE_NODE", "deaf")
     monkeypatch.setattr(launch, "STOP_PATIENCE", 1.0)
     shoal("node", "start", "--admin-port", "0")
-    assert background.holder() is not None
+    assert background.daemon_pid() is not None
     assert shoal("node", "stop")[0] == Exit.OK
-    assert background.holder() is None
+    assert background.daemon_pid() is None
 
 
 def test_a_node_that_is_saving_its_runs_is_waited_for(
@@ -670,7 +670,7 @@ def test_a_node_that_is_saving_its_runs_is_waited_for(
     code, out, err = shoal("node", "stop")
     assert (code, out.startswith("stopped the node (pid ")) == (Exit.OK, True)
     assert err.count("still saving its runs") == 1
-    assert background.holder() is None
+    assert background.daemon_pid() is None
 
 
 def test_a_node_in_the_background_that_does_not_end_well_says_so(
@@ -679,7 +679,7 @@ def test_a_node_in_the_background_that_does_not_end_well_says_so(
     monkeypatch.setenv("FAKE_NODE", "forgets")
     shoal("node", "start", "--admin-port", "0")
     code, out, err = shoal("node", "stop")
-    assert (code, out, background.holder()) == (Exit.FAILED, "", None)
+    assert (code, out, background.daemon_pid()) == (Exit.FAILED, "", None)
     assert "has ended, but the run stdlib did not end well: the disk is full (its log is" in err
 
 
@@ -687,7 +687,7 @@ def test_a_node_that_refuses_us_gets_a_signal(shoal: Shoal, background: Home) ->
     shoal("node", "start", "--admin-port", "0")
     (background.root / "token").unlink()  # the next one is not what the node wants to see
     assert shoal("node", "stop")[0] == Exit.OK
-    assert background.holder() is None
+    assert background.daemon_pid() is None
 
 
 def test_two_starts_at_once_give_one_node(background: Home) -> None:

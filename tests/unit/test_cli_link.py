@@ -118,9 +118,9 @@ def _any_port(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_no_node_runs_one_is_started_and_stays(shoal: Shoal, background: Home) -> None:
     code, out, err = shoal("run", "join", LINK, "--yes")
     assert code == Exit.OK
-    assert f"started a node in the background (pid {background.holder()})" in err
+    assert f"started a node in the background (pid {background.daemon_pid()})" in err
     assert "joined run stdlib" in out
-    assert background.holder() is not None
+    assert background.daemon_pid() is not None
     assert shoal("run", "preview", LINK)[2] == ""
     assert shoal("node", "stop")[0] == Exit.OK
 
@@ -129,11 +129,11 @@ def test_where_no_node_runs_one_is_started_and_stays(shoal: Shoal, background: H
 def test_a_run_is_created_without_a_node_too(shoal: Shoal, background: Home, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("typo = 'a'")
     assert shoal("run", "create", str(tmp_path / "run.toml"))[0] == Exit.FAILED
-    assert background.holder() is None
+    assert background.daemon_pid() is None
     (tmp_path / "run.toml").write_text("name = 'a'")
     code, out, err = shoal("run", "create", str(tmp_path / "run.toml"))
     assert (code, LINK in out) == (Exit.OK, True)
-    assert f"(pid {background.holder()})" in err
+    assert f"(pid {background.daemon_pid()})" in err
 
 
 @pytest.mark.usefixtures("_any_port")
@@ -141,11 +141,11 @@ def test_a_node_that_was_started_for_nothing_is_stopped_again(
     shoal: Shoal, background: Home, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert shoal("run", "preview", LINK)[0] == Exit.OK
-    assert background.holder() is None
+    assert background.daemon_pid() is None
     says("n\n")
     code, _, err = shoal("run", "join", LINK)
     assert (code, err.endswith("shoal: not joined\n")) == (Exit.FAILED, True)
-    assert background.holder() is None
+    assert background.daemon_pid() is None
 
 
 def test_a_node_that_cannot_be_started_says_why(
@@ -159,4 +159,4 @@ def test_a_node_that_cannot_be_started_says_why(
     code, out, err = shoal("run", "join", LINK, "--yes")
     assert (code, out) == (Exit.USAGE, "")
     assert "Traceback" not in err
-    assert background.holder() is None
+    assert background.daemon_pid() is None

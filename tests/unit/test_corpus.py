@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from shoal.node.base.room import Memory, NoRoom, Room
+from shoal.node.base.room import AvailableMemory, Memory, NoRoom
 from shoal.node.manifest.manifest import DataSpec
 from shoal.node.training.data.corpus import (
-    STDLIB_LEAST,
+    STDLIB_MIN,
     Corpus,
     fraction,
     is_source,
@@ -77,8 +77,8 @@ def test_a_python_without_sources_is_a_clear_error(tmp_path: Path) -> None:
 def test_at_least_the_least_is_held_out() -> None:
     texts = [Text(f"{i}.py", bytes(100_000)) for i in range(200)]
     for share in (0.0, 0.01, 0.1):
-        train, held = split_by_hash(texts, share, STDLIB_LEAST)
-        assert STDLIB_LEAST <= sum(map(len, held)) <= max(STDLIB_LEAST, share * 20_000_000) * 1.5
+        train, held = split_by_hash(texts, share, STDLIB_MIN)
+        assert STDLIB_MIN <= sum(map(len, held)) <= max(STDLIB_MIN, share * 20_000_000) * 1.5
         assert len(train) + len(held) == 200
 
 
@@ -155,7 +155,7 @@ def test_text_that_cannot_be_joined_is_refused_while_it_is_read(
     """Who reads all of it is ended by the system, without a word."""
     write(tmp_path, {f"{number}.txt": b"The quick brown fox\n" * (17 << 16) for number in range(4)})  # 85 MiB
     free = 100 << 20
-    monkeypatch.setattr("shoal.node.base.room.room_here", lambda: Room(Memory(2 * free, free)))
+    monkeypatch.setattr("shoal.node.base.room.available_memory", lambda: AvailableMemory(Memory(2 * free, free)))
     assert len(read_files([tmp_path])[0]) == 4
     free = 40 << 20
     with pytest.raises(NoRoom, match=r"joining the text that is read so far takes 4\d.* of memory, and this machine"):

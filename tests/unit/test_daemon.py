@@ -57,7 +57,7 @@ class Manager(ServiceManager):
 @pytest.mark.asyncio
 async def test_more_time_is_asked_for_as_long_as_runs_are_saved_and_no_longer() -> None:
     manager = Manager()
-    await asyncio.wait_for(manager.bears_with(manager.save()), 10)
+    await asyncio.wait_for(manager.extend_timeout_during(manager.save()), 10)
     assert manager.asked >= 3
     await asyncio.sleep(0)  # for the cancelled task to end
     assert asyncio.all_tasks() == {asyncio.current_task()}

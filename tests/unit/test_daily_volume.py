@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.daemon.pausing import DAY, SAVE_EVERY, Volume
+from shoal.node.daemon.pausing import DAY, SAVE_EVERY, DailyVolume
 
 GB = 10**9
 NOON = 20_000 * DAY + DAY // 2  # of 2024-10-04
@@ -19,11 +19,11 @@ class Wire:
     def __init__(self) -> None:
         self.total, self.now = 0, float(NOON)
 
-    def volume(self, folder: Path, limit: int | None = GB) -> Volume:
-        return Volume(folder / "volume.json", limit, lambda: self.total, lambda: self.now)
+    def volume(self, folder: Path, limit: int | None = GB) -> DailyVolume:
+        return DailyVolume(folder / "volume.json", limit, lambda: self.total, lambda: self.now)
 
 
-def saved(volume: Volume) -> None:
+def saved(volume: DailyVolume) -> None:
     volume.write(volume.record())
 
 

@@ -30,9 +30,9 @@ from shoal.node.training.data.corpus import load_corpus, read_files, tokenizer_o
 from shoal.node.training.data.files import NAMED, LeftOut, find
 from shoal.node.training.data.store import Store, measure
 from shoal.node.training.data.stream import Stream
-from shoal.node.training.data.text import Bytes, Tokenized
 from shoal.node.training.data.texts import read_texts
 from shoal.node.training.data.tokens import Tokenizer
+from shoal.node.training.data.vocabulary import ByteVocabulary, TokenizerVocabulary
 from shoal.protocol.base.errors import LocalError
 from tests.hf_kit import TABLE, needs
 
@@ -614,14 +614,15 @@ def test_a_tokenizer_and_a_text_for_the_prior_are_read_as_windows_writes_them(tm
     library = needs("tokenizers")
     made = library.Tokenizer(library.models.WordLevel({"<unk>": 0, "caf\u00e9": 1}, unk_token="<unk>"))
     content = made.to_str().encode(encoding)
-    codec = Tokenized(content, frozenset(), special=True, what="t.json")
+    codec = TokenizerVocabulary(content, frozenset(), special=True, what="t.json")
     assert codec.encode("caf\u00e9") == [1]
     assert Tokenizer(DataSpec(name="files", tokenizer="t.json"), content).size == 2
     text = put(tmp_path, "prior.txt", ("caf\u00e9 " * 9).encode(encoding))
-    assert windows_of(str(text), Bytes(), 64) == windows_of(str(put(tmp_path, "p.txt", "caf\u00e9 " * 9)), Bytes(), 64)
+    plain = put(tmp_path, "p.txt", "caf\u00e9 " * 9)
+    assert windows_of(str(text), ByteVocabulary(), 64) == windows_of(str(plain), ByteVocabulary(), 64)
     put(tmp_path, "p.txt", b"a\nb\xe9")
     with pytest.raises(LocalError, match=r"line 2 of the text for the prior, \S*p\.txt is no UTF-8"):
-        windows_of(str(tmp_path / "p.txt"), Bytes(), 64)
+        windows_of(str(tmp_path / "p.txt"), ByteVocabulary(), 64)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from shoal.node.daemon.diagnostics import answering
-from shoal.node.daemon.diagnostics.answering import BYTES, LEAST, QUESTIONS, Answering
+from shoal.node.daemon.diagnostics.answering import BYTES, LEAST, QUESTIONS, DoctorResponder
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import decode, encode
 from shoal.protocol.messages.data import Later
@@ -32,12 +32,12 @@ def link_report(peer: PeerId) -> LinkReport:
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Answering:
+def desk(monkeypatch: pytest.MonkeyPatch) -> DoctorResponder:
     monkeypatch.setattr(answering, "time", SimpleNamespace(monotonic=lambda: 100.0, time=lambda: 10.0))
-    return Answering(cast(Network, SimpleNamespace(link_report=link_report)), lambda: STANDING)
+    return DoctorResponder(cast(Network, SimpleNamespace(link_report=link_report)), lambda: STANDING)
 
 
-def test_a_peer_hears_of_itself(desk: Answering) -> None:
+def test_a_peer_hears_of_itself(desk: DoctorResponder) -> None:
     seen = desk.answer(PeerId("eve"), HowAmISeen())
     assert isinstance(seen, Seen)
     assert (seen.addresses, seen.path, seen.reason, seen.trip) == ((FAR,), "direct", "it-dialled", 20_000)
@@ -50,13 +50,13 @@ def test_a_peer_hears_of_itself(desk: Answering) -> None:
     ("name", "told"),
     [("eve", [FAR, RELAY]), ("near", [ROUTER, NEAR, FAR, RELAY]), ("here", [ROUTER, HERE, NEAR, FAR, RELAY])],
 )
-def test_nobody_learns_what_is_behind_our_router_who_is_not(desk: Answering, name: str, told: list[str]) -> None:
+def test_nobody_learns_what_is_behind_our_router_who_is_not(desk: DoctorResponder, name: str, told: list[str]) -> None:
     seen = desk.answer(PeerId(name), HowAmISeen())
     assert isinstance(seen, Seen)
     assert [each.where for each in seen.tried] == told
 
 
-def test_questions_are_bounded_for_each_and_for_all(desk: Answering) -> None:
+def test_questions_are_bounded_for_each_and_for_all(desk: DoctorResponder) -> None:
     most = int(QUESTIONS[0][0])
     answers = [desk.answer(PeerId("eve"), HowAmISeen()) for _ in range(most + 1)]
     assert [isinstance(each, Refused) for each in answers] == [False] * most + [True]
@@ -64,7 +64,7 @@ def test_questions_are_bounded_for_each_and_for_all(desk: Answering) -> None:
     assert sum(isinstance(each, Seen) for each in others) == QUESTIONS[1][0] - most
 
 
-def test_bytes_are_bounded_for_each_and_for_all(desk: Answering) -> None:
+def test_bytes_are_bounded_for_each_and_for_all(desk: DoctorResponder) -> None:
     def carry(name: str) -> int:
         """Send bytes until they are refused."""
         given = 0
@@ -77,14 +77,14 @@ def test_bytes_are_bounded_for_each_and_for_all(desk: Answering) -> None:
     assert sum(carry(str(number)) for number in range(20)) <= BYTES[1][0]
 
 
-def test_a_question_of_no_bytes_counts_for_some(desk: Answering) -> None:
+def test_a_question_of_no_bytes_counts_for_some(desk: DoctorResponder) -> None:
     asked = 0
     while isinstance(desk.answer(PeerId("eve"), Carry(b"", 0)), Carried):
         asked += 1
     assert asked == BYTES[0][0] // LEAST
 
 
-def test_nobody_has_us_make_more_than_a_part(desk: Answering) -> None:
+def test_nobody_has_us_make_more_than_a_part(desk: DoctorResponder) -> None:
     assert isinstance(desk.answer(PeerId("eve"), Carry(b"", LARGEST + 1)), Refused)
     answer = desk.answer(PeerId("eve"), Carry(b"", 1000))
     assert isinstance(answer, Carried)

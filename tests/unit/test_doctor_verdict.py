@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shoal.node.daemon.diagnostics.peer_checks import of_connection, of_failure
-from shoal.node.daemon.diagnostics.whereabouts import Wanted, whom
+from shoal.node.daemon.diagnostics.peer_lookup import PeerQuery, parse_query
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.messages.doctor import Seen
@@ -87,12 +87,12 @@ def test_who_reaches_nobody_looks_at_home_first() -> None:
 
 def test_who_is_meant() -> None:
     known = [BOB, EVE, BOB]
-    assert whom(BOB, []) == Wanted(BOB)
-    assert whom(f" {BOB[-6:]} ", known) == Wanted(BOB)
-    assert whom(DOOR, known) == Wanted(None, DOOR)
-    assert whom(f"{DOOR}/p2p/{EVE}", []) == Wanted(EVE, DOOR)
+    assert parse_query(BOB, []) == PeerQuery(BOB)
+    assert parse_query(f" {BOB[-6:]} ", known) == PeerQuery(BOB)
+    assert parse_query(DOOR, known) == PeerQuery(None, DOOR)
+    assert parse_query(f"{DOOR}/p2p/{EVE}", []) == PeerQuery(EVE, DOOR)
     circuit = BY_RELAY.leads_to[0]
-    assert whom(f"{circuit}/p2p/{EVE}", []) == Wanted(EVE, circuit)
+    assert parse_query(f"{circuit}/p2p/{EVE}", []) == PeerQuery(EVE, circuit)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_who_is_meant() -> None:
 )
 def test_who_is_not(asked: str, words: str) -> None:
     with pytest.raises(LocalError) as error:
-        whom(asked, [BOB, EVE])
+        parse_query(asked, [BOB, EVE])
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -130,4 +130,4 @@ def test_who_is_not(asked: str, words: str) -> None:
 def test_names_are_told_apart_by_their_ends() -> None:
     twin = PeerId(BOB[:10] + "x" * 20 + BOB[-6:])
     with pytest.raises(LocalError, match="several"):
-        whom(BOB[-6:], [BOB, twin])
+        parse_query(BOB[-6:], [BOB, twin])

@@ -9,8 +9,8 @@ import pytest
 
 from shoal.node.training.data import fetch
 from shoal.node.training.data import fetch as module
-from shoal.node.training.data.fetch import MAX_WINDOW, Fetch, Swarm
-from shoal.node.training.data.pieces import PIECES, THE_TOP
+from shoal.node.training.data.fetch import MAX_WINDOW, DonorCalls, Fetch
+from shoal.node.training.data.pieces import PIECES, TOP_BLOB
 from shoal.node.training.data.store import Dataset, Store
 from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.base.wire import Message
@@ -32,12 +32,12 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK", 0.002)
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
-    monkeypatch.setattr(fetch, "REST_MOST", 0.002)
+    monkeypatch.setattr(module, "NO_DONOR_TIMEOUT", 0.05)
+    monkeypatch.setattr(fetch, "MAX_REST", 0.002)
 
 
-async def fetched(dataset: Dataset, store: Store, peers: Peers, swarm: Swarm | None = None) -> Dataset:
-    fetch = Fetch(wanted(dataset), store, swarm or Swarm(peers.call), peers.names)
+async def fetched(dataset: Dataset, store: Store, peers: Peers, swarm: DonorCalls | None = None) -> Dataset:
+    fetch = Fetch(wanted(dataset), store, swarm or DonorCalls(peers.call), peers.names)
     return await asyncio.wait_for(fetch.run(), 20)
 
 
@@ -61,7 +61,7 @@ async def test_a_liar_is_named_once_and_not_asked_again(
     dataset: Dataset, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     peers = Peers(liar=lying(dataset), anna=honest(dataset))
-    swarm = Swarm(peers.call)
+    swarm = DonorCalls(peers.call)
     assert same(await fetched(dataset, store, peers, swarm), dataset)
     assert peers.pieces_of(LIAR) >= 1
     lies = [record for record in caplog.records if getattr(record, "code", "") == "data-liar"]
@@ -84,7 +84,7 @@ async def test_nobody_but_liars_is_told_before_anything_is_on_disk(dataset: Data
 @pytest.mark.asyncio
 async def test_an_answer_of_another_kind_is_a_lie(dataset: Dataset, store: Store) -> None:
     peers = Peers(liar=lambda message: GetManifest("ab" * 8), anna=honest(dataset))
-    swarm = Swarm(peers.call)
+    swarm = DonorCalls(peers.call)
     await fetched(dataset, store, peers, swarm)
     assert list(swarm.liars) == [LIAR]
 
@@ -100,7 +100,7 @@ async def test_who_lacks_it_or_does_not_know_the_question_is_no_liar(
         return Refused("these data are not here")
 
     peers = Peers(bob=bob, anna=honest(dataset))
-    swarm = Swarm(peers.call)
+    swarm = DonorCalls(peers.call)
     assert same(await fetched(dataset, store, peers, swarm), dataset)
     assert not swarm.liars
     assert [peer for peer, _ in peers.asked].count(BOB) == 1
@@ -156,7 +156,7 @@ async def test_a_full_disk_ends_it_and_blames_nobody(
         raise LocalError("cannot keep data: no space left")
 
     monkeypatch.setattr("shoal.node.training.data.store.Download.put", full)
-    swarm = Swarm(Peers(anna=honest(dataset)).call)
+    swarm = DonorCalls(Peers(anna=honest(dataset)).call)
     with pytest.raises(LocalError, match="no space left"):
         await fetched(dataset, store, Peers(anna=honest(dataset)), swarm)
     assert not swarm.liars
@@ -165,7 +165,7 @@ async def test_a_full_disk_ends_it_and_blames_nobody(
 @pytest.mark.asyncio
 async def test_it_ends_with_the_node_and_says_how_far_it_is(dataset: Dataset, store: Store) -> None:
     peers = Peers(anna=honest(dataset))
-    swarm = Swarm(peers.call, lambda: peers.pieces_of(ANNA) >= 8)
+    swarm = DonorCalls(peers.call, lambda: peers.pieces_of(ANNA) >= 8)
     fetch = Fetch(wanted(dataset), store, swarm, peers.names)
     assert fetch.words == "0 of 4 MiB from 0 members"
     with pytest.raises(LocalError, match="ending"):
@@ -177,5 +177,5 @@ async def test_it_ends_with_the_node_and_says_how_far_it_is(dataset: Dataset, st
 async def test_the_first_question_is_for_what_the_manifest_proves(dataset: Dataset, store: Store) -> None:
     peers = Peers(anna=honest(dataset))
     await fetched(dataset, store, peers)
-    assert peers.asked[0] == (ANNA, THE_TOP)
+    assert peers.asked[0] == (ANNA, TOP_BLOB)
     assert all(blob.level == PIECES for _, blob in peers.asked[2:])

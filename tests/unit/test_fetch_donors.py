@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from shoal.node.training.data.fetch import GIVEN_UP, MAX_DONORS, MAX_WINDOW, REST_MOST, Donors, Request
+from shoal.node.training.data.fetch import MAX_DONORS, MAX_MISSES, MAX_REST, MAX_WINDOW, Donors, Request
 from shoal.node.training.data.pieces import PIECES, Blob
 from shoal.protocol.base.ids import PeerId
 from tests.unit.dataset_kit import ANNA, BOB, LIAR
@@ -18,7 +18,7 @@ def donors_of(*peers: PeerId, blobs: int = 100) -> Donors:
     donors = Donors()
     donors.want(BLOBS[:blobs])
     for peer in peers:
-        donors.meet(peer)
+        donors.add(peer)
     return donors
 
 
@@ -66,8 +66,8 @@ def test_who_is_late_rests_longer_each_time_and_somebody_else_is_asked() -> None
         assert rest is not None
         rests.append(rest)
         now += rest
-    assert rests == [1.0, 2.0, 4.0, 8.0, REST_MOST, REST_MOST, REST_MOST]
-    donors.meet(BOB)
+    assert rests == [1.0, 2.0, 4.0, 8.0, MAX_REST, MAX_REST, MAX_REST]
+    donors.add(BOB)
     (request,) = donors.requests(now - 0.1)
     assert request.donor == BOB
 
@@ -82,51 +82,51 @@ def test_one_broken_connection_is_one_miss_however_much_was_on_its_way() -> None
     for request in requests:
         donors.late(now, request)
     assert donors.pause(now) == 1.0
-    assert donors.has_hope
+    assert donors.any_may_answer
 
 
 def test_hope_ends_with_the_last_donor_and_comes_back_with_a_new_one() -> None:
     donors, now = donors_of(ANNA), 0.0
-    assert donors.has_hope
-    for _ in range(GIVEN_UP):
+    assert donors.any_may_answer
+    for _ in range(MAX_MISSES):
         (request,) = donors.requests(now)
         donors.late(now, request)
         now += donors.pause(now) or 0.0
-    assert not donors.has_hope
-    assert not donors.is_refused
-    donors.meet(BOB)
-    assert donors.has_hope
+    assert not donors.any_may_answer
+    assert not donors.all_excluded
+    donors.add(BOB)
+    assert donors.any_may_answer
 
 
 def test_a_donor_that_was_given_up_and_answers_gives_hope_again() -> None:
     donors, now = donors_of(ANNA), 0.0
-    for _ in range(GIVEN_UP):
+    for _ in range(MAX_MISSES):
         (request,) = donors.requests(now)
         donors.late(now, request)
         now += donors.pause(now) or 0.0
     (request,) = donors.requests(now)
     donors.arrived(now, request)
-    assert donors.has_hope
+    assert donors.any_may_answer
 
 
 def test_who_lacks_it_or_has_lied_is_never_asked_again() -> None:
     donors = donors_of(LIAR)
     (request,) = donors.requests(0.0)
     donors.drop(request)
-    donors.meet(LIAR)
+    donors.add(LIAR)
     assert donors.requests(1e6) == []
     assert donors.waiting == 100
-    assert donors.is_refused
-    assert not donors.has_hope
+    assert donors.all_excluded
+    assert not donors.any_may_answer
 
 
 def test_later_is_believed_within_reason() -> None:
     donors = donors_of(ANNA)
     (request,) = donors.requests(0.0)
     donors.put_off(0.0, request, 1e9)
-    assert donors.requests(REST_MOST - 0.1) == []
-    assert len(donors.requests(REST_MOST)) == 1
-    assert donors.has_hope
+    assert donors.requests(MAX_REST - 0.1) == []
+    assert len(donors.requests(MAX_REST)) == 1
+    assert donors.any_may_answer
 
 
 def test_patience_is_learned_and_grows_while_it_is_not_enough() -> None:
@@ -158,7 +158,7 @@ def test_all_blobs_arrive_once_while_donors_come_and_fail(seed: int) -> None:
     )
     while len(got) < 100:
         if source.random() < 0.05:
-            donors.meet(PeerId(f"peer {source.randrange(20)}"))
+            donors.add(PeerId(f"peer {source.randrange(20)}"))
         due += [(now + source.expovariate(2.0), request) for request in donors.requests(now)]
         out = [request.blob for _, request in due]
         assert len(set(out)) == len(out)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.base.room import Memory, NoRoom, Room
-from shoal.node.manifest.fitting import Load, check_fits, checkpoint_bytes, problem, sum_of
+from shoal.node.base.room import AvailableMemory, Memory, NoRoom
+from shoal.node.manifest.fitting import Load, check_fits, checkpoint_bytes, memory_needs, memory_problem
 from shoal.node.manifest.manifest import DataSpec, Manifest, load_manifest, parse_manifest
 from shoal.node.manifest.requirements import NODE_BASE, WORKER_BASE, parameters, requirements, vectors_of
 
@@ -20,8 +20,10 @@ WIDE = parse_manifest('name = "wide"\n[model]\ndim = 4096\nlayers = 32\nhidden =
 TINY = parse_manifest('name = "tiny"\n[model]\ndim = 16\nlayers = 1\n')
 
 
-def room(free: int, process: int | None = None) -> Room:
-    return Room(Memory(2 * free, free), Memory(process, process, "a process") if process is not None else None)
+def room(free: int, process: int | None = None) -> AvailableMemory:
+    return AvailableMemory(
+        Memory(2 * free, free), Memory(process, process, "a process") if process is not None else None
+    )
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
@@ -29,16 +31,16 @@ def test_it_is_the_sum_of_what_a_preview_says_less_what_is_shared(path: Path) ->
     manifest = load_manifest(path)
     if not manifest.model.is_complete:
         pytest.skip("its founder fills it in")
-    needed, says = sum_of(manifest), requirements(manifest, 2)
+    needed, says = memory_needs(manifest), requirements(manifest, 2)
     shared = 4 * parameters(manifest.model) * vectors_of(manifest).shared
     assert needed.node == pytest.approx(says.node_memory - NODE_BASE, abs=8)
     assert needed.worker == pytest.approx(says.worker_memory - WORKER_BASE - shared, abs=8)
-    assert problem(manifest, room(64 * GIB)) == "", "the examples fit on any machine"
+    assert memory_problem(manifest, room(64 * GIB)) == "", "the examples fit on any machine"
 
 
 def test_what_it_says_would_fit_does_and_more_would_not() -> None:
     free = 100 * GIB
-    words = problem(WIDE, room(free))
+    words = memory_problem(WIDE, room(free))
     found = re.search(r"What would fit: (\d+) such layers", words)
     assert found is not None, words
     layers = int(found[1])
@@ -53,7 +55,7 @@ def test_what_it_says_would_fit_does_and_more_would_not() -> None:
 
 
 def test_where_no_layer_fits_narrower_ones_do() -> None:
-    words = problem(WIDE, room(GIB))
+    words = memory_problem(WIDE, room(GIB))
     narrow = re.search(r"as many layers with dim = (\d+), hidden = (\d+)", words)
     assert narrow is not None, words
     change = {"dim": int(narrow[1]), "hidden": int(narrow[2])}
@@ -64,7 +66,7 @@ def test_where_no_layer_fits_narrower_ones_do() -> None:
 def test_where_so_many_layers_fit_at_no_width_one_does() -> None:
     shape = "dim = 65536\nlayers = 512\nhidden = 65536\nheads = 512\nkv_heads = 512"
     deep = parse_manifest(f'name = "deep"\n[model]\n{shape}\n')
-    words = problem(deep, room(8 * GIB))
+    words = memory_problem(deep, room(8 * GIB))
     dim = int(re.search(r"one layer with dim = (\d+)", words)[1])  # type: ignore[index]
     assert 0 < dim < 65536
 
@@ -72,27 +74,28 @@ def test_where_so_many_layers_fit_at_no_width_one_does() -> None:
 def test_of_other_models_it_says_how_many_parameters() -> None:
     text = 'name = "own"\n[model]\nname = "custom"\ntensors = [{ names = ["w"], shapes = [[100000, 80000]] }]\n'
     manifest = parse_manifest(text + '[data]\nname = "own"')
-    words = problem(manifest, room(GIB))
+    words = memory_problem(manifest, room(GIB))
     count = int(re.search(r"a model of at most ([\d,]+) parameters", words)[1].replace(",", ""))  # type: ignore[index]
-    assert sum_of(manifest, count=count).fits(room(GIB))
-    assert not sum_of(manifest, count=count + 1_000_000).fits(room(GIB))
+    assert memory_needs(manifest, count=count).fits(room(GIB))
+    assert not memory_needs(manifest, count=count + 1_000_000).fits(room(GIB))
 
 
 def test_ways_to_be_in_it_with_less() -> None:
-    needed = sum_of(WIDE)
-    alone = sum_of(WIDE, Load(trains=False))
-    assert "--no-train, which keeps the state and votes" in problem(WIDE, room(alone.together))
-    assert "for its worker" not in problem(WIDE, room(GIB), Load(trains=False))
-    little = sum_of(WIDE, Load(micro_batch=1))
+    needed = memory_needs(WIDE)
+    alone = memory_needs(WIDE, Load(trains=False))
+    assert "--no-train, which keeps the state and votes" in memory_problem(WIDE, room(alone.together))
+    assert "for its worker" not in memory_problem(WIDE, room(GIB), Load(trains=False))
+    little = memory_needs(WIDE, Load(micro_batch=1))
     assert little.step < needed.step
-    assert "the same with `shoal node start --micro-batch 1`" in problem(WIDE, room(little.together))
-    least = sum_of(WIDE, Load(micro_batch=1, recompute=True))
+    assert "the same with `shoal node start --micro-batch 1`" in memory_problem(WIDE, room(little.together))
+    least = memory_needs(WIDE, Load(micro_batch=1, recompute=True))
     assert least.step < little.step
     offer = "the same with `shoal node start --micro-batch 1 --recompute`"
-    assert offer in problem(WIDE, room(least.together))
-    assert offer in problem(WIDE, room(least.together), Load(recompute=True))
-    assert problem(WIDE, room(least.together), Load(micro_batch=1, recompute=True)) == "", "who has asked for it has it"
-    on_gpu = sum_of(WIDE, Load(has_gpu=True))
+    assert offer in memory_problem(WIDE, room(least.together))
+    assert offer in memory_problem(WIDE, room(least.together), Load(recompute=True))
+    smallest = Load(micro_batch=1, recompute=True)
+    assert memory_problem(WIDE, room(least.together), smallest) == "", "who has asked for it has it"
+    on_gpu = memory_needs(WIDE, Load(has_gpu=True))
     assert (on_gpu.node, on_gpu.weights, on_gpu.moments) == (needed.node, 0, 0)
 
 
@@ -102,18 +105,18 @@ def test_of_models_of_the_library_only_some_can_recompute() -> None:
     config = "config = { model_type = 'llama', hidden_size = 4096 }"
     text = f"name = 'library'\n[model]\nname = 'hf'\ncontext = 512\nvocab = 32000\n{config}"
     manifest = parse_manifest(f"{text}\ntensors = [{{ names = [{layers}], {shape} }}]\n")
-    least = sum_of(manifest, Load(micro_batch=1, recompute=True))
-    assert "--recompute`, if models of its type can recompute" in problem(manifest, room(least.together))
+    least = memory_needs(manifest, Load(micro_batch=1, recompute=True))
+    assert "--recompute`, if models of its type can recompute" in memory_problem(manifest, room(least.together))
 
 
 def test_a_play_is_told_what_a_play_can_do() -> None:
     """Its peers all train, with a step's whole batch, and are at least two."""
-    one, play = sum_of(WIDE).together, Load(nodes=8, fewest=2)
-    assert sum_of(WIDE, play).together == 8 * one
-    words = problem(WIDE, room(5 * one), play)
+    one, play = memory_needs(WIDE).together, Load(nodes=8, fewest=2)
+    assert memory_needs(WIDE, play).together == 8 * one
+    words = memory_problem(WIDE, room(5 * one), play)
     assert "What would fit: the same with --peers 5, or " in words
     check_fits(WIDE, room(5 * one), replace(play, nodes=5))
-    too_few = problem(WIDE, room(one), play), problem(WIDE, room(3 * one), replace(play, fewest=4))
+    too_few = memory_problem(WIDE, room(one), play), memory_problem(WIDE, room(3 * one), replace(play, fewest=4))
     assert not any("--peers" in each for each in too_few)
     for said in (words, *too_few):
         assert "such layer" in said
@@ -121,14 +124,14 @@ def test_a_play_is_told_what_a_play_can_do() -> None:
 
 
 def test_each_process_has_its_own_limit() -> None:
-    needed = sum_of(WIDE)
+    needed = memory_needs(WIDE)
     much = 4 * needed.together
     assert needed.fits(room(much, max(needed.node, needed.worker)))
     assert not needed.fits(room(much, needed.node - 1))
-    least = sum_of(WIDE, Load(micro_batch=1, recompute=True)).worker  # to which it comes down by itself
+    least = memory_needs(WIDE, Load(micro_batch=1, recompute=True)).worker  # to which it comes down by itself
     assert needed.fits(replace(room(much), process=Memory(least, needed.node, "a process")))
     assert not needed.fits(replace(room(much), process=Memory(least - 1, needed.node, "a process")))
-    assert "a process has" in problem(WIDE, room(much, GIB))
+    assert "a process has" in memory_problem(WIDE, room(much, GIB))
 
 
 def test_a_checkpoint_is_the_state_and_the_moments() -> None:
@@ -141,11 +144,11 @@ def test_text_that_was_measured_counts_as_text_that_is_named() -> None:
     whole = DataSpec(name="files", digest="ab" * 32, pieces="cd" * 32, size=size)
     named = TINY.model_copy(update={"data": whole})
     measured = Load(text=size)
-    assert sum_of(files, measured) == replace(sum_of(named), load=measured)
-    assert sum_of(named, Load(text=7)).step == sum_of(named).step, "a manifest's word comes first"
-    assert sum_of(files, replace(measured, trains=False)).step == 0
-    words = problem(files, room(2 * GIB), measured)
+    assert memory_needs(files, measured) == replace(memory_needs(named), load=measured)
+    assert memory_needs(named, Load(text=7)).step == memory_needs(named).step, "a manifest's word comes first"
+    assert memory_needs(files, replace(measured, trains=False)).step == 0
+    words = memory_problem(files, room(2 * GIB), measured)
     assert re.search(r"What would fit: .*--no-train.*, or a text of at most [\d.]+ MiB$", words), words
-    assert problem(files, room(2 * GIB), Load(text=GIB // 2)) == ""
-    assert "a text of at most" in problem(named, room(2 * GIB))
-    assert "a text" not in problem(WIDE, room(GIB), measured), "the model alone is too much"
+    assert memory_problem(files, room(2 * GIB), Load(text=GIB // 2)) == ""
+    assert "a text of at most" in memory_problem(named, room(2 * GIB))
+    assert "a text" not in memory_problem(WIDE, room(GIB), measured), "the model alone is too much"

@@ -18,8 +18,7 @@ import torch
 
 from shoal.node.base.home import Home
 from shoal.node.daemon.handout import Handout
-from shoal.node.handout.messages import AskWeights, NoWeights
-from shoal.node.handout.reader import Newest, NotYet, ask
+from shoal.node.handout import AskWeights, NewestState, NotReady, NoWeights, fetch_newest
 from shoal.node.ipc.link import frame, read_frame
 from shoal.node.ipc.private_socket import MAX_PATH, PrivateSocket, find_socket
 from shoal.node.manifest.manifest import decode_manifest
@@ -87,8 +86,8 @@ async def handing_out(home: Home, node: Node) -> AsyncIterator[None]:
         assert not home.weights_socket.exists()
 
 
-async def asked(home: Home, known: Digest = NO_DIGEST, wants: bool = True, run: RunId = RUN) -> Newest:
-    return await asyncio.to_thread(ask, home, run, known, wants)
+async def asked(home: Home, known: Digest = NO_DIGEST, wants: bool = True, run: RunId = RUN) -> NewestState:
+    return await asyncio.to_thread(fetch_newest, home, run, known, wants)
 
 
 @pytest.mark.asyncio
@@ -140,17 +139,17 @@ async def test_a_node_that_catches_up_still_has_what_the_reader_has(tmp_path: Pa
             first = await asked(home)
             node.run.member.rounds.base = None
             assert (await asked(home, first.root)).round == 3
-            with pytest.raises(NotYet, match="looks for one"):
+            with pytest.raises(NotReady, match="looks for one"):
                 await asked(home)
 
 
 WHY = [
-    ("no state", NotYet, "no state of the run yet: nobody has sent it"),
+    ("no state", NotReady, "no state of the run yet: nobody has sent it"),
     ("failed", LocalError, "has failed on this node: the disk is full"),
     ("left", LocalError, f"not in the run {RUN.hex()[:8]}"),
     ("broken", LocalError, "its data are gone"),
-    ("restoring", NotYet, "on its way back"),
-    ("paused", NotYet, "until midnight"),
+    ("restoring", NotReady, "on its way back"),
+    ("paused", NotReady, "until midnight"),
 ]
 
 
@@ -224,9 +223,9 @@ async def test_who_cannot_be_let_in_ends_nothing(tmp_path: Path, monkeypatch: py
 
 def test_without_a_node_there_is_nobody_to_ask(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="no node runs"):
-        ask(Home(tmp_path), RUN)
+        fetch_newest(Home(tmp_path), RUN)
     with locked(tmp_path) as home, pytest.raises(TransportError, match="gives no parameters"):
-        ask(home, RUN)
+        fetch_newest(home, RUN)
 
 
 @pytest.mark.asyncio

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.base.home import EXPORT, DaemonInfo, Home, find_home
-from shoal.node.base.life import Life
+from shoal.node.base.process_identity import ProcessIdentity
 from shoal.protocol.base.errors import LocalError
 
 HOLD = """
@@ -109,14 +109,14 @@ def test_run_folders_are_made(home: Home) -> None:
 
 
 def test_nobody_holds_a_fresh_home(home: Home) -> None:
-    assert home.holder() is None
+    assert home.daemon_pid() is None
     assert home.read_daemon() is None
 
 
 def test_the_second_daemon_is_refused_and_told_who_is_first(home: Home) -> None:
     first = hold(home)
     try:
-        assert home.holder() == first.pid
+        assert home.daemon_pid() == first.pid
         with pytest.raises(LocalError, match=f"pid {first.pid}"), home.locked():
             pass
     finally:
@@ -130,7 +130,7 @@ def test_only_a_missing_lock_means_that_the_home_is_gone(home: Home, monkeypatch
     home.lock.touch()
     monkeypatch.setattr("shoal.node.base.home.os.open", no_handles)
     with pytest.raises(LocalError, match="Too many open files"):
-        home.holder()
+        home.daemon_pid()
 
 
 def test_a_lock_that_a_crash_left_means_nothing(home: Home) -> None:
@@ -139,22 +139,22 @@ def test_a_lock_that_a_crash_left_means_nothing(home: Home) -> None:
     first.send_signal(signal.SIGKILL)
     end(first)
     assert home.lock.read_text().split()[0] == str(first.pid)
-    assert home.holder() is None
+    assert home.daemon_pid() is None
     assert home.read_daemon() is None
     with home.locked():
-        assert home.holder() == os.getpid()
+        assert home.daemon_pid() == os.getpid()
 
 
 def test_a_reused_pid_in_the_lock_file_means_nothing(home: Home) -> None:
     home.lock.write_text("1")
-    assert home.holder() is None
+    assert home.daemon_pid() is None
     with home.locked():
-        assert home.holding() == Life.own()
+        assert home.daemon_process() == ProcessIdentity.own()
 
 
 def test_the_lock_survives_probing(home: Home) -> None:
     with ThreadPoolExecutor(4) as pool:
-        probes = [pool.submit(lambda: [home.holder() for _ in range(500)]) for _ in range(4)]
+        probes = [pool.submit(lambda: [home.daemon_pid() for _ in range(500)]) for _ in range(4)]
         for _ in range(20):
             with home.locked():
                 pass

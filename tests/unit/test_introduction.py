@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 import msgpack
 import pytest
 
-from shoal.node.api.faults import UnknownRun
+from shoal.node.api.errors import UnknownRun
 from shoal.node.manifest.manifest import MAX_MANIFEST, PROTOCOL, Manifest, NewerProtocol, sign_manifest
 from shoal.node.run.introduction import MEMBERS_TOLD, find_manifest, introduce, link_to, wanted
 from shoal.node.run.run import Run

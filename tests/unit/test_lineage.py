@@ -10,7 +10,7 @@ from shoal.node.client.up.plan import to_toml
 from shoal.node.manifest.manifest import Manifest, decode_manifest, parse_manifest
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.run.facts import SLACK, run_facts
-from shoal.node.training.checkpoint.lineage import check_fits, going_on
+from shoal.node.training.checkpoint.lineage import check_fits, with_origin
 from shoal.node.training.checkpoint.read import Checkpoint, load
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST
@@ -24,26 +24,26 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 
 def test_the_new_run_has_an_id_of_its_own_and_says_where_it_comes_from(checkpoint: Checkpoint) -> None:
-    manifest = going_on(MANIFEST, checkpoint)
+    manifest = with_origin(MANIFEST, checkpoint)
     assert manifest.run_id != MANIFEST.run_id
     assert manifest.origin is not None
     assert (manifest.origin.run, manifest.origin.round) == (MANIFEST.run_id.hex(), 4)
     assert manifest.first_round == 5
     assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
     assert parse_manifest(to_toml(manifest)).run_id == manifest.run_id
-    assert going_on(manifest, checkpoint) == manifest
+    assert with_origin(manifest, checkpoint) == manifest
 
 
 def test_each_resumption_is_a_lineage_of_its_own_with_the_same_beginning(checkpoint: Checkpoint) -> None:
     """So a founder that left, or was lost, can found again: its old votes are of another run."""
-    once, again = (going_on(MANIFEST, checkpoint) for _ in range(2))
+    once, again = (with_origin(MANIFEST, checkpoint) for _ in range(2))
     assert once.run_id != again.run_id
     ours, theirs = (run_facts(each, ME, seeded=NO_DIGEST, chunks=(3,), holds_origin=True) for each in (once, again))
     assert ours == theirs  # what the order of members and their lanes follow from
 
 
 def test_its_first_round_builds_on_the_other_runs_history_and_its_author_decides(checkpoint: Checkpoint) -> None:
-    facts = run_facts(going_on(MANIFEST, checkpoint), ME, seeded=NO_DIGEST, chunks=(3,), holds_origin=False)
+    facts = run_facts(with_origin(MANIFEST, checkpoint), ME, seeded=NO_DIGEST, chunks=(3,), holds_origin=False)
     about = checkpoint.about
     origin = facts.origin
     assert (origin.round, origin.history.hex(), origin.root.hex()) == (4, about.history, about.root)
@@ -70,30 +70,30 @@ def test_the_canonical_form_of_a_run_from_nowhere_names_no_origin() -> None:
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    manifest = going_on(MANIFEST, checkpoint)
+    manifest = with_origin(MANIFEST, checkpoint)
     with pytest.raises(LocalError, match="goes on from round 4 of another: name the checkpoint"):
-        going_on(manifest, None)
+        with_origin(manifest, None)
     with pytest.raises(LocalError, match="goes on from no checkpoint"):
         check_fits(MANIFEST, checkpoint)
     with pytest.raises(LocalError, match="is of round 6"):
         check_fits(manifest, load(write(tmp_path, 6)))
     wider = MANIFEST.model_copy(update={"model": MANIFEST.model.model_copy(update={"layers": 2})})
     with pytest.raises(LocalError, match=r"model and rounds\.chunk_bytes"):
-        going_on(wider, checkpoint)
+        with_origin(wider, checkpoint)
     for name in ("ddp", "sparseloco", "co2"):
         other = parse_manifest(f'name = "other"\n[method]\nname = "{name}"').method
         with pytest.raises(LocalError, match=f"diloco has made cannot be gone on from with {name}"):
-            going_on(MANIFEST.model_copy(update={"method": other}), checkpoint)
+            with_origin(MANIFEST.model_copy(update={"method": other}), checkpoint)
     for name in ("diloco-eager", "diloco-delayed"):
-        going_on(MANIFEST.model_copy(update={"method": MethodSpec(name=name)}), checkpoint)  # type: ignore[arg-type]
+        with_origin(MANIFEST.model_copy(update={"method": MethodSpec(name=name)}), checkpoint)  # type: ignore[arg-type]
     over = MANIFEST.model_copy(update={"rounds": MANIFEST.rounds.model_copy(update={"last": 4})})
     with pytest.raises(LocalError, match=r"rounds\.last is 4, but the run begins with round 5"):
-        going_on(over, checkpoint)
+        with_origin(over, checkpoint)
     check_fits(manifest, None)  # then the state is downloaded
 
 
 def test_a_run_does_not_end_before_it_begins(checkpoint: Checkpoint) -> None:
-    table = going_on(MANIFEST, checkpoint).model_dump()
+    table = with_origin(MANIFEST, checkpoint).model_dump()
     table["rounds"]["last"] = 4
     with pytest.raises(ValueError, match="begins with round 5"):
         Manifest.model_validate(table)

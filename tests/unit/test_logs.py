@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.node.base.logs import REMEMBERED, REPEAT_AFTER, Quieter, is_network_fault, setup_logging, warn
+from shoal.node.base.logs import REMEMBERED, REPEAT_AFTER, RepeatFilter, is_network_fault, setup_logging, warn
 from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.base.ids import PeerId
 
@@ -96,7 +96,7 @@ def test_our_own_mistake_has_a_stack(error: Exception) -> None:
 
 def test_repeats_are_held_back_and_counted() -> None:
     now = [0.0]
-    quieter = Quieter(lambda: now[0])
+    quieter = RepeatFilter(lambda: now[0])
 
     def say(text: str) -> int | None:
         record = log.makeRecord(log.name, logging.WARNING, __file__, 1, text, (), None)
@@ -110,7 +110,7 @@ def test_repeats_are_held_back_and_counted() -> None:
 
 
 def test_the_memory_of_repeats_is_bounded() -> None:
-    quieter = Quieter(lambda: 0.0)
+    quieter = RepeatFilter(lambda: 0.0)
     for index in range(REMEMBERED * 2):
         quieter.filter(log.makeRecord(log.name, logging.INFO, __file__, 1, f"line {index}", (), None))
     assert len(quieter._seen) == REMEMBERED

@@ -248,12 +248,12 @@ def test_only_a_run_whose_data_have_pieces_has_another_id_for_it() -> None:
     assert named.run_id != unnamed.run_id
     assert decode_manifest(named.canonical(), named.run_id) == named
     assert b"pieces" not in unnamed.canonical()
-    assert named.is_named(unnamed)
-    assert named.is_named(named)
-    assert not unnamed.is_named(named)
-    assert not named.is_named(unnamed.model_copy(update={"seed": 1}))
-    assert not named.is_named(Manifest(name="golden", data=DataSpec(name="files", digest="cd" * 32)))
-    assert not named.is_named(Manifest(name="golden"))
+    assert named.completes(unnamed)
+    assert named.completes(named)
+    assert not unnamed.completes(named)
+    assert not named.completes(unnamed.model_copy(update={"seed": 1}))
+    assert not named.completes(Manifest(name="golden", data=DataSpec(name="files", digest="cd" * 32)))
+    assert not named.completes(Manifest(name="golden"))
 
 
 @pytest.mark.parametrize("lacks", ["name", "digest", "pieces", "size"])

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from shoal.node.manifest.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
-from shoal.node.manifest.method import OWN, MethodName, MethodSpec
+from shoal.node.manifest.method import SPECIAL_SETTINGS, MethodName, MethodSpec
 from shoal.node.training.methods.method import has_own_weights
 from shoal.node.training.methods.registry import METHODS, method_of, timetable_of
 from shoal.node.training.models.registry import layout_of
@@ -61,13 +61,14 @@ def test_streaming_has_fragments_that_are_mixed_in_a_step_later() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("key", OWN)
+@pytest.mark.parametrize("key", SPECIAL_SETTINGS)
 def test_a_setting_of_another_method_is_refused_and_named(name: str, key: str) -> None:
     value = {"alpha": 0.25}.get(key, 1)
-    if name in OWN[key]:
+    if name in SPECIAL_SETTINGS[key]:
         assert getattr(parsed(name, f"{key} = {value}").method, key) == value
         return
-    with pytest.raises(LocalError, match=f"`{key}` is a setting of {' and '.join(OWN[key])}, and nothing to {name}"):
+    owners = " and ".join(SPECIAL_SETTINGS[key])
+    with pytest.raises(LocalError, match=f"`{key}` is a setting of {owners}, and nothing to {name}"):
         parsed(name, f"{key} = {value}")
 
 
@@ -165,7 +166,7 @@ def test_a_run_of_diloco_has_the_id_that_it_had_before_there_were_other_methods(
 
 
 def test_settings_that_are_left_out_are_not_in_the_bytes() -> None:
-    for key in OWN:
+    for key in SPECIAL_SETTINGS:
         assert packed(key) not in parsed("diloco").canonical()
     assert packed("outer_clip") not in parsed("co2").canonical()
     assert packed("outer_clip") in parsed("co2", "outer_clip = 0.5").canonical()

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
+from shoal.node.api.answers import PortMapping
 from shoal.node.base.exits import Exit
 from shoal.node.client.cli.diagnosis_lines import show_netcheck
 from shoal.node.daemon.diagnostics.node_checks import (
     LEVELS,
     Facts,
     Finding,
-    Portmap,
     exit_code,
     findings,
     nat_kind,
@@ -38,8 +38,27 @@ LOCAL = dataclasses.replace(MET, internet_peers=0, own=(HOME,), found_at=(HOME,)
 UNTRIED = dataclasses.replace(MET, own=(HOME,), pending=("whether others can dial this node",))
 SOLO = Facts(port=4101, own=(HOME,), pending=("other peers",))
 
-TWO_ROUTERS = Portmap("upnp", "192.168.0.4:4101", "the router's outside is a private address", True)
-CGNAT = Portmap("upnp", "100.64.0.9:4101", "the carrier translates addresses (CGNAT)", True)
+NO_MAPPING: PortMapping = {
+    "protocol": None,
+    "external": None,
+    "error": None,
+    "behind_another_nat": None,
+    "pending": False,
+}
+MAPPED: PortMapping = {
+    "protocol": "upnp",
+    "external": "198.51.100.2:4101",
+    "error": None,
+    "behind_another_nat": False,
+    "pending": False,
+}
+INSIDE: PortMapping = {**MAPPED, "behind_another_nat": True}
+TWO_ROUTERS: PortMapping = {
+    **INSIDE,
+    "external": "192.168.0.4:4101",
+    "error": "the router's outside is a private address",
+}
+CGNAT: PortMapping = {**INSIDE, "external": "100.64.0.9:4101", "error": "the carrier translates addresses (CGNAT)"}
 
 ALL = {
     "public": (PUBLIC, "public", ["NET-DIAL-OK", "NET-NAT-NONE", "NET-RELAY-LENT"], Exit.OK),
@@ -96,7 +115,6 @@ def test_the_verdict_says_what_to_do(facts: Facts, action: str) -> None:
 
 
 GLOBAL = "/ip6/2001:db8::9/tcp/4101"
-MAPPED = Portmap("upnp", "198.51.100.2:4101", None, False)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +137,10 @@ MAPPED = Portmap("upnp", "198.51.100.2:4101", None, False)
         ({"large_packets": (False,)}, "NET-MTU-LOST", "warn"),  # it may be the peer's fault
         ({"large_packets": (False, False)}, "NET-MTU-LOST", "bad"),
         ({}, "NET-PORTMAP-UNTRIED", "info"),
-        ({"portmap": Portmap(pending=True)}, "NET-PORTMAP-UNTRIED", "info"),
+        ({"portmap": {**NO_MAPPING, "pending": True}}, "NET-PORTMAP-UNTRIED", "info"),
         ({"portmap": MAPPED}, "NET-PORTMAP-OK", "ok"),
-        ({"portmap": Portmap(error="no gateway answers")}, "NET-PORTMAP-NONE", "info"),
-        ({"portmap": dataclasses.replace(MAPPED, behind_another_nat=True)}, "NET-PORTMAP-INSIDE", "warn"),
+        ({"portmap": {**NO_MAPPING, "error": "no gateway answers"}}, "NET-PORTMAP-NONE", "info"),
+        ({"portmap": INSIDE}, "NET-PORTMAP-INSIDE", "warn"),
     ],
 )
 def test_what_else_is_found(changes: dict[str, object], code: str, level: str) -> None:
@@ -244,12 +262,14 @@ def test_nothing_is_coloured_for_who_wants_no_colours(
 
 def test_a_long_finding_is_folded(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    show_netcheck(report(dataclasses.replace(KEEPING, portmap=Portmap(error="the router " + "says no, " * 20))))
+    show_netcheck(
+        report(dataclasses.replace(KEEPING, portmap={**NO_MAPPING, "error": "the router " + "says no, " * 20}))
+    )
     lines = capsys.readouterr().out.splitlines()
     first = lines.index("info  NET-PORTMAP-NONE") + 1
     assert all(line.startswith("      ") and len(line) <= 80 for line in lines[first : first + 3])
 
 
 def test_what_a_peer_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    show_netcheck(report(dataclasses.replace(KEEPING, portmap=Portmap(error="no\x1b[2J way"))))
+    show_netcheck(report(dataclasses.replace(KEEPING, portmap={**NO_MAPPING, "error": "no\x1b[2J way"})))
     assert "\x1b" not in capsys.readouterr().out

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from shoal.node.api.client import Client, spelled
+from shoal.node.api.client import Client, path_and_body
 from shoal.node.api.document import document
-from shoal.node.api.operations import TABLE, Operation, Operations
+from shoal.node.api.operations import OPERATIONS, Operation, Operations
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings
 from shoal.node.daemon.daemon import Daemon
@@ -29,27 +29,27 @@ GIVEN |= {"last": 2, "checkpoint": "/c", "checkpoints": ("/c",), "path": "/state
 def test_every_operation_has_a_route_and_no_other_route_answers_programs() -> None:
     app = make_app(FakeService(), "token", "127.0.0.1")
     served = {(each.method, each.resource.canonical) for each in app.router.routes() if each.resource is not None}
-    table = {(each.method, each.path) for each in TABLE}
+    table = {(each.method, each.path) for each in OPERATIONS}
     browsers = {("GET", "/v1/login"), ("POST", "/v1/login"), ("POST", "/v1/logout"), ("GET", "/v1/events")}
     assert {each for each in served if each[1].startswith("/v1/") and each[0] != "HEAD"} == table | browsers
-    assert len(table) == len(TABLE) >= 20, "two operations are asked in the same way"
+    assert len(table) == len(OPERATIONS) >= 20, "two operations are asked in the same way"
 
 
 @pytest.mark.asyncio
 async def test_every_operation_is_a_method_of_the_client_and_answered_by_the_daemon_and_the_fake(
     tmp_path: Path,
 ) -> None:
-    names = {each.name for each in TABLE}
+    names = {each.name for each in OPERATIONS}
     assert {name for name, each in inspect.getmembers(Client) if isinstance(each, Operation)} == names
     assert {each.operation.name for each in FakeService().handlers()} == names - {"login_code"}  # that is the door's
     daemon = Daemon(NodeSettings(tmp_path), Home(tmp_path).create(), Identity.generate())
     assert {each.operation.name for each in daemon.handlers()} == names - {"login_code"}
 
 
-@pytest.mark.parametrize("operation", TABLE, ids=lambda each: each.name)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
 def test_a_request_has_each_of_its_fields_in_one_place(operation: Operation[Any, Any]) -> None:
     names = [field.name for field in fields(operation.request)]  # type: ignore[arg-type]
-    path, body = spelled(operation, operation.request(**{name: GIVEN[name] for name in names}))
+    path, body = path_and_body(operation, operation.request(**{name: GIVEN[name] for name in names}))
     told = path.removeprefix("/v1/") + (body or "")
     for name in names:
         value = GIVEN[name]
@@ -59,7 +59,7 @@ def test_a_request_has_each_of_its_fields_in_one_place(operation: Operation[Any,
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("operation", TABLE, ids=lambda each: each.name)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
 async def test_the_fake_answers_as_the_table_says(operation: Operation[Any, Any]) -> None:
     if operation.name == "login_code":
         return
@@ -86,4 +86,4 @@ def test_the_page_about_the_api_is_the_tables() -> None:
     assert (ROOT / "docs/api.md").read_text(encoding="utf-8") == document(), (
         "print it anew: python -m shoal.node.api.document > docs/api.md"
     )
-    assert all(f"`{each.method} {each.path}`" in document() for each in TABLE)
+    assert all(f"`{each.method} {each.path}`" in document() for each in OPERATIONS)

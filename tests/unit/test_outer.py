@@ -10,7 +10,7 @@ import pytest
 
 from shoal.node.manifest.manifest import CodecSpec, Manifest, ModelSpec, RoundSpec
 from shoal.node.manifest.method import MethodSpec
-from shoal.node.training.state.outer import OuterState, StateStore, numbers
+from shoal.node.training.state.outer import OuterState, StateStore
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import content_hash
 from shoal.protocol.base.wire import Payload
@@ -48,11 +48,11 @@ def test_members_that_apply_the_same_bytes_hold_the_same_state(codec: str) -> No
     assert one.root == other.root
     rng = np.random.default_rng(1)
     vectors = [rng.standard_normal(one.elements, dtype=np.float32) for _ in range(3)]
-    before = numbers(one.committed.current).copy()
+    before = one.committed.current.array().copy()
     payloads = mean_of(one, vectors, [2, 1, 1])
     assert one.apply(payloads).root == other.apply(payloads).root != OuterState(manifest(codec)).root
     mean = (2 * vectors[0] + vectors[1] + vectors[2]) / 4
-    error = np.abs(numbers(one.committed.current) - (before - 0.7 * 1.9 * mean)).max()
+    error = np.abs(one.committed.current.array() - (before - 0.7 * 1.9 * mean)).max()
     assert error < OUTER_ERROR[codec]
 
 

@@ -7,7 +7,7 @@ import math
 from types import SimpleNamespace
 from typing import cast
 
-from shoal.node.base.faults import Fault, FaultTrigger
+from shoal.node.base.fault_injection import Fault, FaultTrigger
 from shoal.node.run.meters import Outgoing
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.records import CommitLog

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.api.answers import UnderLimits
+from shoal.node.api.answers import LimitsStatus
 from shoal.node.api.status import advice, headline, verdict
 from shoal.node.base.exits import Exit
 from shoal.node.daemon.pausing import DAY, Pausing
@@ -42,7 +42,7 @@ class Node:
         assert not self.runs.paused
         self.did.append(f"restore by {seeds}")
 
-    async def after(self, used: int) -> UnderLimits:
+    async def after(self, used: int) -> LimitsStatus:
         self.wire.total = used
         await self.pausing.look()
         await asyncio.sleep(0)  # what is begun and not waited for

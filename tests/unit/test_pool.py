@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from shoal.node.base.pools import MANY, Pool
+from shoal.node.base.pools import MAX_OPEN, Pool
 
 HANGING = """
 import threading
@@ -30,14 +30,14 @@ def test_what_may_be_left_out_is_while_much_waits(caplog: pytest.LogCaptureFixtu
     caplog.set_level(logging.WARNING)
     pool, go_on, done = Pool("notes", 1), threading.Event(), list[int]()
     pool.begin(lambda: go_on.wait(30.0))
-    for number in range(10 * MANY):
+    for number in range(10 * MAX_OPEN):
         pool.offer(lambda number=number: done.append(number))  # type: ignore[misc]
     assert [record.getMessage() for record in caplog.records] == [
         "a disk does not answer: notes are left out until it does"
     ]
     go_on.set()
     assert pool.join(30.0)
-    assert done == list(range(MANY - 1))
+    assert done == list(range(MAX_OPEN - 1))
     pool.offer(lambda: done.append(-1))
     assert pool.join(30.0)
     assert done[-1] == -1

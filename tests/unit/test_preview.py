@@ -13,8 +13,7 @@ import pytest
 from shoal.node.api.answers import Preview
 from shoal.node.client.cli import run
 from shoal.node.client.cli.preview import METHODS, show_preview
-from shoal.node.manifest.introduced import Introduction
-from shoal.node.manifest.manifest import DataSpec, Manifest, load_manifest, parse_manifest
+from shoal.node.manifest.manifest import DataSpec, Introduction, Manifest, load_manifest, parse_manifest
 from shoal.node.manifest.method import MethodName
 from shoal.node.run.introduction import data_in_words, describe
 from shoal.node.training.data.supply import DataStanding

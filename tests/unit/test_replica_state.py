@@ -9,9 +9,8 @@ import torch
 from shoal.node.manifest.manifest import CodecSpec, Manifest, ModelSpec, RoundSpec
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.training.methods.method import MOMENTUM, PARAMETERS, Answer
-from shoal.node.training.state.exchange import LARGEST
 from shoal.node.training.state.outer import StateStore
-from shoal.node.training.state.replica_state import ReplicaState
+from shoal.node.training.state.replica_state import LARGEST, ReplicaState
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.ids import content_hash
 from shoal.protocol.base.wire import Payload

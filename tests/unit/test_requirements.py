@@ -10,7 +10,7 @@ import torch
 
 from shoal.node.manifest.codec import CODECS, RunCodec
 from shoal.node.manifest.manifest import CodecSpec, DataSpec, Manifest, ModelSpec, load_manifest
-from shoal.node.manifest.method import REPLICAS, MethodSpec
+from shoal.node.manifest.method import REPLICA_METHODS, MethodSpec
 from shoal.node.manifest.requirements import (
     MIB,
     bytes_per_parameter,
@@ -114,7 +114,7 @@ def test_a_round_of_fragments_carries_one_of_them() -> None:
 def test_what_is_sent_for_a_parameter_follows_from_the_codecs_of_the_method() -> None:
     there = {"sparseloco": CODECS["topk"].value_bytes, "streaming-diloco": CODECS["fp4"].value_bytes / 3}
     back = {"streaming-diloco": 4 / 3}
-    for name in sorted(METHODS.keys() - set(REPLICAS)):
+    for name in sorted(METHODS.keys() - set(REPLICA_METHODS)):
         expected = 3 / 4 * (there.get(name, 4) + back.get(name, 4))
         assert bytes_per_parameter(of_method(name), 4) == pytest.approx(expected)
 

@@ -15,23 +15,23 @@ from shoal.node.base.room import (
     VERSION_2,
     NoRoom,
     _control_group,
+    available_memory,
     check_disk,
     check_memory,
     no_room,
     or_no_room,
-    room_here,
 )
 from shoal.protocol.base.errors import LocalError
 from tests.limits import MIB, in_control_group
 
 ASK = (
-    "from shoal.node.base.room import room_here; room = room_here(); "
+    "from shoal.node.base.room import available_memory; room = available_memory(); "
     "print(room.together.total, room.together.free, room)"
 )
 
 
 def test_the_machine_has_what_the_kernel_says() -> None:
-    room = room_here().together
+    room = available_memory().together
     assert 0 < room.free <= room.total
     assert "free now" in str(room)
 
@@ -48,7 +48,7 @@ def asked(before: str = "", prefix: tuple[str, ...] = ()) -> tuple[int, int, str
 def test_a_limit_of_address_space_is_one_of_the_process() -> None:
     words = asked(f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({4096 * MIB}, {4096 * MIB}))")[2]
     assert "a process here (ulimit -v) has 4.0 GiB of memory" in words
-    assert room_here().process is None or "ulimit" in str(room_here())
+    assert available_memory().process is None or "ulimit" in str(available_memory())
 
 
 @pytest.fixture

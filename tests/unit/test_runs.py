@@ -13,9 +13,8 @@ import pytest
 
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings
-from shoal.node.base.room import Memory, NoRoom, Room
-from shoal.node.manifest.introduced import Introduction
-from shoal.node.manifest.manifest import DataSpec, parse_manifest
+from shoal.node.base.room import AvailableMemory, Memory, NoRoom
+from shoal.node.manifest.manifest import DataSpec, Introduction, parse_manifest
 from shoal.node.peers.listings import providers
 from shoal.node.peers.remembered import Joined, PeerCache, remember_run, remembered_runs
 from shoal.node.run import reloading
@@ -341,7 +340,7 @@ WRITTEN = 'name = "written"\n[model]\ndim = 16\nlayers = 1\n[data]\nname = "file
 @pytest.fixture
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for a worker and less than three copies of the text below."""
-    monkeypatch.setattr("shoal.node.run.runs.room_here", lambda: Room(Memory(64 << 20, 40 << 20)))
+    monkeypatch.setattr("shoal.node.run.runs.available_memory", lambda: AvailableMemory(Memory(64 << 20, 40 << 20)))
 
 
 def with_text(home: Home, shares: bool) -> Runs:

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal.node.training.data.pieces import PIECE, PIECES, THE_TOP, Blob
+from shoal.node.training.data.pieces import PIECE, PIECES, TOP_BLOB, Blob
 from shoal.node.training.data.store import Dataset
-from shoal.node.training.data.supply import EACH, READING, Serving
+from shoal.node.training.data.supply import PER_PEER_RATE, READING, Serving
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.messages.data import GetPiece, Later, PieceIs
 from shoal.protocol.messages.node import Refused
@@ -35,7 +35,7 @@ def question(dataset: Dataset, blob: Blob) -> GetPiece:
 
 @pytest.mark.asyncio
 async def test_pieces_and_their_hashes_are_given(dataset: Dataset, serving: Serving) -> None:
-    for blob in (THE_TOP, Blob(PIECES, 0), Blob(PIECES, 5)):
+    for blob in (TOP_BLOB, Blob(PIECES, 0), Blob(PIECES, 5)):
         answer = await serving.answer(ANNA, question(dataset, blob))
         assert answer == PieceIs(dataset.read(blob) or b"")
 
@@ -48,9 +48,9 @@ async def test_what_is_not_there_is_refused(dataset: Dataset, serving: Serving, 
 
 @pytest.mark.asyncio
 async def test_other_data_and_those_that_were_withdrawn_are_refused(dataset: Dataset, serving: Serving) -> None:
-    assert isinstance(await serving.answer(ANNA, GetPiece(Digest(bytes(32)), *THE_TOP)), Refused)
+    assert isinstance(await serving.answer(ANNA, GetPiece(Digest(bytes(32)), *TOP_BLOB)), Refused)
     serving.withdraw(dataset.digest)
-    assert isinstance(await serving.answer(ANNA, question(dataset, THE_TOP)), Refused)
+    assert isinstance(await serving.answer(ANNA, question(dataset, TOP_BLOB)), Refused)
 
 
 @pytest.mark.asyncio
@@ -70,10 +70,10 @@ async def test_who_asks_for_too_much_is_told_to_come_later_and_others_are_served
     dataset: Dataset, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 0.0)
-    turns = [serving._turn(ANNA, 0.0) for _ in range(3 * int(EACH[0]))]
-    assert turns[0] == turns[int(EACH[0]) - 1] == 0.0
+    turns = [serving._turn(ANNA, 0.0) for _ in range(3 * int(PER_PEER_RATE[0]))]
+    assert turns[0] == turns[int(PER_PEER_RATE[0]) - 1] == 0.0
     assert 1.0 < turns[-1] < 1.1, "who was sent away has lost nothing by asking"
-    answer = await serving.answer(ANNA, question(dataset, THE_TOP))
+    answer = await serving.answer(ANNA, question(dataset, TOP_BLOB))
     assert isinstance(answer, Later)
     assert 1000 <= answer.milliseconds <= 1100
     assert serving._turn(BOB, 0.0) < 1.0
@@ -92,5 +92,5 @@ async def test_few_are_read_at_a_time(dataset: Dataset, serving: Serving, monkey
         return b""
 
     monkeypatch.setattr("shoal.node.training.data.supply.DISK", SimpleNamespace(run=read))
-    await asyncio.gather(*(serving.answer(ANNA, question(dataset, THE_TOP)) for _ in range(30)))
+    await asyncio.gather(*(serving.answer(ANNA, question(dataset, TOP_BLOB)) for _ in range(30)))
     assert most == READING

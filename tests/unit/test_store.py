@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shoal.node.training.data import store as module
-from shoal.node.training.data.pieces import PAGES, PIECE, PIECES, THE_TOP, Blob
-from shoal.node.training.data.store import FRESH, INDEX, PACKED, PART, Dataset, Download, Store, measure
+from shoal.node.training.data.pieces import PAGES, PIECE, PIECES, TOP_BLOB, Blob
+from shoal.node.training.data.store import INDEX, NEW_PREFIX, PACKED, PART, Dataset, Download, Store, measure
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest
 from tests.unit.dataset_kit import packed, write_texts
@@ -63,7 +63,7 @@ def test_packing_without_text_leaves_nothing(tmp_path: Path, store: Store) -> No
 
 
 def test_what_a_crash_left_half_packed_is_removed(tmp_path: Path, store: Store) -> None:
-    left = tmp_path / "data" / f"{FRESH}0123"
+    left = tmp_path / "data" / f"{NEW_PREFIX}0123"
     left.mkdir(parents=True)
     (left / PACKED).write_bytes(b"half")
     store.tidy()
@@ -71,7 +71,7 @@ def test_what_a_crash_left_half_packed_is_removed(tmp_path: Path, store: Store) 
 
 
 def test_each_place_of_the_tree_is_read_and_proved(dataset: Dataset) -> None:
-    assert dataset.read(THE_TOP) == dataset.index.top
+    assert dataset.read(TOP_BLOB) == dataset.index.top
     assert dataset.read(Blob(PAGES, 0)) == dataset.index.hashes
     assert len(dataset.read(Blob(PIECES, 5)) or b"") == dataset.index.size - 5 * PIECE
     assert dataset.path is not None
@@ -148,7 +148,7 @@ def test_a_full_disk_is_said_before_the_download(
 ) -> None:
     usage = shutil.disk_usage(dataset.path)  # type: ignore[arg-type]
     monkeypatch.setattr(
-        "shoal.node.training.data.store.shutil.disk_usage", lambda path: usage._replace(free=module.SPARE)
+        "shoal.node.training.data.store.shutil.disk_usage", lambda path: usage._replace(free=module.MIN_FREE)
     )
     with pytest.raises(LocalError, match="make room"):
         store.begin(dataset.digest, dataset.index)

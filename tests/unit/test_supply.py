@@ -45,7 +45,7 @@ async def test_a_founder_names_its_text(tmp_path: Path, texts: Path, dataset: Da
     founder = supply(tmp_path, texts)
     manifest = await founder.named(FILES)
     assert manifest.data == named(dataset)
-    assert manifest.is_named(FILES)
+    assert manifest.completes(FILES)
     assert await founder.named(manifest) == manifest
     assert await founder.named(Manifest(name="other")) == Manifest(name="other")
 
@@ -135,7 +135,7 @@ async def test_text_that_no_run_is_about_is_given_to_nobody(tmp_path: Path, text
     node = supply(tmp_path, texts)
     other = packed(tmp_path, seed=1)
     peers = Peers(anna=honest(other))
-    node.swarm.call = peers.call
+    node.calls.call = peers.call
     await node.get(named(other), peers.names)
     assert isinstance(await node.answer(BOB, GetPiece(dataset.root, PIECES, 0)), Refused)
     assert not (tmp_path / "data" / dataset.digest.hex()).exists()

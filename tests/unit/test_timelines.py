@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.api.faults import UnknownRound
+from shoal.node.api.errors import UnknownRound
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.timelines import KEPT, NAME, Timelines
 from shoal.protocol.base.ids import PeerId

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.ipc.ended import Ended
 from shoal.node.ipc.messages import Contribution, Landing, Progress, Train
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.ipc.vectors import Sizes
+from shoal.node.ipc.worker_end import WorkerEnd
 from shoal.node.supervisor import training
 from shoal.node.supervisor.process import BUILT_IN, WorkerSettings
 from shoal.node.supervisor.training import Training
@@ -44,7 +44,7 @@ class FakeWorker:
         on_progress: Callable[[Progress], None],
         on_contribution: Callable[[Contribution], None],
         on_trained: Callable[[], None],
-        on_lost: Callable[[Ended], None],
+        on_lost: Callable[[WorkerEnd], None],
     ) -> None:
         self.on_progress, self.on_contribution, self.on_lost = on_progress, on_contribution, on_lost
         self.on_trained = on_trained
@@ -109,7 +109,7 @@ class Outer:
 def bench_of(
     method: Method, folder: Path, monkeypatch: pytest.MonkeyPatch, last: int | None = None, is_script: bool = False
 ) -> Bench:
-    monkeypatch.setattr(training, "Worker", FakeWorker)
+    monkeypatch.setattr(training, "WorkerSupervisor", FakeWorker)
     monkeypatch.setattr(training, "LOOK", 0.0)
     program = () if is_script else BUILT_IN
     settings = WorkerSettings(folder, folder / "worker.log", b"", Sizes(SIZE), 1, program=program)
@@ -119,7 +119,7 @@ def bench_of(
 
     def spawn(work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        (waiting if work.cr_code is Training._bear_with.__code__ else tasks).append(task)  # type: ignore[attr-defined]
+        (waiting if work.cr_code is Training._watch_attendance.__code__ else tasks).append(task)  # type: ignore[attr-defined]
 
     def submit(round: int, weight: int, vector: FloatArray | None) -> None:
         submitted.append((round, weight, vector))
@@ -220,7 +220,7 @@ async def test_steps_from_a_state_that_we_left_are_no_progress(bench: Bench) -> 
 @pytest.mark.asyncio
 async def test_the_loss_of_a_worker_is_trouble_until_the_next_makes_a_step(bench: Bench) -> None:
     bench.training.begin(2, lane=2)
-    bench.worker.on_lost(Ended("the worker was ended by SIGKILL"))
+    bench.worker.on_lost(WorkerEnd("the worker was ended by SIGKILL"))
     assert "SIGKILL" in bench.training.trouble
     assert bench.training.lost == bench.training.trouble
     bench.worker.on_progress(progress(3))
@@ -237,7 +237,7 @@ async def test_the_node_answers_for_a_script_that_has_gone_until_the_next_makes_
     assert bench.absent == [], "it may be about to come"
     bench.worker.on_sign()
     bench.worker.on_progress(progress(3))
-    bench.worker.on_lost(Ended("the script has gone"))
+    bench.worker.on_lost(WorkerEnd("the script has gone"))
     assert bench.absent == [3], "at once"
     bench.training.committed(3, lane=0)
     assert bench.absent == [3, 4]
@@ -265,7 +265,7 @@ async def test_a_script_that_was_never_there_is_answered_for_when_the_others_wai
 @pytest.mark.asyncio
 async def test_a_worker_that_is_started_again_is_waited_for_until_the_others_call(bench: Bench) -> None:
     bench.training.begin(2, lane=2)
-    bench.worker.on_lost(Ended("the worker was ended by SIGKILL"))
+    bench.worker.on_lost(WorkerEnd("the worker was ended by SIGKILL"))
     bench.training.committed(3, lane=0)
     assert bench.absent == []
     bench.worker.pid = None  # in its back-off
@@ -274,7 +274,7 @@ async def test_a_worker_that_is_started_again_is_waited_for_until_the_others_cal
     assert bench.absent == [4]
     bench.training.committed(4, lane=0)
     assert bench.absent == [4, 5], "the others wait once, not in each round"
-    bench.worker.on_lost(Ended("the worker has failed: cuda is not here", is_final=True))
+    bench.worker.on_lost(WorkerEnd("the worker has failed: cuda is not here", is_final=True))
     assert bench.absent == [4, 5, 5]
     await bench.settle()
 
@@ -307,7 +307,7 @@ async def test_after_the_last_round_nobody_trains(tmp_path: Path, monkeypatch: p
     bench.worker.on_contribution(contribution(3))
     await bench.settle()
     assert bench.worker.retired == [], "others may not have it yet"
-    bench.worker.on_lost(Ended("the worker was ended by SIGKILL"))
+    bench.worker.on_lost(WorkerEnd("the worker was ended by SIGKILL"))
     bench.training.committed(3, lane=0)
     await bench.settle()
     assert bench.worker.retired == [False]
@@ -326,7 +326,7 @@ async def test_who_is_back_after_the_last_round_trains_nothing(tmp_path: Path, m
 @pytest.mark.asyncio
 async def test_a_worker_that_failed_for_good_is_a_failure_that_stays(bench: Bench) -> None:
     bench.training.begin(2, lane=2)
-    bench.worker.on_lost(Ended("the worker has failed: cuda is not here", is_final=True))
+    bench.worker.on_lost(WorkerEnd("the worker has failed: cuda is not here", is_final=True))
     assert bench.training.failure.startswith("the worker has failed: cuda is not here. No other is started: mend that")
     assert bench.training.trouble == bench.training.failure
     bench.training.committed(3, lane=2)

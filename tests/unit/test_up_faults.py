@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from shoal.node.base.faults import FAULT_VARIABLE, MARK, Fault, FaultTrigger, armed
+from shoal.node.base.fault_injection import FAULT_VARIABLE, MARK, Fault, FaultTrigger, armed_trigger
 from shoal.protocol.base.errors import LocalError
 
 
@@ -69,13 +69,13 @@ def test_it_is_silent_elsewhere() -> None:
 
 
 def test_no_variable_arms_nothing() -> None:
-    assert armed({}) is None
+    assert armed_trigger({}) is None
 
 
 def test_the_signal_is_real() -> None:
     program = (
-        "import os; from shoal.node.base.faults import armed\n"
-        "trigger = armed(os.environ)\n"
+        "import os; from shoal.node.base.fault_injection import armed_trigger\n"
+        "trigger = armed_trigger(os.environ)\n"
         "for sent in range(1, 9): print(sent, flush=True); trigger.sent(4, sent, 8, 'owner')\n"
     )
     died = subprocess.run(

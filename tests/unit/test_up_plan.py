@@ -8,7 +8,7 @@ import pytest
 
 from shoal.node.base.home import Home
 from shoal.node.base.options import UpOptions, UsageError
-from shoal.node.base.room import Memory, NoRoom, Room
+from shoal.node.base.room import AvailableMemory, Memory, NoRoom
 from shoal.node.client.up.plan import (
     builtin_manifest,
     check_room,
@@ -109,7 +109,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_text_of_all_peers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.node.client.up.plan.room_here", lambda: Room(Memory(8 << 30, 6 << 30)))
+    monkeypatch.setattr("shoal.node.client.up.plan.available_memory", lambda: AvailableMemory(Memory(8 << 30, 6 << 30)))
     options = UpOptions(peers=4, data=(ROOT / "docs",))
     manifest = chosen_manifest(options, corpus="ab" * 32)
     check_room(manifest, options)

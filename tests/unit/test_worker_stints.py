@@ -13,7 +13,7 @@ from shoal.node.ipc.messages import Contribution, HandIn, Landing, Progress, Tra
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.ipc.vectors import MARKS, SharedVectors, Sizes, mark_of
 from shoal.node.supervisor.process import WorkerSettings
-from shoal.node.supervisor.workers import Worker
+from shoal.node.supervisor.supervisor import WorkerSupervisor
 from shoal.node.training.methods.ddp import DDP
 from shoal.node.training.methods.late import DelayedDiLoCo
 from shoal.node.training.methods.streaming import Streaming
@@ -28,7 +28,7 @@ def ignored(*_: object) -> None:
     """Nothing is said here: no process is started."""
 
 
-class Watched(Worker):
+class Watched(WorkerSupervisor):
     """Notes what `loaded` holds while vectors are written."""
 
     def __init__(self, settings: WorkerSettings) -> None:

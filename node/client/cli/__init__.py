@@ -14,10 +14,9 @@ from traceback import clear_frames
 
 from shoal.node.base import streams
 from shoal.node.base.exits import Exit
-from shoal.node.base.lines import has_room
+from shoal.node.base.lines import has_room, printable
 from shoal.node.base.refusals import refusal
 from shoal.node.base.room import NoRoom
-from shoal.node.base.text import printable
 from shoal.node.extensions import register_extensions
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
 
@@ -30,7 +29,7 @@ NEED_NO_FOLDER = {  # commands that only ask the node work in a folder that was 
 def main() -> None:
     """Run `shoal` with the process's arguments; always ends the process."""
     try:
-        streams.make_whole()
+        streams.repair_standard_streams()
         code = _run()
     except KeyboardInterrupt:  # before a command has handled it
         code = Exit.INTERRUPTED
@@ -40,7 +39,7 @@ def main() -> None:
             raise
         _say(sentence(expected))
         code = exit_code(expected)
-    if unwritten := streams.flushed():
+    if unwritten := streams.flush_error():
         _say(unwritten)
         code = code or Exit.FAILED
     sys.exit(code)

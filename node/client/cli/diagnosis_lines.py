@@ -1,7 +1,7 @@
-"""`shoal netcheck` and `shoal doctor` for people.
+"""Prints the answers of `shoal netcheck` and `shoal doctor` for people.
 
-What peers said is in it: no control character reaches the terminal, and lines are folded at its width; an address stays
-whole to copy.
+They quote peers, so no control character reaches the terminal. Lines are folded at its width, except that an address
+stays whole, to be copied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OTHERS = {
     "keeping": "behind a port-keeping router",
     "symmetric": "behind a symmetric router",
 }
-INDENT, LABEL = 2, 14  # columns of an examination
+INDENT, LABEL = 2, 14  # columns, in the output of doctor
 WAYS = {
     "dial": "dialled",
     "relay": "called by",
@@ -47,7 +47,7 @@ THEIR_REASONS = {
     "relay-early": "by a relay, as it is not known yet where to meet",
     "none": "no connection",
 }
-OUTCOMES = {  # of a peer's steps, which come as codes: each end words them from its own side
+OUTCOMES = {  # of the peer's own steps: it sends codes, and they are worded from our side
     "refused": "nothing listens there",
     "silent": "no answer",
     "unreachable": "it has no way there",
@@ -62,7 +62,7 @@ OUTCOMES = {  # of a peer's steps, which come as codes: each end words them from
 
 
 def folded(text: str, indent: int = 0, hang: int = 0) -> str:
-    """Within the terminal, `indent` columns from the left, and the lines after the first `hang` more."""
+    """`text` folded at the terminal's width, indented by `indent` columns, and by `hang` more after the first line."""
     return textwrap.fill(
         clean(text),
         min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns),
@@ -77,7 +77,7 @@ def folded(text: str, indent: int = 0, hang: int = 0) -> str:
 
 
 def show_netcheck(answer: Answer) -> None:
-    """The verdict first, then each finding with what to do, then what to expect. What is to be done is said once."""
+    """The verdict first, then each finding with what to do, unless the verdict said it, then the paths to expect."""
     said = answer["verdict"]
     print(clean(said["sentence"]))
     if said["action"]:
@@ -113,14 +113,14 @@ def _marked(level: str) -> str:
 
 
 class ExaminationPrinter:
-    """Prints an examination as it goes on: what was tried, then both ends side by side, then what follows."""
+    """Prints the events of an examination as they come: steps, then both ends side by side, then the verdict."""
 
     def __init__(self) -> None:
-        self._name: str | None = None  # of the peer, if it is known from the beginning
-        self._part = ""
+        self._name: str | None = None  # the peer, if it is known from the beginning
+        self._part = ""  # the heading that was printed last
 
     def add(self, answer: Answer) -> None:
-        """One event."""
+        """Print one event."""
         match answer.get("event"):
             case "peer":
                 self._opening(answer)
@@ -145,7 +145,7 @@ class ExaminationPrinter:
             self._say(f"{place(each['address'])}  ({', '.join(each['from'])})")
 
     def _step(self, step: Answer, ways: dict[str, str]) -> None:
-        """When, what, where, and what came of it."""
+        """One line: when, what, where, and the outcome; `ways` has the words for what was done."""
         when = time.strftime("%H:%M:%S", time.localtime(step["at"]))
         often = f", {step['times']} times" if step["times"] > 1 else ""
         seconds = step.get("seconds", 0.0)
@@ -178,7 +178,7 @@ class ExaminationPrinter:
             print(colour(line, "green" if verdict["side"] == "nobody" else "yellow"))
 
     def _both_ends(self, report: Answer) -> None:
-        """What each is behind, side by side."""
+        """What each end is behind, side by side."""
         here, there = report["here"], report["there"]
         self._begin("both ends")
         rows = [
@@ -199,7 +199,7 @@ class ExaminationPrinter:
     # -- lines ----------------------------------------------------------------------------------------------
 
     def _begin(self, part: str) -> None:
-        """A heading, unless we are under it."""
+        """Print a heading, unless it is the current one."""
         if part != self._part:
             self._part = part
             print(f"\n{colour(part, 'bold')}")
@@ -212,7 +212,7 @@ class ExaminationPrinter:
 
 
 def place(address: str) -> str:
-    """An address as people need it: of a relay's its name and where it is, as the whole has 130 characters."""
+    """An address for people; one by a relay is shortened to the relay's name and address, from 130 characters."""
     way, circuit, _ = address.partition("/p2p-circuit")
     if not circuit:
         return address

@@ -1,4 +1,4 @@
-"""Commands that say what is in the way: `shoal netcheck` of all peers, `shoal doctor` of one."""
+"""The commands `shoal netcheck` (what is between this node and all others) and `shoal doctor` (and one peer)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 
 from shoal.node.client.cli.flags import Json
 
-PAUSE = 0.5  # seconds between two questions
-LIMIT = 20.0  # seconds: somebody who dials us in vain takes four, and a relay may be slow
+PAUSE = 0.5  # seconds between two calls of the node
+LIMIT = 20.0  # seconds: a peer that dials us in vain takes four, and a relay may be slow
 
 
 def netcheck(
@@ -39,7 +39,7 @@ def netcheck(
 
 
 def _settled(client: Any, limit: float) -> dict[str, Any]:
-    """The answer once all is known, or when the time is up; what is waited for is said meanwhile."""
+    """The answer once all is known, or after `limit` seconds; prints to stderr what is being waited for."""
     until, said = time.monotonic() + limit, ""
     while True:
         answer: dict[str, Any] = client.netcheck()

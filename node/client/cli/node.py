@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shoal.node.base import options
+from shoal.node.base.lines import printable
 from shoal.node.base.step_options import TrainerOptions
-from shoal.node.base.text import printable
 from shoal.node.client.cli.flags import NoTrain, absolute
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def ensure_node(keep: bool = True) -> Iterator[Client]:
     from shoal.node.client import launch
 
     home = find_home()
-    if home.holder() is not None:
+    if home.daemon_pid() is not None:
         yield Client(home)
         return
     launch.start_in_background(settings_of_environment())

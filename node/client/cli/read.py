@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from shoal.node.base.text import printable
+from shoal.node.base.lines import printable
 from shoal.node.client.cli.flags import Json, this_node
 from shoal.protocol.base.errors import LocalError
 
@@ -73,7 +73,7 @@ def _print(line: str, as_json: bool) -> None:
 
 
 def for_people(line: str) -> str:
-    """A JSON log line as text, as `HumanLine` (logs.py) writes it; any other line unchanged."""
+    """A JSON log line as text, as `HumanFormatter` (logs.py) writes it; any other line unchanged."""
     import json
 
     try:

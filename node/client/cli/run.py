@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.node.base.text import printable
+from shoal.node.base.lines import printable
 from shoal.node.client.cli.flags import Json, NoTrain, absolute, can_print, this_node
 from shoal.node.client.cli.node import ensure_node
 from shoal.protocol.base.errors import LocalError

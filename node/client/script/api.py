@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shoal.dht.link import looks_like_link, parse_link
 from shoal.node.api.answers import Answer
 from shoal.node.api.client import Client
-from shoal.node.api.faults import find_run
+from shoal.node.api.errors import find_run
 from shoal.node.base.home import find_home
 from shoal.node.client.cli.node import ensure_node
-from shoal.node.manifest.custom import CustomSpec
+from shoal.node.manifest.model import CustomSpec
 from shoal.protocol.base.errors import LocalError
 
 if TYPE_CHECKING:

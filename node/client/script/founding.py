@@ -16,7 +16,7 @@ from shoal.node.manifest.manifest import MAX_MANIFEST, Manifest
 from shoal.node.manifest.toml import dump
 from shoal.node.run.facts import first_base
 from shoal.node.training.checkpoint.about import About
-from shoal.node.training.checkpoint.lineage import going_on
+from shoal.node.training.checkpoint.lineage import with_origin
 from shoal.node.training.checkpoint.read import Checkpoint
 from shoal.node.training.checkpoint.write import write_checkpoint
 from shoal.node.training.methods.registry import method_of
@@ -54,7 +54,7 @@ def found(client: Client, home: Home, own: OwnModule, tables: Mapping[str, Any])
     state = CommittedState(shape_of(plain, own.layout), agreed)
     base = first_base(plain, me, state.current.root)
     about = About.of(plain, base, (), samples=0, peer=me, inner_steps=0)
-    manifest = going_on(plain, Checkpoint(home.runs, about, plain, state.current.shape, agreed, None))
+    manifest = with_origin(plain, Checkpoint(home.runs, about, plain, state.current.shape, agreed, None))
     folder = home.make_run_folder(manifest.run_id.hex()) / ORIGIN
     path = write_checkpoint(folder, about, state.current, None)
     try:

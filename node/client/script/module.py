@@ -19,7 +19,7 @@ from blake3 import blake3
 from torch import Tensor, nn
 
 from shoal.node.client.script.state_weights import StateWeights, shown
-from shoal.node.manifest.custom import CustomSpec
+from shoal.node.manifest.model import CustomSpec
 from shoal.node.manifest.tensors import expand, first_difference, fold, problem_of
 from shoal.node.training.models.layout import Layout, trained
 from shoal.node.training.trainer import inner_state

@@ -32,15 +32,14 @@ from shoal.node.client.script.module import OwnModule
 from shoal.node.ipc.link import WorkerLink
 from shoal.node.ipc.messages import Finished, Ready, Train
 from shoal.node.ipc.messages import Progress as Report
-from shoal.node.ipc.vectors import mark_of
-from shoal.node.manifest.custom import CustomSpec
 from shoal.node.manifest.manifest import decode_manifest
+from shoal.node.manifest.model import CustomSpec
 from shoal.node.training.methods.method import Method
 from shoal.node.training.methods.registry import method_of
 from shoal.node.training.methods.timetable import Timetable
 from shoal.node.training.trainer.device import device_bytes, device_name
 from shoal.node.training.trainer.inner import InnerRound
-from shoal.node.worker.stints import Stints, Utilisation
+from shoal.node.worker.stints import Stints
 from shoal.node.worker.weights import WorkerWeights
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import RunId
@@ -120,19 +119,15 @@ class Session:
         self._timetable = Timetable(method)
         own.has_private = bool(method.keeps)
         vectors = self._link.vectors
-        moments, answer = vectors.moments.array, vectors.answer.array if vectors.answer is not None else None
+        moments = vectors.moments.array
         own.restore(torch.from_numpy(moments))
-        loaded = vectors.loaded.array
-        weights = WorkerWeights(
-            method, own, vectors.agreed.array, moments, answer, lambda order: loaded[0] == mark_of(order.order)
-        )
+        weights = WorkerWeights.over(method, own, vectors)
         self._stints = Stints(own, weights, self._orders, vectors.contribution.array, moments, self._link.send)
         self._order: Train | None = None  # None: before the first, and after the end
         self._is_answered = False  # the order's steps are handed in, and the next order has not come yet
         self._made = 0  # steps of the order
         self._began = 0.0
-        self._utilisation = Utilisation()
-        self._working = self._utilisation.working(time.monotonic)
+        self._working = self._stints.utilisation.working(time.monotonic)
         self._hook = after_each_step(own.optimizer, self._stepped)
         weakref.finalize(self, connection.forget).atexit = False  # a process that ends hangs up anyway
 
@@ -219,7 +214,7 @@ class Session:
                 continue  # the order that has replaced it is coming
             self._began = time.monotonic()
             if order.steps and not self._orders.is_due(order):
-                self._working = self._utilisation.working(time.monotonic)
+                self._working = self._stints.utilisation.working(time.monotonic)
                 self._working.__enter__()
                 return
             self._end(order)
@@ -247,7 +242,7 @@ class Session:
         now, samples = time.monotonic(), self._made * self._batch
         step, loss = order.first + self._made, self._losses.latest
         speed, memory = samples / max(now - self._began, 1e-9), device_bytes(self._own.device)
-        share = self._utilisation.share(now)
+        share = self._stints.utilisation.share(now)
         self._link.send(Report(order.order, order.round, step, loss, samples, speed, memory, share))
 
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from shoal.node.api.answers import Answer
 from shoal.node.api.client import Client
-from shoal.node.base.faults import FAULT_VARIABLE, MARK, Fault
+from shoal.node.base.fault_injection import FAULT_VARIABLE, MARK, Fault
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings, default_threads
 from shoal.node.base.pools import LONG

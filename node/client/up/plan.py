@@ -17,7 +17,7 @@ from typing import Any
 from shoal.node.base.devices import has_gpu
 from shoal.node.base.home import Home
 from shoal.node.base.options import AUTO, UP_CHECKPOINT_EVERY, UpOptions, UsageError
-from shoal.node.base.room import room_here
+from shoal.node.base.room import available_memory
 from shoal.node.client.up.resume import Resumption
 from shoal.node.manifest.fitting import Load, check_fits
 from shoal.node.manifest.manifest import DataSpec, Manifest, load_manifest, parse_manifest
@@ -141,7 +141,7 @@ def check_room(manifest: Manifest, options: UpOptions, text: int = 0) -> None:
         least = max(2, manifest.rounds.min_members) + (1 if options.kill_at else 0)
         fewest = options.peers if options.resume else least
         load = Load(has_gpu=all(map(has_gpu, options.devices)), nodes=options.peers, fewest=fewest, text=text)
-        check_fits(manifest, room_here(), load)
+        check_fits(manifest, available_memory(), load)
 
 
 def make_plan(options: UpOptions, out: Path, manifest: Manifest, resumed: Resumption | None = None) -> Plan:

@@ -1,6 +1,7 @@
 """The play itself: start the founding peers, let a newcomer join, and wait until the last round is applied.
 
-The victim is not killed here: its process is started with a fault (faults.py), and `Swarm.watch` notices its death.
+The victim is not killed here: its process is started with a fault (fault_injection.py), and `Swarm.watch` notices its
+death.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 
 from shoal.node.api.present import is_terminal
-from shoal.node.base.faults import Fault
+from shoal.node.base.fault_injection import Fault
 from shoal.node.client.up.peers import LocalPeer
 from shoal.node.client.up.plan import Plan, to_toml
 from shoal.node.client.up.processes import Children

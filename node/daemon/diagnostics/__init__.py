@@ -1,12 +1,12 @@
 """`shoal netcheck` (how others reach this node) and `shoal doctor PEER` (how one peer is reached): what is wrong, and
 what to do about it.
 
-Both find out facts, and decide by a list of checks:
+Each gathers facts, and pure checks decide what follows from them:
 
                 netcheck         doctor
-facts           netcheck.py      doctor.py (whereabouts.py: who is meant, and where that peer may be)
+facts           netcheck.py      doctor.py (peer_lookup.py: which peer is meant, and where it may be)
 checks; pure    node_checks.py   peer_checks.py
 
-answering.py is the other end of a doctor's questions: what we tell the peers that ask us. The command line prints both
-for people (node/client/cli/diagnosis_lines.py).
+answering.py is the other end of a doctor's questions: what we tell peers that ask us. Both are printed for people by
+node/client/cli/diagnosis_lines.py.
 """

@@ -1,9 +1,9 @@
 """Our answers to peers that ask how we see them, and how fast the path between us is.
 
 Rules:
-- A peer is told of nothing but itself, and of no address that is nearer to us than it is: we dial whatever addresses a
-  peer claims, so one that claims addresses behind our router must not learn what is there.
-- Questions and bytes are bounded, for each peer and for all; a question counts for LEAST bytes at least.
+- A peer is told only about itself, and no address that is nearer to us than the peer is: we dial whatever addresses a
+  peer claims, so a peer that claims addresses behind our router must not learn what is there.
+- Questions and bytes are limited, for each peer and for all together; each measurement counts for at least LEAST bytes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from shoal.protocol.net.measure.journal import Step
 from shoal.protocol.net.peers.network import Network
 
 MOST_ADDRESSES = 8  # of one peer
-MAX_PEERS = 1024  # whose allowances are remembered
-QUESTIONS = (4, 1 / 15), (64, 4.0)  # of one peer, and of all: in a burst, and per second
-BYTES = (2.5 * MOST, 2 * MOST / 60), (16 * MOST, MOST / 4)  # one measurement each way a minute
+MAX_PEERS = 1024  # peers whose allowances are remembered
+QUESTIONS = (4, 1 / 15), (64, 4.0)  # (burst, per second) for one peer, and for all
+BYTES = (2.5 * MOST, 2 * MOST / 60), (16 * MOST, MOST / 4)  # the same; for a peer one measurement each way a minute
 LEAST = 4 << 10
-AGAIN = 60_000  # milliseconds
+AGAIN = 60_000  # milliseconds after which a refused peer may ask again
 
 
-class Answering:
-    """`standing` says what we are behind, see `Doctor`."""
+class DoctorResponder:
+    """Answers HowAmISeen and Carry. `standing` says what this node is behind, see `Doctor.standing`."""
 
     def __init__(self, network: Network, standing: Callable[[], Answer]) -> None:
         self._network, self._standing = network, standing
@@ -42,7 +42,7 @@ class Answering:
         self._bytes, self._all_bytes = Allowances[PeerId](*BYTES[0], MAX_PEERS), Allowance(*BYTES[1])
 
     def answer(self, peer: PeerId, message: HowAmISeen | Carry) -> Message:
-        """At once."""
+        """Our answer, or a refusal if the peer has asked too often."""
         if isinstance(message, Carry):
             return self._carry(peer, message)
         now = time.monotonic()
@@ -79,6 +79,6 @@ def _tried(step: Step, now: float) -> Tried:
 
 
 def _is_as_far(where: str, scope: Scope) -> bool:
-    """Whether a peer that is connected with us in `scope` may be told of an address; a relay's name tells nothing."""
+    """Whether a peer that is connected with us in `scope` may be told an address; a relay's PeerID always."""
     found = scope_of(where) if "/" in where else scope
     return found is not None and found >= scope

@@ -1,9 +1,9 @@
 """`shoal doctor` in the daemon: what was tried towards a peer and is tried now, both ends' views, and how fast it is.
 
 Rules:
-- Whoever asked is told of each step as it ends, and at last gets the report, in which all of it is once more.
-- A peer that is connected is not dialled anew. One that is not is dialled at all addresses at once, then by relays.
-- All of it has an end: DIAL_LIMIT, RELAY_LIMIT, MEET_LIMIT, and those of node/peers/bandwidth_probe.py.
+- The caller gets each step as it ends, and at last a report that repeats all of them.
+- A connected peer is not dialled again. Any other is dialled at all its addresses at once, then through relays.
+- Everything has a time limit: DIAL_LIMIT, RELAY_LIMIT, MEET_LIMIT, and those of node/peers/bandwidth_probe.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from shoal.node.api.answers import Answer
-from shoal.node.daemon.diagnostics.answering import Answering
+from shoal.node.daemon.diagnostics.answering import DoctorResponder
 from shoal.node.daemon.diagnostics.peer_checks import Verdict, of_connection, of_failure
-from shoal.node.daemon.diagnostics.whereabouts import Places, Sources, Wanted, merge, whom
+from shoal.node.daemon.diagnostics.peer_lookup import AddressSources, KnownAddresses, PeerQuery, merge, parse_query
 from shoal.node.peers.bandwidth_probe import probe_from, probe_to, round_trip
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.gateway.router import port_in, ports_to_forward
@@ -38,14 +38,14 @@ from shoal.protocol.net.system.addresses import resolve
 if TYPE_CHECKING:
     from shoal.node.run.run import Run
 
-AT_ONCE = 4  # examinations
-LOOK = 0.1  # seconds between two looks whether a step has ended
+AT_ONCE = 4  # examinations at a time
+LOOK = 0.1  # seconds between two checks for steps that have ended
 DIAL_LIMIT, RELAY_LIMIT = 5.0, 10.0  # seconds for an address
 OTHERS_LIMIT = 1.0  # seconds for the other addresses once one has answered
-MEET_LIMIT = 6.0  # seconds in which two who were connected by a relay should have met
+MEET_LIMIT = 6.0  # seconds in which two peers connected by a relay should have met directly
 CALL_LIMIT = 8.0
 MOST_DIRECT, MOST_RELAYED = 8, 4  # addresses
-BY_RELAY = MOST // 4  # bytes each way: others need the relay, too
+BY_RELAY = MOST // 4  # bytes to measure a relayed path with, each way: others need the relay, too
 
 
 class Doctor:
@@ -60,17 +60,17 @@ class Doctor:
         runs: Callable[[], Mapping[str, Run]],
     ) -> None:
         self._network, self._discovery, self._relaying = network, discovery, relaying
-        self._sources = Sources(network, discovery, reaching, runs)
-        self._answering = Answering(network, self.standing)
+        self._sources = AddressSources(network, discovery, reaching, runs)
+        self._answering = DoctorResponder(network, self.standing)
         self._under_way = 0
 
     def calls(self) -> dict[type[Message], Callable[[PeerId, Any], Message]]:
-        """Who answers peers that examine us."""
+        """Handlers, by message, for the questions of peers that examine us."""
         return dict.fromkeys((HowAmISeen, Carry), self._answering.answer)
 
     async def examine(self, peer: str) -> AsyncGenerator[Answer, None]:
-        """What is found out about a peer, as it is found out."""
-        wanted = whom(peer, self._sources.peers())
+        """Examine `peer` (see `parse_query`): the events of `Examination.run`. LocalError if no peer is meant."""
+        wanted = parse_query(peer, self._sources.peers())
         if wanted.peer == self._network.peer:
             raise LocalError("that is this node itself; `shoal status` says how it is")
         if self._under_way >= AT_ONCE:
@@ -83,7 +83,7 @@ class Doctor:
             self._under_way -= 1
 
     def standing(self) -> Answer:
-        """{reachability, nat, relays, addresses, ports}: what this node is behind."""
+        """{reachability, nat, relays, addresses, ports}: how this node can be reached, and what it is behind."""
         return {
             "reachability": self._discovery.verdict.reachability,
             "nat": self._relaying.nat,
@@ -94,32 +94,34 @@ class Doctor:
 
 
 class Examination:
-    """One examination, of the peer or address that is `wanted`; `standing` says what we are behind, see `Doctor`."""
+    """One examination, of the peer or address that is `wanted`; `standing` is `Doctor.standing`."""
 
-    def __init__(self, network: Network, sources: Sources, standing: Callable[[], Answer], wanted: Wanted) -> None:
+    def __init__(
+        self, network: Network, sources: AddressSources, standing: Callable[[], Answer], wanted: PeerQuery
+    ) -> None:
         self._network, self._sources, self._standing = network, sources, standing
         self._peer, self._address = wanted.peer, wanted.address
-        self._places: Places = {}
-        self._own: list[Step] = []  # steps that the journal does not have
-        self._told = set[tuple[str, str, str, float]]()
+        self._places: KnownAddresses = {}
+        self._own_steps: list[Step] = []  # steps of this examination that are not in the network's journal
+        self._told = set[tuple[str, str, str, float]]()  # steps that the caller has got
         self._begin = time.time()
         self._seen: Seen | None = None
         self._there_note: str | None = None  # why the peer's own view is not known
-        self._measured: dict[str, float | None] = {}  # just now, and so better than what was in passing
+        self._measured: dict[str, float | None] = {}  # by this examination; better than what passing traffic showed
         self._rate_note: str | None = None  # why not all was measured
 
     async def run(self) -> AsyncGenerator[Answer, None]:
-        """What there is to tell, the report last."""
+        """Events as JSON: the peer, each step, and the report last (`DoctorEvent`)."""
         if self._peer is not None:
             self._places = self._sources.places(self._peer)
         yield {"event": "peer", "peer": self._peer, "path": self._path, "addresses": _places(self._places)}
-        for step in self._fresh():
+        for step in self._new_steps():
             yield _step(step, is_live=False)
         work = asyncio.create_task(self._work())
         try:
             while not work.done():
                 await asyncio.wait([work], timeout=LOOK)
-                for step in self._fresh():
+                for step in self._new_steps():
                     yield _step(step, step.at >= self._begin)
             work.result()
             yield self._report()
@@ -135,13 +137,13 @@ class Examination:
         if self._peer is not None and self._path is None:
             await self._reach()
         if self._path == "relayed" and self._has_just_come():
-            await self._see_whether_we_meet()
+            await self._wait_for_direct_path()
         if self._path is not None:
-            await self._hear()
+            await self._ask_for_view()
             await self._measure()
 
     async def _look_at_address(self) -> None:
-        """Who is at the address that was given, if nobody was named, or if we are connected by another one."""
+        """Find out who answers at the given address, if no peer was named, or we are connected by another address."""
         begin = time.time()
         try:
             addresses = await resolve(self._address)
@@ -153,7 +155,7 @@ class Examination:
         merge(self._places, {each: ["given"] for each in addresses})
 
     async def _who_is_at(self, address: str) -> None:
-        """Note who answers there, and whether that is the peer, by a connection that serves for nothing else."""
+        """Note who answers at an address, and whether that is the peer, by a connection made only for that."""
         begin = time.time()
         try:
             found = await asyncio.wait_for(self._network.name_at(address), DIAL_LIMIT)
@@ -165,13 +167,13 @@ class Examination:
         self._note(Way.NAME, address, code, words, begin)
 
     def _judge(self, found: PeerId) -> tuple[str, str]:
-        """Whether who answered is the one that is wanted; if nobody was named, it is from now on."""
+        """(code, words) of a peer having answered; if none was named, this one is examined from now on."""
         if self._peer is None:
             self._peer, self._places = found, {**self._sources.places(found), **self._places}
         return (OK, f"{found} answers there") if found == self._peer else ("other-identity", f"{found} answers there")
 
     async def _reach(self) -> None:
-        """Try each way now."""
+        """Look the peer up, and try each of its addresses now."""
         assert self._peer is not None
         if self._sources.has_directories:
             begin = time.time()
@@ -187,7 +189,7 @@ class Examination:
             await self._try_all(relayed, RELAY_LIMIT)
 
     async def _try_all(self, addresses: Sequence[str], limit: float) -> None:
-        """Side by side; when one has answered the others have OTHERS_LIMIT more."""
+        """Dial all at the same time; when one has answered, the others have OTHERS_LIMIT seconds more."""
         tries = {asyncio.create_task(self._try(each, limit)) for each in addresses}
         try:
             while tries and self._path is None:
@@ -209,16 +211,16 @@ class Examination:
             elif error.code == "too-often":
                 self._note(Way.DIAL, address, error.code, str(error), begin)
 
-    async def _see_whether_we_meet(self) -> None:
-        """Wait for it: a peer that was called by a relay tries to connect directly by itself."""
+    async def _wait_for_direct_path(self) -> None:
+        """Wait for a direct connection: a peer that was reached by a relay tries to make one by itself."""
         until = asyncio.get_running_loop().time() + MEET_LIMIT
         while asyncio.get_running_loop().time() < until and self._path == "relayed":
             if any(step.way is Way.MEET and step.at >= self._begin for step in self._account.steps):
                 return
             await asyncio.sleep(LOOK)
 
-    async def _hear(self) -> None:
-        """The other end's view."""
+    async def _ask_for_view(self) -> None:
+        """Ask the peer for its view of us."""
         assert self._peer is not None
         try:
             answer = await self._network.call(self._peer, HowAmISeen(), CALL_LIMIT)
@@ -259,16 +261,16 @@ class Examination:
         return any(step.at >= self._begin and step.code == OK for step in self._account.steps)
 
     def _note(self, way: Way, where: str, code: str, words: str, begin: float) -> None:
-        """A step that has ended now."""
+        """Record a step that has just ended."""
         now = time.time()
-        self._own.append(Step(now, way, where, code, words, now - begin))
+        self._own_steps.append(Step(now, way, where, code, words, now - begin))
 
     def _steps(self) -> list[Step]:
         noted = self._account.steps if self._peer is not None else ()
-        return sorted([*noted, *self._own], key=lambda step: step.at)
+        return sorted([*noted, *self._own_steps], key=lambda step: step.at)
 
-    def _fresh(self) -> list[Step]:
-        """Those not told yet."""
+    def _new_steps(self) -> list[Step]:
+        """The steps that the caller has not got yet."""
         fresh = [each for each in self._steps() if (each.way, each.where, each.code, each.at) not in self._told]
         self._told |= {(each.way, each.where, each.code, each.at) for each in fresh}
         return fresh
@@ -289,7 +291,7 @@ class Examination:
         }
 
     def _connection(self) -> Answer:
-        """As a row of `peers`; what was measured just now comes before what was in passing."""
+        """The keys of `PeerConnection`; measurements of this examination replace earlier estimates."""
         if self._path is None:
             return dict(UNREACHED)
         return as_reached(self._account) | {key: value for key, value in self._measured.items() if value is not None}
@@ -309,8 +311,8 @@ def _silent() -> TransportError:
 # -- as plain JSON ----------------------------------------------------------------------------------------------
 
 
-def _places(found: Places) -> list[Answer]:
-    """[{address, from}]: where the peer may be, and who says so."""
+def _places(found: KnownAddresses) -> list[Answer]:
+    """[{address, from}]: addresses at which the peer may be, and the sources that say so."""
     return [{"address": address, "from": sources} for address, sources in found.items()]
 
 
@@ -320,8 +322,9 @@ def _step(step: Step, is_live: bool) -> Answer:
 
 
 def _theirs(seen: Seen) -> Answer:
-    """{addresses, path, reason_code, rtt_ms, reachability, nat, relays, steps}: a peer's view of us, as it says."""
-    now = time.time()
+    """{addresses, path, reason_code, rtt_ms, reachability, nat, relays, steps}: a peer's view of us."""
+    now, plain = time.time(), ("way", "where", "code", "times")
+    steps = [{"at": now - each.ago / 1000, **{key: getattr(each, key) for key in plain}} for each in seen.tried]
     return {
         "addresses": list(seen.addresses),
         "path": seen.path,
@@ -330,14 +333,5 @@ def _theirs(seen: Seen) -> Answer:
         "reachability": seen.reachability,
         "nat": seen.nat,
         "relays": seen.relays,
-        "steps": [
-            {
-                "at": now - each.ago / 1000,
-                "way": each.way,
-                "where": each.where,
-                "code": each.code,
-                "times": each.times,
-            }
-            for each in seen.tried[-MOST_STEPS:]
-        ],
+        "steps": steps[-MOST_STEPS:],
     }

@@ -1,10 +1,10 @@
-"""Finding out how this node stands in the network, when somebody asks: the shell around node_checks.py.
+"""`shoal netcheck` in the daemon: gathers the facts for node_checks.py when somebody asks.
 
 Rules:
-- The node knows most of it anyway. What may have changed, or costs something to find out, is looked at anew with the
-  first question after FRESH seconds: whether others can dial us, clocks, large packets, IPv6. An answer comes at once,
-  with what is known so far; whoever wants all of it asks again until nothing is `pending`.
-- Only peers that we know are dialled, TRIED at most, on connections made for that: what is tried may break one.
+- Most facts are known at any time. Those that may have changed, or cost something to find out (whether others can dial
+  us, clocks, large packets, IPv6), are determined again on the first question after FRESH seconds. An answer comes at
+  once, with what is known so far; to get all of it, callers ask again until nothing is `pending`.
+- Only known peers are dialled, TRIED at most, and on connections of their own: a trial may break its connection.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from shoal.dht.scope import Scope, scope_between, scope_of
-from shoal.node.api.answers import Netcheck, PortMapping
+from shoal.node.api.answers import NetcheckReport, PortMapping
 from shoal.node.base.quantities import limits_in_words
-from shoal.node.daemon.diagnostics.node_checks import RELAYS, Facts, Portmap, report
+from shoal.node.daemon.diagnostics.node_checks import RELAYS, Facts, report
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.relaying import Relaying
 from shoal.protocol.base.errors import ShoalError, TransportError
@@ -29,16 +29,16 @@ from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.addresses import is_loopback
 from shoal.protocol.net.system.tasks import Tasks
 
-FRESH = 30.0  # seconds for which what was looked at is believed
+FRESH = 30.0  # seconds for which facts are valid
 TRIED = 3  # peers
-CLOCKS_LIMIT = 2.0  # seconds in which all have said what theirs show who say it at all
-RELAYS_LIMIT = 10.0  # seconds until one should be found
+CLOCKS_LIMIT = 2.0  # seconds in which peers that tell their clock at all have done so
+RELAYS_LIMIT = 10.0  # seconds in which a relay should be found
 
 log = logging.getLogger("shoal.daemon")
 
 
 class NetCheck:
-    """`mapped` says what came of asking the router for a port, as in `status`."""
+    """Answers `netcheck`. `mapped` gives the state of the port mapping, as in `status`."""
 
     def __init__(
         self, network: Network, discovery: Discovery, relaying: Relaying, mapped: Callable[[], PortMapping | None]
@@ -52,11 +52,11 @@ class NetCheck:
         self._hidden_since: float | None = None  # nobody can dial us, and we have no relay
 
     async def close(self) -> None:
-        """Try nothing more."""
+        """Cancel what is under way."""
         await self._tasks.close()
 
-    def answer(self) -> Netcheck:
-        """What is known by now; the first question begins to look."""
+    def answer(self) -> NetcheckReport:
+        """What is known by now; starts the trials if the facts are older than FRESH."""
         now = asyncio.get_running_loop().time()
         if self._network.links() and (self._looked_at is None or now - self._looked_at > FRESH) and not self._busy:
             self._looked_at = now
@@ -72,7 +72,6 @@ class NetCheck:
     def _facts(self) -> Facts:
         links, own, verdict = self._network.links(), self._network.own_addresses(), self._discovery.verdict
         rtts = {link.peer: link.rtt_ms for link in links}
-        mapped = self._mapped()
         throttle = self._network.throttle
         facts = Facts(
             port=next((where[1] for each in own if (where := host_and_port(each)) is not None), 0),
@@ -89,7 +88,7 @@ class NetCheck:
             clocks=tuple(link.ahead for link in links if link.ahead is not None),
             ipv6_answers=self._ipv6_answers,
             large_packets=self._large_packets,
-            portmap=Portmap(**mapped) if mapped is not None else None,
+            portmap=self._mapped(),
             limits=limits_in_words({"max_up": throttle.up.rate, "max_down": throttle.down.rate}),
         )
         return replace(facts, pending=tuple(self._pending(facts)))
@@ -104,12 +103,12 @@ class NetCheck:
             yield RELAYS
         if facts.reachability == "nat" and facts.mapping == "unknown":
             yield "what the router makes of its port"
-        if facts.portmap is not None and facts.portmap.pending:
+        if facts.portmap is not None and facts.portmap["pending"]:
             yield "a port of the router"
         yield from self._busy
 
     def _seeks_relays(self, facts: Facts) -> bool:
-        """Whether one may still be found; that is not waited for without end."""
+        """Whether a relay may still be found; after RELAYS_LIMIT seconds we no longer expect one."""
         now = asyncio.get_running_loop().time()
         if facts.reachability != "nat" or facts.relays:
             self._hidden_since = None
@@ -120,7 +119,7 @@ class NetCheck:
     # -- what is tried --------------------------------------------------------------------------------------
 
     async def _ask_clocks(self) -> None:
-        """What peers said before may be old, and our clock may have been set since."""
+        """Ask again: earlier answers may be old, and our clock may have been set since."""
         try:
             self._network.measure()
             await asyncio.sleep(CLOCKS_LIMIT)
@@ -135,7 +134,7 @@ class NetCheck:
             self._busy.remove("large packets")
 
     def _nearby(self) -> list[Link]:
-        """Peers to try with: relays first, as they can be dialled, and those on the internet before others."""
+        """The TRIED peers to try with: relays first, because they can be dialled, then those on the internet."""
         relays = self._relaying.relays
         direct = [link for link in self._network.links() if link.path == DIRECT]
         return sorted(direct, key=lambda link: (link.peer not in relays, -scope_between(link.addresses)))[:TRIED]
@@ -158,7 +157,7 @@ class NetCheck:
             self._busy.remove("IPv6")
 
     async def _answers_by_ipv6(self, contact: Contact) -> bool | None:
-        """None for a peer that does not answer by IPv4 either: that says nothing of IPv6."""
+        """Whether a peer answers by IPv6; None if it does not answer by IPv4 either, so that nothing follows."""
         if await self._answers(_of_ipv6(contact.addresses)):
             return True
         fours = [each for each in contact.addresses if each.startswith("/ip4/") and scope_of(each) is Scope.INTERNET]
@@ -166,7 +165,7 @@ class NetCheck:
         return False if is_there else None
 
     async def _answers(self, addresses: Sequence[str]) -> bool:
-        """Whether anybody answers at any of them."""
+        """Whether anybody answers at any of these addresses."""
         try:
             await self._network.name_at(*addresses)
         except ShoalError:

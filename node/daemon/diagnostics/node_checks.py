@@ -1,8 +1,8 @@
 """How a node stands in the network: the facts that it knows, and a list of checks that say what follows. Pure.
 
-A check's docstring is what it asks; its answer is a Finding with a code, how bad it is, a sentence, and what to do. The
-worst decides about the exit code. A code never changes its meaning: scripts rely on it. `ok`: as it should be; `info`:
-good to know; `warn`: works, and could be better; `bad`: does not work. netcheck.py finds out the facts.
+The docstring of a check is the question that it asks. Its answer is a Finding with a code, a level, a sentence and what
+to do. A code never changes its meaning: scripts rely on it. Levels are `ok`: as it should be; `info`: good to know;
+`warn`: works, and could be better; `bad`: does not work. netcheck.py gathers the facts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 from statistics import median
 
-from shoal.node.api.answers import Netcheck
+from shoal.node.api.answers import NetcheckReport, PortMapping
 from shoal.node.base.exits import Exit
 from shoal.node.peers.gateway.judging import is_carriers
 from shoal.node.peers.gateway.router import ports_to_forward
@@ -20,97 +20,87 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.multiaddrs import host_and_port, is_public
 from shoal.protocol.net.circuit.nat import Situation, forecasts
 
-ENOUGH = 2  # peers to which large packets get lost, and it is our fault
+ENOUGH = 2  # peers to whom large packets must get lost before we blame this machine
 OK, INFO, WARN, BAD = LEVELS = ("ok", "info", "warn", "bad")
-RELAYS = "relays"  # what is pending while they are looked for
-CLOCK_WARN, CLOCK_BAD = 1.0, 120.0  # seconds; beyond the latter others refuse what we write into the DHT
-
-
-@dataclass(frozen=True, slots=True)
-class Portmap:
-    """What came of asking the router for a port; see `port_mapping` in a node's status."""
-
-    protocol: str | None = None  # "upnp" | "nat-pmp"
-    external: str | None = None  # "host:port"
-    error: str | None = None
-    behind_another_nat: bool | None = None
-    pending: bool = False  # nobody knows yet
-
-    @property
-    def is_carriers(self) -> bool:
-        """Whether the router's outside lies in its carrier's own network."""
-        return self.external is not None and is_carriers(ip_address(self.external.rpartition(":")[0]))
+RELAYS = "relays"  # an entry of `pending`, while relays are looked for
+CLOCK_WARN, CLOCK_BAD = 1.0, 120.0  # seconds; beyond the latter, others refuse our records in the DHT
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that findings follow from; an empty or None part is not known."""
+    """All that the checks look at; what is empty or None is not known."""
 
     port: int = 0
-    own: tuple[str, ...] = ()  # where we listen, that of our way out first; without the loopback
-    found_at: tuple[str, ...] = ()  # where others have dialled us
-    seen_places: tuple[str, ...] = ()  # where relays see the port that we listen on
-    came: int = 0  # peers of the internet that have dialled us by themselves, and are connected so
+    own: tuple[str, ...] = ()  # where we listen, without the loopback; the address of the default route first
+    found_at: tuple[str, ...] = ()  # addresses at which others have dialled us
+    seen_places: tuple[str, ...] = ()  # addresses under which relays see the port that we listen on
+    came: int = 0  # connected peers of the internet that have dialled us by themselves
     peers: int = 0
     internet_peers: int = 0
-    reachability: str = "unknown"  # "public" | "nat" | "unknown": of the internet
+    reachability: str = "unknown"  # from the internet: "public" | "nat" | "unknown"
     mapping: str = "unknown"  # see shoal.protocol.net.circuit.nat
-    relays: tuple[tuple[PeerId, float | None], ...] = ()  # that connect others with us, and their round trip in ms
+    relays: tuple[tuple[PeerId, float | None], ...] = ()  # relays that connect others with us; round trip in ms
     lends: bool = False  # we are a relay for others
-    clocks: tuple[float, ...] = ()  # by how many seconds ours is ahead of each peer's
-    ipv6_answers: bool | None = None  # None: nobody was there to try
-    large_packets: tuple[bool, ...] = ()  # whether they came through, to each peer that was tried
-    portmap: Portmap | None = None  # None: nobody is asked
-    limits: str | None = None  # the rates that our owner has set, in words
-    pending: tuple[str, ...] = ()  # what is about to be known
+    clocks: tuple[float, ...] = ()  # seconds by which our clock is ahead of each peer's
+    ipv6_answers: bool | None = None  # whether peers answer by IPv6; None: there was none to try
+    large_packets: tuple[bool, ...] = ()  # for each peer that was tried, whether large packets came through
+    portmap: PortMapping | None = None  # what came of asking the router for a port; None: no router is asked
+    limits: str | None = None  # the owner's rate limits, in words
+    pending: tuple[str, ...] = ()  # what is not known yet, and soon will be
 
     @property
     def situation(self) -> Situation:
-        """What paths follow from."""
+        """What the path to another peer depends on."""
         known = {"public": True, "nat": False}.get(self.reachability)
         mapping = "public" if known and self.mapping == "unknown" else self.mapping
         return Situation(known, mapping, bool(self.relays))
 
     @property
     def ipv6(self) -> tuple[str, ...]:
-        """Our addresses of IPv6 that are good on the internet."""
+        """Our public IPv6 addresses."""
         return tuple(each for each in self.own if each.startswith("/ip6/") and _is_public(each))
 
     @property
     def is_local(self) -> bool:
-        """Whether others found us, on this machine or a local network, and nobody is there from the internet."""
+        """Whether peers of this machine or a local network have dialled us, and none of the internet is connected."""
         return self.reachability == "unknown" and bool(self.found_at) and not self.internet_peers
 
     @property
     def is_behind_router(self) -> bool:
-        """Whether where the internet finds or sees us by IPv4, which alone is translated, is another's: a router's."""
+        """Whether the IPv4 address under which the internet finds or sees us is not ours, and so a router's."""
         places = _of_internet(self.found_at) or _of_internet(self.seen_places)
         return bool(places) and not set(places) & set(self.own)
 
     @property
     def has_public_address(self) -> bool:
-        """Whether this machine itself has an address of IPv4 that is good on the internet, as far as we can tell."""
+        """Whether this machine itself has a public IPv4 address, as far as we can tell."""
         return bool(_of_internet(self.own)) and not self.is_behind_router
 
     @property
     def is_behind_carrier(self) -> bool:
-        """Whether there is another translation beyond the router's that we can tell."""
-        return self.is_carriers_customer or bool(self.portmap and self.portmap.behind_another_nat)
+        """Whether we know of a second address translation, beyond our router's."""
+        return self.is_carriers_customer or bool(self.portmap and self.portmap["behind_another_nat"])
 
     @property
     def is_carriers_customer(self) -> bool:
-        """Whether that is the carrier's for sure. Of our own addresses the way out decides: tunnels use that range."""
+        """Whether our address, or the router's outside, lies in the range of carriers' networks (RFC 6598).
+
+        Of our own addresses only that of the default route counts, because tunnels use the range, too.
+        """
         where = host_and_port(self.own[0]) if self.own else None
-        return (where is not None and is_carriers(where[0])) or bool(self.portmap and self.portmap.is_carriers)
+        outside = self.portmap["external"] if self.portmap else None
+        return (where is not None and is_carriers(where[0])) or (
+            outside is not None and is_carriers(ip_address(outside.rpartition(":")[0]))
+        )
 
     @property
     def ahead(self) -> float | None:
-        """By how many seconds our clock is ahead of the others': the median, so that few liars move nothing."""
+        """Seconds by which our clock is ahead of the others': the median, so that a few liars have no influence."""
         return median(self.clocks) if self.clocks else None
 
 
 def _of_internet(addresses: Iterable[str]) -> list[str]:
-    """Those of IPv4 that are good on the internet."""
+    """The public IPv4 addresses among these."""
     return [each for each in addresses if each.startswith("/ip4/") and _is_public(each)]
 
 
@@ -124,7 +114,7 @@ def _is_public(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found out: its code, how bad it is, in a sentence, and what to do."""
+    """What a check has found: its code, how bad it is (LEVELS), a sentence, and what to do (or "")."""
 
     code: str
     level: str
@@ -132,8 +122,8 @@ class Finding:
     action: str = ""
 
 
-def report(facts: Facts) -> Netcheck:
-    """The answer of a node: what it is, what is wrong with it, and what will come of it."""
+def report(facts: Facts) -> NetcheckReport:
+    """The answer of `netcheck`: where the node stands, what is wrong, and how it will connect with others."""
     found = list(findings(facts))
     sentence, action = verdict(facts)
     return {
@@ -148,12 +138,12 @@ def report(facts: Facts) -> Netcheck:
         "mapping": facts.mapping,
         "relays": [{"peer": peer, "rtt_ms": rtt} for peer, rtt in facts.relays],
         "clock_ahead": facts.ahead,
-        "port_mapping": None if facts.portmap is None else asdict(facts.portmap),
+        "port_mapping": facts.portmap,
     }
 
 
 def nat_kind(facts: Facts) -> str:
-    """What stands between us and the internet: public, forwarded, firewall, keeping, symmetric, local or unknown."""
+    """What is between us and the internet: public, forwarded, firewall, keeping, symmetric, local or unknown."""
     if facts.reachability == "public":
         return "forwarded" if facts.is_behind_router else "public"
     if facts.reachability == "unknown":
@@ -162,7 +152,7 @@ def nat_kind(facts: Facts) -> str:
 
 
 def exit_code(facts: Facts, found: list[Finding]) -> Exit:
-    """Of the command: whether others can be met at all, and then whether anything else is broken."""
+    """The exit code of `shoal netcheck`: first whether others can reach this node at all, then the worst finding."""
     if not facts.peers:
         return Exit.ALONE
     if facts.reachability == "nat" and not facts.relays:
@@ -173,7 +163,7 @@ def exit_code(facts: Facts, found: list[Finding]) -> Exit:
 
 
 def verdict(facts: Facts) -> tuple[str, str]:
-    """In one sentence, and what to do."""
+    """(a sentence about the node as a whole, what to do or "")."""
     kind = nat_kind(facts)
     if not facts.peers:
         return "This node is alone: it sees no other peer.", "start it with --bootstrap, or join a run by its link"
@@ -189,7 +179,7 @@ def verdict(facts: Facts) -> tuple[str, str]:
 
 
 def _unsaid(facts: Facts) -> str:
-    """What is known while nobody from the internet has said anything."""
+    """What is known while no peer of the internet has reported whether it can dial us."""
     if not facts.found_at and not facts.came:
         return "Nobody has said yet whether others can dial this node."
     who = f"Others have dialled this node at {_found_at(facts)}"
@@ -220,7 +210,7 @@ def _unreachable(facts: Facts, kind: str) -> str:
 
 
 def _but(facts: Facts) -> str:
-    """Who has dialled a node all the same that most of the internet cannot: nobody is told what the addresses deny."""
+    """Who can dial this node although most of the internet cannot, judged by the addresses at which it was dialled."""
     by_ipv6 = [each for each in facts.found_at if each in facts.ipv6]
     who = ["those nearby"] * (len(by_ipv6) < len(facts.found_at)) + ["those who use IPv6"] * bool(by_ipv6)
     return f" but {' and '.join(who)}" if who else ""
@@ -231,7 +221,7 @@ def _have(number: int) -> str:
 
 
 def open_ports(facts: Facts) -> str:
-    """What makes this node reachable."""
+    """What to do to make this node reachable."""
     ports = ports_to_forward(facts.port)
     if nat_kind(facts) == "firewall" or facts.has_public_address:
         return f"allow incoming {ports} in this machine's firewall, or its provider's, to be reachable"
@@ -244,7 +234,7 @@ def open_ports(facts: Facts) -> str:
 
 
 def findings(facts: Facts) -> Iterator[Finding]:
-    """Everything that there is to say, reachability first."""
+    """All findings, those about reachability first."""
     if not facts.peers:
         words = "No peer is connected, so nobody can say how this node is seen."
         yield Finding("NET-SOLO", BAD, words, verdict(facts)[1])
@@ -291,10 +281,10 @@ def _nat(facts: Facts) -> Finding:
 
 
 def _carrier(facts: Facts) -> Finding | None:
-    """Is there another router beyond this node's own? That one says what it knows of it, if it was asked."""
+    """Is there another router beyond this node's own? If our router was asked for a port, its error says more."""
     if not facts.is_behind_carrier:
         return None
-    said = facts.portmap.error if facts.portmap and facts.portmap.behind_another_nat else None
+    said = facts.portmap["error"] if facts.portmap and facts.portmap["behind_another_nat"] else None
     words = f"{said[:1].upper()}{said[1:]}." if said else "The provider translates this machine's address (CGNAT)."
     return Finding("NET-NAT-CARRIER", WARN, words, open_ports(facts) if facts.reachability == "nat" else "")
 
@@ -304,19 +294,19 @@ def _portmap(facts: Facts) -> Finding:
     found = facts.portmap
     if found is None:
         return Finding("NET-PORTMAP-UNTRIED", INFO, "No router is asked for a port (UPnP, NAT-PMP).")
-    if found.pending:
+    if found["pending"]:
         return Finding("NET-PORTMAP-UNTRIED", INFO, "The router is being asked for a port (UPnP, NAT-PMP).")
-    if found.external and not found.behind_another_nat:
-        return Finding("NET-PORTMAP-OK", OK, f"The router forwards {found.external} to this node, by {found.protocol}.")
-    if found.external:
-        words = f"The router forwards {found.external} to this node, but that is no address of the internet."
+    if (outside := found["external"]) and not found["behind_another_nat"]:
+        return Finding("NET-PORTMAP-OK", OK, f"The router forwards {outside} to this node, by {found['protocol']}.")
+    if outside:
+        words = f"The router forwards {outside} to this node, but that is no address of the internet."
         return Finding("NET-PORTMAP-INSIDE", WARN, words, open_ports(facts))
-    why = found.error or "no answer"
+    why = found["error"] or "no answer"
     return Finding("NET-PORTMAP-NONE", INFO, f"No router gives a port by UPnP or NAT-PMP: {why}.")
 
 
 def _relays(facts: Facts) -> Finding:
-    """Do relays connect others with this node, where they must?"""
+    """Do relays connect others with this node, if it needs them?"""
     if facts.lends:
         return Finding("NET-RELAY-LENT", OK, "This node is a relay for others, within limits.")
     if facts.relays:
@@ -329,7 +319,7 @@ def _relays(facts: Facts) -> Finding:
 
 
 def _ipv6(facts: Facts) -> Finding:
-    """Does IPv6 work, where it is there?"""
+    """Does IPv6 work, if this machine has it?"""
     if not facts.ipv6:
         return Finding("NET-IPV6-NONE", INFO, "This machine has no address of IPv6 that is good on the internet.")
     if facts.ipv6_answers is None:
@@ -362,12 +352,12 @@ def _packets(facts: Facts) -> Finding:
     where = "on all ways that were tried" if everywhere else "on some ways"
     words = f"Packets of full size get lost {where}, and nobody says so; short ones come through."
     action = "lower the MTU of this machine's interface, to 1280 say, or have its router send ICMP"
-    is_sure = everywhere and len(facts.large_packets) >= ENOUGH  # one peer's way may be at fault itself
+    is_sure = everywhere and len(facts.large_packets) >= ENOUGH  # the path to a single peer may be at fault
     return Finding("NET-MTU-LOST", BAD if is_sure else WARN, words, action)
 
 
 def _limits(facts: Facts) -> Finding | None:
-    """Does this node's owner hold it back?"""
+    """Has this node's owner limited its rates?"""
     if not facts.limits:
         return None
     return Finding("NET-LIMITS", INFO, f"This node's owner lets no more pass than {facts.limits}.")

@@ -1,11 +1,11 @@
-"""What is wrong between us and one peer, whose side it is on, and what to do: from what was seen and tried. Pure.
+"""What is wrong between us and one peer, on whose side, and what to do: decided from what was seen and tried. Pure.
 
-Codes and sides are for programs, and keep their meaning. `side` is "ours", "theirs", "both", "network" (between), or
-"nobody" where nothing is wrong.
+Codes and sides are for programs, and keep their meaning. `side` is "ours", "theirs", "both", "network" (between the
+two), or "nobody" if nothing is wrong.
 
     direct, punched                                    all is well
     relayed-symmetric-{here,there,both}, relayed-failed, relayed-untried, relayed-early
-                                                       slow, as all goes by a relay
+                                                       slow, because all traffic takes a relay
     itself, no-address, unresolved, unreachable, refused, reset, silent, other-identity, too-often,
     failed                                             not reached
 """
@@ -27,7 +27,7 @@ SLOW = "a relay carries at most 17 Mbit/s for each peer, and control traffic fir
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One sentence, and one with what to do; empty if there is nothing to do."""
+    """What is wrong, in a sentence, and advice; empty if there is nothing to do."""
 
     code: str
     side: str
@@ -36,7 +36,7 @@ class Verdict:
 
 
 def of_connection(report: LinkReport, now: float, nat: str, seen: Seen | None, ports: str) -> Verdict:
-    """Of a peer that we are connected with; `nat` is what our router does, `seen` the peer's own view."""
+    """The verdict on a connected peer; `nat` is what our router does, `seen` the peer's view of us."""
     name, reason = short(report.peer), report.reason(now)
     if report.path != "relayed":
         code = "punched" if report.path == "punched" else "direct"
@@ -75,9 +75,9 @@ def _relayed(report: LinkReport, code: str, side: str, why: str, advice: str) ->
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a peer was not reached, by the code of a step: whose side that is on, what is wrong, and what to do.
+    """The verdict on a peer that was not reached, by the code of its worst step.
 
-    {at} is where it was tried, {name} the peer, {words} what came of it, {ports} those that a node listens on.
+    {at} is the address that was tried, {name} the peer, {words} the outcome, {ports} the ports that a node listens on.
     """
 
     code: str
@@ -131,13 +131,13 @@ FAILURES = (  # the worst first
     ),
 )
 KNOWN = {each.code for each in FAILURES}
-UNHEARD = ("silent", "unreachable", "unresolved")  # nobody has answered anything
+UNHEARD = ("silent", "unreachable", "unresolved")  # codes of steps in which nobody answered
 
 
 def of_failure(name: str, steps: Sequence[Step], is_alone: bool) -> Verdict:
-    """Of a peer that was not reached; `steps` are what was tried just now, `is_alone`: we are connected with nobody.
+    """The verdict on a peer that was not reached by these `steps`; `is_alone`: we are connected with nobody.
 
-    What is in a local network says little of a peer that may be elsewhere: it decides where nothing else was tried.
+    Addresses of local networks count only if no others were tried: the peer may be elsewhere.
     """
     failed = [step for step in steps if step.code not in (OK, "overtaken")]
     far = [step for step in failed if scope_of(step.where) not in (Scope.LOOPBACK, Scope.LAN)]

@@ -1,4 +1,4 @@
-// The page of a node: log in, listen, show. Everything shown comes in snapshots, once a second at most.
+// The page of a node: logs in, receives snapshots, once a second at most, and shows them.
 
 import { Table, byId, make, setClass, setText, sync } from "./dom.js";
 import { FamilyCard } from "./family.js";
@@ -47,7 +47,7 @@ async function tryToken(token) {
   }
 }
 
-/** A link that was used before is as good as any other to a browser that is logged in. */
+/** Log in by a link; one that was used before still opens the page, if the browser is logged in. */
 async function followLink(code) {
   try {
     await logIn({ code });
@@ -121,7 +121,7 @@ byId("logout").addEventListener("click", async () => {
   showLogin("");
 });
 
-/** A link with a code may be opened in a tab where the page is open already. */
+/** `isOpen`: a link with a code was opened in a tab in which the page is open already. */
 function start(isOpen) {
   const code = codeFromLink();
   if (code !== null) followLink(code);

@@ -1,13 +1,13 @@
-// What the card of a run and that of a family have in common: a title, what is the matter, tiles, a table that scrolls.
+// The base of the cards of runs and families: a title, what holds it up, tiles, a table that scrolls.
 
 import { Table, make, setClass, setText, sync } from "./dom.js";
 import { digest } from "./format.js";
 
-const PHASES = { // all others: in a round
+const PHASES = { // between rounds; all others are within a round
   failed: "bad", finished: "good", training: "calm", waiting: "calm", syncing: "warn", restoring: "warn", paused: "warn",
 };
 
-/** Whether a phase is one of those between rounds. */
+/** Whether a phase is between rounds. */
 export const isBetween = (phase) => phase in PHASES;
 
 export class Card {
@@ -35,7 +35,7 @@ export class Card {
     return new Table(table, columns, caption);
   }
 
-  /** The title and what is the matter; `isQuiet`: what it waits for is no reason to worry. */
+  /** Show the title and what holds the run up; `isQuiet`: that is no reason to worry. */
   showState(row, isQuiet) {
     setText(this.name, row.name ?? row.run.slice(0, 8));
     setText(this.id, digest(row.run));
@@ -51,7 +51,7 @@ export class Card {
     setText(this.warnings, (row.warnings ?? []).map((each) => each.words).join("; "));
   }
 
-  /** [name, value] each. */
+  /** Show tiles, each [name, value]. */
   showTiles(pairs) {
     const tile = () => make("div", "", make("dt"), make("dd"));
     sync(this.tiles, pairs, tile, (node, texts) => texts.forEach((text, index) => setText(node.children[index], text)));

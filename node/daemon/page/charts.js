@@ -1,8 +1,8 @@
-// A chart of one run over time: this node and the swarm. The points are the node's; here they are only drawn.
+// A chart of one run over time, for this node and the swarm. The node computes the points; here they are only drawn.
 
 import { make, setClass, setText } from "./dom.js";
 
-// Seconds between two ticks: never a part of one.
+// Seconds between two ticks: whole numbers only.
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -17,7 +17,7 @@ function clock(time, step) {
 
 /**
  * `series` are {label, name, hint}: `name` is "own" or "swarm", for the colour. `format(value)` writes a value.
- * `fromZero` says that zero is always in sight.
+ * `fromZero`: the axis always includes zero.
  */
 export class Chart {
   constructor(parent, { title, series, format, fromZero }) {

@@ -1,4 +1,4 @@
-// The few things this page does to the document. Text is only ever set as text: what a peer sent is never markup.
+// Helpers for the document. Text is only ever set as text, so what a peer sent is never markup.
 
 /** The element with this id. */
 export const byId = (id) => document.getElementById(id);
@@ -11,17 +11,17 @@ export function make(tag, className, ...children) {
   return node;
 }
 
-/** Set the text, and touch nothing if it is that already: selections and screen readers stay undisturbed. */
+/** Set the text, unless it is the same already, so that selections and screen readers stay undisturbed. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Set the class in the same way. */
+/** Set the class, unless it is the same already. */
 export function setClass(node, className) {
   if (node.className !== className) node.className = className;
 }
 
-/** Make `parent` have one child per item: `create()` makes one, `update(child, item)` fills it. */
+/** Give `parent` one child per item: `create()` makes a child, `update(child, item)` fills it. */
 export function sync(parent, items, create, update) {
   while (parent.children.length > items.length) parent.lastElementChild.remove();
   while (parent.children.length < items.length) parent.append(create());

@@ -1,4 +1,4 @@
-// A family of experts: which part of the data is whose, how far each expert is, and where its files are.
+// A family of experts: who trains each part of the data, how far each expert is, and where its files are.
 
 import { Card } from "./card.js";
 import { bytes, count, fixed, peerName } from "./format.js";

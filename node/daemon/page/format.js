@@ -1,4 +1,4 @@
-// Numbers as people read them. What is not known is a dash.
+// Formats numbers for people. Unknown values are a dash.
 
 const DASH = "–";
 

@@ -1,10 +1,10 @@
-// The node's events. A connection that is lost comes back by itself; a silent one is given up and opened anew.
-// A browser has six connections to a host, for all of its pages: one that nobody looks at gives its own back.
+// The stream of the node's events. A lost connection is reopened by the browser; a silent one is closed and opened anew.
+// A browser has six connections to a host, for all pages together, so a hidden page closes its own.
 
-const SILENCE = 15000; // milliseconds; the node says something every five seconds
-const PAUSE = 2000; // milliseconds until the next try, where the browser has given up
+const SILENCE = 15000; // milliseconds without an event; the node sends one every five seconds
+const PAUSE = 2000; // milliseconds until the next try, once the browser has given up
 
-/** Calls `onSnapshot(data)` for each snapshot, `onState(isLive)` when the connection comes or goes. */
+/** Calls `onSnapshot(data)` for each snapshot, `onState(isLive)` with each change of the connection, and `onRefused()`. */
 export class Live {
   constructor({ onSnapshot, onState, onRefused }) {
     this.handlers = { onSnapshot, onState, onRefused };
@@ -51,7 +51,7 @@ export class Live {
     if (isRefused) this.watch(PAUSE);
   }
 
-  /** After so long without a word: ask whether we are still logged in, and try again. */
+  /** After `delay` milliseconds without an event, check whether we are still logged in, and try again. */
   watch(delay) {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {

@@ -33,7 +33,7 @@ const ROUND_COLUMNS = [
   { title: "History", text: (round) => digest(round.digest), kind: "mono minor", hint: (round) => round.digest },
 ];
 
-const WORTH_TELLING = 1; // seconds: everybody waits for everybody for a moment
+const WORTH_TELLING = 1; // seconds; shorter waits are normal
 
 function waitedFor({ waited_for, called, took_part, lapse, words }) {
   const late = Object.entries(waited_for)
@@ -45,17 +45,17 @@ function waitedFor({ waited_for, called, took_part, lapse, words }) {
   return late.join(", ") || "–";
 }
 
-/** Rounds for the table, the last one first. Who does not train counts in none of them; who counted and then does not is missed. */
+/** Rounds for the table, the last one first. `isMissed`: more members than usual did not contribute (some never train). */
 function told(rounds, now) {
   const uncounted = ({ members, contributors }) => members - contributors;
   const always = Math.min(...rounds.map(uncounted));
   return rounds.map((round) => ({ ...round, age: now - round.applied_at, isMissed: uncounted(round) > always })).reverse();
 }
 
-const OVERDUE = 3; // times what usually lies between two rounds
-const UNKNOWN = 20; // seconds between two rounds, as long as there are no two
+const OVERDUE = 3; // times the usual time between two rounds
+const UNKNOWN = 20; // assumed seconds between two rounds, until there are two
 
-/** Whether waiting is what a round always begins with: everybody waits for everybody for a while. */
+/** Whether what the run waits for is normal: at the beginning of each round everybody waits for everybody for a while. */
 function isUsual({ phase }, rounds, now) {
   const ends = rounds.map((round) => round.applied_at);
   const gaps = ends.slice(1).map((end, index) => end - ends[index]).sort((one, other) => one - other);

@@ -1,4 +1,4 @@
-// Logging in and out. The token, or the code of a link, is sent once; from then on the browser shows a cookie that no script can read.
+// Logging in and out. The token, or the code of a link, is sent once; then the browser has a cookie that scripts cannot read.
 
 async function post(path, body) {
   const response = await fetch(path, {
@@ -10,19 +10,19 @@ async function post(path, body) {
   if (!response.ok) throw new Error(answer.error);
 }
 
-/** Whether this browser is logged in; an Error if the node does not answer. */
+/** Whether this browser is logged in; throws if the node does not answer. */
 export async function isLoggedIn() {
   const response = await fetch("/v1/login");
   return (await response.json()).in;
 }
 
-/** Show { token } or { code }; an Error says why it was refused. */
+/** Log in with { token } or { code }; throws an Error that says why it was refused. */
 export const logIn = (secret) => post("/v1/login", secret);
 
-/** Forget the cookie. */
+/** Delete the cookie. */
 export const logOut = () => post("/v1/logout", {});
 
-/** The code of a link `#login=...`, which is good once; it is taken out of the address bar. */
+/** The code of a link `#login=...`, or null. It is valid once, and is removed from the address bar. */
 export function codeFromLink() {
   const code = new URLSearchParams(location.hash.slice(1)).get("login");
   if (code !== null) history.replaceState(null, "", location.pathname);

@@ -1,1 +1,1 @@
-"""What a node shows over HTTP: the JSON API, the page and its events, the metrics."""
+"""The node's HTTP server: the JSON API, the page and its events, the metrics."""

@@ -1,7 +1,7 @@
-"""The live page: server-sent events, one snapshot a second to every page that is open.
+"""The events of the live page: a snapshot a second to every open page, as server-sent events.
 
-Rules: the number of streams is bounded; a reader that does not keep up is cut off, and starts afresh when its browser
-comes back; when nothing changes a beat tells the page that the node is alive. The first event brings the whole past.
+Rules: the number of streams is bounded. A reader that does not keep up is cut off, and starts afresh when its browser
+reconnects. When nothing changes, a beat tells the page that the node is alive. The first event has all past points.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from shoal.node.api.service import NodeService
 from shoal.node.daemon.web.recorder import Recorder
 
 EVERY = 1.0  # seconds between two snapshots
-BEAT = 5.0  # seconds of silence at most
+BEAT = 5.0  # seconds without an event, at most
 MAX_STREAMS = 16
-MAX_WAITING = 8  # events that a reader may be behind
-STALL = 10.0  # seconds that one event may take to leave
-RETRY = 2000  # milliseconds until a browser comes back
+MAX_WAITING = 8  # events that may be queued for a reader
+STALL = 10.0  # seconds that writing one event may take
+RETRY = 2000  # milliseconds after which a browser reconnects
 
 log = logging.getLogger("shoal.api")
 
-Stream = asyncio.Queue[bytes | None]  # None: no more
+Stream = asyncio.Queue[bytes | None]  # the events for one reader; None ends the stream
 
 
 class Events:
-    """Looks at the node once a second and tells whoever listens."""
+    """Takes a snapshot of the node once a second and sends it to all streams."""
 
     def __init__(self, service: NodeService) -> None:
         self._recorder = Recorder(service)
@@ -43,11 +43,11 @@ class Events:
         self._is_failing = False
 
     def table(self) -> list[web.RouteDef]:
-        """Where pages listen."""
+        """The route of the events."""
         return [web.get("/v1/events", self._serve)]
 
     async def running(self, app: web.Application) -> AsyncIterator[None]:
-        """For `cleanup_ctx`: look and tell while the application serves."""
+        """For `cleanup_ctx`: take and send snapshots while the application serves."""
         task = asyncio.create_task(self._run())
         yield
         task.cancel()
@@ -64,14 +64,14 @@ class Events:
             try:
                 self._look(time.time())
                 self._is_failing = False
-            except Exception:  # our own mistake: pages stand still, runs go on
-                if not self._is_failing:  # once is enough
+            except Exception:  # a bug: the pages stand still, the runs go on
+                if not self._is_failing:  # log it once
                     log.exception("the page cannot be kept up to date")
                 self._is_failing = True
             await asyncio.sleep(EVERY)
 
     def _look(self, now: float) -> None:
-        """Tell what has changed."""
+        """Send a snapshot if something has changed, or a beat if one is due."""
         seen = self._recorder.look(now)
         if seen != self._seen:
             self._tell(_event("snapshot", {"now": now, **seen}), now)
@@ -106,11 +106,11 @@ class Events:
                 async with asyncio.timeout(STALL):
                     await response.write(event)
         except (ConnectionError, TimeoutError):
-            pass  # the reader is gone, or as good as gone
+            pass  # the reader is gone, or does not read
         finally:
             self._streams.discard(stream)
         if request.transport is not None:
-            request.transport.abort()  # what it has not read by now would hold up the server's end
+            request.transport.abort()  # unread data would delay the end of the server
         return response
 
     def _first(self, now: float) -> bytes:

@@ -1,7 +1,7 @@
-"""The node for Prometheus: `/metrics`, in names of the form shoal_<part>_<thing>_<unit|total>.
+"""Metrics for Prometheus at `/metrics`, with names of the form shoal_<part>_<thing>_<unit|total>.
 
-Rules: what is counted was counted where it happened (`meters`), and is only put into the format here, when somebody
-asks; the label `run` is a run's whole id, and no label names another peer, so that the number of series is bounded.
+Rules: events are counted where they happen (`meters`); here the counts are only formatted, on request. The label `run`
+is the whole id of a run, and no label names another peer, so that the number of series is bounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from shoal.node.api.answers import Answer, Dht, Meters, RunRow
+from shoal.node.api.answers import Answer, Dht, RunMetrics, RunRow
 from shoal.node.api.service import NodeService
 from shoal.node.api.status import label
 from shoal.node.run.standing import STATES
@@ -27,7 +27,7 @@ from shoal.protocol.base.paths import PATHS
 
 
 class Metrics:
-    """The route, and what it shows."""
+    """The route of the metrics, and their collector."""
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
@@ -36,14 +36,14 @@ class Metrics:
         ProcessCollector(registry=self._registry)
 
     def table(self) -> list[web.RouteDef]:
-        """Where Prometheus asks."""
+        """The route of the metrics."""
         return [web.get("/metrics", self._show)]
 
     async def _show(self, request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry: everything, as it is now."""
+        """For the registry: all metrics with their current values."""
         status = self._service.status()
         yield InfoMetricFamily("shoal_node", "Which node this is.", {key: status[key] for key in ("version", "peer")})
         yield _gauge("shoal_node_alone", "1 if the node is SOLO: it sees no other peer.", status["state"] == "SOLO")
@@ -72,7 +72,7 @@ def _states(now: str) -> Metric:
 
 
 def _limits(status: Answer) -> Iterator[Metric]:
-    """All that goes over the wire, and what its owner lets pass; no sample where there is no limit."""
+    """All bytes on the wire, and the owner's limits; no sample where there is no limit."""
     limits, traffic = status["limits"], status["traffic"]
     help = "All bytes on the wire since the node started, headers included."
     wire = CounterMetricFamily("shoal_node_wire_bytes", help, labels=["direction"])
@@ -90,7 +90,7 @@ def _limits(status: Answer) -> Iterator[Metric]:
 
 
 def _paths(peers: Iterable[Answer]) -> Metric:
-    """Peers are counted once, in however many runs we meet them."""
+    """Connected peers by path; each is counted once, even if it is in several of our runs."""
     paths = Counter({peer["peer"]: peer["path"] for peer in peers if peer["path"] is not None}.values())
     family = GaugeMetricFamily("shoal_network_peers", "Peers with a connection, by how it runs.", labels=["path"])
     for path in sorted({*PATHS, *paths}):
@@ -124,7 +124,7 @@ def _runs(rows: Sequence[RunRow]) -> Iterator[Metric]:
         yield _per_run(GaugeMetricFamily(f"shoal_run_{name}", help, labels=["run"]), rows, key)
 
 
-def _rounds(meters: Sequence[Meters]) -> Iterator[Metric]:
+def _rounds(meters: Sequence[RunMetrics]) -> Iterator[Metric]:
     samples = "Tokens behind the rounds that were committed here, of all members."
     yield _per_run(CounterMetricFamily("shoal_run_samples", samples, labels=["run"]), meters, "samples")
     counted = "Members whose contribution is in every chunk of the last round."
@@ -149,7 +149,7 @@ def _rounds(meters: Sequence[Meters]) -> Iterator[Metric]:
     yield exchanges
 
 
-def _durations(meters: Sequence[Meters]) -> Metric:
+def _durations(meters: Sequence[RunMetrics]) -> Metric:
     help = "Committed rounds that this node took part in, from its own readiness to the applied result."
     family = HistogramMetricFamily("shoal_round_duration_seconds", help, labels=["run"])
     for each in meters:
@@ -183,7 +183,7 @@ def _bytes(meters: Sequence[Answer]) -> Iterator[Metric]:
 
 
 def _per_run(family: GaugeMetricFamily | CounterMetricFamily, rows: Sequence[Answer], key: str) -> Metric:
-    """One sample per run; none where it is not known yet."""
+    """One sample per run in which the value is known."""
     for row in rows:
         if row[key] is not None:
             family.add_metric([row["run"]], row[key])

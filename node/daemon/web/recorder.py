@@ -1,7 +1,7 @@
-"""What the page shows, once a second: the node as it is, and the points by which its curves grow.
+"""The snapshots that the page shows: the node as it is now, and new points of its curves.
 
-Everything is asked of the `NodeService`, so the page knows nothing that the API does not say. What peers sent is in it:
-it is bounded here, and numbers that JSON does not have (NaN, infinity) become null.
+All of it comes from the `NodeService`, so the page knows nothing that the API does not tell. Snapshots contain what
+peers sent, so their size is bounded here, and numbers that JSON lacks (NaN, infinity) become null.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from statistics import fmean
 from typing import Any
 
 from shoal.node.api.answers import Answer, ExpertRow, Round
-from shoal.node.api.faults import UnknownRun
+from shoal.node.api.errors import UnknownRun
 from shoal.node.api.service import NodeService
 from shoal.node.api.status import advice, headline
 
 LAST_ROUNDS = 15
-MOST_PEERS = 256  # shown
-MOST_POINTS = 1440  # of a curve; even
+MOST_PEERS = 256  # that the page shows
+MOST_POINTS = 1440  # of a curve; an even number
 
-Point = tuple[float, ...]  # (seconds since 1970, value, value, ...); NaN: not known
+Point = tuple[float, ...]  # (seconds since 1970, value, value, ...); NaN: unknown
 
 
 class Recorder:
-    """Keeps the curves of the runs, and puts together what a page needs to know."""
+    """Keeps the curves of the runs, and makes snapshots for the page."""
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
         self._curves: dict[str, Curve] = {}
 
     def look(self, now: float) -> dict[str, Any]:
-        """The node now, and what is new of its curves since the last look; `now` in seconds since 1970."""
+        """A snapshot, with the points that are new since the last call; `now` in seconds since 1970."""
         status, peers = self._service.status(), self._service.peers()
         runs = [run["run"] for run in status["runs"]]
         rounds = {run: self._last_rounds(run) for run in runs}
@@ -53,7 +53,7 @@ class Recorder:
         return {key: _plain(value) for key, value in seen.items()}
 
     def _last_rounds(self, run: str) -> list[Round]:
-        """None of a run that is shown although the node is not in it: one that it could not enter again."""
+        """The last rounds of a run; none if the node is listed in it but could not enter it again."""
         try:
             return self._service.rounds(run, LAST_ROUNDS)
         except UnknownRun:
@@ -66,13 +66,13 @@ class Recorder:
             return []
 
     def past(self) -> Answer:
-        """All points of all curves, for somebody who has just come."""
-        return {run: _as_json(News(True, curve.points)) for run, curve in self._curves.items()}
+        """All points of all curves, for a page that was just opened."""
+        return {run: _as_json(CurveUpdate(True, curve.points)) for run, curve in self._curves.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """Points that a reader lacks; `anew` says that they replace all that it has."""
+class CurveUpdate:
+    """Points to add to a curve or, if `anew`, to replace all its points."""
 
     anew: bool
     points: list[Point]
@@ -81,32 +81,32 @@ class News:
 class Curve:
     """The points of one run, oldest first; the whole run stays visible, ever more coarsely.
 
-    When it is full its points are merged two by two, and from then on each new one stands for twice as many seconds.
-    So a week needs no more memory than an hour, and a page that is loaded late still shows the beginning.
+    When the curve is full its points are merged two by two, and from then on each new point covers twice the time. So a
+    week needs no more memory than an hour, and a page that is loaded late still shows the beginning.
     """
 
     def __init__(self, most: int = MOST_POINTS) -> None:
         self.points: list[Point] = []
         self._most = most
-        self._width = 1  # how many added points one kept point stands for
-        self._open: list[Point] = []  # fewer than that, not yet a point
+        self._width = 1  # number of added points that make one kept point
+        self._open: list[Point] = []  # added points, fewer than that
 
-    def add(self, point: Point) -> News:
-        """Keep `point`; what is new by it, which may be nothing."""
+    def add(self, point: Point) -> CurveUpdate:
+        """Add a point; returns the change of the kept points, which may be none."""
         self._open.append(point)
         if len(self._open) < self._width:
-            return News(False, [])
+            return CurveUpdate(False, [])
         self.points.append(_merged(self._open))
         self._open = []
         if len(self.points) < self._most:
-            return News(False, self.points[-1:])
+            return CurveUpdate(False, self.points[-1:])
         self.points = [_merged(pair) for pair in zip(self.points[::2], self.points[1::2], strict=True)]
         self._width *= 2
-        return News(True, self.points)
+        return CurveUpdate(True, self.points)
 
 
 def _merged(points: Sequence[Point]) -> Point:
-    """The last time, and the mean of what is known of each value."""
+    """One point for several: the last time, and the mean of the known values in each column."""
     _, *columns = zip(*points, strict=True)
     return (points[-1][0], *map(_mean, columns))
 
@@ -126,7 +126,7 @@ def _point(now: float, row: Answer, peers: Sequence[Answer], rounds: Sequence[An
 
 
 def _swarm_speed(now: float, rounds: Sequence[Answer]) -> float:
-    """Committed tokens per second: of the last round, or less while the next one is long in coming."""
+    """Committed tokens per second in the last round; falls while the next one is overdue."""
     if len(rounds) < 2:
         return math.nan
     before, last = rounds[-2:]
@@ -138,12 +138,12 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def _as_json(news: News) -> Answer:
+def _as_json(news: CurveUpdate) -> Answer:
     return {"anew": news.anew, "points": _plain(news.points)}
 
 
 def _plain(value: Any) -> Any:
-    """`value` with null for what is no number."""
+    """A copy of `value` for JSON, with null for NaN and infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

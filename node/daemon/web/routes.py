@@ -1,4 +1,4 @@
-"""A route for each operation of the admin API: it reads the request, has it answered, and answers."""
+"""The routes of the admin API's operations: each parses its request, calls the handler and sends its answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shoal.node.base.textfile import decoded, parse_table
 from shoal.protocol.base.errors import LocalError
 
 KINDS: dict[type, str] = {str: "a text", bool: "true or false", list: "a list", dict: "an object", int: "a number"}
-MAX_KEY = 100  # characters of a wrong key that are given back
+MAX_KEY = 100  # characters of a wrong key that an error repeats
 
 
 def routes(handlers: Iterable[Handler]) -> list[web.RouteDef]:
@@ -39,12 +39,12 @@ def _route(handler: Handler) -> web.RouteDef:
 
 
 async def _in_lines(request: web.Request, lines: Any) -> web.StreamResponse:
-    """One JSON object a line, as they come. What fails before the first is an error like any other."""
+    """Send JSON lines as they come. An error before the first one becomes an ordinary error response."""
     async with aclosing(lines) as answers:
         first = await anext(answers)
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
-        with suppress(ConnectionError):  # the reader is gone, and does not want to know any more
+        with suppress(ConnectionError):  # the reader is gone
             await response.write(_line(first))
             async for answer in answers:
                 await response.write(_line(answer))
@@ -89,7 +89,7 @@ class _Request:
 
 
 def _plain(hint: Any) -> type:
-    """The type of a field's JSON: without None, and a list for a sequence."""
+    """The JSON type of a field: without None, and a list for a sequence."""
     if isinstance(hint, UnionType):
         hint = next(each for each in get_args(hint) if each is not NoneType)
     return list if get_origin(hint) is Sequence else hint
@@ -98,9 +98,9 @@ def _plain(hint: Any) -> type:
 async def read_body(
     request: web.Request, required: dict[str, type], optional: dict[str, type] | None = None
 ) -> dict[str, Any]:
-    """The request's JSON object: these fields of these types, perhaps the optional ones; LocalError for all else.
+    """The request's JSON object; LocalError unless it has the required fields, perhaps optional ones, and no others.
 
-    What is null is absent, and lists are of texts.
+    Each must be of its type; the elements of lists must be texts. null counts as absent.
     """
     what = "the request's body"
     body = parse_table(decoded(await request.read(), what), what)  # UTF-8, whatever its header says
@@ -121,7 +121,7 @@ async def read_body(
 
 
 def _count(text: str, what: str) -> int:
-    """A number of rounds, or one of them; LocalError if it is none."""
+    """A round, or a number of rounds, as text from a URL; LocalError if it is no positive integer."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
         raise LocalError(f"{what} must be a number of rounds, not '{text[:20]}'")
     return int(text)

@@ -1,11 +1,11 @@
 """The admin port: the JSON API, the page and the metrics, for the node's owner on this machine.
 
-Rules: it listens on 127.0.0.1 unless told otherwise; who may ask is `web/session.py`'s to say; no CORS header is ever
-sent; bodies are bounded. What may be asked is the table of node/api/operations.py. Errors say whose fault they are:
+Rules: it listens on 127.0.0.1 unless told otherwise; `web/session.py` decides who may call; no CORS header is sent;
+bodies are bounded. The operations are those of node/api/operations.py. Errors say whose fault they are:
 
     400 the caller's         401 no or a wrong token    403 a foreign Host or page    404 no such run, round or route
     413 body too large       429 too many wrong tokens  503 too many open pages
-    500 our own mistake      502 a peer's or the network's   507 no room on this machine
+    500 a bug                502 a peer's or the network's   507 no room on this machine
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from shoal.node.base.logs import warn
 from shoal.node.daemon.web.events import Events
 from shoal.node.daemon.web.metrics import Metrics
 from shoal.node.daemon.web.routes import routes
-from shoal.node.daemon.web.session import Doorkeeper
+from shoal.node.daemon.web.session import AccessControl
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.net.system.resolving import RESOLVER
 
 MAX_BODY = 256 << 10
 PAGE = Path(__file__).parent.parent / "page"  # plain HTML, CSS and JavaScript; it holds no secret
-REVALIDATE = {"Cache-Control": "no-cache"}  # a browser asks each time whether its copy is still ours
+REVALIDATE = {"Cache-Control": "no-cache"}  # a browser checks each time whether its copy is current
 PORTS_TRIED = 100
-LAST_ANSWERS = 1.0  # seconds that the end waits for answers that are on their way
+LAST_ANSWERS = 1.0  # seconds for which the end waits for responses that are being sent
 
 log = logging.getLogger("shoal.api")
 
 
 @asynccontextmanager
 async def serve_api(service: NodeService, token: str, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
-    """Serve while the context is open; gives host and port, the next free one if `port` is taken."""
+    """Serve while the context is open; yields host and port, which is the next free one if `port` is taken."""
     listener = BoundedListener(await _listen(host, port))
     actual = int(listener.getsockname()[1])
     if port not in (0, actual):
@@ -59,12 +59,12 @@ async def serve_api(service: NodeService, token: str, host: str, port: int) -> A
 
 
 def make_app(service: NodeService, token: str, host: str) -> web.Application:
-    """Everything that is served, over `service`."""
-    doorkeeper = Doorkeeper(token, str(service.status()["peer"]), host)
+    """The application: API, page, events and metrics of `service`."""
+    access = AccessControl(token, str(service.status()["peer"]), host)
     events = Events(service)
-    app = web.Application(middlewares=[errors_as_json, doorkeeper.guard], client_max_size=MAX_BODY)
-    app.add_routes(routes([*service.handlers(), *doorkeeper.handlers()]))
-    app.add_routes([*Metrics(service).table(), *doorkeeper.table(), *events.table()])
+    app = web.Application(middlewares=[errors_as_json, access.guard], client_max_size=MAX_BODY)
+    app.add_routes(routes([*service.handlers(), *access.handlers()]))
+    app.add_routes([*Metrics(service).table(), *access.table(), *events.table()])
     app.add_routes([web.get("/", _index), web.get("/page/{file:[A-Za-z0-9./-]+}", _file)])
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.append(events.running)

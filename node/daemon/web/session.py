@@ -1,15 +1,15 @@
-"""Who may ask: programs show the token with every request, a browser shows it, or a code, once and gets a cookie.
+"""Authentication: programs show the token with every request; a browser shows it, or a code, once and gets a cookie.
 
 Rules:
-- Who shows the token is in, by whatever name it calls us. Of all others a Host header that is a foreign name is
-  refused: a web page could point its own name at us (DNS rebinding).
-- The cookie is not the token but an expiry date with a keyed hash, so it needs no memory, outlives a restart, and a
-  new token ends it. Browsers send it to every port of this machine, so it is named after the node, scripts cannot
-  read it, and it is worth less than the token: with it one may look and log out, and change nothing.
-- A request with the cookie must come from our own page, as far as the browser says where it comes from.
-- A code is made for who shows the token, and put into a link: see `LoginCodes`.
-- Tries to log in are bounded; secrets are compared in constant time.
-- The page's own files hold no secret and are shown to anybody.
+- A request with the token is accepted whatever its Host header says. All others are refused if that is a foreign name:
+  a web page could point its own name at us (DNS rebinding).
+- The cookie is not the token but an expiry date with a keyed hash, so it needs no memory, outlives a restart, and is
+  invalid after a change of the token. Browsers send it to every port of this machine. So it is named after the node,
+  scripts cannot read it, and it grants less than the token: reading and logging out, and no changes.
+- A request with the cookie must come from our own page, as far as the browser tells.
+- A code is created for a caller with the token, and put into a link: see `LoginCodes`.
+- Attempts to log in are limited; secrets are compared in constant time.
+- The page's files contain no secret and are served to anybody.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from shoal.protocol.base.allowance import Allowance
 
 LIFETIME = 7 * 24 * 3600  # seconds until a browser has to show the token again
 CODE_LIFETIME = 600.0  # seconds
-MOST_CODES = 16  # that wait to be used; the oldest makes room
-LOGINS = (10, 0.2)  # wrong tokens and codes, at once and per second
+MOST_CODES = 16  # unused codes; beyond that the oldest becomes invalid
+LOGINS = (10, 0.2)  # wrong tokens and codes: at once, and per second
 LOGIN, LOGOUT = "/v1/login", "/v1/logout"
 READING = ("GET", "HEAD")
 ASK_FOR_TOKEN = "show the token of the node's home folder: `Authorization: Bearer <token>`"
 
 
 class LoginCodes:
-    """Codes that log a browser in, made and not used yet. Pure: the time comes in.
+    """The unused codes that log a browser in. Pure: the time is passed in.
 
-    The link of `shoal status` holds one instead of the token. A link stays in the browser's history, so what it holds
-    must be worth nothing afterwards: a code is good once, for some minutes, and for a session that may only look.
+    The link of `shoal status` contains a code instead of the token, because it stays in the browser's history. A code
+    is valid once, for some minutes, and for a session that may only read.
     """
 
     def __init__(self) -> None:
         self._expiry: dict[str, float] = {}  # by code, oldest first
 
     def make(self, now: float) -> str:
-        """A fresh code."""
+        """Create a code."""
         while len(self._expiry) >= MOST_CODES:
             self._expiry.pop(next(iter(self._expiry)))
         code = secrets.token_urlsafe(16)
@@ -55,14 +55,14 @@ class LoginCodes:
         return code
 
     def use(self, now: float, shown: str) -> bool:
-        """Whether `shown` is a code that is still good; it is not from now on."""
+        """Whether `shown` is a valid code; from now on it is not."""
         sent = shown.encode("utf-8", "surrogatepass")
         found = next((code for code in self._expiry if hmac.compare_digest(sent, code.encode())), None)
         return found is not None and self._expiry.pop(found) > now
 
 
-class Doorkeeper:
-    """Lets in who knows `token`; `node` is our PeerID, `host` the name that we listen on."""
+class AccessControl:
+    """Accepts requests with `token`, a code or a cookie; `node` is our PeerID, `host` the name that we listen on."""
 
     def __init__(self, token: str, node: str, host: str) -> None:
         self._token = token.encode()
@@ -80,12 +80,12 @@ class Doorkeeper:
         ]
 
     def handlers(self) -> list[Handler]:
-        """The operation that is for the owner's programs."""
-        return [Operations.login_code.by(lambda: {"code": self._codes.make(time.monotonic())})]
+        """The handler of `login_code`."""
+        return [Operations.login_code.handled_by(lambda: {"code": self._codes.make(time.monotonic())})]
 
     @web.middleware
     async def guard(self, request: web.Request, handler: http.Handler) -> web.StreamResponse:
-        """The middleware in front of all routes."""
+        """The middleware in front of all routes: refuses a request, or passes it on."""
         return self._refusal(request) or await handler(request)
 
     def _refusal(self, request: web.Request) -> web.Response | None:
@@ -132,7 +132,7 @@ class Doorkeeper:
         return f"{expiry}.{hmac.new(self._token, f'page until {expiry}'.encode(), hashlib.sha256).hexdigest()}"
 
     def _is_open(self, request: web.Request) -> bool:
-        """Whether the cookie that came along is one of ours, and not too old."""
+        """Whether the request has a cookie of ours that has not expired."""
         cookie = request.cookies.get(self._cookie, "")
         expiry = cookie.partition(".")[0]
         if not (expiry.isascii() and expiry.isdigit() and len(expiry) < 16):
@@ -141,16 +141,16 @@ class Doorkeeper:
 
 
 def is_public(path: str) -> bool:
-    """Whether anybody may ask for `path`: the page's files and the way in."""
+    """Whether `path` needs no authentication: the page's files, and the login."""
     return path in ("/", LOGIN) or path.startswith("/page/")
 
 
 def _same(shown: str, secret: bytes) -> bool:
-    return hmac.compare_digest(shown.encode("utf-8", "surrogatepass"), secret)  # JSON may hold halves of characters
+    return hmac.compare_digest(shown.encode("utf-8", "surrogatepass"), secret)  # JSON may contain lone surrogates
 
 
 def _from_our_page(request: web.Request) -> bool:
-    """What a browser says of where a request comes from; what changes something must say it."""
+    """Whether a request comes from our page, by its Origin header, or without one, if it only reads, by its site."""
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "none")
     if origin is None:
         return request.method in READING and site in ("same-origin", "none")

@@ -21,7 +21,7 @@ from shoal.node.base.textfile import check_text
 from shoal.node.inference.engine.sequence import Composer, Delta, Job, Sampling
 from shoal.node.inference.scorer import Changing, LogProbs, Piece, Scorer, SomeFailed, Telling, in_words
 from shoal.node.inference.served import Served
-from shoal.node.training.data.text import Vocabulary
+from shoal.node.training.data.vocabulary import Vocabulary
 from shoal.protocol.base.errors import LocalError, ShoalError
 
 CHUNK = 128  # tokens of prompts in a step

@@ -24,7 +24,7 @@ from shoal.node.base.pools import LONG
 from shoal.node.inference.engine.batch import CHUNK, Batch, Told
 from shoal.node.inference.engine.sequence import Delta, Job
 from shoal.node.inference.scorer import Scorer
-from shoal.node.training.data.text import Vocabulary
+from shoal.node.training.data.vocabulary import Vocabulary
 from shoal.protocol.base.errors import LocalError, ShoalError
 
 ROOM = 64  # deltas that a reader may lag behind

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from shoal.node.inference.scorer import LogProbs
-from shoal.node.training.data.text import Vocabulary
+from shoal.node.training.data.vocabulary import Vocabulary
 from shoal.protocol.base.errors import LocalError
 
 FEW = 1024  # tokens, that mostly hold a nucleus
@@ -153,7 +153,7 @@ class Composer:
     def __init__(self, job: Job, vocabulary: Vocabulary) -> None:
         self._job, self._vocabulary = job, vocabulary
         self._sampler = Sampler(job.sampling)
-        self._writer, self._stops = vocabulary.writer(job.prompt), Stops(job.stops)
+        self._writer, self._stops = vocabulary.detokenizer(job.prompt), Stops(job.stops)
         self._tokens = 0
         self._made, self._out = 0, 0  # characters that tokens stand for, and that have gone out
         self._facts: list[TokenFacts] = []

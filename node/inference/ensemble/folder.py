@@ -27,7 +27,7 @@ from shoal.node.inference.served import BYTE_TOKENS, Choices, Served
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import AnyModel
 from shoal.node.training.checkpoint.write import write_checkpoint
-from shoal.node.training.data.text import BYTES, Bytes, Tokenized, Vocabulary, read_tokenizer
+from shoal.node.training.data.vocabulary import BYTES, ByteVocabulary, TokenizerVocabulary, Vocabulary, read_tokenizer
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import digest
 
@@ -40,7 +40,7 @@ def table_vocabulary(folder: Path, table: Table, vocab: int, chosen: str) -> Voc
     file = Path(chosen) if chosen else folder / TOKENIZER_FILE
     are_bytes = told.kind == "bytes" if told is not None else vocab <= BYTES and not file.exists()
     if chosen == BYTE_TOKENS or (not chosen and are_bytes):
-        return Bytes()
+        return ByteVocabulary()
     if not chosen and not file.exists():
         raise LocalError(
             f"the experts have {vocab:,} tokens, and {folder} has no {TOKENIZER_FILE}: name the one of the family's "
@@ -49,7 +49,7 @@ def table_vocabulary(folder: Path, table: Table, vocab: int, chosen: str) -> Voc
     content = read_tokenizer(file)
     if told is not None and told.blake3 and not chosen and blake3(content).hexdigest() != told.blake3:
         raise LocalError(f"{file} is not the tokenizer of these experts: {FETCH}")
-    vocabulary = Tokenized(content, frozenset(), special=False, what=str(file))
+    vocabulary = TokenizerVocabulary(content, frozenset(), special=False, what=str(file))
     if vocabulary.size > vocab:
         raise LocalError(f"{file} has {vocabulary.size:,} tokens, and the experts {vocab:,}")
     vocabulary.ends = ends_of(vocabulary, told.end_of_text if told is not None else "", str(file))

@@ -21,7 +21,7 @@ from shoal.node.experts.posterior import cached_prior, posterior
 from shoal.node.inference.engine.batch import CHUNK
 from shoal.node.inference.ensemble.belief import Heard
 from shoal.node.inference.scorer import Expert, Piece
-from shoal.node.training.data.text import Vocabulary
+from shoal.node.training.data.vocabulary import Vocabulary
 from shoal.protocol.base.errors import LocalError
 
 SHOWN = 16  # characters of a version

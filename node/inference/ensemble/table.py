@@ -16,9 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shoal.node.base.explain import explain
 from shoal.node.base.textfile import read_text
-from shoal.node.manifest.base import Named
-from shoal.node.manifest.flow import PictureSpec
-from shoal.node.manifest.model import AnyModel
+from shoal.node.manifest.base import RequiredDigest
+from shoal.node.manifest.model import AnyModel, PictureSpec
 from shoal.protocol.base.errors import LocalError
 
 ENSEMBLE = "ensemble.json"
@@ -35,7 +34,7 @@ class Entry(BaseModel):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
     file: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,100}\.safetensors$")]
-    blake3: Named
+    blake3: RequiredDigest
     prior: Prior = 1.0  # as far as the others' are alike: they need not sum to 1
     tokens: Annotated[int, Field(ge=0, le=2**62)] = 0  # that it was trained on
     model: AnyModel

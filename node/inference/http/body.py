@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from shoal.node.inference.http.faults import UNSUPPORTED, BadRequest
-from shoal.node.training.data.tables import HALVES
+from shoal.node.training.data.tables import SURROGATES
 
 MAX_NAME = 100  # characters of a key that are given back
 MISFIT = "misfit"  # the type of our own errors
@@ -74,7 +74,7 @@ def as_meant(value: Any, *at: str | int) -> Any:
 
     `at` is where it stands. BadRequest at half of a character, which is no text: it would become another one.
     """
-    if isinstance(value, str) and not value.isascii() and (half := HALVES.search(value)):
+    if isinstance(value, str) and not value.isascii() and (half := SURROGATES.search(value)):
         where = path_of(at) or "the body"
         cut = "as where a text was cut inside of an emoji"
         raise BadRequest(f"'{where}' holds half of a character, \\u{ord(half[0]):04x}, {cut}", where)

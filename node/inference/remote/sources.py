@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from shoal.node.api.client import Client
 from shoal.node.base.explain import explain
 from shoal.node.base.home import Home
-from shoal.node.manifest.base import Named
+from shoal.node.manifest.base import RequiredDigest
 from shoal.node.manifest.manifest import Manifest, decode_manifest
 from shoal.node.manifest.model import AnyModel
 from shoal.protocol.base.errors import LocalError
@@ -23,7 +23,7 @@ class File(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    file: Named
+    file: RequiredDigest
     round: int
     finished: bool
     path: str | None
@@ -48,7 +48,7 @@ class Part(BaseModel):
 class _Told(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    family: Named
+    family: RequiredDigest
     name: str
     me: str
     socket: str

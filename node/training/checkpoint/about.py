@@ -1,7 +1,7 @@
-"""checkpoint.json: what a checkpoint is of, where its peer stood, and the hash of every file beside it.
+"""checkpoint.json: the run, round and members of a checkpoint, and the hash of every file beside it.
 
-The file ends with a seal, the BLAKE3 of all the rest, so that a damaged one is never taken for another. That is
-integrity, not authorship: who made a checkpoint is nobody's word but its owner's.
+The file ends with a seal, the BLAKE3 of all the rest, so damage is detected. The seal is not a signature: it does not
+prove who made the checkpoint.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 from shoal.node.base.explain import explain
-from shoal.node.manifest.base import MODEL_FILE, Count, FileFacts, Named, Spec
+from shoal.node.manifest.base import MODEL_FILE, Count, FileFacts, RequiredDigest, Spec
 from shoal.node.manifest.manifest import Manifest, decode_manifest
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import PeerId, RunId
@@ -29,7 +29,7 @@ SEAL = "seal"
 
 
 def file_of(vector: str) -> str:
-    """Where a vector of the committed state lies; named as in methods/method.py, which would bring torch along."""
+    """The file of a vector of the committed state, by its name in methods/method.py (not imported: it needs torch)."""
     return {"parameters": MODEL, "momentum": OUTER}.get(vector, f"{vector}.safetensors")
 
 
@@ -37,17 +37,17 @@ class About(Spec):
     """The contents of checkpoint.json; digests are hex."""
 
     format: Literal[1] = 1
-    run: Named
+    run: RequiredDigest
     name: str
     round: Count
-    history: Named
-    root: Named  # of the state
-    samples: Count  # tokens behind the state
+    history: RequiredDigest
+    root: RequiredDigest  # of the state
+    samples: Count  # tokens that the state was trained on
     members: tuple[str, ...]  # of this round, in the order that gives them their lanes in the next
-    peer: str  # who wrote this, and whose moments these are
-    inner_steps: Count  # that the inner optimizer has made; 0: it is not here
+    peer: str  # the peer that wrote this, and whose moments these are
+    inner_steps: Count  # steps that the inner optimizer has made; 0: its state is not here
     manifest: str  # canonical, in hex
-    saved_at: float  # seconds of that machine's clock
+    saved_at: float  # Unix time by that machine's clock
     files: dict[FileName, FileFacts] = Field(default_factory=dict)
 
     @classmethod
@@ -61,7 +61,7 @@ class About(Spec):
         peer: PeerId,
         inner_steps: int,
     ) -> About:
-        """The state `base`, made by these members, as `peer` holds it just now; the files are still to be written."""
+        """The description of the state `base`, made by these members, as `peer` holds it; without its files yet."""
         return cls(
             run=manifest.run_id.hex(),
             name=manifest.name,
@@ -82,12 +82,12 @@ class About(Spec):
         return sum(each.bytes for each in self.files.values())
 
     def sealed(self) -> str:
-        """The text of the file."""
+        """The text of the file, with its seal."""
         table = self.model_dump(mode="json")
         return json.dumps({**table, SEAL: _seal(table)}, indent=1)
 
     def decoded_manifest(self) -> Manifest:
-        """The run's manifest; LocalError if it is not the one that the run's id names."""
+        """The run's manifest; LocalError if it is invalid, or not the one that the run's id names."""
         try:
             return decode_manifest(bytes.fromhex(self.manifest), RunId(bytes.fromhex(self.run)))
         except (RemoteError, ValueError) as error:
@@ -95,7 +95,7 @@ class About(Spec):
 
 
 def read_about(folder: Path) -> About:
-    """What a checkpoint says of itself; LocalError unless it is all there, as far as a glance shows."""
+    """Reads a checkpoint's description; LocalError if it is damaged, or a file is missing or has another size."""
     about = _parse(folder / ABOUT)
     for name, facts in about.files.items():
         try:

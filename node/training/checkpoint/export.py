@@ -1,6 +1,6 @@
-"""A checkpoint as a folder that Hugging Face's transformers opens: the tensors, and files of settings.
+"""Exports a checkpoint as a folder that Hugging Face's transformers opens.
 
-The files of the model are those that its kind writes (node/training/models/), and its tokenizer goes with it.
+The model's kind (node/training/models/) writes the model's files; the tokenizer is added.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from shoal.protocol.base.errors import LocalError
 
 
 def export(checkpoint: Path, out: Path, tokenizer: bytes | None = None) -> None:
-    """Verify a checkpoint and write its model to `out`, which must not exist; LocalError, and nothing is left there.
+    """Verifies a checkpoint and writes its model to `out`, which must not exist.
 
-    `tokenizer` is the run's tokenizer.json, if its tokens are not bytes and it is to be had.
+    `tokenizer` is the content of the run's tokenizer.json, if it has one and it was found. Raises LocalError if that
+    fails, and leaves nothing in `out`.
     """
     held = load(checkpoint)
     manifest, spec = held.manifest, held.manifest.model
@@ -40,4 +41,4 @@ def export(checkpoint: Path, out: Path, tokenizer: bytes | None = None) -> None:
     except OSError as error:
         raise LocalError(f"cannot write {out}: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)  # it has another name now, if all went well
+        shutil.rmtree(fresh, ignore_errors=True)  # after success it has another name

@@ -1,8 +1,8 @@
-"""When a daemon writes a checkpoint of a run, and which ones it keeps.
+"""When a daemon writes checkpoints of a run, and which ones it keeps.
 
-Every so many rounds, and after the last one. One is written at a time, in a thread, while training goes on; if the disk
-is so slow that the next is due before, that one is left out (but never the last). The oldest are removed only after the
-newest is whole. A full disk costs a checkpoint, never the run.
+A checkpoint is due every so many rounds, and after the last one. One is written at a time, in a thread, while training
+goes on; if the next is due before it is finished, that one is left out (but never the last). Old ones are removed only
+after the newest is complete. On a full disk there is no checkpoint, but the run goes on.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ log = logging.getLogger("shoal.checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How often, and how many."""
+    """How often checkpoints are written, and how many are kept."""
 
     every: int = CHECKPOINT_EVERY  # rounds; 0: never
     kept: int = CHECKPOINT_KEEP
 
 
 class Keeper:
-    """The checkpoints of one run on this node."""
+    """Writes and removes the checkpoints of one run on this node."""
 
     def __init__(self, folder: Path, keeping: Keeping, last: int | None) -> None:
         """`folder` is that of the run's checkpoints; `last` is the run's last round."""
@@ -46,7 +46,7 @@ class Keeper:
         self.newest = next((each.about.round for each in newest_first(folder) if each.about is not None), 0)
 
     def is_due(self, round: int) -> bool:
-        """Whether `round`, which is committed, is to be written."""
+        """Whether a checkpoint of `round`, which is committed, is to be written now."""
         if not self._keeping.every or (round != self._last and round % self._keeping.every):
             return False
         if self._writing.locked() and round != self._last:
@@ -55,7 +55,7 @@ class Keeper:
         return True
 
     async def write(self, lease: Lease, about: About, moments: FloatArray | None) -> None:
-        """Write one, remove what is too old, and let go of `lease`; what goes wrong is said and costs no more."""
+        """Writes a checkpoint, removes old ones, and releases `lease`; failures are logged, not raised."""
         async with self._writing:
             try:
                 path = await DISK.run(self._write, lease, about, moments)
@@ -65,7 +65,7 @@ class Keeper:
                 self.newest = about.round
                 log.info("checkpoint of round %d: %s", about.round, path)
             del moments
-            await DISK.run(trim)  # rarely enough, and just when much was freed
+            await DISK.run(trim)  # much memory was just freed
 
     def _write(self, lease: Lease, about: About, moments: FloatArray | None) -> Path:
         with lease as snapshot:
@@ -76,7 +76,7 @@ class Keeper:
 
 
 def prune(folder: Path, kept: int) -> None:
-    """Remove all that is older than the newest `kept` whole checkpoints; LocalError if that is impossible."""
+    """Removes everything older than the newest `kept` complete checkpoints; LocalError if that fails."""
     found = newest_first(folder)
     whole = [index for index, each in enumerate(found) if each.about is not None]
     if len(whole) <= kept:

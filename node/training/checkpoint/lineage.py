@@ -1,8 +1,8 @@
-"""A run that goes on from a checkpoint: a new lineage, with a manifest, an id and an author of its own.
+"""The manifest of a run that continues from a checkpoint: a new lineage, with an id and an author of its own.
 
-Its manifest names the round it goes on from, the history digest and the root of the state, and a nonce: whoever founds
-again from the same checkpoint founds another run, in which no vote of the first one counts. History, and with it the
-order of members and their lanes, goes on as if there had been no stop: neither the run's id nor the nonce is in it.
+Its origin has the round, the history digest and the root of the state, and a nonce: founding again from the same
+checkpoint makes another run, in which votes of the first do not count. The history digest contains neither the run's id
+nor the nonce. So history, and with it the order of members and their lanes, goes on as if there had been no stop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def origin_of(about: About) -> OriginSpec:
-    """What a run that goes on from a checkpoint says of it; different each time."""
+    """The origin of a run that continues from a checkpoint, with a new nonce."""
     return OriginSpec(
         run=about.run,
         round=about.round,
@@ -33,8 +33,8 @@ def origin_of(about: About) -> OriginSpec:
     )
 
 
-def going_on(manifest: Manifest, checkpoint: Checkpoint | None) -> Manifest:
-    """The manifest of a run that begins from `checkpoint`, if there is one; LocalError if the two do not fit."""
+def with_origin(manifest: Manifest, checkpoint: Checkpoint | None) -> Manifest:
+    """The manifest of a run that begins with `checkpoint`, if there is one; LocalError if the two do not fit."""
     if checkpoint is not None and manifest.origin is None:
         table = manifest.model_dump() | {"origin": origin_of(checkpoint.about).model_dump()}
         try:
@@ -50,7 +50,7 @@ def going_on(manifest: Manifest, checkpoint: Checkpoint | None) -> Manifest:
 
 
 def check_fits(manifest: Manifest, checkpoint: Checkpoint | None) -> None:
-    """LocalError unless `checkpoint`, if there is one, holds the state that the run goes on from."""
+    """LocalError unless `checkpoint`, if there is one, has the state that is the run's origin."""
     if checkpoint is None:
         return
     origin, about = manifest.origin, checkpoint.about

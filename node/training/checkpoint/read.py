@@ -1,6 +1,6 @@
-"""Loading a checkpoint, every byte of which is checked: the files by their hashes, the state by its root.
+"""Loads checkpoints and verifies every byte: the files by their hashes, the state by its root.
 
-A checkpoint that is damaged is never used in part: the caller takes the one before it (`load_newest`).
+A damaged checkpoint is never used in part; `load_newest` takes the one before it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("shoal.checkpoint")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """A checkpoint in memory, verified."""
+    """A verified checkpoint in memory."""
 
     path: Path
     about: About
@@ -46,14 +46,14 @@ class Checkpoint:
     moments: FloatArray | None  # of the inner optimizer (ipc/vectors.py)
 
     def committed(self) -> CommittedState:
-        """The state that it holds."""
+        """Its state as a CommittedState; copies the vectors."""
         return CommittedState(self.shape, self.vectors, self.about.round)
 
 
 def load(path: Path) -> Checkpoint:
-    """The checkpoint in the folder `path`; LocalError, which says what is wrong, unless all of it is whole.
+    """Loads the checkpoint in the folder `path`.
 
-    NoRoom if it does not fit in memory, whatever it is.
+    Raises LocalError, which says what is wrong, if it is damaged or incomplete, NoRoom if it does not fit in memory.
     """
     about = read_about(path)
     sizes = [facts.bytes for facts in about.files.values()]
@@ -74,7 +74,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def load_newest(checkpoints: Path) -> Checkpoint | None:
-    """The newest whole checkpoint in one run's folder; what is damaged is passed over with a sentence."""
+    """Loads the newest intact checkpoint in one run's folder; damaged ones are skipped with a warning."""
     for found in newest_first(checkpoints):
         try:
             return load(found.path)

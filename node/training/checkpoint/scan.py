@@ -1,6 +1,6 @@
-"""Finding checkpoints and glancing at them, without torch and without reading them through.
+"""Finds checkpoints and reads their descriptions, without torch and without reading all of their bytes.
 
-Whatever begins with a dot is half written or half removed, and is no checkpoint.
+Names that begin with a dot are of half written or half removed checkpoints, and are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PREFIX = "round-"
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoint:
-    """A folder that is a checkpoint, or was to be one: `problem` says why it is none."""
+    """A folder with a checkpoint's name; if it cannot be used, `about` is None and `problem` says why."""
 
     path: Path
     about: About | None
@@ -31,19 +31,22 @@ def folder_name(round: int) -> str:
 
 
 def find(place: Path) -> list[FoundCheckpoint]:
-    """All checkpoints in a place: one itself, the folder of some, a node's home, the folder of a whole play."""
+    """All checkpoints in a place: a checkpoint, a run's folder of them, a node's home, or the folder of `shoal up`.
+
+    Raises LocalError if the place is not a folder.
+    """
     if not place.is_dir():
         raise LocalError(f"{place} is not a folder")
     return [glance(path) for path in sorted(_candidates(place))]
 
 
 def newest_first(checkpoints: Path) -> list[FoundCheckpoint]:
-    """What lies in one run's folder of checkpoints; nothing if there is no such folder."""
+    """All checkpoints in one run's folder of them; none if there is no such folder."""
     return [glance(path) for path in sorted(checkpoints.glob(f"{PREFIX}*"), reverse=True)]
 
 
 def glance(path: Path) -> FoundCheckpoint:
-    """Look at one folder."""
+    """Reads the description in one folder."""
     try:
         return FoundCheckpoint(path, read_about(path))
     except LocalError as error:

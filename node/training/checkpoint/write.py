@@ -1,13 +1,13 @@
-"""Writing a checkpoint so that a crash at any instant leaves a whole one or none.
+"""Writes checkpoints so that a crash at any instant leaves a complete one or none.
 
-Everything goes to a folder whose name begins with a dot. Each file is forced to disk, then that folder's names, then it
-is renamed, then the names of the folder around it. The tensors are written from where they lie, without another copy,
+Everything is written to a folder whose name begins with a dot. Each file is forced to disk, then the folder's entries;
+then it is renamed, and the entries of the parent folder are forced to disk. Tensors are written without being copied,
 and hashed on the way. All of it may run in a thread: the work is in calls that release the interpreter's lock.
 
-Checkpoints that the history we are in has not made are set aside, not counted, not lost. A run's id does not name its
-author, so a founder that has lost its home and founds the run anew, or a swarm that went back behind its last rounds,
-makes rounds whose numbers were here before. What is of a later round than the one that we are in, or of the same round
-with another state, is of that other history.
+Checkpoints of another history are set aside: neither counted nor deleted. The same round numbers can occur twice, as a
+run's id does not contain its author: a founder that has lost its home may found the run again, or a swarm may go back
+behind its last rounds. A checkpoint is of another history if its round is later than the one that is being written, or
+the same with another state.
 """
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ log = logging.getLogger("shoal.checkpoint")
 
 
 def set_aside(folder: Path, ours: About) -> None:
-    """Move what cannot be of our history out of `folder`, beside it, where `shoal ckpt ls` still finds it. OSError."""
+    """Moves checkpoints of another history out of `folder`, to where `shoal ckpt ls` still finds them.
+
+    Raises OSError.
+    """
     for found in newest_first(folder):
         other = found.about
         if other is None or other.round < ours.round or (other.round, other.root) == (ours.round, ours.root):
             continue
         place = folder.parent / f"set-aside-{other.root[:8]}" / CHECKPOINTS
         place.mkdir(parents=True, exist_ok=True)
-        if (place / found.path.name).exists():  # the same one was set aside before, from another folder
+        if (place / found.path.name).exists():  # the same checkpoint was set aside before
             shutil.rmtree(found.path)
         else:
             found.path.rename(place / found.path.name)
@@ -57,10 +60,10 @@ def set_aside(folder: Path, ours: About) -> None:
 
 
 def write_checkpoint(folder: Path, about: About, snapshot: Snapshot, moments: FloatArray | None) -> Path:
-    """Write the checkpoint of `snapshot` into `folder`, and say where; LocalError, and nothing is there, if it fails.
+    """Writes the checkpoint of `snapshot` into `folder`, and returns its path; LocalError if that fails.
 
-    `about` is without its files. `snapshot` is leased, and `moments` nobody's else. A whole checkpoint of the same
-    round and state is as good, and stays; one of another history is set aside.
+    `about` has no files yet. `snapshot` must be leased, and `moments` not be used elsewhere. A complete checkpoint of
+    the same round and state stays as it is; one of another history is set aside.
     """
     path = folder / folder_name(about.round)
     fresh = folder / f".{path.name}.{os.getpid()}.new"
@@ -83,7 +86,7 @@ def write_checkpoint(folder: Path, about: About, snapshot: Snapshot, moments: Fl
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint, if it is there; its name goes first, so that no half of it is ever seen."""
+    """Removes a checkpoint, if it exists; it is renamed first, so a crash leaves no half of it under its name."""
     if path.exists():
         gone = path.with_name(f".{path.name}.gone")
         shutil.rmtree(gone, ignore_errors=True)
@@ -92,7 +95,7 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a crash left half written or half removed. Nobody else may be at work in `folder`."""
+    """Removes what a crash has left half written or half removed. Nothing else may be writing in `folder`."""
     for path in folder.glob(".*"):
         shutil.rmtree(path, ignore_errors=True)
 

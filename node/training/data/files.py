@@ -1,9 +1,9 @@
-"""Which files a person means by the paths that they name, and what of these a dataset leaves out.
+"""Finds the data files below the paths that a person names, and records what a dataset leaves out.
 
-A path means the file, or all files below the folder that are not hidden. Links are followed. A folder that several
-ways lead to counts once, by its own path rather than a link's; so links that lead in circles do no harm. What cannot be
-read, or is a link to nothing, is an error: data that are silently less than were meant would be a run's for good. For
-the same reason all that is left out, or called otherwise than in the data, is noted in a `LeftOut`, for people.
+A path means the file, or all files below the folder that are not hidden. Links are followed. A folder that can be
+reached in several ways counts once, by its own path rather than a link's; so links in circles do no harm. An unreadable
+file or a dangling link is an error: a run would be trained for good on less data than its founder meant. For the same
+reason everything that is left out or renamed is reported to the person (`LeftOut`).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import NamedTuple
 from shoal.node.base.textfile import shown, unreadable
 from shoal.protocol.base.errors import LocalError
 
-NAMED = 20  # places that are named for each reason, and domains; the others are counted
+NAMED = 20  # places that are listed for each reason, and domains; the others are only counted
 MAX_SHOWN = 100  # characters of a domain
 
 
 @dataclass(slots=True)
 class Places:
-    """Where something was, by reason."""
+    """Places in the data, such as files or rows, that have something in common, grouped by reason."""
 
     by_reason: dict[str, list[str]] = field(default_factory=dict)  # the first NAMED of each
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, reason: str, place: str) -> None:
-        """One more."""
+        """Records one more place."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         named = self.by_reason.setdefault(reason, [])
         if len(named) < NAMED:
@@ -38,11 +38,11 @@ class Places:
 
     @property
     def total(self) -> int:
-        """All, for whatever reason."""
+        """How many places were recorded, over all reasons."""
         return sum(self.counts.values())
 
     def words(self, one: str, many: str) -> Iterator[str]:
-        """A phrase for each reason: how many, why, and which."""
+        """A phrase for each reason: how many places, why, and which."""
         for reason, named in self.by_reason.items():
             count = self.counts[reason]
             more = f" and {count - len(named):,} more" if count > len(named) else ""
@@ -51,16 +51,16 @@ class Places:
 
 @dataclass(slots=True)
 class Domains:
-    """By the names that domains have in the dataset, what the data call them."""
+    """Domains by their names in the dataset, with the names that the data use for them."""
 
     called: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, name: str, called: str) -> None:
-        """A row of it."""
+        """Records that the data call the domain `name` `called`."""
         self.called.setdefault(name, set()).add(called)
 
     def words(self) -> Iterator[str]:
-        """A phrase for each that the data call otherwise, or in several ways, which have become one."""
+        """A phrase for each domain that the data call otherwise, or by several names that have become one."""
         altered = {name: called for name, called in self.called.items() if called != {name}}
         for name in sorted(altered)[:NAMED]:
             first = [repr(each[:MAX_SHOWN]) for each in sorted(altered[name])[:NAMED]]
@@ -72,17 +72,17 @@ class Domains:
 
 @dataclass(slots=True)
 class LeftOut:
-    """Of one dataset. What is wrong with the data, rather than not for it, is an error instead."""
+    """What one dataset leaves out or renames. Data that are wrong, and not just unsuitable, are errors instead."""
 
-    files: Places = field(default_factory=Places)  # that give no text
-    rows: Places = field(default_factory=Places)  # of tables
+    files: Places = field(default_factory=Places)  # that hold no text
+    rows: Places = field(default_factory=Places)  # of tables, without text
     hidden: Places = field(default_factory=Places)  # files and folders
-    whole: Places = field(default_factory=Places)  # read as one text, although their names are those of tables
+    whole: Places = field(default_factory=Places)  # files with a table's suffix that were read as one text
     nowhere: Places = field(default_factory=Places)  # rows that name no domain
     domains: Domains = field(default_factory=Domains)
 
     def words(self) -> list[str]:
-        """All of it, in phrases."""
+        """Phrases that report all of it."""
         return [
             *self.files.words("file was skipped, because it", "files were skipped, because each"),
             *self.rows.words("row was skipped, because it", "rows were skipped, because each"),
@@ -97,21 +97,21 @@ KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a dev
 
 
 class DataFile(NamedTuple):
-    """A file: its path relative to the folder that was named, with forward slashes, and where it is."""
+    """A file: its path relative to the folder that the person named, with forward slashes, and its full path."""
 
     name: str
     path: Path
-    is_named: bool = False  # by itself: then it is meant
+    is_named: bool = False  # whether the person named this very file and not a folder
 
 
 def find(paths: Sequence[Path], left_out: LeftOut | None = None) -> list[DataFile]:
-    """Each file among `paths`, and below the folders among them; LocalError if any cannot be read."""
+    """All files among `paths` and below the folders among them; LocalError if anything cannot be read."""
     noted = left_out if left_out is not None else LeftOut()
     return [each for path in paths for each in walk(path, noted)]
 
 
 def walk(path: Path, left_out: LeftOut) -> Iterator[DataFile]:
-    """The one file, or all below the folder, in no order."""
+    """The file at `path`, or all files below the folder, in no particular order."""
     status = _status(path)
     if stat.S_ISREG(status.st_mode):
         yield DataFile(path.name, path, True)
@@ -122,7 +122,7 @@ def walk(path: Path, left_out: LeftOut) -> Iterator[DataFile]:
 
 
 def kind_of(status: os.stat_result) -> str:
-    """What neither file nor folder is."""
+    """The kind of something that is neither a file nor a folder, in words."""
     return KINDS.get(stat.S_IFMT(status.st_mode), "something else")
 
 
@@ -134,7 +134,7 @@ def _below(root: Path, status: os.stat_result, left_out: LeftOut) -> Iterator[Da
         if folders:
             name, status = folders.pop()
         else:
-            links.sort(key=lambda each: each[0], reverse=True)  # that those lead to which lies nowhere else
+            links.sort(key=lambda each: each[0], reverse=True)  # links come last: a folder keeps its own path
             name, status = links.pop()
             if _identity(status) in above:
                 left_out.files.add("is a link to a folder above the data", shown(root / name))
@@ -165,7 +165,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _status(path: Path) -> os.stat_result:
-    """Of what a path leads to."""
+    """The status of what a path leads to, links followed; LocalError if that fails."""
     try:
         return path.stat()
     except FileNotFoundError as error:

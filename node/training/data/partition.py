@@ -1,22 +1,23 @@
-"""A partition of a run's data: into which group a sample belongs, as a function that every peer can evaluate.
+"""A partition of a run's data: the function from samples to groups, which every peer evaluates alike.
 
-The founder learns it: balanced k-means over a sample of the data gives centres, and each gets a handicap, added to the
-squared distance to it, so that the groups are even also by `nearest`, which looks at one sample at a time (a power
-diagram, or Laguerre-Voronoi: Aurenhammer, SIAM J. Comput. 16, 1987). What goes to others is one safetensors file:
+The founder learns it. Balanced k-means over a sample of the data gives centres. Each centre gets a handicap that is
+added to squared distances, so that groups stay even when each sample goes to its nearest centre (a power diagram, or
+Laguerre-Voronoi diagram: Aurenhammer, SIAM J. Comput. 16, 1987). Other peers get one safetensors file:
 
     centres    (k, width) int32, and what the features need: idf (2048) int32 of words, pixels (1) int32 of pictures
     handicaps  (k,) int64
 
-Samples become points of whole numbers (`Features`); so are centres and handicaps. Distances are exact then, and all
-machines give a sample to the same group. Whoever adds a kind of sample adds a class of features here, and its
-name to the manifest's `[clusters] by`. All coordinates are below 2**15 in size.
+Points (`Features`), centres and handicaps are whole numbers, and all coordinates are below 2**15 in size. So distances
+are exact, and all machines put a sample into the same group. A new kind of sample needs a class of features here, and
+its name in the manifest's `[clusters] by`.
 
-Texts are points by how often which words are in them, tf-idf, so that texts on one subject lie near each other. Words
-are hashed into a fixed number of columns, so no vocabulary has to be agreed on; the weight of a column falls with the
-share of texts that have it: idf = log((1 + n) / (1 + n_w)) + 1. Rows have length 1. The weights go with the centres: a
-text that comes later is weighed by those of the texts that were clustered. All of it in whole numbers, steps of
-1 / FINE: sums are exact then, in whatever order a machine makes them; a root and a division are rounded in one way only
-(IEEE 754); and the logarithm of a count lies nowhere so near to half a step that libraries could differ.
+Texts become points by tf-idf over their words, so that texts on one subject lie near each other:
+- Words are hashed into a fixed number of columns, so no vocabulary has to be agreed on.
+- The weight of a column falls with the share of texts that have it: idf = log((1 + n) / (1 + n_w)) + 1. The file holds
+  these weights, so later texts are weighted as the clustered ones were.
+- Rows are scaled to the same length.
+- Logarithms are whole numbers of steps of 1 / FINE. So sums are exact in any order; root and division are rounded as
+  IEEE 754 says; and no logarithm of a count is so near to half a step that libraries could round it differently.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from shoal.node.manifest.partition import ClustersSpec
-from shoal.node.training.data.clusters import Labels, Points, cluster, distances, level
+from shoal.node.manifest.data import ClustersSpec
+from shoal.node.training.data.clusters import Labels, Points, balancing_handicaps, cluster, distances
 from shoal.protocol.base.errors import LocalError
 
 COLUMNS = 2048
 WORD = re.compile(rb"[A-Za-z]{3,}")
-FINE = 64  # steps of a logarithm: COLUMNS squares of products of two are below 2**53
-LENGTH = 1 << 14  # of a row
+FINE = 64  # steps per unit of a logarithm, so few that a sum of COLUMNS squared products stays below 2**53
+LENGTH = 1 << 14  # Euclidean length of a row
 
 
-def counts(texts: Sequence[bytes]) -> npt.NDArray[np.float64]:
-    """How often each column's words are in each text, (n, COLUMNS)."""
+def word_counts(texts: Sequence[bytes]) -> npt.NDArray[np.float64]:
+    """How often the words of each column occur in each text, (n, COLUMNS)."""
     table = np.zeros((len(texts), COLUMNS))
     for row, text in zip(table, texts, strict=True):
         for word, often in Counter(WORD.findall(text.lower())).items():
@@ -53,15 +54,15 @@ def counts(texts: Sequence[bytes]) -> npt.NDArray[np.float64]:
     return table
 
 
-def rarity(table: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
-    """idf, (COLUMNS,), of counts, in steps."""
+def idf_of(table: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
+    """The idf of each column (COLUMNS,), in steps of 1 / FINE, from counts (n, COLUMNS)."""
     texts_with = (table > 0).sum(0)
     steps: npt.NDArray[np.int32] = np.rint(FINE * (np.log((1 + len(table)) / (1 + texts_with)) + 1)).astype(np.int32)
     return steps
 
 
-def weighed(table: npt.NDArray[np.float64], idf: npt.NDArray[np.int32]) -> Points:
-    """tf-idf of counts, (n, COLUMNS), tf as 1 + log; rows of LENGTH, or of zeros for a text without words."""
+def tf_idf(table: npt.NDArray[np.float64], idf: npt.NDArray[np.int32]) -> Points:
+    """tf-idf (n, COLUMNS) of counts, with tf = 1 + log(count); rows have LENGTH, or are 0 for a text without words."""
     often = np.where(table > 0, np.rint(FINE * (1 + np.log(np.maximum(table, 1)))), 0.0)
     rows = often * idf
     squares = (rows * rows).sum(1, keepdims=True)
@@ -69,26 +70,26 @@ def weighed(table: npt.NDArray[np.float64], idf: npt.NDArray[np.int32]) -> Point
     return points
 
 
-MOST_PIXELS = 1 << 16  # so that squares of distances are exact
+MAX_PIXELS = 1 << 16  # so that squares of distances are exact
 Tensors = Mapping[str, npt.NDArray[Any]]
 
 
 class Features(Protocol):
-    """How samples, as bytes, become points."""
+    """How samples, given as bytes, become points."""
 
     @property
     def width(self) -> int:
-        """Of a point."""
+        """Number of coordinates of a point."""
 
     def points(self, samples: Sequence[bytes]) -> Points:
-        """Whole numbers, (n, width)."""
+        """The samples' points, (n, width): whole numbers."""
 
     def tensors(self) -> Tensors:
-        """What a partition's file must have of it: int32."""
+        """The int32 tensors that a partition's file needs to restore these features."""
 
 
 class Words:
-    """Of texts: tf-idf."""
+    """Features of texts: tf-idf."""
 
     def __init__(self, idf: npt.NDArray[np.int32]) -> None:
         self._idf = idf
@@ -96,12 +97,12 @@ class Words:
 
     @classmethod
     def of(cls, samples: Sequence[bytes]) -> Words:
-        """By how rare each word is in these samples."""
-        return cls(rarity(counts(samples)))
+        """Features with the idf of these samples."""
+        return cls(idf_of(word_counts(samples)))
 
     @classmethod
     def read(cls, tensors: Tensors) -> Words:
-        """LocalError if a file has no such thing."""
+        """The features in a file's tensors; LocalError if they are missing or invalid."""
         idf = tensors.get("idf")
         if idf is None or idf.shape != (COLUMNS,) or idf.dtype != np.int32 or idf.min() < 0 or idf.max() >= 1 << 15:
             raise LocalError("the partition's file lacks the weights of its words")
@@ -109,7 +110,7 @@ class Words:
 
     def points(self, samples: Sequence[bytes]) -> Points:
         """See Features."""
-        return weighed(counts(samples), self._idf)
+        return tf_idf(word_counts(samples), self._idf)
 
     def tensors(self) -> Tensors:
         """See Features."""
@@ -117,21 +118,21 @@ class Words:
 
 
 class Pixels:
-    """Grey pictures of one size, a byte for each pixel, as they are."""
+    """Features of grey pictures of one size: the bytes of their pixels."""
 
     def __init__(self, width: int) -> None:
         self.width = width
 
     @classmethod
     def of(cls, samples: Sequence[bytes]) -> Pixels:
-        """By the size of the first: all have it."""
+        """Features for pictures of the size of the first sample."""
         return cls(len(samples[0]))
 
     @classmethod
     def read(cls, tensors: Tensors) -> Pixels:
-        """LocalError if a file has no such thing."""
+        """The features in a file's tensors; LocalError if they are missing or invalid."""
         pixels = tensors.get("pixels")
-        if pixels is None or pixels.shape != (1,) or pixels.dtype != np.int32 or not 0 < pixels[0] <= MOST_PIXELS:
+        if pixels is None or pixels.shape != (1,) or pixels.dtype != np.int32 or not 0 < pixels[0] <= MAX_PIXELS:
             raise LocalError("the partition's file does not say how large its pictures are")
         return cls(int(pixels[0]))
 
@@ -149,10 +150,10 @@ class Pixels:
 FEATURES: dict[str, type[Words] | type[Pixels]] = {"words": Words, "pixels": Pixels}
 
 
-SAMPLED = 4096  # samples that are clustered, at most, spread evenly over the data
-MOST_BYTES = 16 << 20  # of a file: 32 centres of 65,536 pixels are 8 MiB
-INTEGERS = ("I32", "I64")  # as safetensors has them
-AT_ONCE = 512  # samples whose points are in memory
+MAX_SAMPLES = 4096  # that are clustered, spread evenly over the data
+MAX_FILE = 16 << 20  # bytes: 32 centres of 65,536 pixels are 8 MiB
+INTEGERS = ("I32", "I64")  # dtypes, as safetensors names them
+BATCH = 512  # samples whose points are in memory at once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,12 +165,12 @@ class Partition:
     handicaps: npt.NDArray[np.float64]
 
     def labels(self, samples: Sequence[bytes]) -> Labels:
-        """The group of each."""
+        """The group of each sample, (n,)."""
         found = [self._of_points(self.features.points(part)) for part in _in_parts(samples)]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def write(self, path: Path) -> None:
-        """Its file."""
+        """Writes the partition's file."""
         centres, handicaps = self.centres.astype(np.int32), self.handicaps.astype(np.int64)
         save_file({**self.features.tensors(), "centres": centres, "handicaps": handicaps}, path)
 
@@ -179,8 +180,8 @@ class Partition:
 
 
 def learn(samples: Sequence[bytes], weights: Sequence[int], spec: ClustersSpec) -> Partition:
-    """Groups of samples that weigh alike together; LocalError if there are too few samples for that."""
-    step = -(-len(samples) // SAMPLED) if samples else 1
+    """Learns a partition whose groups have about the same total weight; LocalError if there are too few samples."""
+    step = -(-len(samples) // MAX_SAMPLES) if samples else 1
     chosen, weight = samples[::step], np.array(weights[::step], np.float64)
     features = FEATURES[spec.by].of(chosen)
     points = features.points(chosen)
@@ -189,14 +190,14 @@ def learn(samples: Sequence[bytes], weights: Sequence[int], spec: ClustersSpec) 
     except ValueError as error:
         raise LocalError(f"the data cannot be cut into {spec.count} groups: {error}") from error
     centres = np.rint(found.centres)
-    return Partition(features, centres, np.rint(level(distances(points, centres), weight)))
+    return Partition(features, centres, np.rint(balancing_handicaps(distances(points, centres), weight)))
 
 
 def read(path: Path, spec: ClustersSpec) -> Partition:
-    """The partition in a file; LocalError unless it can be one of that many groups."""
+    """The partition in a file; LocalError unless it is a valid one for `spec`."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise LocalError(f"{path} is not the file of a partition: it has more than {MOST_BYTES >> 20} MiB")
+        if path.stat().st_size > MAX_FILE:
+            raise LocalError(f"{path} is not the file of a partition: it has more than {MAX_FILE >> 20} MiB")
         tensors = _integers(path)
     except (OSError, SafetensorError) as error:
         raise LocalError(f"{path} is not the file of a partition: {error}") from error
@@ -213,12 +214,12 @@ def read(path: Path, spec: ClustersSpec) -> Partition:
 
 
 def _integers(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The tensors of a file that are of whole numbers: numpy knows none of some other kinds."""
+    """The integer tensors of a file; numpy does not know some of the other dtypes."""
     with safe_open(path, "numpy") as file:
         kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
         return {name: file.get_tensor(name) for name, kind in kinds.items() if kind in INTEGERS}
 
 
 def _in_parts(samples: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for start in range(0, len(samples), AT_ONCE):
-        yield samples[start : start + AT_ONCE]
+    for start in range(0, len(samples), BATCH):
+        yield samples[start : start + BATCH]

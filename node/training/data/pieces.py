@@ -1,12 +1,13 @@
-"""A dataset's stream in pieces, and the tree of hashes above them.
+"""The tree of hashes over a dataset's stream, which is cut into pieces.
 
     root  =  hash of (size, top)                    in the manifest
     top   =  the hashes of all pages, one after the other
     page  =  the hashes of 4096 pieces              128 KiB for 1 GiB of data
     piece =  256 KiB of the stream                  the last one may be shorter
 
-So the hash of each blob is known before it is requested, only the manifest is trusted, and a wrong blob is recognised
-at once. Sizes follow from the dataset's size: a blob of another length is wrong. All of it is pure.
+Tops, pages and pieces are called blobs. The hash of each blob is known before it is requested, so only the manifest is
+trusted, and a wrong blob is recognised at once. The length of each blob follows from the dataset's size. There is no
+I/O here.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from typing import NamedTuple
 
 from shoal.protocol.base.ids import DIGEST_SIZE, Digest, content_hash, digest
 
-PIECE = 256 << 10  # bytes; so that a ping which waits behind an answer is not late
-FANOUT = 4096  # pieces of a page
+PIECE = 256 << 10  # bytes; so small that a ping which is queued behind a piece is not late
+FANOUT = 4096  # pieces per page
 PIECES, PAGES, TOP = range(3)  # levels
 
 
 class Blob(NamedTuple):
-    """A place in the tree."""
+    """The place of a blob in the tree."""
 
     level: int
     number: int
 
 
-THE_TOP = Blob(TOP, 0)
+TOP_BLOB = Blob(TOP, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What follows from a dataset's size."""
+class TreeShape:
+    """How many pieces and pages a dataset of `size` bytes has, and how long each blob is."""
 
     size: int
 
@@ -55,12 +56,12 @@ class Shape:
 
 
 def _part(whole: int, step: int, number: int) -> int:
-    """How much of `whole` lies in its part `number`, if all but the last are of `step`."""
+    """Length of part `number` of `whole`, if all parts but the last have length `step`; 0 beyond the end."""
     return max(0, min(step, whole - number * step))
 
 
 def root_of(size: int, top: bytes) -> Digest:
-    """What a manifest names: the root of the tree."""
+    """The root of the tree, which a manifest names."""
     return digest("dataset pieces", size.to_bytes(8, "little"), top)
 
 
@@ -72,8 +73,8 @@ class Index:
     hashes: bytes
 
     @property
-    def shape(self) -> Shape:
-        return Shape(self.size)
+    def shape(self) -> TreeShape:
+        return TreeShape(self.size)
 
     @property
     def top(self) -> bytes:
@@ -89,22 +90,22 @@ class Index:
         return self.hashes[number * step : (number + 1) * step]
 
     def is_piece(self, number: int, content: bytes) -> bool:
-        """Whether `content` is that piece."""
+        """Whether `content` has the length and the hash of that piece."""
         named = self.hashes[number * DIGEST_SIZE : (number + 1) * DIGEST_SIZE]
         return len(content) == self.shape.length(Blob(PIECES, number)) and content_hash(content) == named
 
 
 class Tree:
-    """As much of a dataset's tree as has been told and proved: the top first, then the pages, then any piece."""
+    """The verified part of a dataset's tree. It grows from the root: the top first, then the pages, then any piece."""
 
     def __init__(self, root: Digest, size: int) -> None:
-        self.shape = Shape(size)
+        self.shape = TreeShape(size)
         self._root = root
         self._top = b""
         self._pages: dict[int, bytes] = {}
 
     def accepts(self, blob: Blob, content: bytes) -> bool:
-        """Whether `content` is what lies at that place; a top or a page is remembered then."""
+        """Whether `content` is proved to be that blob; if so, a top or a page is remembered."""
         if len(content) != self.shape.length(blob):
             return False
         if blob.level == TOP:
@@ -131,7 +132,7 @@ def _slot(hashes: bytes, number: int) -> bytes:
 
 
 class Cutter:
-    """Cuts a stream into pieces as it comes, and keeps their hashes."""
+    """Cuts a stream into pieces as it comes, and collects their hashes."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -139,7 +140,7 @@ class Cutter:
         self._rest = bytearray()
 
     def feed(self, part: bytes) -> None:
-        """The next bytes of the stream."""
+        """Adds the next bytes of the stream."""
         self.size += len(part)
         view = memoryview(part)
         while len(self._rest) + len(view) >= PIECE:
@@ -150,7 +151,7 @@ class Cutter:
         self._rest += view
 
     def index(self) -> Index:
-        """Of the whole stream, which ends here."""
+        """Ends the stream, and returns its index."""
         if self._rest:
             self._cut()
         return Index(self.size, bytes(self._hashes))

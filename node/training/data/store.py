@@ -1,15 +1,13 @@
 """The datasets on this node's disk, by their digests, shared by all runs that name them.
 
-    data/<digest>/corpus.shoalpack   the whole stream; there only once its digest was right
-    data/<digest>/corpus.part        as much of it as has come; a sparse file
-    data/<digest>/index              the hashes of its pieces; believed only if the tree's root follows from them
+    data/<digest>/corpus.shoalpack   the whole stream, whose digest was right
+    data/<digest>/corpus.part        the pieces that were downloaded so far; a sparse file
+    data/<digest>/index              the hashes of its pieces; used only if the tree's root follows from them
 
-Experts' files (node/experts/library.py) lie in a store of their own, in which the whole file has another name, and is
-hashed otherwise.
+Experts' files (node/experts/library.py) have a store of their own, with another file name and another hash.
 
 Which pieces of a file are there is not recorded: opening a file hashes it. So a crash at any time, a damaged disk and a
-file that somebody has copied there are handled alike, and cost only the wrong pieces. All of it blocks: call it in a
-thread.
+file that a person has copied there are handled alike, and cost only the wrong pieces. All calls block: use a thread.
 """
 
 from __future__ import annotations
@@ -32,25 +30,25 @@ from shoal.protocol.base.ids import DIGEST_SIZE, Digest
 from shoal.protocol.base.shortages import is_temporary
 
 PACKED, PART, INDEX = f"corpus{SUFFIX}", "corpus.part", "index"
-Hashed = Callable[[Path], Digest]
-FRESH = "new-"  # folders of datasets that are being packed
-SPARE = 256 << 20  # bytes of disk that a download leaves free
+HashFile = Callable[[Path], Digest]
+NEW_PREFIX = "new-"  # of folders of datasets that are being packed
+MIN_FREE = 256 << 20  # bytes of disk that a download leaves free
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """One that is whole, and how it is named."""
+    """A complete dataset, with its digest and the hashes of its pieces."""
 
     digest: Digest
     index: Index
     root: Digest
-    path: Path | None  # of the packed file; None: it was only measured
-    left_out: LeftOut | None = field(default=None, compare=False)  # of a person's files, where it was made of these
+    path: Path | None  # of the packed file; None: it was only measured, and not packed
+    left_out: LeftOut | None = field(default=None, compare=False)  # of the files that it was made from on this machine
 
     def read(self, blob: Blob) -> bytes | None:
-        """What lies at a place of its tree that there is; None if the file has become damaged, or is gone.
+        """The content of an existing blob of its tree; None if the file is damaged or gone.
 
-        OSError if it cannot be read now, for want of something that there will be again.
+        Raises OSError if it cannot be read now for want of something temporary, such as open files.
         """
         if blob.level == TOP:
             return self.index.top
@@ -61,7 +59,7 @@ class Dataset:
         try:
             with self.path.open("rb") as file:
                 content = os.pread(file.fileno(), PIECE, blob.number * PIECE)
-        except OSError as error:  # a stranger asks, and need not know where our home is
+        except OSError as error:
             if is_temporary(error):
                 raise
             return None
@@ -69,100 +67,106 @@ class Dataset:
 
 
 class Store:
-    """The folder `data` of a home; `name` is that of whole files, `hashed` gives the digest of one."""
+    """The folder `data` of a home; `name` is the name of complete files, and `hash_file` gives the digest of one."""
 
-    def __init__(self, root: Path, name: str = PACKED, hashed: Hashed = file_digest) -> None:
-        self._root, self._name, self._hashed = root, name, hashed
+    def __init__(self, root: Path, name: str = PACKED, hash_file: HashFile = file_digest) -> None:
+        self._root, self._name, self._hash_file = root, name, hash_file
 
     def folder(self, digest: Digest) -> Path:
-        """Where a dataset is, or would be."""
+        """The folder of a dataset, which need not exist."""
         return self._root / digest.hex()
 
     def tidy(self) -> None:
-        """Remove what a crash has left half packed."""
-        for path in self._root.glob(f"{FRESH}*"):
+        """Removes datasets that a crash has left half packed."""
+        for path in self._root.glob(f"{NEW_PREFIX}*"):
             shutil.rmtree(path, ignore_errors=True)
 
     def has(self, digest: Digest) -> bool:
-        """Whether a dataset was whole when last looked at."""
+        """Whether a dataset was complete when it was last verified."""
         return (self.folder(digest) / self._name).exists()
 
     def open(self, digest: Digest, root: Digest | None) -> Dataset | None:
-        """A dataset, of that root if one is named, read to the last byte; if it is damaged, some pieces are missing."""
+        """A dataset (with this root if one is given) after it was verified to the last byte; None if it is not here.
+
+        A damaged dataset becomes an unfinished download, in which the wrong pieces are missing.
+        """
         folder = self.folder(digest)
         if not self.has(digest):
             return None
         whole = folder / self._name
-        index = (load_index(folder, root) if root is not None else None) or index_again(whole)
+        index = (load_index(folder, root) if root is not None else None) or rebuild_index(whole)
         if root not in (None, index.root):
             return None
-        with _named(folder):
-            if whole.stat().st_size == index.size and self._hashed(whole) == digest:
+        with _disk_errors(folder):
+            if whole.stat().st_size == index.size and self._hash_file(whole) == digest:
                 return Dataset(digest, index, index.root, whole)
             whole.replace(folder / PART)
         return None
 
     def add(self, paths: Sequence[Path], columns: Columns = NO_COLUMNS) -> Dataset:
-        """Pack a person's texts; LocalError if there are none, or the disk is full."""
-        fresh = self._root / f"{FRESH}{secrets.token_hex(8)}"
-        with _named(self._root):
-            fresh.mkdir(mode=0o700, parents=True)
-            try:
-                with (fresh / PACKED).open("wb") as file:
-                    made = measure(paths, columns, file.write)
-                    file.flush()
-                    os.fsync(file.fileno())
-                save_index(fresh, made.index)
-                folder = self.folder(made.digest)
-                shutil.rmtree(folder, ignore_errors=True)  # of the same text: whole, damaged, or on its way
-                fresh.replace(folder)
-                force(self._root)
-            finally:
-                shutil.rmtree(fresh, ignore_errors=True)
+        """Packs a person's texts; LocalError if there are none, or the disk is full."""
+        with self._new_folder() as (new, keep):
+            with (new / PACKED).open("wb") as file:
+                made = measure(paths, columns, file.write)
+                file.flush()
+                os.fsync(file.fileno())
+            save_index(new, made.index)
+            folder = keep(made.digest)
         return replace(made, path=folder / PACKED)
 
     def take(self, write: Callable[[Path], object]) -> Dataset:
-        """Keep the file that `write` makes, on disk, at the path that it is given; LocalError if that is impossible."""
-        fresh = self._root / f"{FRESH}{secrets.token_hex(8)}"
-        with _named(self._root):
-            fresh.mkdir(mode=0o700, parents=True)
-            try:
-                write(fresh / self._name)
-                digest, index = self._hashed(fresh / self._name), index_again(fresh / self._name)
-                folder = self.folder(digest)
-                shutil.rmtree(folder, ignore_errors=True)
-                fresh.replace(folder)
-                force(self._root)
-            finally:
-                shutil.rmtree(fresh, ignore_errors=True)
+        """Keeps the file that `write` makes at the path that it is given; LocalError if that is impossible."""
+        with self._new_folder() as (new, keep):
+            write(new / self._name)
+            digest, index = self._hash_file(new / self._name), rebuild_index(new / self._name)
+            folder = keep(digest)
         return Dataset(digest, index, index.root, folder / self._name)
 
+    @contextmanager
+    def _new_folder(self) -> Iterator[tuple[Path, Callable[[Digest], Path]]]:
+        """A new folder that is removed at the end, unless it was kept: a call renames it to the folder of a digest."""
+        new = self._root / f"{NEW_PREFIX}{secrets.token_hex(8)}"
+
+        def keep(digest: Digest) -> Path:
+            folder = self.folder(digest)
+            shutil.rmtree(folder, ignore_errors=True)  # the same dataset: complete, damaged or half downloaded
+            new.replace(folder)
+            force(self._root)
+            return folder
+
+        with _disk_errors(self._root):
+            new.mkdir(mode=0o700, parents=True)
+            try:
+                yield new, keep
+            finally:
+                shutil.rmtree(new, ignore_errors=True)
+
     def begin(self, digest: Digest, index: Index) -> Download:
-        """Get a dataset whose index is proved, or go on with it; LocalError if the disk has no room for the rest."""
+        """Begins or resumes the download of a dataset whose index is proved; LocalError if the disk has no room."""
         folder = self.folder(digest)
-        with _named(folder):
+        with _disk_errors(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             save_index(folder, index)
-            return Download(folder, digest, index, self._name, self._hashed)
+            return Download(folder, digest, index, self._name, self._hash_file)
 
     def forget(self, digest: Digest) -> None:
-        """Free its disk space."""
+        """Deletes a dataset."""
         shutil.rmtree(self.folder(digest), ignore_errors=True)
 
 
 class Download:
-    """A dataset of which some pieces are missing. Pieces may be put by several threads at once."""
+    """A dataset of which some pieces are missing. Several threads may put pieces at once."""
 
     def __init__(
-        self, folder: Path, digest: Digest, index: Index, name: str = PACKED, hashed: Hashed = file_digest
+        self, folder: Path, digest: Digest, index: Index, name: str = PACKED, hash_file: HashFile = file_digest
     ) -> None:
         self._folder, self._digest, self._index = folder, digest, index
-        self._name, self._hashed = name, hashed
+        self._name, self._hash_file = name, hash_file
         self._file = folder / PART
-        self.missing = self._look()
+        self.missing = self._find_missing()
         self._check_room()
 
-    def _look(self) -> list[int]:
+    def _find_missing(self) -> list[int]:
         is_new = not self._file.exists()
         with self._file.open("ab") as file:
             file.truncate(self._index.size)
@@ -174,22 +178,22 @@ class Download:
 
     def _check_room(self) -> None:
         wanted, free = len(self.missing) * PIECE, shutil.disk_usage(self._folder).free
-        if self.missing and free < wanted + SPARE:
+        if self.missing and free < wanted + MIN_FREE:
             raise Shortage(
                 f"the run's data need {wanted >> 20} MiB more in {self._folder}, and {free >> 20} MiB are free: "
                 "make room, or choose another SHOAL_HOME"
             )
 
     def put(self, number: int, content: bytes) -> None:
-        """A piece that was checked has come."""
-        with _named(self._file), self._file.open("r+b") as file:
+        """Stores a piece that was checked."""
+        with _disk_errors(self._file), self._file.open("r+b") as file:
             os.pwrite(file.fileno(), content, number * PIECE)
 
     def finish(self) -> Dataset:
-        """All pieces have come; LocalError if they are not what the manifest's digest names."""
-        with _named(self._file):
+        """The complete dataset, once all pieces have come; LocalError if they do not have the manifest's digest."""
+        with _disk_errors(self._file):
             force(self._file)
-            if self._hashed(self._file) != self._digest:
+            if self._hash_file(self._file) != self._digest:
                 raise LocalError("the manifest contradicts itself: its pieces are not those of the data that it names")
             path = self._file.replace(self._folder / self._name)
             force(self._folder)
@@ -197,9 +201,9 @@ class Download:
 
 
 def measure(paths: Sequence[Path], columns: Columns = NO_COLUMNS, write: Callable[[bytes], object] = len) -> Dataset:
-    """The name of a person's texts, and of those in `columns` of tables; their stream goes to `write` on the way."""
+    """The digests of a person's texts (of tables, the text in `columns`); `write` gets their packed stream."""
     left_out = LeftOut()
-    hasher, cutter, seen = stream_hasher(), Cutter(), _Seen()
+    hasher, cutter, seen = stream_hasher(), Cutter(), _ByteCount()
     for part in pack(seen.pass_on(read_texts(find(paths, left_out), columns, left_out))):
         hasher.update(part)
         cutter.feed(part)
@@ -210,8 +214,8 @@ def measure(paths: Sequence[Path], columns: Columns = NO_COLUMNS, write: Callabl
 
 
 @dataclass(slots=True)
-class _Seen:
-    """Counts the bytes of texts that pass."""
+class _ByteCount:
+    """Counts the bytes of texts that pass through it."""
 
     bytes: int = 0
 
@@ -222,24 +226,24 @@ class _Seen:
 
 
 def save_index(folder: Path, index: Index) -> None:
-    """Beside the pieces that it is about."""
+    """Writes the index beside the pieces that it is about."""
     replace_file(folder / INDEX, [index.size.to_bytes(8, "little"), index.hashes])
 
 
 def load_index(folder: Path, root: Digest) -> Index | None:
-    """The index in a folder, if it is whole and that of `root`."""
-    with suppress(OSError):  # then it is made again
+    """The index in a folder, if it is complete and has this root."""
+    with suppress(OSError):  # the caller rebuilds it
         content = (folder / INDEX).read_bytes()
         index = Index(int.from_bytes(content[:8], "little"), content[8:])
-        if len(index.hashes) == index.shape.pieces * DIGEST_SIZE and index.root == root:  # damaged, it has any size
+        if len(index.hashes) == index.shape.pieces * DIGEST_SIZE and index.root == root:
             return index
     return None
 
 
-def index_again(whole: Path) -> Index:
-    """The index of a whole file, made again and kept beside it."""
+def rebuild_index(whole: Path) -> Index:
+    """Makes the index of a complete file, and writes it beside the file."""
     cutter = Cutter()
-    with _named(whole.parent), whole.open("rb") as file:
+    with _disk_errors(whole.parent), whole.open("rb") as file:
         for part in iter(lambda: file.read(PIECE), b""):
             cutter.feed(part)
         save_index(whole.parent, index := cutter.index())
@@ -247,8 +251,8 @@ def index_again(whole: Path) -> Index:
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """The disk's failures, in words."""
+def _disk_errors(path: Path) -> Iterator[None]:
+    """Turns OSErrors into LocalErrors that name the path."""
     try:
         yield
     except OSError as error:

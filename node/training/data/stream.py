@@ -1,19 +1,18 @@
-"""A dataset of the hub as text, read while it is trained on, as it is too large to download.
+"""A text dataset of Hugging Face's hub that is read during training, for datasets that are too large to download.
 
-Rules:
-- Each lane reads files of its own. Their order is a permutation that follows from (run seed, lane, round in which the
-  reading began), so that a member that comes back begins elsewhere; within a file rows come in order. If there is only
-  one file, its rows are divided among LANES lanes, by the row's number.
-- A row is held out for validation, or trained on, by the hash of its text: so all members agree, whoever reads it.
-- The texts are joined, each with its end, and cut into windows side by side. What is read is not noted anywhere: a
-  worker that dies begins again elsewhere. So the same step need not see the same tokens twice, unlike with `files`.
+- Each lane reads the files in its own order, a permutation that follows from (run seed, lane, round in which the
+  reading began), so a member that comes back begins elsewhere. Within a file rows come in order. If there is only one
+  file, its rows are divided among LANES lanes, by the row's number.
+- Whether a row is held out for validation follows from the hash of its text, so all members agree.
+- The texts are joined, each with an end of text, and cut into adjacent windows. The position is not saved: a worker
+  that starts again begins elsewhere. So a repeated step may see other tokens, unlike with `files`.
 """
 
 from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -21,21 +20,17 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from shoal.node.base import extra
-from shoal.node.manifest.data import StreamSpec
-from shoal.node.training.data.hub import not_had
 from shoal.node.training.data.tables import text_of
 from shoal.protocol.base.errors import LocalError
 
-LANES = 16  # that the rows of a single file are dealt to
-HELD_OUT = 0.05  # of all rows
-HUB_DATASETS = "hf://datasets/"  # before a name: the hub's, whatever folder has that name here
-LOOKED_AT = 1000  # rows in which those for validation are looked for
+LANES = 16  # that the rows of a single file are divided among
+HELD_OUT = 0.05  # share of the rows that validate
+VALIDATION_ROWS = 1000  # first rows, among which those that are held out become the validation text
 Encode = Callable[[str], Tensor]
 
 
 class Stream:
-    """One worker's reading; `opened` is an IterableDataset of the library, `encode` makes tokens of a text."""
+    """One worker's reader; `opened` is an IterableDataset of `datasets`, `encode` tokenizes a text."""
 
     def __init__(self, opened: Any, column: str, encode: Encode) -> None:
         self._opened, self._column, self._encode = opened, column, encode
@@ -44,7 +39,7 @@ class Stream:
         self._rest = torch.empty(0, dtype=torch.int32)
 
     def batch(self, seed: int, lane: int, round: int, batch: int, context: int) -> Tensor:
-        """The next tokens of a lane, (batch, context + 1): inputs and, shifted by one, targets."""
+        """The next int64 tokens of a lane, (batch, context + 1): inputs and, shifted by one, targets."""
         if lane != self._lane:
             self._lane, self._texts = lane, self._of_lane(seed, lane, round)
             self._rest = torch.empty(0, dtype=torch.int32)
@@ -58,13 +53,13 @@ class Stream:
         return tokens[:wanted].unfold(0, context + 1, context).long()
 
     def validation(self) -> Tensor:
-        """The tokens of the held-out rows among the first."""
-        rows = islice(self._rows(self._opened), LOOKED_AT)
+        """The int32 tokens of the held-out rows among the first VALIDATION_ROWS."""
+        rows = islice(self._rows(self._opened), VALIDATION_ROWS)
         parts = [self._encode(text) for text in rows if is_held_out(text)]
         return torch.cat([torch.empty(0, dtype=torch.int32), *parts])
 
     def _of_lane(self, seed: int, lane: int, round: int) -> Iterator[str]:
-        """A lane's texts without end; LocalError if there are none."""
+        """An endless stream of a lane's texts; LocalError if there are none."""
         files = self._opened.num_shards
         order = list(range(files))
         key = blake3(struct.pack("<3Q", seed, lane, round), derive_key_context="shoal v1 stream files").digest()
@@ -91,30 +86,3 @@ class Stream:
 def is_held_out(text: str) -> bool:
     """Whether a row is for validation."""
     return int.from_bytes(blake3(text.encode("utf-8", "replace")).digest()[:6], "little") / 2**48 < HELD_OUT
-
-
-def _check_files(spec: StreamSpec, files: Mapping[str, Sequence[str]] | None) -> None:
-    """LocalError unless all are the dataset's own: its card may name any path, on this machine too."""
-    begin = f"{HUB_DATASETS}{spec.dataset}@"
-    named = [str(each) for several in (files or {}).values() for each in several]
-    foreign = [each for each in named if not each.startswith(begin) or "::" in each]
-    if foreign or not named:
-        what = f"names the file {foreign[0]}, which is not its own" if foreign else "names no files"
-        raise LocalError(f"cannot stream {spec.dataset}: its card {what}")
-
-
-def open_stream(spec: StreamSpec) -> Any:
-    """The dataset as the library streams it, at the manifest's commit; LocalError if it cannot be had.
-
-    A stranger has named it, so only what is public is read: no folder of this machine, and without its owner's login.
-    """
-    try:
-        builder = extra.datasets().load_dataset_builder(
-            HUB_DATASETS + spec.dataset, spec.subset or None, revision=spec.revision, token=False
-        )
-        _check_files(spec, builder.config.data_files)
-        return builder.as_streaming_dataset(split=spec.split)
-    except LocalError:
-        raise
-    except Exception as error:  # of the network, the hub, its files
-        raise not_had(f"cannot stream {spec.dataset}", error) from error

@@ -1,17 +1,17 @@
-"""Rows of tables as texts: of files of JSON, CSV and parquet. Each row's text has a name of its own.
+"""Reads the rows of tables (JSON, CSV and parquet files) as texts. Each row's text has a name of its own.
 
-So rows are split like files into training and held-out text. A column may name the domain of a row: it comes first in
-the row's name, so that parts of the data are chosen by it as by folders. Members that get a run's data from others get
-the texts, and need no library for tables.
+So rows are split into training and validation text just like files. A column may name the domain of a row. The domain
+comes first in the row's name, so patterns select by it as by folders. Members that download a run's data get the texts,
+and need no library for tables.
 
 | suffix | |
 |---|---|
-| .jsonl .ndjson .json | one object a line, or one array of objects |
-| .csv .tsv | a line of names, then rows; separated by commas, semicolons, tabs or bars, whichever gives those names |
+| .jsonl .ndjson .json | one object per line, or one array of objects |
+| .csv .tsv | a line of names, then rows; separated by commas, semicolons, tabs or bars, whichever fits |
 | .parquet | |
 
-All but parquet may be compressed: .gz, .bz2, .xz, .zst. A row whose text is null or empty, or holds a NUL or half of a
-character, is left out and counted. Anything else that is not text is an error that names the line. So is a column that
+All but parquet may be compressed: .gz, .bz2, .xz, .zst. A row whose text is null or empty, or holds a NUL or a lone
+surrogate, is left out and counted. Anything else that is not text is an error that names the line. So is a column that
 occurs twice, as it is ambiguous.
 """
 
@@ -41,34 +41,34 @@ from shoal.protocol.base.errors import LocalError
 
 MAX_NAMES, MAX_NAME = 20, 60  # names of columns in a message, and characters of each
 MAX_DOMAIN = 64  # characters of a domain in a row's name
-OTHER = "other"  # the domain of a row that does not say any
+OTHER = "other"  # the domain of rows that name none
 NUL = "\0"
-HALVES = re.compile("[\ud800-\udfff]")  # of characters beyond 16 bits, which JSON can write one by one
+SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters beyond 16 bits; JSON can hold a single one
 
 
 def text_of(value: Any, column: str, where: str) -> str:
-    """The text in a row's column, empty if it is null; LocalError if it is anything else. `where` names the row."""
+    """The text of a row's column, empty if it is null; LocalError if it is not text. `where` names the row."""
     if value is None or isinstance(value, str):
         return value or ""
-    if (text := _decoded(value)) is not None:  # as some write text into parquet
+    if (text := _decoded(value)) is not None:  # parquet files may hold text as bytes
         return text
     what = f"the column {column!r} in {where} holds {kind(value)}"
     raise LocalError(f"{what}, and no text: name a column of text, or write text there")
 
 
 def why_no_text(text: str, column: str) -> str:
-    """Why a row is left out, as a predicate; empty if it has text."""
+    """Why a row is left out, as a predicate; empty if its text is usable."""
     if not text:
         return f"has no text in {column!r}"
     if NUL in text:
         return "holds a NUL, which no text does"
-    return "holds half of a character, which no text does" if HALVES.search(text) else ""
+    return "holds half of a character, which no text does" if SURROGATES.search(text) else ""
 
 
 def domain_of(value: Any, column: str, where: str) -> str:
-    """As the row calls its domain, empty if it does not; LocalError if that is neither a word nor a number.
+    """The domain that a row names, empty if it names none; LocalError if that is neither a word nor a number.
 
-    A whole number is one however it is written: pandas writes 1 as 1.0 where another row has none.
+    1.0 is the same domain as 1: pandas writes whole numbers so if some rows have none.
     """
     if isinstance(value, float):
         value = int(value) if value.is_integer() else None if math.isnan(value) else value
@@ -83,12 +83,12 @@ def domain_of(value: Any, column: str, where: str) -> str:
 
 
 def name_of(domain: str) -> str:
-    """A domain as one part of a path."""
+    """A domain as one component of a path."""
     return re.sub(r"[^\w.+-]+", "_", domain)[:MAX_DOMAIN].strip(".") or OTHER
 
 
 def kind(value: Any) -> str:
-    """What a value is, in words."""
+    """The kind of a value, in words."""
     if isinstance(value, dict):
         return f"an object of {listed(map(repr, value))}"
     kinds: dict[type, str] = {bool: "a truth value", int: "a number", float: "a number", list: "a list", bytes: "bytes"}
@@ -96,7 +96,7 @@ def kind(value: Any) -> str:
 
 
 def listed(names: Iterable[Any]) -> str:
-    """A file's own names, as many and as much of each as a person may want to read."""
+    """Names from a file for a message: the first MAX_NAMES, each cut to MAX_NAME characters."""
     first = [
         name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..." for name in map(str, islice(names, MAX_NAMES + 1))
     ]
@@ -104,7 +104,7 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def _decoded(value: Any) -> str | None:
-    """Bytes that are UTF-8; None: it is something else."""
+    """The text of bytes that are UTF-8; None for anything else."""
     if not isinstance(value, bytes):
         return None
     try:
@@ -120,36 +120,37 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
     ".xz": lzma.LZMAFile,
     ".zst": lambda path: extra.arrow().CompressedInputStream(path.open("rb"), "zstd"),
 }
-DAMAGED = (EOFError, zlib.error, lzma.LZMAError)  # of a compressed file; others are OSErrors without a number
+DAMAGED = (EOFError, zlib.error, lzma.LZMAError)  # of a compressed file; other libraries raise OSErrors without errno
 SEPARATORS = {".csv": ",;\t|", ".tsv": "\t,;|"}  # the likeliest first
-MAX_FIELD = (1 << 31) - 1  # bytes of a field of CSV: those of a C long on every system
+MAX_FIELD = (1 << 31) - 1  # bytes of a CSV field: fits a C long on every system
 
 
-class Document(Exception):
-    """A file of JSON is one object that has none of the columns: settings, say, and no table."""
+class SingleDocument(Exception):
+    """A JSON file holds one object that lacks a wanted column, such as settings; so it is not a table."""
 
 
 class Row(NamedTuple):
-    """What stands in the columns, and the line or row that it begins at."""
+    """The values of the wanted columns, and the line or row where they begin."""
 
     place: str
     values: list[Any]
 
 
 def is_table(path: Path) -> bool:
-    """Whether rows are to be looked for in a file."""
+    """Whether a file's suffix is that of a table."""
     return _suffix(path) in JSON + SEPARATED + PARQUET
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether a file's name says so."""
+    """Whether a file's suffix is that of a compressed file."""
     return path.suffix.lower() in OPENERS
 
 
 def rows(name: str, path: Path, columns: Columns, left_out: LeftOut | None = None) -> Iterator[tuple[str, bytes]]:
-    """Name and content of the texts in a table, but of rows without text.
+    """Name and content of each text in a table; rows without text are left out.
 
-    LocalError if it cannot be read, or a row's text is none; Document before any row.
+    Raises LocalError if the file cannot be read or a row holds something else than text, and SingleDocument, before any
+    row, if it is no table.
     """
     noted = left_out if left_out is not None else LeftOut()
     for number, row in enumerate(_rows(path, columns)):
@@ -164,7 +165,7 @@ def rows(name: str, path: Path, columns: Columns, left_out: LeftOut | None = Non
 
 
 def _folder(value: Any, columns: Columns, where: str, noted: LeftOut) -> str:
-    """The domain that a row says it is of, as a part of its name."""
+    """The domain of a row as the first component of its name."""
     called = domain_of(value, columns.domain, where)
     folder = name_of(called)
     if called:
@@ -175,7 +176,7 @@ def _folder(value: Any, columns: Columns, where: str, noted: LeftOut) -> str:
 
 
 def _check_names(names: Sequence[str], path: Path, columns: Columns) -> None:
-    """LocalError unless each column is there, once."""
+    """LocalError unless each wanted column occurs exactly once."""
     for column in columns.wanted:
         if column not in names:
             raise LocalError(f"{shown(path)} has no column {column!r}, but {listed(names)}")
@@ -184,7 +185,7 @@ def _check_names(names: Sequence[str], path: Path, columns: Columns) -> None:
 
 
 def _suffix(path: Path) -> str:
-    """Which kind of table it is by its name."""
+    """The suffix that tells the kind of table, without that of compression; parquet is never compressed so."""
     name = path.name.lower()
     bare = Path(name[: -len(path.suffix)]) if is_compressed(path) else Path(name)
     return bare.suffix if not is_compressed(path) or bare.suffix not in PARQUET else ""
@@ -208,7 +209,7 @@ def _rows(path: Path, columns: Columns) -> Iterator[Row]:
 
 
 def _open(path: Path) -> io.BufferedReader:
-    """Its bytes, unpacked."""
+    """The file's bytes, decompressed."""
     file = OPENERS[path.suffix.lower()](path) if is_compressed(path) else path.open("rb", buffering=0)
     return io.BufferedReader(file)
 
@@ -247,13 +248,13 @@ def _is_json(line: str) -> bool:
 
 def _of_document(value: Any, path: Path, columns: Columns) -> Row:
     if isinstance(value, dict) and any(column not in value for column in columns.wanted):
-        raise Document
+        raise SingleDocument
     return _row("the object", value, path, columns)
 
 
 def _of_line(number: int, line: str, path: Path, columns: Columns) -> Row:
     try:
-        is_plain = all(line.count(f'"{column}"') < 2 for column in columns.wanted)  # which is read faster
+        is_plain = all(line.count(f'"{column}"') < 2 for column in columns.wanted)  # faster: no key can occur twice
         read = json.loads(line, object_pairs_hook=None if is_plain else _each_once(columns))
         return _row(f"line {number}", read, path, columns)
     except (ValueError, RecursionError) as error:
@@ -265,7 +266,7 @@ def _of_line(number: int, line: str, path: Path, columns: Columns) -> Row:
 
 
 def _each_once(columns: Columns) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
-    """How an object is made of its keys and values: ValueError if it has a column twice; readers take the last."""
+    """An `object_pairs_hook` for `json` that raises ValueError if an object has a wanted column twice."""
 
     def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -294,7 +295,7 @@ def _of_separated(lines: Iterator[str], path: Path, columns: Columns) -> Iterato
     separators = SEPARATORS[_suffix(path)]
     if said := re.fullmatch(
         r"sep=([^\w\r\n\"])\s*", head, re.IGNORECASE
-    ):  # as some programs begin a file for themselves
+    ):  # some programs name the separator in a first line
         before, head, separators = before + 1, next(lines, ""), said[1]
     try:
         separator = max(separators, key=lambda each: _fit(head, each, columns))
@@ -318,7 +319,7 @@ def _of_separated(lines: Iterator[str], path: Path, columns: Columns) -> Iterato
 
 
 def _fit(head: str, separator: str, columns: Columns) -> tuple[int, int]:
-    """How well a separator fits a line of names: how many wanted ones it gives, and how many at all."""
+    """Scores a separator on the line of names: how many wanted columns it gives, and how many columns at all."""
     names = [name.strip() for name in next(csv.reader([head], delimiter=separator), [])]
     return sum(column in names for column in columns.wanted), len(names)
 
@@ -350,12 +351,12 @@ def _of_parquet(path: Path, columns: Columns) -> Iterator[Row]:
         if error.errno is not None:
             raise LocalError(unreadable(shown(path), error)) from error
         raise LocalError(f"{shown(path)} cannot be read as parquet: {error}; get it again") from error
-    except (ValueError, NotImplementedError, KeyError, TypeError) as error:  # what pyarrow's own errors are
+    except (ValueError, NotImplementedError, KeyError, TypeError) as error:  # base classes of pyarrow's errors
         raise LocalError(f"{shown(path)} cannot be read as parquet: {error}") from error
 
 
 def _column(column: Any, name: str, before: int, path: Path) -> list[Any]:
-    """Its values; `before` are the rows of the file before them."""
+    """A column's values; `before` is the number of the file's rows before them."""
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:

@@ -1,14 +1,14 @@
-"""The texts of a dataset: read from a person's files, or from one packed stream of bytes, and packed into one.
+"""The texts of a dataset: reading them from a person's files, and packing them into one stream of bytes and back.
 
-A file is text if it is UTF-8, or has the byte order mark of another Unicode, and holds no NUL; a dataset has it as
-UTF-8 without the mark. Others below a folder are left out, and named; one that was named by itself is an error. Texts
-are ordered by relative path, those of one path by content, whatever the order on disk; one file is in memory at a time,
-unless several have one path.
+Files. A file is text if it is UTF-8, or has the byte order mark of another Unicode encoding, and holds no NUL; in a
+dataset it is UTF-8 without the mark. Other files below a folder are left out and reported; one that was named by itself
+is an error. Texts are ordered by relative path, those of the same path by content, whatever their order on disk. One
+file is in memory at a time, unless several have the same path.
 
-The packed stream has of each text its path and its content, each behind its length in 8 bytes. That is the very stream
-which `digest("corpus", ...)` hashes, so a dataset's name is the hash of its packed file. A path in it is only ever read
-as a name: it decides what is held out, and never where anything is written. The file may come from strangers, so
-reading it is total: anything that is not such a stream is a LocalError.
+Packed stream. It holds path and content of each text, each after its length in 8 bytes. `digest("corpus", ...)` hashes
+the same bytes, so a dataset's digest is the hash of its packed file. A path in the stream is only a name: it decides
+what is held out, and never where anything is written. The file may come from other peers, so any bytes either give
+texts or a LocalError.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from blake3 import blake3
 from shoal.node.base.textfile import AS_UTF8, encoding_of, shown, unreadable
 from shoal.node.manifest.data import NO_COLUMNS, Columns
 from shoal.node.training.data.files import DataFile, LeftOut
-from shoal.node.training.data.tables import Document, is_compressed, is_table, rows
+from shoal.node.training.data.tables import SingleDocument, is_compressed, is_table, rows
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest
 
@@ -42,9 +42,9 @@ class Text:
 def read_texts(
     found: Iterable[DataFile], columns: Columns = NO_COLUMNS, left_out: LeftOut | None = None
 ) -> Iterator[Text]:
-    """Those of the files that are text, in the dataset's order; where `columns` are named, tables row by row.
+    """The texts of these files, in the dataset's order; if `columns` are named, each row of a table is a text.
 
-    LocalError if a file cannot be read, or a table is none.
+    Raises LocalError if a file cannot be read, or a table is invalid.
     """
     noted = left_out if left_out is not None else LeftOut()
     for _, same_name in groupby(sorted(found, key=_name), key=_name):
@@ -57,7 +57,7 @@ def read_texts(
 
 
 def check_any(total: int, paths: Sequence[Path], left_out: LeftOut) -> None:
-    """LocalError if the texts among `paths` have no byte in all."""
+    """LocalError if the texts among `paths` have no bytes in total."""
     if not total:
         why = "; ".join(left_out.words()) or "all files are empty, or there are none"
         raise LocalError(f"no text in {', '.join(map(shown, paths)) or 'the data'}: {why}")
@@ -68,12 +68,12 @@ def _read(file: DataFile, columns: Columns, left_out: LeftOut) -> Iterator[Text]
         try:
             yield from _rows(file, columns, left_out)
             return
-        except Document:
+        except SingleDocument:
             left_out.whole.add(f"read whole, being one JSON object without {columns.words}", shown(file.path))
     content = _content(file.path)
     try:
-        yield Text(file.name, in_utf8(content, file.path))
-    except NoText as error:
+        yield Text(file.name, to_utf8(content, file.path))
+    except NotText as error:
         if file.is_named:
             raise LocalError(f"{shown(file.path)} {error.reason}{error.where}: name texts with --data") from error
         left_out.files.add(error.reason, f"{shown(file.path)}{error.where}")
@@ -95,26 +95,26 @@ def _content(path: Path) -> bytes:
         raise LocalError(unreadable(shown(path), error)) from error
 
 
-class NoText(Exception):
-    """Why a file is no text, as a predicate, and where that is seen."""
+class NotText(Exception):
+    """A file is not text: the reason, as a predicate such as "holds a NUL", and where in the file."""
 
     def __init__(self, reason: str, where: str = "") -> None:
         super().__init__(reason)
         self.reason, self.where = reason, where
 
 
-def in_utf8(content: bytes, path: Path) -> bytes:
-    """A file as text, without its byte order mark; NoText if it is none."""
+def to_utf8(content: bytes, path: Path) -> bytes:
+    """A file's text as UTF-8 without a byte order mark; NotText if it is not text."""
     if is_compressed(path):
-        raise NoText("is compressed, and must be unpacked first")
+        raise NotText("is compressed, and must be unpacked first")
     encoding = encoding_of(content)
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
         line = content[: error.start].decode(encoding, "ignore").count("\n") + 1
-        raise NoText(f"is no UTF-8 text ({AS_UTF8})", f", line {line}, byte 0x{content[error.start]:02x}") from error
+        raise NotText(f"is no UTF-8 text ({AS_UTF8})", f", line {line}, byte 0x{content[error.start]:02x}") from error
     if "\0" in text:
-        raise NoText("holds a NUL, which no text does", f", line {text.count(chr(10), 0, text.index(chr(0))) + 1}")
+        raise NotText("holds a NUL, which no text does", f", line {text.count(chr(10), 0, text.index(chr(0))) + 1}")
     return content if encoding == "utf-8" else text.encode()
 
 
@@ -123,12 +123,12 @@ def _name(each: DataFile) -> str:
 
 
 SUFFIX = ".shoalpack"
-MAX_TEXTS = 1 << 22  # each costs its reader some hundred bytes, however short it is
-LENGTH = 8
+MAX_TEXTS = 1 << 22  # each takes about a hundred bytes of memory, however short it is
+LENGTH = 8  # bytes
 
 
 def pack(texts: Iterable[Text]) -> Iterator[bytes]:
-    """The stream, in parts; LocalError if there are too many texts."""
+    """The parts of the packed stream of these texts; LocalError if there are too many texts."""
     for count, text in enumerate(texts):
         _check_count(count + 1)
         for part in (encode_name(text.name), text.content):
@@ -137,7 +137,7 @@ def pack(texts: Iterable[Text]) -> Iterator[bytes]:
 
 
 def unpack(stream: memoryview) -> Iterator[Text]:
-    """The texts of a stream; LocalError, at the latest when all are read, if it is none."""
+    """The texts of a packed stream; LocalError, at the latest when all are read, if it is invalid."""
     position, count = 0, 0
     while position < len(stream):
         _check_count(count := count + 1)
@@ -159,22 +159,22 @@ def read_pack(path: Path) -> list[Text]:
 
 
 def is_pack(path: Path) -> bool:
-    """Whether a path is that of a packed file."""
+    """Whether a path has the suffix of packed files."""
     return path.suffix == SUFFIX
 
 
 def encode_name(name: str) -> bytes:
-    """A relative path as bytes; any that a file system has."""
+    """A relative path as bytes, also if it is not valid UTF-8."""
     return name.encode("utf-8", "surrogateescape")
 
 
 def stream_hasher() -> Any:
-    """Fed with the stream, it knows the dataset's digest."""
+    """A hasher that gives a dataset's digest when it is fed with its packed stream."""
     return blake3(derive_key_context="shoal v1 corpus", max_threads=blake3.AUTO)
 
 
 def file_digest(path: Path) -> Digest:
-    """The digest of a packed file."""
+    """The dataset's digest, from its packed file."""
     return Digest(stream_hasher().update_mmap(path).digest())
 
 

@@ -1,25 +1,26 @@
-"""Data-parallel training: a mean of gradients for each step, and AdamW on the agreed state (arXiv 1711.05101).
+"""Data-parallel training: each step uses the mean of all gradients, with AdamW on the agreed state (arXiv 1711.05101).
 
-H is 1: g is the mean over all members of their gradients at the agreed theta; t counts the steps that were applied,
-from 1. The first and second moments u and v start as zeros, are agreed, and are part of the state like theta:
+H is 1. g is the mean over all members of their gradients at the agreed theta; t counts the applied steps, from 1. The
+first and second moments u and v start as zeros, and are part of the agreed state like theta:
 
     u <- beta1 u + (1 - beta1) g                v <- beta2 v + (1 - beta2) g g
     theta <- (1 - eta lambda) theta - eta / (1 - beta1^t) u / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 
-That is torch.optim.AdamW but for roundings: decay is decoupled from the gradient, moments are corrected for their
-start. lambda is 0 for the norms' gains, as in inner optimizers (layout.py says for what decay is).
+Except for rounding this is torch.optim.AdamW: decay is decoupled from the gradient, and moments are bias-corrected.
+lambda is 0 for the norms' gains, as in inner optimizers (`decays` in node/training/models/layout.py).
 
-Vectors are fp32 on the CPU, by single operations in the order below. Division rounds correctly. torch's square root
-need not: as MKL has it, one in seven is off by a bit; numpy's is the processor's, which rounds as IEEE 754 says.
-Scalars are Python floats, made of + - * / and sqrt only: powers are multiplied out, as libraries differ in the last
-bit of pow(). Everything is elementwise: callers may cut blocks, if they say where each starts.
+All members must get the same bits. So vectors are fp32 on the CPU, computed by single operations in the order below.
+Division is correctly rounded. torch's square root need not be: with MKL, one in seven is off by a bit. numpy uses the
+processor's square root, which is correctly rounded (IEEE 754). Scalars are Python floats, computed by + - * / and sqrt
+only; powers are multiplied out, as libraries differ in the last bit of pow(). Everything is elementwise, so callers may
+cut blocks, if they say where each starts.
 
-A clip by the norm of the mean would need a reduction that all agree on. Instead each member clips its own gradient
-(`clip_factor`) before it is averaged; a mean of vectors is no longer than the longest, so the limit holds for it, too.
+Clipping the mean by its norm would need a reduction that all members agree on. Instead each member clips its own
+gradient (`clip_factor`); as a mean of vectors is no longer than the longest, the limit holds for the mean, too.
 
-- Late: a gradient belongs to the theta at which it was taken; what misses its step is dropped.
+- Late: a gradient belongs to the theta at which it was computed; one that misses its step is dropped.
 - Abort: nothing is applied and t stays; the same theta is used again, with the next batch.
-- Join: with theta, both moments and t of the last step. Who dies is not in the mean, which is that of the others.
+- Join: with theta, both moments and t of the last step. A member that dies is not in the mean.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.node.training.methods.fragments import Fragment
-from shoal.node.training.methods.method import NONE, PARAMETERS, Answer, Contribution, Exchange, Merged, Vectors
+from shoal.node.training.methods.method import NONE, PARAMETERS, Answer, Contribution, MethodDefaults, Vectors
 from shoal.protocol.base.errors import LocalError
 
 FIRST, SECOND = "first_moment", "second_moment"  # u and v
@@ -51,9 +51,9 @@ def adamw_step(
     weight_decay: float,
     undecayed: Iterable[tuple[int, int]] = (),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The next (theta, first, second), all (d,) in fp32; the arguments stay as they are. `step` counts from 1.
+    """The next (theta, first, second), all (d,) in fp32; the arguments are not changed. `step` counts from 1.
 
-    `undecayed`: half-open ranges of numbers that do not decay.
+    `undecayed` are half-open ranges of numbers without weight decay.
     """
     for each in (theta, first, second, gradient):
         assert each.dtype == torch.float32
@@ -76,12 +76,12 @@ def adamw_step(
 
 
 def root(values: Tensor) -> Tensor:
-    """The square roots of values >= 0, (d,) in fp32, each correctly rounded, denormals as well."""
+    """The square roots of values >= 0, (d,) in fp32, correctly rounded, also of denormals."""
     return torch.from_numpy(np.sqrt(values.numpy()))
 
 
 def power(base: float, exponent: int) -> float:
-    """base^exponent for exponent >= 0, by squaring: the same bits wherever floats are IEEE doubles."""
+    """base^exponent for exponent >= 0, by repeated squaring: the same bits wherever floats are IEEE doubles."""
     result = 1.0
     while exponent:
         if exponent & 1:
@@ -91,23 +91,19 @@ def power(base: float, exponent: int) -> float:
 
 
 def clip_factor(norm: float, limit: float) -> float:
-    """What a gradient of this norm is multiplied by, so that its norm is at most `limit`; 1 if it is already.
+    """The factor that scales a gradient with this norm down to the norm `limit`; 1 if it is not above it.
 
-    Whoever uses it on an agreed vector needs a norm that all agree on to the bit. LocalError if it is NaN or infinite.
+    To scale an agreed vector, all members would need the same norm to the bit. LocalError if the norm is not finite.
     """
     if not isfinite(norm):
         raise LocalError("the gradient holds NaN or Inf; training has diverged on this machine")
     return min(1.0, limit / norm) if norm > 0 else 1.0
 
 
-class DDP:
-    """The method: a gradient for each step, for whose mean all wait."""
+class DDP(MethodDefaults):
+    """The method: gradients are exchanged at each step, and all wait for the mean."""
 
-    exchange, wants_gradients, delay, period = Exchange.MEAN, True, 0, 1
-    reads: tuple[str, ...] = (PARAMETERS,)
-    sends: tuple[str, ...] = ()
-    keeps: tuple[str, ...] = ()
-    merges_weights = merges_answers = False
+    wants_gradients, period = True, 1
 
     def __init__(
         self,
@@ -118,34 +114,22 @@ class DDP:
         clip: float | None = None,
         undecayed: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """`lr` gives the learning rate of step t, from 1; `clip` is the most that a contribution's norm may be.
+        """`lr` gives the learning rate of step t, from 1; `clip` is the largest norm of a contribution.
 
-        `undecayed`: half-open ranges of the numbers that do not decay, in order.
+        `undecayed` are half-open ranges of numbers without weight decay, in order.
         """
         self._undecayed = undecayed
         self._lr, self._betas, self._eps, self._weight_decay, self._clip = lr, betas, eps, weight_decay, clip
 
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
-        """Parameters and moments are agreed; nothing is private."""
+        """Parameters and moments are agreed."""
         return {PARAMETERS: theta, FIRST: torch.zeros_like(theta), SECOND: torch.zeros_like(theta)}, NONE
-
-    def join(self, agreed: Vectors) -> Vectors:
-        """Nothing."""
-        return NONE
-
-    def launches(self, step: int) -> tuple[int, ...]:
-        """After each step."""
-        return (0,)
-
-    def fragment(self, part: int) -> Fragment | None:
-        """The only part is the whole vector."""
-        return None
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """The gradient, (d,), clipped."""
         gradient = theta.float()
         if self._clip is not None:
-            norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))  # ours alone: nobody else computes it
+            norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))  # need not be the same elsewhere
             gradient *= clip_factor(norm, self._clip)
         return Contribution(gradient, private)
 
@@ -170,11 +154,3 @@ class DDP:
         for start, stop in self._undecayed:
             if start < last and stop > first:
                 yield max(start, first) - first, min(stop, last) - first
-
-    def merge(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, answer: Answer) -> Merged:
-        """All go on from the agreed parameters."""
-        return Merged(agreed[PARAMETERS], private)
-
-    def lapse(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, members: int) -> Merged:
-        """The step is not made."""
-        return Merged(agreed[PARAMETERS], private)

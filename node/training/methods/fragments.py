@@ -1,8 +1,8 @@
 """Which numbers of the flat vector belong to which fragment (Streaming DiLoCo, arXiv 2501.18512: strided fragments).
 
-Layers are dealt out like cards: layer l is in fragment l mod P, so that each fragment has early layers and late ones.
-What is in no layer (embeddings, the last norm, the head) is a fragment of its own, the last. With P = 1 nothing is
-cut: one fragment holds all. A fragment travels as one vector of its numbers, in the order of the flat one.
+Layer l is in fragment l mod P, so each fragment has early and late layers. Tensors outside of the layers (embeddings,
+the last norm, the head) are the last fragment. With P = 1 the only fragment is the whole vector. A fragment is sent as
+one vector of its numbers, in the order of the flat vector.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from shoal.node.training.models.layout import Layout, Place
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Half-open ranges of the flat vector, in order; no two touch."""
+    """The numbers of a fragment as half-open ranges of the flat vector, in order; no two ranges touch."""
 
     ranges: tuple[tuple[int, int], ...]
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """How many numbers it has."""
         return sum(stop - start for start, stop in self.ranges)
 
     def take(self, flat: Tensor) -> Tensor:
-        """A copy of its numbers, (k,), of a vector (d,)."""
+        """A copy of the fragment's numbers, (k,), from a vector (d,)."""
         return torch.cat([flat[start:stop] for start, stop in self.ranges])
 
     def put(self, flat: Tensor, values: Tensor) -> Tensor:
-        """A copy of `flat`, (d,), with `values`, (k,), in its places."""
+        """A copy of `flat`, (d,), in which `values`, (k,), replace the fragment's numbers."""
         if values.shape != (self.size,):
             raise ValueError(f"a fragment of {self.size} numbers cannot hold a vector of shape {tuple(values.shape)}")
         new, start = flat.clone(), 0
@@ -44,7 +44,7 @@ class Fragment:
 
 
 def fragments(layout: Layout, strides: int) -> tuple[Fragment, ...]:
-    """The fragments, which part the vector; `strides` is P. ValueError if one of them would hold no layer."""
+    """The fragments, which together are the vector; `strides` is P. ValueError if one would have no layer."""
     if strides < 1:
         raise ValueError("a model is cut into one fragment or more")
     if strides == 1:

@@ -1,33 +1,34 @@
-"""NoLoCo: no all-reduce, each round two replicas that are drawn for it pull each other closer (arXiv 2506.10911).
+"""NoLoCo: no all-reduce; in each round replicas are drawn in pairs and pull each other closer (arXiv 2506.10911).
 
-Each replica i has slow weights phi_i, from which a round starts, and after H inner steps fast weights theta_i. A
-group of n, here a pair (`protocol/replicas/meeting.py`), exchanges Delta = theta - phi and phi. Delta points
-downhill, unlike the pseudo-gradient of `diloco`, as it is added:
+Each replica i has slow weights phi_i, from which a round starts, and after H inner steps fast weights theta_i. A group
+of n, here a pair (`protocol/replicas/meeting.py`), exchanges Delta = theta - phi and phi. Delta is added, so it points
+downhill, unlike the pseudo-gradient of diloco.py:
 
     m_i <- alpha m_i + (beta / n) sum_j Delta_j + gamma (mean_j phi_j - phi_i)
     phi_i <- phi_i + m_i        theta_i <- phi_i
 
-The pull of gamma cancels out of the mean over replicas, which so follows heavy-ball DiLoCo whatever gamma is. How far
-replicas differ, with a group drawn afresh each round, vanishes in the mean square iff
+The pull of gamma cancels out of the mean over replicas, so the mean follows heavy-ball DiLoCo for any gamma. With a new
+group drawn each round, the differences between replicas vanish in the mean square iff
 
     0 < gamma < 2 (1 - alpha^2) / (1 - alpha (1 - 2 / n)),        for pairs: gamma < 2 (1 - alpha^2)
 
-which is sharp for many replicas; a few are stable a little beyond it. alpha = 0.5 allows 1.5, alpha = 0.9 only 0.38.
+The bound is sharp for many replicas; a few are stable a little beyond it. alpha = 0.5 allows 1.5, alpha = 0.9 only
+0.38.
 
-phi and m are the replica: they are held as agreed vectors are, but are agreed with nobody, so nothing need have the
-same bits elsewhere. Still the arithmetic is plain fp32 and sums are in the group's order. What is exchanged, our own
-part as well, is taken as the codec has made it: so the pull cancels also where that loses something.
+phi and m are the replica: they are held like agreed vectors, but not agreed with anybody, so other machines need not
+get the same bits. The arithmetic is plain fp32, and sums are in the group's order. All vectors of an exchange, our own
+too, are used as the codec decodes them, so the pull cancels even with a lossy codec.
 
-With a `delay` training goes on for so many inner steps while the exchange is under way, and what was trained in them
-is put on top of the new phi (late.py): theta <- phi_i + (theta_i - theta_i at the launch). It is in the next Delta.
+With a `delay`, training goes on for so many inner steps while the exchange is under way, and the result of these steps
+is added to the new phi (late.py): theta <- phi_i + (theta_i - theta_i at the launch). It is in the next Delta.
 
-- Late: the draft was for one round; what comes after it is dropped. Who is there before the answer waits for it.
-- A round without an exchange, be it a bye or a partner that is gone, is a no-op of the exchange: phi and m stay, and
-  the replica trains on from theta. The next Delta is that of both rounds.
+- Late: a pair is drawn for one round; what comes after it is dropped. A replica that is early waits for the answer.
+- Without an exchange in a round (a bye, or the partner is gone) phi and m stay, and the replica trains on from theta.
+  The next Delta is that of both rounds.
 - One-sided: if only one of two has applied, the mean is off by half of what the other missed; later pulls spread it.
-- Join: with a copy of any member's slow weights and momentum. Who dies takes its replica along; no other waits.
-- A worker that dies alone takes along what it has trained since the last answer, over all rounds without one. The next
-  one begins with phi.
+- Join: with a copy of any member's slow weights and momentum. A member that dies takes its replica along; nobody waits.
+- A worker that dies while its daemon lives loses what it has trained since the last answer. The next worker begins with
+  phi.
 """
 
 from __future__ import annotations
@@ -36,17 +37,25 @@ import torch
 from torch import Tensor
 
 from shoal.node.manifest.method import check_stability
-from shoal.node.training.methods.fragments import Fragment
 from shoal.node.training.methods.late import check_delay, launched, resumed
-from shoal.node.training.methods.method import MOMENTUM, PARAMETERS, Answer, Contribution, Exchange, Merged, Vectors
+from shoal.node.training.methods.method import (
+    MOMENTUM,
+    PARAMETERS,
+    Answer,
+    Contribution,
+    Exchange,
+    Merged,
+    MethodDefaults,
+    Vectors,
+)
 
 
 def pull(
     slow: Tensor, momentum: Tensor, group: Tensor, own: int, *, alpha: float, beta: float, gamma: float
 ) -> tuple[Tensor, Tensor]:
-    """The next (slow weights, momentum) of replica `own` of a group, both (d,) in fp32; arguments stay as they are.
+    """The next (slow weights, momentum) of replica `own` of a group, both (d,) in fp32; arguments are not changed.
 
-    `group`: (n, 2, d), of each replica Delta and phi, in an order that all of the group share.
+    `group` is (n, 2, d): Delta and phi of each replica, in the same order for all of the group.
     """
     n = len(group)
     deltas, slows = group[0, 0], group[0, 1]
@@ -59,47 +68,37 @@ def pull(
     return slow + momentum, momentum
 
 
-class NoLoCo:
-    """The method: each `inner_steps` steps the whole replica, with one partner.
+class NoLoCo(MethodDefaults):
+    """The method: the whole replica is exchanged with one partner after each `inner_steps` steps.
 
-    `delay` is how many inner steps are made before the answer is waited for.
+    `delay` is the number of inner steps until training waits for the answer.
     """
 
-    exchange, wants_gradients = Exchange.PAIR, False
-    reads: tuple[str, ...] = (PARAMETERS,)
+    exchange = Exchange.PAIR
     sends: tuple[str, ...] = (PARAMETERS,)
-    keeps: tuple[str, ...] = ()
-    merges_weights, merges_answers = True, False
+    merges_weights = True
 
     def __init__(self, inner_steps: int, alpha: float, beta: float, gamma: float, delay: int = 0) -> None:
-        """ValueError for settings with which replicas would drift apart, or two exchanges be under way."""
+        """ValueError if replicas would drift apart, or two exchanges could be under way at once."""
         check_stability(alpha, gamma)
         check_delay(delay, inner_steps)
         self.period, self.delay = inner_steps, delay
         self._alpha, self._beta, self._gamma = alpha, beta, gamma
 
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
-        """The replica is slow weights and their momentum."""
+        """The replica consists of slow weights and their momentum."""
         return {PARAMETERS: theta, MOMENTUM: torch.zeros_like(theta)}, launched(theta, self.delay)
 
     def join(self, agreed: Vectors) -> Vectors:
-        """Nothing was trained since."""
+        """The slow weights stand for the launched ones, as nothing was trained since."""
         return launched(agreed[PARAMETERS], self.delay)
 
-    def launches(self, step: int) -> tuple[int, ...]:
-        """After the last step of a round."""
-        return (0,) if step % self.period == 0 else ()
-
-    def fragment(self, part: int) -> Fragment | None:
-        """The only part is the whole vector."""
-        return None
-
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
-        """Delta, (d,); phi goes along."""
+        """Delta, (d,); phi is sent along."""
         return Contribution(theta.float() - agreed[PARAMETERS], launched(theta, self.delay))
 
     def apply(self, part: int, agreed: Vectors, answer: Answer) -> Vectors:
-        """The replica, pulled."""
+        """The replica after the pull."""
         slow, momentum = pull(
             agreed[PARAMETERS],
             agreed[MOMENTUM],
@@ -112,9 +111,9 @@ class NoLoCo:
         return {PARAMETERS: slow, MOMENTUM: momentum}
 
     def merge(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, answer: Answer) -> Merged:
-        """The slow weights; training goes on from there."""
+        """The slow weights, with what was trained during the delay."""
         return resumed(theta, agreed, private, self.delay)
 
     def lapse(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, members: int) -> Merged:
-        """It trains on, and exchanges the next time."""
+        """The weights as they are; the next exchange includes them."""
         return Merged(theta, private)

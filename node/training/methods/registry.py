@@ -1,4 +1,4 @@
-"""The method that a manifest names, with its settings."""
+"""Makes the method that a manifest names, with the manifest's settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def method_of(manifest: Manifest, layout: Layout) -> Method:
 
 
 def timetable_of(manifest: Manifest, layout: Layout) -> Timetable:
-    """When the rounds of that run begin and end."""
+    """When the rounds of a run with this layout begin and end."""
     return Timetable(method_of(manifest, layout))
 
 

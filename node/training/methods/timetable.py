@@ -1,7 +1,7 @@
-"""When the rounds of a run begin and end, by its method, in inner steps of the whole run, counted from 1.
+"""When the rounds of a run begin and end, by its method; in inner steps of the whole run, counted from 1.
 
-A round is one exchange: of all that the method launches, the r-th. What a member trains between two launches belongs to
-the later one. With fragments a round is about one of them, and several rounds make the H steps in which each goes once.
+Round r is the r-th exchange that the method launches. The inner steps between two launches belong to the later round.
+With fragments, a round is about one fragment, and each is exchanged once in the rounds of a period of H steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Timetable:
     """The rounds of `method`, from 1; round 0 is the start of the run."""
 
     def __init__(self, method: Method) -> None:
-        """ValueError if two rounds would be open at once: a part launched before the answer of the last is due."""
+        """ValueError if two rounds would overlap: the next exchange launched before the last answer is due."""
         self._period = method.period
         self._launches = [(step, part) for step in range(1, self._period + 1) for part in method.launches(step)]
         after = [step for step, _ in self._launches]
@@ -28,7 +28,7 @@ class Timetable:
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """The parts of round 1 and those after it, until they come again in the same order."""
+        """The parts of the rounds of one period, from round 1 on; later rounds repeat them in this order."""
         return tuple(part for _, part in self._launches)
 
     def launch(self, round: int) -> int:
@@ -39,9 +39,9 @@ class Timetable:
         return cycle * self._period + self._launches[place][0]
 
     def part(self, round: int) -> int:
-        """What the round is about; that of round 0 is what would be due before there was anything."""
+        """The part that the round is about; for round 0, that of the round before round 1 by the order of parts."""
         return self._launches[(round - 1) % len(self._launches)][1]
 
     def steps(self, round: int) -> int:
-        """Inner steps that belong to the round."""
+        """How many inner steps belong to the round."""
         return self.launch(round) - self.launch(round - 1)

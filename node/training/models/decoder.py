@@ -1,9 +1,8 @@
-"""A Llama-architecture decoder in one page: RMSNorm, rotary positions, SwiGLU, grouped-query attention.
+"""A Llama-architecture decoder: RMSNorm, rotary position embeddings, SwiGLU, grouped-query attention.
 
-Names and numerics are those of Hugging Face's LlamaForCausalLM (`model.layers.0.self_attn.q_proj.weight`,
-halves rotated against each other, epsilon 1e-6), so that an exported folder opens in `transformers` as it is.
-The file reads in execution order. Shapes: B batch, T tokens, D dim, V vocab, F hidden, N heads, K key-value
-heads, H = D / N head size.
+Names and numerics are those of Hugging Face's LlamaForCausalLM (`model.layers.0.self_attn.q_proj.weight`, the two
+halves of a head rotated against each other, epsilon 1e-6), so `transformers` opens an exported folder as it is. Shapes:
+B batch, T tokens, D dim, V vocab, F hidden, N heads, K key-value heads, H = D / N head size.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from shoal.node.training.models.layers import CallLayer, Rope, call_layer, layer
 
 
 class _WithoutInitialisation(TorchFunctionMode):
-    """Functions of torch.nn.init leave their tensor as it is.
+    """In this context, functions of torch.nn.init do nothing.
 
     On the meta device they would import torch's compiler, which takes seconds and a hundred megabytes.
     """
@@ -39,7 +38,7 @@ class _WithoutInitialisation(TorchFunctionMode):
 
 @contextmanager
 def unfilled() -> Iterator[None]:
-    """Modules that are built in this context have no numbers."""
+    """Modules that are built in this context have names and shapes, but no weights."""
     with torch.device("meta"), _WithoutInitialisation():
         yield
 
@@ -51,13 +50,14 @@ INIT_STD = 0.02
 def build(spec: ModelSpec, seed: int) -> Llama:
     """The run's model on the CPU, initialised from `seed` to the same bits on every machine.
 
-    Uniform draws, not normal ones: a draw is an integer times a power of two, so the only rounding is the one
-    multiplication below, and no logarithm or cosine whose last bit depends on the processor is involved.
+    Weights are drawn from a uniform and not from a normal distribution: a uniform draw is an integer times a power of
+    two, so only the multiplication below rounds. Normal draws need logarithms and cosines, whose last bit depends on
+    the processor.
     """
     model = skeleton(spec)  # the modules' own initialisation would use the global generator
     model.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
-    residual = INIT_STD / math.sqrt(2 * spec.layers)  # what is added to the stream 2 * layers times (GPT-2)
+    residual = INIT_STD / math.sqrt(2 * spec.layers)  # of projections into the residual stream, as in GPT-2
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim == 1:  # a norm's gain
@@ -70,7 +70,7 @@ def build(spec: ModelSpec, seed: int) -> Llama:
 
 
 def skeleton(spec: ModelSpec) -> Llama:
-    """The model without numbers: names and shapes only."""
+    """The model with names and shapes, but without weights."""
     with unfilled():
         return Llama(spec)
 
@@ -90,7 +90,7 @@ class Llama(TrainedModel):
         return F.linear(x, weight)  # (B, T, V)
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Mean cross-entropy in nats of each token of (B, T + 1) but the first, given those before it."""
+        """See TrainedModel."""
         logits = self(tokens[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
@@ -120,7 +120,7 @@ class Decoder(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then the gated MLP, each on a normed copy of the stream and added to it."""
+    """Attention, then the gated MLP, each applied to the normed residual stream and added to it."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -184,12 +184,12 @@ class RMSNorm(nn.Module):
 
 
 def rotations(length: int, head_size: int, theta: float, device: torch.device) -> Rope:
-    """Those of the positions from 0 on, (T, H)."""
+    """The rotations of positions 0 to T - 1, (T, H) each."""
     return rotations_at(torch.arange(length, device=device), head_size, theta)
 
 
 def rotations_at(positions: Tensor, head_size: int, theta: float) -> Rope:
-    """Cosines and sines (..., H) of the angles by which positions (...) turn a head's pairs of coordinates."""
+    """Cosines and sines (..., H) of the angles by which positions (...) rotate a head's pairs of coordinates."""
     frequency = theta ** -(torch.arange(0, head_size, 2, device=positions.device).float() / head_size)  # (H / 2)
     angle = positions.float()[..., None] * frequency  # (..., H / 2)
     angle = torch.cat((angle, angle), dim=-1)  # (..., H)
@@ -197,7 +197,7 @@ def rotations_at(positions: Tensor, head_size: int, theta: float) -> Rope:
 
 
 def rotate(x: Tensor, rope: Rope) -> Tensor:
-    """`x` (B, N, T, H), coordinate i of the first half turned against coordinate i of the second."""
+    """`x` (B, N, T, H) with coordinate i of the first half rotated against coordinate i of the second half."""
     cos, sin = rope
     first, second = x.chunk(2, dim=-1)  # (B, N, T, H / 2) each
     return x * cos + torch.cat((-second, first), dim=-1) * sin

@@ -1,13 +1,14 @@
-"""Any causal language model that transformers builds from a config, with its own names for the weights.
+"""Any causal language model that transformers builds from a config, with transformers' names for the weights.
 
 Rules:
-- Configs only, never code from anywhere: `trust_remote_code` is never passed, and what a config could name is refused
-  in manifest/model.py.
-- All is fp32; which weights there are is the manifest's word, and a library that makes others of the config is told of.
-- A tied weight is one weight, under its first name. What is not trained is the config's, and nobody exchanges it:
-  frozen parameters and buffers are made from one seed on every machine, and the manifest names their hash
-  (untrained.py).
-- What is exported is what transformers itself saves of the model: its files, and its names for them.
+- Only configs are taken, and never code: `trust_remote_code` is never passed, and node/manifest/model.py refuses config
+  keys that could name code.
+- All weights are fp32. The manifest lists the trained tensors; if the installed transformers makes others from the
+  config, that is an error.
+- A tied weight is one weight, under its first name. Frozen parameters and buffers are not exchanged: every member makes
+  them from the config and one seed, or has them in a folder of weights, and the manifest has their hash. So all members
+  train the same model, and an exported model is complete.
+- An exported model has the files and names with which transformers itself saves it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from blake3 import blake3
 from torch import Tensor, nn
 
 from shoal.node.base import extra
@@ -30,30 +32,29 @@ from shoal.node.base.room import no_room
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.manifest.model import HfSpec, with_floats
 from shoal.node.training.models.kind import TrainedModel
-from shoal.node.training.models.untrained import saved_buffers
 from shoal.protocol.base.errors import LocalError
 
-CONFIG_SEED = 0  # of what a config gives beside the trained weights, should any of it be random
+CONFIG_SEED = 0  # for frozen weights and buffers that transformers initialises at random
 log = logging.getLogger("shoal.models")
-MAX_BUFFERS = 1 << 30  # bytes: no manifest names them, and a config may ask for any
+MAX_BUFFERS = 1 << 30  # bytes; a config could ask for any number, and manifests do not list buffers
 BYTES = 256  # without a tokenizer, tokens are bytes
-FETCHES_CODE = ("rwkv",)  # types that do it whatever the environment says (extra.py)
-NAMES_CODE = (  # how keys begin, after underscores, that name it: transformers would fetch a kernel so named
+FETCHES_CODE = ("rwkv",)  # types for which transformers fetches code whatever the environment says (extra.py)
+NAMES_CODE = (  # prefixes of keys, after underscores, that name code, such as a kernel that transformers would fetch
     *("auto_map", "custom_pipelines", "attn_implementation", "experts_implementation"),
 )
-LONGEST = (  # what configs call the number of tokens that a model may be given at once
+CONTEXT_KEYS = (  # keys of configs for the longest input in tokens
     *("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions", "seq_length"),
 )
-PROBE = 8  # tokens, which every context holds: with fewer no model is tried
-SEEN = 1e-4  # of the largest logit: what is more than roundings
-TRIES = 3  # of other tokens: in a mixture of experts a rounding may choose another expert, but not each time
+PROBE = 8  # different tokens in a probe; every context holds so many
+ROUNDING = 1e-4  # share of the largest logit up to which a difference may be a rounding
+TRIES = 3  # with other tokens: in a mixture of experts a rounding may choose another expert, but not every time
 
 
 class HfModel(TrainedModel):
-    """A transformers model as what is trained here. It draws random numbers if its config has dropout."""
+    """A transformers model as a TrainedModel. It draws random numbers if its config has dropout."""
 
-    network: Any  # transformers' or peft's
-    can_be_recorded = False  # many look at values on the CPU in the middle of a step
+    network: Any  # of transformers or peft
+    can_be_recorded = False  # many of these models read values on the CPU within a step
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -65,7 +66,7 @@ class HfModel(TrainedModel):
         return logits
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """See TrainedModel; in training, with what a mixture of experts wants added for the balance of its router."""
+        """See TrainedModel; in training, a mixture of experts adds the loss that balances its router."""
         out = self.network(input_ids=tokens[:, :-1])
         loss = F.cross_entropy(out.logits.flatten(0, 1), tokens[:, 1:].flatten())
         balance = getattr(out, "aux_loss", None)
@@ -91,12 +92,12 @@ class HfModel(TrainedModel):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """As the network names them, not as ours."""
+        """Parameters under the network's own names, without a prefix for this wrapper."""
         named: Iterator[tuple[str, nn.Parameter]] = self.network.named_parameters(prefix, recurse, remove_duplicate)
         return named
 
     def _weight_of_balance(self) -> float:
-        """What the library weighs it by: most models have that from keys of their own, and keep it under two names."""
+        """The weight of the balancing loss, under one of the two names that transformers has for it."""
         for holder in (self.network, self._config.get_text_config()):
             for name in ("router_aux_loss_coef", "aux_loss_coef"):
                 if isinstance(weight := getattr(holder, name, None), int | float):
@@ -111,10 +112,34 @@ class HfModel(TrainedModel):
         return self.network.config
 
 
-def check_sizes(spec: HfSpec, network: Any) -> int:
-    """How many tokens the model knows; LocalError if these are too few, not the run's, or it sees fewer at once.
+def saved_buffers(network: nn.Module) -> dict[str, Tensor]:
+    """The persistent buffers by name: those that are saved in files."""
+    saved = network.state_dict().keys()
+    return {name: buffer for name, buffer in network.named_buffers() if name in saved}
 
-    LocalError, too, if it holds more beside its weights than any run's may. It may be without numbers.
+
+def untrained(network: nn.Module) -> dict[str, Tensor]:
+    """All tensors by name that are saved but not trained: frozen parameters and persistent buffers."""
+    frozen = {name: weight for name, weight in network.named_parameters() if not weight.requires_grad}
+    return {**frozen, **saved_buffers(network)}
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """The hash, in hex, of tensors and their names; weights are hashed as fp32, whatever type their files have."""
+    hasher = blake3(derive_key_context="shoal v1 frozen weights", max_threads=blake3.AUTO)
+    for name, tensor in sorted(tensors.items()):
+        head = f"{name} {list(tensor.shape)}".encode()
+        hasher.update(len(head).to_bytes(4, "little") + head)
+        numbers = tensor.detach().float() if tensor.is_floating_point() else tensor.detach()
+        hasher.update(numbers.contiguous().reshape(-1).view(torch.uint8).numpy().data.cast("B"))
+    return str(hasher.hexdigest())
+
+
+def check_sizes(spec: HfSpec, network: Any) -> int:
+    """Checks vocabulary, context and buffers of a network, which may be without weights; returns the vocabulary's size.
+
+    Raises LocalError if the vocabulary is too small or not the run's, if the model's longest input is shorter than the
+    run's context, or if its buffers are too large.
     """
     longest = most_tokens(network)
     if longest is not None and longest < spec.context:
@@ -130,35 +155,35 @@ def check_sizes(spec: HfSpec, network: Any) -> int:
 
 
 def most_tokens(network: Any) -> int | None:
-    """How many tokens the model may be given at once; None if its config does not say.
+    """The longest input in tokens; None if the config does not say.
 
-    Types that count positions from the number of their padding on have fewer than their table has rows.
+    Some types number positions from their padding index on: then the table of positions has unused rows.
     """
     config = network.config.get_text_config()
-    said = [each for key in LONGEST if isinstance(each := getattr(config, key, None), int) and each > 0]
+    said = [each for key in CONTEXT_KEYS if isinstance(each := getattr(config, key, None), int) and each > 0]
     if not said:
         return None
     rows = min(said)
     tables = [each for name, each in network.named_modules() if isinstance(each, nn.Embedding) and "position" in name]
     unused = [each.padding_idx + 1 for each in tables if each.padding_idx is not None and each.num_embeddings == rows]
     if unused and hasattr(config, "ngram"):
-        return rows - max(unused) - 1  # ProphetNet's streams that predict stand one position further
+        return rows - max(unused) - 1  # ProphetNet's predicting streams are one position ahead
     return rows - max(unused, default=0)
 
 
 def bytes_beside(network: nn.Module) -> int:
-    """Of all tensors in it that are no parameters: buffers, and what modules keep without saying so."""
+    """Bytes of all tensors that are not parameters: buffers, and plain tensors that modules hold as attributes."""
     kept = {each for module in network.modules() for each in vars(module).values() if isinstance(each, Tensor)}
     return sum(each.numel() * each.element_size() for each in kept | set(network.buffers()))
 
 
 def network_of(spec: HfSpec, seed: int) -> nn.Module:
-    """transformers' model on the CPU, in fp32."""
+    """transformers' model on the CPU, in fp32, initialised from `seed`."""
     return in_training(seeded(spec, seed))
 
 
 def skeleton(spec: HfSpec) -> nn.Module:
-    """transformers' model without numbers."""
+    """transformers' model without weights."""
     with torch.device("meta"):
         return in_training(_from_config(spec))
 
@@ -177,9 +202,9 @@ def network_from(spec: HfSpec, folder: Path) -> nn.Module:
 
 
 def opened(folder: Path, config: Any) -> Any:
-    """The model of a folder as transformers opens it, on the CPU, in fp32; LocalError unless it has all weights.
+    """The model in a folder as transformers opens it, on the CPU, in fp32; LocalError if weights are missing.
 
-    Buffers that it lacks are those that the config gives, as for the library.
+    Missing buffers are initialised from the config, as transformers does.
     """
     if not any(folder.glob("*.safetensors")):
         raise LocalError(f"{folder} has no safetensors, and other files of weights are not read: they may hold code")
@@ -204,10 +229,10 @@ def opened(folder: Path, config: Any) -> Any:
 
 
 def check_is_causal(model: HfModel, length: int) -> None:
-    """LocalError if a token's logits depend on the tokens after it: then a loss says nothing, as with BERT.
+    """LocalError if logits depend on later tokens, as in BERT: then the loss of the next token is meaningless.
 
-    Many such models have a class for causal use, causal only if the config says so (`is_decoder`, `attn_type`). What a
-    model looks at may depend on the `length` of a text, in tokens.
+    Some of these types have a causal mode, which the config must choose (`is_decoder`, `attn_type`). `length` is that
+    of the probe in tokens, as attention may differ for long texts.
     """
     was_training = model.training
     model.eval()
@@ -224,24 +249,24 @@ def check_is_causal(model: HfModel, length: int) -> None:
 
 
 def _looks_ahead(model: HfModel, length: int, number: int) -> bool:
-    """Whether another last token changes what is predicted before it."""
+    """Whether another last token changes the predictions before it."""
     tokens = _probe(model, length, rows=2)
     tokens[1, -1] += PROBE + number
     one, other = model(tokens)[:, :-1].float()
-    return bool((one - other).abs().max() > SEEN * one.abs().max())
+    return bool((one - other).abs().max() > ROUNDING * one.abs().max())
 
 
 def check_can_be_trained(model: HfModel, length: int) -> None:
-    """LocalError if no gradient comes of a text of `length` tokens, as long as the run's are where that can be tried.
+    """LocalError if a text of `length` tokens gives no gradient or no finite loss.
 
-    LocalError, too, if training changes what stands still, which members cannot agree on.
+    Also if training changes saved buffers: members could not agree on these.
     """
     before = {name: each.clone() for name, each in saved_buffers(model.network).items()}
     reached: list[bool] = []
 
     def seen(weight: Tensor) -> None:
         reached.append(True)
-        weight.grad = None  # all of them together would be as large as the model
+        weight.grad = None  # frees it at once: all gradients together are as large as the model
 
     weights: list[Any] = [weight for _, weight in model.trained()]
     hooks = [weight.register_post_accumulate_grad_hook(seen) for weight in weights]
@@ -263,7 +288,7 @@ def check_can_be_trained(model: HfModel, length: int) -> None:
 
 
 def check_can_be_opened(folder: Path) -> None:
-    """LocalError unless what transformers has saved in `folder` is a causal model for it, which not all types are."""
+    """LocalError unless transformers takes what it has saved in `folder` for a causal model; not all types pass."""
     try:
         config_of(with_floats(json.loads((folder / "config.json").read_bytes())))
     except LocalError as error:
@@ -277,9 +302,9 @@ def _probe(model: HfModel, length: int, rows: int) -> Tensor:
 
 
 def config_of(table: Mapping[str, Any]) -> Any:
-    """The library's config of a causal model, from a config.json's content; LocalError, with the reason, if it is none.
+    """transformers' config object for the content of a config.json; LocalError if it is not that of a causal model.
 
-    No code that it names is looked at.
+    Keys that name code are ignored.
     """
     library, kind = extra.transformers(), table.get("model_type")
     if not isinstance(kind, str):
@@ -300,7 +325,7 @@ def config_of(table: Mapping[str, Any]) -> Any:
 
 
 def _without_code(value: Any) -> Any:
-    """A config's value without what names code, at any depth: parts of a model have configs of their own."""
+    """A config's value without keys that name code, at any depth: parts of a model have configs of their own."""
     if isinstance(value, Mapping):
         kept = {key: each for key, each in value.items() if not key.lstrip("_").startswith(NAMES_CODE)}
         return {key: _without_code(each) for key, each in kept.items()}
@@ -320,14 +345,14 @@ def in_training(network: Any) -> nn.Module:
 
 
 def _layers(network: nn.Module) -> Iterator[nn.Module]:
-    """The longest list of modules in it: its layers, which are compiled one by one."""
+    """The network's layers, which are compiled one by one: its longest list of modules."""
     lists = [module for module in network.modules() if isinstance(module, nn.ModuleList)]
     return iter(max(lists, key=len, default=()))
 
 
 @contextmanager
 def in_words(what: str) -> Iterator[None]:
-    """Whatever a library makes of a stranger's numbers, in a sentence."""
+    """Turns errors of libraries, which a config from a peer may cause, into a LocalError of one sentence, or NoRoom."""
     try:
         yield
     except LocalError:
@@ -341,7 +366,7 @@ def in_words(what: str) -> Iterator[None]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """What libraries warn of in their own code is nothing that a node's owner could change."""
+    """Suppresses warnings of libraries about their own code, about which the node's owner can do nothing."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

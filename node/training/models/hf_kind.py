@@ -1,4 +1,4 @@
-"""Causal language models of transformers (hf.py), with adapters (lora.py) or without, as a kind of model."""
+"""The kind of model `hf`: causal language models of transformers (hf.py), with LoRA adapters (lora.py) or without."""
 
 from __future__ import annotations
 
@@ -14,40 +14,42 @@ from shoal.node.training.models.hf import (
     CONFIG_SEED,
     HfModel,
     check_sizes,
+    digest_of,
     in_training,
     in_words,
     network_of,
     quietly,
     seeded,
     skeleton,
+    untrained,
 )
 from shoal.node.training.models.layout import Layout
 from shoal.node.training.models.lora import adapted, adapted_skeleton, write_adapters
-from shoal.node.training.models.untrained import digest_of, untrained
 from shoal.protocol.base.errors import LocalError
 
 
 class HfKind:
-    """See kind.py. The weights are the founder's, and the origin of its run: see naming.py."""
+    """See Kind. A run begins with its founder's weights, which are its origin (node/run/naming.py)."""
 
     def shapes(self, spec: HfSpec) -> Shapes:
-        """As the manifest has them: for this, nothing is built and nothing needs to be installed."""
+        """The shapes in the manifest; neither a model nor an installed library is needed."""
         return dict(expand(spec.tensors))
 
     def build(self, spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> HfModel:
-        """All but the trained weights is as the run has it; of these only adapters are the seed's.
+        """The model with the run's frozen weights and buffers; of the trained weights only adapters follow the seed.
 
-        LocalError if the transformers that is installed makes other tensors of the config."""
+        Raises LocalError if the installed transformers makes other tensors from the config.
+        """
         if spec.lora is None:
             return HfModel(in_training(self._whole(spec)))
         if spec.is_complete:
-            self._check(spec, without_numbers(spec))
+            self._check(spec, without_weights(spec))
         return fresh(spec, seed, weights)
 
     def _whole(self, spec: HfSpec) -> nn.Module:
-        """transformers' model as it makes it, all of it the run's but for the weights that are trained."""
+        """The model as transformers builds it, with the run's frozen weights and buffers."""
         if spec.is_complete:
-            self._check(spec, without_numbers(spec))
+            self._check(spec, without_weights(spec))
         network = seeded(spec, CONFIG_SEED)
         if spec.base and digest_of(untrained(network)) != spec.base:
             raise LocalError(
@@ -57,7 +59,7 @@ class HfKind:
         return network
 
     def _check(self, spec: HfSpec, model: HfModel) -> None:
-        """LocalError unless the model is the manifest's, and no larger: before memory is asked for."""
+        """LocalError unless the model has the manifest's tensors and limits; comes before memory is allocated."""
         check_sizes(spec, model.network)
         ours = {place.name: place.shape for place in Layout.of(model)}
         difference = first_difference(ours, self.shapes(spec))
@@ -72,14 +74,14 @@ class HfKind:
             )
 
     def flops_per_token(self, spec: HfSpec) -> int:
-        """6 N for what is trained and 4 for what is frozen, whose gradients nobody needs; attention is left out.
+        """6 per trained and 4 per frozen weight, which needs no gradient of its own; attention is left out.
 
-        Embeddings count as if they were multiplied: a config does not say which matrix is one.
+        Embeddings count as if they were multiplied, as a config does not say which matrices are embeddings.
         """
         return 6 * spec.parameters + 4 * spec.frozen
 
     def write(self, spec: HfSpec, parameters: Tensor, folder: Path) -> None:
-        """What `save_pretrained` makes of the model with these parameters; of adapters, what peft's makes."""
+        """Writes what `save_pretrained` of transformers, or of peft for adapters, writes for these parameters."""
         if spec.lora is not None:
             write_adapters(spec, Layout(self.shapes(spec)).views(parameters), folder)
             return
@@ -90,14 +92,14 @@ class HfKind:
 
 
 def fresh(spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> HfModel:
-    """The model as transformers initialises it from `seed`: to the same bits on this machine, hardly on every other."""
+    """The model as transformers initialises it from `seed`; its bits may differ between machines."""
     if spec.lora is not None:
         return adapted(spec, seed, weights)
     return HfModel(network_of(spec, seed))
 
 
-def without_numbers(spec: HfSpec) -> HfModel:
-    """What `fresh` makes, on no device."""
+def without_weights(spec: HfSpec) -> HfModel:
+    """The model of `fresh` on the meta device: names and shapes, but no weights."""
     if spec.lora is not None:
         return adapted_skeleton(spec)
     return HfModel(skeleton(spec))

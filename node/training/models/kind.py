@@ -1,6 +1,6 @@
-"""The one interface behind which each kind of model stands: what it is made of, how it is built, what a step costs.
+"""The interface of every kind of model: its tensors, how it is built and saved, and what a training step costs.
 
-A kind's file is imported when a run is about it (registry.py), and may import what others lack.
+A kind's file is only imported for a run with such a model (registry.py), so it may need packages that others lack.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from shoal.node.training.models.layout import trained
 
 
 class TrainedModel(nn.Module):
-    """A causal language model in training. What its optimizer steps, and members average, are its `trained` weights."""
+    """A model in training. Its `trained` weights are those that its optimizer changes and members average."""
 
-    can_be_recorded = True  # whether nothing in a step waits for the CPU, see recorded_step.py
+    can_be_recorded = True  # whether nothing in a step waits for the CPU, see node/training/trainer/recorded_step.py
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Mean cross-entropy in nats of each token of (B, T + 1) but the first, given those before it."""
+        """Mean cross-entropy, in nats, of all tokens (B, T + 1) except the first of each row, given those before."""
         raise NotImplementedError
 
     def arrange(self, options: TrainerOptions) -> None:
-        """From now on call the layers as `options` ask: compiled, or with activations recomputed."""
+        """Calls the layers from now on as `options` ask: compiled, or with activations recomputed."""
         raise NotImplementedError
 
     def trained(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The weights that are trained, by the names that they have in files; a tied one once."""
+        """The trained weights by their names in files; a tied weight occurs once."""
         return trained(self)
 
     def matrices(self) -> list[nn.Parameter]:
-        """Those of them that are matrices of layers: neither embedding nor head."""
+        """The trained weights that are matrices of layers; embedding and head are not among them."""
         return [weight for name, weight in self.trained() if layer_of(name) is not None and weight.ndim == 2]
 
 
 class Kind(Protocol):
-    """A kind of model. `spec` is the table `[model]` of a run; LocalError where it cannot be served here."""
+    """A kind of model. `spec` is the table `[model]` of a run; LocalError if this machine cannot do what is asked."""
 
     def shapes(self, spec: Any) -> Shapes:
-        """Names and shapes of what is trained, in the order of the flat vector; without numbers, and quickly."""
+        """Names and shapes of the trained tensors, in the order of the flat vector; quick, as no weights are made."""
         ...
 
     def build(self, spec: Any, seed: int, weights: Sequence[Path] = ()) -> TrainedModel:
-        """The model on the CPU. `weights` are folders of this machine in which frozen weights may lie."""
+        """The model on the CPU. `weights` are folders of this machine that may hold the frozen weights."""
         ...
 
     def flops_per_token(self, spec: Any) -> int:
-        """Floating-point operations of training on one token, by arithmetic."""
+        """Floating-point operations of training on one token, by a formula."""
         ...
 
     def write(self, spec: Any, parameters: Tensor, folder: Path) -> None:
-        """Write to `folder` the model with these parameters (d,) as transformers, or peft, opens it."""
+        """Writes the model with these parameters (d,) to `folder`, for transformers or peft to open."""
         ...

@@ -1,7 +1,7 @@
-"""How the model calls its layers: as they are written, compiled, keeping their activations or making them again.
+"""How a model calls its layers: directly or compiled, and with activations kept or recomputed.
 
-Layers are compiled one by one, which is to say once, as they are all alike: the rest of this model is not worth the
-time that compiling the whole takes.
+Only the layer is compiled, once for all layers, as they are alike. Compiling the whole model would take longer, for
+little gain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CallLayer = Callable[[nn.Module, Tensor, Rope], Tensor]
 
 
 def call_layer(layer: nn.Module, x: Tensor, rope: Rope) -> Tensor:
-    """The layer as it is written."""
+    """Calls the layer directly."""
     out: Tensor = layer(x, rope)
     return out
 
@@ -31,10 +31,10 @@ def layer_call(options: TrainerOptions) -> CallLayer:
 
 
 def _recomputing(call: CallLayer) -> CallLayer:
-    """Activation checkpointing (Chen et al., arXiv 1604.06174): of a layer only its input is kept."""
+    """Activation checkpointing (Chen et al., arXiv 1604.06174): only the inputs of layers are kept."""
 
     def recomputed(layer: nn.Module, x: Tensor, rope: Rope) -> Tensor:
-        # No layer draws random numbers; and their state cannot be read while a step is being recorded.
+        # Layers draw no random numbers, and the generator's state cannot be read while a step is being recorded.
         out: Tensor = checkpoint(call, layer, x, rope, use_reentrant=False, preserve_rng_state=False)
         return out
 

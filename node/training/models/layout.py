@@ -1,7 +1,7 @@
 """Where each named tensor lies in the flat fp32 vector that peers exchange.
 
-The order is that of the model's parameters, without gaps; every member derives the same layout from the
-manifest, so it never travels. Views share memory with the vector: writing to one writes to the other.
+The order is that of the model's parameters, without gaps. Every member derives the same layout from the manifest, so it
+is never sent. Views share memory with the vector: writing to one writes to the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Place:
 
 
 def decays(shape: Sequence[int]) -> bool:
-    """Whether weight decay is for a tensor of this shape: not for the norms' gains, which have one dimension."""
+    """Whether weight decay applies to a tensor of this shape: not to the norms' gains, which have one dimension."""
     return len(shape) > 1
 
 
@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def undecayed(self) -> tuple[tuple[int, int], ...]:
-        """Half-open ranges of what weight decay is not for, in order."""
+        """Half-open ranges of the numbers without weight decay, in order."""
         return tuple((place.start, place.stop) for place in self.places if not decays(place.shape))
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
@@ -59,7 +59,7 @@ class Layout:
         return {place.name: flat[place.start : place.stop].view(place.shape) for place in self.places}
 
     def pack(self, named: Mapping[str, Tensor], out: Tensor | None = None) -> Tensor:
-        """The vector of the named tensors, in `out` if given; any misfit among them is refused."""
+        """The vector of the named tensors, in `out` if given; LocalError if they are not those of the layout."""
         if named.keys() != {place.name for place in self.places}:
             raise LocalError("these tensors are not those of the model")
         flat = torch.empty(self.size) if out is None else out
@@ -74,7 +74,7 @@ class Layout:
         return self.pack(dict(trained(model)), out)
 
     def load(self, flat: Tensor, model: nn.Module) -> None:
-        """Copy the vector into the model's parameters, on whatever device they are."""
+        """Copies the vector into the model's parameters, on any device."""
         views = self.views(flat)
         with torch.no_grad():
             for name, weight in trained(model):
@@ -89,5 +89,5 @@ class Layout:
 
 
 def trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """A model's parameters by name, in order, without those that are frozen."""
+    """A model's parameters by name, in order, without frozen ones."""
     return ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)

@@ -1,4 +1,4 @@
-"""Shoal's own decoder (node/training/models/decoder.py), as one kind of model among others."""
+"""The kind of model `llama`: Shoal's own decoder (decoder.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END_OF_TEXT = 0  # corpus.py ends each text with this byte
 
 
 class LlamaKind:
-    """Nothing is downloaded, and nothing needed but torch: the seed gives the weights, to the bit."""
+    """Needs only torch, and no download: the seed gives the first weights, to the bit."""
 
     def shapes(self, spec: ModelSpec) -> Shapes:
         """See kind.py."""
@@ -32,26 +32,24 @@ class LlamaKind:
         return build(spec, seed)
 
     def flops_per_token(self, spec: ModelSpec) -> int:
-        """6 N + 12 L D T, of N weights in products, L layers of dimension D and T tokens of context; see kind.py.
+        """6 N + 12 L D T, for N weights in matrix products, L layers of dimension D and T tokens of context.
 
-        A weight is multiplied and added once forward and twice backward. Attention has two products of T x D in each
-        layer, counted as if it saw the whole context, as is usual. An embedding that is no head is looked up, not
-        multiplied.
+        A weight is multiplied and added once in the forward and twice in the backward pass. Attention has two products
+        of T x D in each layer, counted as if each token saw the whole context, as is usual. An embedding that is not
+        also the head is looked up, not multiplied.
         """
         weights = parameters(spec) - (0 if spec.tied else spec.vocab * spec.dim)
         return 6 * weights + 12 * spec.layers * spec.dim * spec.context
 
     def write(self, spec: ModelSpec, parameters: Tensor, folder: Path) -> None:
-        """The names of the tensors are those of the library, which is not needed.
-
-        There is no tokenizer to write: token 0, which ends a text, is all that generating needs to know."""
+        """See Kind. Tensors have transformers' names; transformers itself is not needed."""
         write_tensors(folder / MODEL_FILE, Layout.of(skeleton(spec)).views(parameters))
         _write(folder / "config.json", config(spec))
         _write(folder / "generation_config.json", {"eos_token_id": END_OF_TEXT, "pad_token_id": END_OF_TEXT})
 
 
 def config(spec: ModelSpec) -> dict[str, Any]:
-    """The model as a LlamaConfig."""
+    """The settings of a LlamaConfig for this model."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -1,7 +1,7 @@
-"""LoRA adapters on a model of transformers, through peft: the base stands still, and only adapters are exchanged.
+"""LoRA adapters on a model of transformers, through peft: the base is frozen, and only adapters are exchanged.
 
-The base is a folder of safetensors on each machine (`shoal node start --weights FOLDER`), or what the manifest's seed
-gives. Either way the manifest names the hash of its numbers, so that all members' adapters are for the very same base.
+The base comes from a folder of safetensors on each machine (`shoal node start --weights FOLDER`), or follows from
+the manifest's seed. Either way the manifest has the hash of its weights, so all members adapt the same base.
 """
 
 from __future__ import annotations
@@ -16,30 +16,38 @@ from torch import Tensor, nn
 
 from shoal.node.base import extra
 from shoal.node.manifest.model import HfSpec, LoraSpec
-from shoal.node.training.models.hf import HfModel, in_words, network_from, network_of, quietly, skeleton
-from shoal.node.training.models.untrained import digest_of, saved_buffers
+from shoal.node.training.models.hf import (
+    HfModel,
+    digest_of,
+    in_words,
+    network_from,
+    network_of,
+    quietly,
+    saved_buffers,
+    skeleton,
+)
 from shoal.protocol.base.errors import LocalError
 
-OURS = re.compile(r"(\.lora_\w+)\.default\b")  # peft's name of the only set of adapters, in modules but not in files
+ADAPTER = re.compile(r"(\.lora_\w+)\.default\b")  # peft's name of the set of adapters, in modules but not in files
 
 
 class LoraModel(HfModel):
-    """A base with adapters, by the names that peft's files have."""
+    """A base with adapters; parameters have their names in peft's files."""
 
     def __init__(self, network: nn.Module, base: str) -> None:
         super().__init__(network)
-        self.base = base  # the digest of what stands still
+        self.base = base  # the digest of the base
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """As in the file of adapters."""
+        """Parameters under their names in peft's files."""
         for name, weight in super().named_parameters(prefix, recurse, remove_duplicate):
             yield _in_files(name), weight
 
 
 def adapted(spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> LoraModel:
-    """The base with fresh adapters; LocalError if this machine has not the base that the manifest names."""
+    """The base with new adapters; LocalError if this machine does not have the base that the manifest names."""
     assert spec.lora is not None
     base, digest = _base(spec, spec.lora, seed, weights)
     with torch.random.fork_rng(devices=()):
@@ -48,7 +56,7 @@ def adapted(spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> LoraModel:
 
 
 def adapted_skeleton(spec: HfSpec) -> LoraModel:
-    """The same without numbers."""
+    """The model of `adapted` without weights."""
     assert spec.lora is not None
     with torch.random.fork_rng(devices=()), torch.device("meta"):
         return _with_adapters(spec.lora, skeleton(spec), "")
@@ -64,14 +72,14 @@ def _with_adapters(lora: LoraSpec, base: nn.Module, digest: str) -> LoraModel:
 
 
 def base_digest(network: nn.Module) -> str:
-    """The hash, in hex, of all that a base is: none of it is trained."""
+    """The hash, in hex, of all parameters and saved buffers of a base."""
     return digest_of({**dict(network.named_parameters()), **saved_buffers(network)})
 
 
 def write_adapters(spec: HfSpec, adapters: Mapping[str, Tensor], folder: Path) -> None:
-    """Write to `folder` what peft makes of the adapters: its files, names and settings.
+    """Writes the adapters to `folder` as peft does: its files, names and settings. The base is not needed.
 
-    The base need not be here. Where adapters are on embeddings, peft would add the base's own, which its owner has.
+    For adapters on embeddings, peft would also save the base's embeddings, which are left out.
     """
     network: Any = adapted_skeleton(spec).network
     names = [name for name, weight in network.named_parameters() if weight.requires_grad]
@@ -81,12 +89,12 @@ def write_adapters(spec: HfSpec, adapters: Mapping[str, Tensor], folder: Path) -
 
 
 def _in_files(name: str) -> str:
-    """What a parameter of a module is called in peft's files."""
-    return OURS.sub(r"\1", name)
+    """The name of a module's parameter in peft's files."""
+    return ADAPTER.sub(r"\1", name)
 
 
 def _base(spec: HfSpec, lora: LoraSpec, seed: int, weights: Sequence[Path]) -> tuple[nn.Module, str]:
-    """The base, and its digest."""
+    """The base and its digest; LocalError if it is not the manifest's."""
     if lora.base == "seed":
         network = network_of(spec, seed)
         if spec.base not in ("", found := base_digest(network)):

@@ -1,6 +1,7 @@
-"""A file of named fp32 tensors in the safetensors format, written from where they lie, without another copy.
+"""Writing named fp32 tensors to a safetensors file without copying them.
 
-What it holds is hashed on the way, and it is forced to disk. The work is in calls that release the interpreter's lock.
+The bytes are hashed on the way, and the file is forced to disk. The work is in calls that release the interpreter's
+lock.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ALIGNMENT = 8  # bytes: the tensors begin at a multiple of it, as safetensors re
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileFacts:
-    """A safetensors file of fp32 tensors on the CPU, on disk when this returns."""
+    """Writes contiguous fp32 tensors on the CPU to a safetensors file, which is on disk when this returns."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
@@ -41,14 +42,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileFacts:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    """The tensor's bytes where they lie."""
+    """The tensor's bytes, not a copy."""
     if not tensor.numel():
         return memoryview(b"")
     return tensor.detach().reshape(-1).numpy().data.cast("B")
 
 
 def _write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """All of `data`: one call writes at most 2 GiB, and on a full disk less."""
+    """Writes all of `data`; one system call writes at most 2 GiB, and less on a full disk."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]

@@ -1,1 +1,1 @@
-"""What a member of a run holds: vectors, their layout, how they are stepped, and how they are kept."""
+"""The state of a member of a run: its vectors and chunks, the outer step, and its file."""

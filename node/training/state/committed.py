@@ -1,11 +1,10 @@
 """The committed state of a run, as this peer holds it: the current version and the one before.
 
-A version is never changed. A commit is applied into other buffers than those of the current version, and these
-are the buffers of the previous one, unless a lease pins it: then it lives on until the lease is released. So two
-sets of buffers are enough while nobody copies our state, and an apply that fails leaves the current version
-whole. The root is computed from the bytes that were written, read back; chunks that a fragment's round has not touched
-keep their hashes, and their bytes where the buffers have them already. `apply`, `install` and writing a file
-take long and may run in a thread; one at a time.
+A version is never changed. A commit is applied into the buffers of the previous version, or into new ones if a lease
+pins that version, which then lives until the lease is released. So two sets of buffers are enough while nobody copies
+the state, and an apply that fails leaves the current version intact. The root is computed from the written bytes, read
+back. Chunks that a fragment's round does not touch keep their hashes, and are only copied if the buffers do not have
+them already. `apply`, `install` and writing a file take long and may run in a thread, one at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
+from shoal.node.ipc.shm import FloatArray
 from shoal.node.training.methods.fragments import Fragment
 from shoal.node.training.methods.method import PARAMETERS
 from shoal.node.training.state.shape import StateShape
@@ -30,19 +30,19 @@ from shoal.protocol.base.wire import Payload
 Vectors = Mapping[str, Tensor]
 Ranges = Sequence[tuple[int, int]]  # half-open, of a vector's numbers
 Rule = Callable[[Vectors, Tensor, int], Vectors]
-"""What becomes of some numbers of all vectors by the mean of what was contributed to them, and the place of the first
-of them among those that were; elementwise."""
-HASH_THREADS = min(4, os.cpu_count() or 1)  # BLAKE3 is at the speed of memory with a few
-BLOCK = 1 << 16  # numbers: an outer step has seven such pieces in hand, and is five times slower outside of the cache
+"""An outer step on a block: from a block of all vectors, the mean of its contributions, and where the block starts in
+the part, to the next block of all vectors; elementwise."""
+HASH_THREADS = min(4, os.cpu_count() or 1)  # enough for BLAKE3 to reach the speed of memory
+BLOCK = 1 << 16  # numbers: an outer step uses seven such blocks, and is five times slower if they exceed the cache
 HASH_ALONE_BELOW = 8 << 20  # bytes: below this, threads cost more than they gain
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """One version of the state. Its numbers are only good while it is current, or leased."""
+    """One version of the state. Its vectors are only valid while it is current or leased."""
 
     shape: StateShape
-    round: int  # that made it; 0 is the initial state
+    round: int  # the round that made it; 0: the initial state
     vectors: Vectors
     chunk_hashes: tuple[Digest, ...]
     root: Digest
@@ -50,6 +50,11 @@ class Snapshot:
     def chunk(self, index: int) -> memoryview:
         """The bytes of one chunk, not a copy."""
         return chunk_bytes(self.shape, self.vectors, index).toreadonly()
+
+    def array(self, vector: str = PARAMETERS) -> FloatArray:
+        """One of the vectors as numpy's array, not a copy; it must not be changed."""
+        array: FloatArray = self.vectors[vector].numpy()
+        return array
 
 
 class Lease:
@@ -60,7 +65,7 @@ class Lease:
         self.snapshot = snapshot
 
     def release(self) -> None:
-        """Let go of the snapshot; releasing twice is harmless."""
+        """Releases the snapshot; a second call is harmless."""
         self._state._release(self)
 
     def __enter__(self) -> Snapshot:
@@ -73,7 +78,7 @@ class Lease:
 
 
 class CommittedState:
-    """Holds `current` and `previous`; makes the next version from what a round committed."""
+    """Holds the `current` and the `previous` version, and makes the next one from what a round has committed."""
 
     def __init__(self, shape: StateShape, given: Vectors, round: int = 0) -> None:
         """Copies the vectors; LocalError if they are not those of `shape`."""
@@ -86,21 +91,21 @@ class CommittedState:
         self.current = read_back(shape, round, vectors)
         self.previous: Snapshot | None = None
         self._whole: Ranges = ((0, shape.layout.size),)
-        self._changed: Ranges = self._whole  # from the previous version to the current one
+        self._changed: Ranges = self._whole  # where the previous and the current version differ
         self._leases: list[Lease] = []
         self._lock = threading.Lock()  # leases are taken while a thread applies
 
     @classmethod
     def of_weights(cls, shape: StateShape, weights: Tensor, round: int) -> CommittedState:
-        """One of weights alone, (d,), after a round; all else is 0."""
+        """The state after a round with these weights, (d,), and all other vectors 0."""
         nothing = torch.zeros_like(weights)
         return cls(shape, {name: weights if name == PARAMETERS else nothing for name in shape.vectors}, round)
 
     def apply(self, mean: Iterable[Tensor], rule: Rule, fragment: Fragment | None = None) -> Snapshot:
-        """What `rule` makes of the mean of the next round, which comes in pieces: that round's version is now current.
+        """Applies `rule` to the mean of the next round, which comes in pieces; returns the new current version.
 
-        With a `fragment` the mean is of its numbers, and the others stay. Each piece is used before the next is asked
-        for. LocalError, and `current` stays, if together they are not one vector.
+        With a `fragment` the mean has only its numbers, and the others stay. Each piece is used before the next is
+        requested. Raises LocalError, and `current` stays, if the pieces together are not one vector.
         """
         old, (new, stale) = self.current.vectors, self._spare_vectors()
         ranges = self._whole
@@ -118,14 +123,14 @@ class CommittedState:
         return self._publish(_read_again(self.current, new, ranges), ranges)
 
     def skip(self, round: int) -> Snapshot:
-        """The current version is that of `round` as well, as nothing came of the rounds up to it."""
+        """Makes the current version that of `round` as well, as the rounds up to it have changed nothing."""
         with self._lock:
             if round > self.current.round:
                 self.current = replace(self.current, round=round)
             return self.current
 
     def install(self, round: int, chunks: Iterable[Payload], expected_root: Digest) -> Snapshot:
-        """Take over a version from its chunks, in order; RemoteError, and `current` stays, if it is another."""
+        """Installs a version from its chunks, in order; RemoteError, and `current` stays, if the root is another."""
         new, _ = self._spare_vectors()
         received = 0
         for index, payload in enumerate(chunks):
@@ -141,12 +146,12 @@ class CommittedState:
         return self._publish(snapshot, self._whole)
 
     def versions(self) -> list[Snapshot]:
-        """The previous one, if it is here, and the current one."""
+        """The previous version, if it is still here, and the current one."""
         with self._lock:
             return [each for each in (self.previous, self.current) if each is not None]
 
     def lease(self, root: Digest | None = None) -> Lease:
-        """Pin the version with `root`, by default the current one; LocalError if it is not here any more."""
+        """Pins the version with `root`, by default the current one; LocalError if it is not here any more."""
         with self._lock:
             held = [self.current, self.previous, *(lease.snapshot for lease in self._leases)]
             for snapshot in held:
@@ -164,7 +169,7 @@ class CommittedState:
     def _spare_vectors(self) -> tuple[Vectors, Ranges]:
         """Buffers that nobody reads, and where they differ from the current version.
 
-        They are those of the previous version, which is gone with this, or new ones.
+        They are the buffers of the previous version, which is dropped by this, or new ones.
         """
         with self._lock:
             spare, self.previous = self.previous, None
@@ -179,13 +184,13 @@ class CommittedState:
 
 
 def read_back(shape: StateShape, round: int, vectors: Vectors) -> Snapshot:
-    """The version that `vectors` hold, hashed as they lie in memory."""
+    """The version in `vectors`, hashed from memory."""
     hashes = _hash_all([chunk_bytes(shape, vectors, index) for index in range(len(shape.chunks))])
     return Snapshot(shape, round, vectors, hashes, shape.root(hashes))
 
 
 def _read_again(before: Snapshot, vectors: Vectors, changed: Ranges) -> Snapshot:
-    """The version after `before`, in which only these numbers are others."""
+    """The version after `before`, in which only the numbers in `changed` differ: only their chunks are hashed."""
     shape, hashes = before.shape, list(before.chunk_hashes)
     touched = shape.touched(changed)
     fresh = _hash_all([chunk_bytes(shape, vectors, index) for index in touched])
@@ -201,7 +206,7 @@ def chunk_bytes(shape: StateShape, vectors: Vectors, index: int) -> memoryview:
 
 
 def _hash_all(payloads: Sequence[memoryview]) -> tuple[Digest, ...]:
-    """One hash for each; hashing a chunk releases the GIL, so threads share them out."""
+    """The hash of each payload, by several threads, as hashing releases the GIL."""
     if sum(map(len, payloads)) < HASH_ALONE_BELOW:
         return tuple(map(content_hash, payloads))
     share = -(-len(payloads) // HASH_THREADS)
@@ -216,7 +221,10 @@ def _empty_vectors(shape: StateShape) -> dict[str, Tensor]:
 
 
 def _blocks(ranges: Ranges, pieces: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
-    """What `pieces`, (..., k), are of the numbers in `ranges`, in blocks so small that a rule stays in the cache."""
+    """Cuts `pieces`, (..., k), into blocks that fit the cache, each with its place; together they cover `ranges`.
+
+    Raises LocalError if they have more or fewer numbers.
+    """
     size, done, left = sum(stop - start for start, stop in ranges), 0, list(reversed(ranges))
     for piece in pieces:
         done += piece.shape[-1]

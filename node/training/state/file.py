@@ -1,8 +1,8 @@
-"""The committed state as a file: safetensors, with the parameters under their Hugging Face names.
+"""The committed state as a safetensors file, with the parameters under their Hugging Face names.
 
-The other vectors of the state have the same names behind prefixes of their own; round and root are JSON in the header.
-The bytes are a function of the state alone, so peers that agree write equal files. A crash at any instant leaves
-the old file or the new one: it is written under another name, forced to disk, and renamed.
+The other vectors have the same names with prefixes; round and root are JSON in the header. The bytes depend only on the
+state, so peers that agree write equal files. A crash leaves the old file or the new one: the file is written under
+another name, forced to disk, and renamed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from shoal.node.training.state.committed import CommittedState, Snapshot
 from shoal.node.training.state.shape import FORMAT, StateShape
 from shoal.protocol.base.errors import LocalError
 
-PREFIX = "outer."  # "outer.momentum.model.norm.weight"; behind another dot, which no name begins with, if a name has it
-METADATA = "shoal"  # the only key, since the order of several is the library's choice
+PREFIX = "outer."  # as in "outer.momentum.model.norm.weight"; with a dot before it if a tensor's name begins like this
+METADATA = "shoal"  # the only key, as the library would choose the order of several
 
 
 def save_state(snapshot: Snapshot, path: Path) -> None:
-    """Write `snapshot`, which must be current or leased, to `path`."""
+    """Writes `snapshot`, which must be current or leased, to `path`; LocalError if that fails."""
     layout = snapshot.shape.layout
     tensors = layout.views(snapshot.vectors[PARAMETERS])
     for vector in snapshot.shape.vectors:
@@ -50,7 +50,7 @@ def save_state(snapshot: Snapshot, path: Path) -> None:
 
 
 def save_weights(shape: StateShape, weights: FloatArray, round: int, path: Path) -> Snapshot:
-    """Write `weights`, (d,), as a state after `round` of which all else is 0; what was written."""
+    """Writes the state after `round` with these weights, (d,), and all other vectors 0; returns it."""
     made = CommittedState.of_weights(shape, torch.from_numpy(weights), round).current
     save_state(made, path)
     return made
@@ -78,6 +78,6 @@ def _prefix(layout: Layout) -> str:
 
 
 def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those whose names begin with `prefix`, without it; they are gone from `tensors` then."""
+    """Removes the tensors whose names begin with `prefix`, and returns them without it."""
     names = [name for name in tensors if name.startswith(prefix)]
     return {name.removeprefix(prefix): tensors.pop(name) for name in names}

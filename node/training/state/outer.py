@@ -1,6 +1,6 @@
-"""A run's committed state and its arithmetic, as the daemon needs them: init, encode, reduce, apply, serve.
+"""A run's committed state and its arithmetic in the daemon: initialising, encoding, reducing, applying and serving.
 
-All of it runs on the CPU in fp32, so that every member computes the same bits from the same committed bytes.
+All of it runs on the CPU in fp32, so every member computes the same bits from the same committed bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shoal.node.ipc.messages import Range
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.ipc.vectors import Sizes
 from shoal.node.manifest.manifest import Manifest
-from shoal.node.training.methods.method import PARAMETERS, Answer, Vectors
+from shoal.node.training.methods.method import Answer, Vectors
 from shoal.node.training.methods.registry import method_of
 from shoal.node.training.methods.timetable import Timetable
 from shoal.node.training.models import registry
@@ -35,19 +35,19 @@ from shoal.protocol.tensors.reduction import MeanReducer
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a worker is told of a round that was committed."""
+    """What a worker is told about a committed round."""
 
-    members: int  # whose contributions are in it
-    missed: tuple[Range, ...]  # what of our own is not: numbers of the round's part
+    members: int  # how many contributions are in it
+    missed: tuple[Range, ...]  # numbers of the round's part in which our own contribution is not counted
 
 
 class OuterState:
     """The state of one run on this node. `apply` and `install` take long: call them in a thread, one at a time."""
 
     def __init__(self, manifest: Manifest, saved: CommittedState | None = None, trains: bool = True) -> None:
-        """A state that was saved, or the one that the manifest's seed gives; the same on every machine.
+        """Begins with a saved state, or with that of the manifest's seed, which is the same on every machine.
 
-        Only where a worker `trains` are means kept for it.
+        Means are only kept for the worker if this node `trains`.
         """
         torch.set_num_threads(1)  # the worker has the cores
         committed = saved or _initial(manifest)
@@ -57,28 +57,28 @@ class OuterState:
         self._keeps_answers = trains and self.method.merges_answers
         self.committed = committed
         self.elements = layout.size
-        self.answers: dict[int, FloatArray] = {}  # the means of the last two rounds, where a worker wants to see them
+        self.answers: dict[int, FloatArray] = {}  # the means of the last two rounds, if the worker's method uses them
         self._scatter, self._gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)
         self._bounds = {part: self._cut(manifest, self._size(part)) for part in self.timetable.parts}
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """How many chunks a reduction has: in the first round and those after it, until they come again."""
+        """How many chunks the reductions of one period have, from round 1 on; later rounds repeat them."""
         return tuple(len(self._bounds[part]) for part in self.timetable.parts)
 
     @property
     def root(self) -> Digest:
-        """The state root, as read back."""
+        """The root of the current version, computed from memory."""
         return self.committed.current.root
 
     @property
     def sizes(self) -> Sizes:
-        """Of the vectors that a worker shares with us."""
+        """The sizes of the vectors that the worker shares with this node."""
         method = self.method
         return Sizes(self.elements, len(method.reads), len(method.keeps), int(method.merges_answers))
 
     def lease(self, round: int | None = None) -> Lease:
-        """Pin the state that `round` has made, if it is still here, or else the current one."""
+        """Pins the version of `round` if it is still here, else the current one."""
         for snapshot in self.committed.versions():
             if snapshot.round == round:
                 with suppress(LocalError):  # a commit may have taken its place meanwhile
@@ -86,34 +86,34 @@ class OuterState:
         return self.committed.lease()
 
     def outcome(self, event: Committed) -> Outcome:
-        """What a worker is told of a round."""
+        """What the worker is told about a committed round."""
         proposal = event.decision.certificate.proposal
         chunks = zip(self.bounds(proposal.round), event.counted, strict=True)
         missed = _joined(bound for bound, was in chunks if not was)
         return Outcome(sum(map(bool, proposal.weights)), tuple(Range(*each) for each in missed))
 
     def bounds(self, round: int) -> Sequence[tuple[int, int]]:
-        """Where the chunks of a round's contributions begin and end."""
+        """The half-open ranges of the chunks of a round's contributions."""
         return self._bounds[self.timetable.part(round)]
 
     def reducer(self, round: int) -> MeanReducer:
-        """How the owner of a chunk averages it."""
+        """The reducer with which an owner averages its chunks of a round."""
         return MeanReducer([stop - start for start, stop in self.bounds(round)], self._scatter, self._gather)
 
     def encoder(self, vector: FloatArray, round: int) -> Callable[[int], Payload]:
-        """Encodes a chunk of a contribution when it is asked for; `vector` is finite, and must not change meanwhile."""
+        """A function that encodes a chunk of a contribution on demand; `vector` is finite, and must not be changed."""
         flat, bounds, scatter = torch.from_numpy(vector), self.bounds(round), self._scatter
 
-        def encode(chunk: int) -> Payload:  # it may outlive us, in what was sent last
+        def encode(chunk: int) -> Payload:  # holds no reference to this object, which sending may outlast
             return scatter.encode_view(flat[slice(*bounds[chunk])])
 
         return encode
 
     def apply(self, payloads: Sequence[Payload]) -> Snapshot:
-        """What the method makes of the mean that a round has committed."""
+        """Applies the committed mean of the next round; returns the new current version."""
         round = self.committed.current.round + 1
         part = self.timetable.part(round)
-        MEMORY.trim()  # what only averaging needs is the worker's meanwhile
+        MEMORY.trim()  # gives memory for averaging back while the worker trains
 
         def rule(agreed: Vectors, mean: Tensor, start: int) -> Vectors:
             return self.method.apply(part, agreed, Answer(mean, 1, number=round, start=start))
@@ -124,7 +124,7 @@ class OuterState:
         return self.committed.apply(mean, rule, self.method.fragment(part))
 
     def install(self, base: Base, payloads: Sequence[Payload]) -> Snapshot:
-        """Take over a version from others; RemoteError if it is not the one that `base` names."""
+        """Installs a version that was downloaded; RemoteError if it is not the one that `base` names."""
         return self.committed.install(base.round, payloads, base.root)
 
     def _size(self, part: int) -> int:
@@ -137,14 +137,14 @@ class OuterState:
         return chunk_bounds(size, chunk_bytes, block)
 
     def _decoded(self, payloads: Sequence[Payload], round: int) -> Iterator[Tensor]:
-        """A mean, chunk by chunk, each of which is good until the next: nobody holds the whole of it."""
+        """A mean, chunk by chunk, to save memory; each chunk is valid until the next."""
         sizes = [stop - start for start, stop in self.bounds(round)]
         room = torch.empty(max(sizes))
         for size, payload in zip(sizes, payloads, strict=True):
             yield self._gather.decode(payload, size, room[:size])
 
     def _kept(self, mean: Iterator[Tensor], round: int) -> Iterator[Tensor]:
-        """The same, and all of it in `answers` at the end."""
+        """Passes the chunks on, and keeps the whole mean in `answers` at the end."""
         answer, done = torch.empty(self.elements), 0
         for piece in mean:
             answer[done : done + len(piece)] = piece
@@ -155,7 +155,7 @@ class OuterState:
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same numbers, those that touch in one: owners have neighbours, so what was missed is a few ranges."""
+    """The ranges with adjacent ones joined. An owner's chunks are adjacent, so few ranges are left."""
     joined: list[tuple[int, int]] = []
     for start, stop in ranges:
         if joined and joined[-1][1] == start:
@@ -166,20 +166,14 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _initial(manifest: Manifest) -> CommittedState:
     layout, weights = registry.layout_of(manifest.model), registry.initial(manifest)
-    if weights is None:  # what the run begins with is downloaded, or was made by its founder
+    if weights is None:  # the run's first weights are its founder's, and are downloaded
         weights = torch.zeros(layout.size)
     agreed, _ = method_of(manifest, layout).begin(weights)
     return CommittedState(shape_of(manifest, layout), agreed)
 
 
-def numbers(snapshot: Snapshot, vector: str = PARAMETERS) -> FloatArray:
-    """One of a version's vectors as the worker takes it; not to be changed."""
-    array: FloatArray = snapshot.vectors[vector].numpy()
-    return array
-
-
 class StateStore:
-    """What state transfer serves of it: the current version, the one before, and what joiners have pinned."""
+    """The versions that state transfer serves: the current one, the one before, and those that joiners have pinned."""
 
     def __init__(self, committed: CommittedState) -> None:
         self._committed = committed
@@ -195,18 +189,18 @@ class StateStore:
         return snapshot.shape.header, snapshot.chunk_hashes
 
     def chunk(self, round: int, index: int) -> bytes:
-        """A chunk's bytes, copied; none if the version is gone, which it may while they are on their way."""
+        """A copy of a chunk's bytes; empty if the version is gone, which may happen during a transfer."""
         snapshot = self._held().get(round)
         if snapshot is None:
             return b""
         try:
-            with self._committed.lease(snapshot.root) as leased:  # else a commit might write there meanwhile
+            with self._committed.lease(snapshot.root) as leased:  # so that no commit overwrites it meanwhile
                 return bytes(leased.chunk(index))
         except LocalError:
             return b""
 
     def pin(self, rounds: Sequence[int]) -> None:
-        """Keep these versions, and only these beside the newest two."""
+        """Keeps these versions, and no others except the newest two."""
         held = self._held()
         for round in [round for round in self._leases if round not in rounds]:
             self._leases.pop(round).release()

@@ -1,8 +1,8 @@
-"""What a run's committed state is made of: the fp32 vectors that its method agrees on, in chunks, named by one root.
+"""The chunks of a run's committed state, which consists of its method's agreed vectors in fp32, and their root hash.
 
-The chunks of `parameters` come first, then those of the other vectors, all cut alike. The root hashes
-a header, which says what the numbers mean, and the chunks' hashes in order: who knows the root can check the
-list of hashes, and with that list each chunk. The round is not part of it: equal state has an equal root.
+The chunks of `parameters` come first, then those of the other vectors, all cut alike. The root is the hash of a header,
+which says what the numbers mean, and of the chunks' hashes in order. With the root, the list of hashes can be checked,
+and with that list each chunk. The round is not part of the root: equal states have equal roots.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Its size in bytes."""
         return (self.stop - self.start) * FLOAT_BYTES
 
 
 class StateShape:
-    """The chunks and the header of the state of a model with `layout`; `vectors` are named as the method names them."""
+    """The chunks and the header of the state of a model with `layout`; `vectors` are the method's agreed vectors."""
 
     def __init__(self, layout: Layout, chunk_bytes: int, vectors: Sequence[str] = (PARAMETERS, MOMENTUM)) -> None:
         self.layout, self.vectors = layout, tuple(vectors)
@@ -50,7 +50,7 @@ class StateShape:
         self.header: bytes = msgpack.packb([FORMAT, chunk_bytes, list(vectors), tensors])
 
     def touched(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
-        """The chunks, in order, that hold some of these numbers of each vector; `ranges` are half-open."""
+        """The indices, in order, of all vectors' chunks with numbers in `ranges`, which are half-open."""
         starts, count = [start for start, _ in self.bounds], len(self.bounds)
         found = {
             chunk
@@ -60,11 +60,11 @@ class StateShape:
         return [vector * count + chunk for vector in range(len(self.vectors)) for chunk in sorted(found)]
 
     def root(self, hashes: Sequence[Digest]) -> Digest:
-        """The state root of chunks with these hashes."""
+        """The root of a state whose chunks have these hashes."""
         return state_root(self.header, hashes)
 
 
 def shape_of(manifest: Manifest, layout: Layout) -> StateShape:
-    """What the run's committed state is made of."""
+    """The shape of the run's committed state."""
     agreed, _ = method_of(manifest, layout).begin(torch.empty(0))
     return StateShape(layout, manifest.rounds.state_chunk_bytes, tuple(agreed))

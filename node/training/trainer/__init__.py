@@ -1,4 +1,4 @@
-"""How the built-in worker makes one optimizer step on one machine: in pieces that fit, and how well it uses the device.
+"""Optimizer steps of the built-in worker on one machine: in pieces that fit, and how well they use the device.
 
-Nothing in here is agreed with others, but which optimizer a run takes, which its manifest says.
+Members need not agree on anything in here except the optimizer, which the manifest names.
 """

@@ -1,11 +1,12 @@
-"""What a swarm is compared with: the same model, data, schedule and seed trained in one process.
+"""Baselines for a swarm: the same model, data, schedule and seed, trained in one process.
 
-- *alone*: one member's own share of the tokens, lane 0: what a user gets without the swarm.
-- *joined*: as many optimizer steps on the batches of all members joined, equal tokens: one big machine.
+- *alone*: trained on one member's share of the tokens (lane 0), as a user could without the swarm.
+- *joined*: as many optimizer steps, each on the joined batches of all members, as one big machine could; it sees as
+  many tokens as the swarm.
 
-Each is trained at every learning rate of a small grid around the manifest's and counted at its best, because
-what suits a member of a swarm need not suit them. `gap_recovered` says how much of the way from one to the
-other the swarm has come. The trainings are independent: `run` is made to be mapped over processes.
+Each is trained at every learning rate of a small grid around the manifest's, and its best result counts, as another
+rate may suit it than a member of a swarm. `gap_recovered` says where the swarm is between the two. The trainings are
+independent: `run` can be mapped over processes.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from shoal.node.training.data.corpus import load_corpus
 from shoal.node.training.trainer.evaluate import validation_loss
 from shoal.node.training.trainer.inner import InnerTrainer
 
-GRID = (0.35, 0.7, 1.4)  # times the manifest's inner learning rate; what averaging allows a swarm is higher
+GRID = (0.35, 0.7, 1.4)  # times the manifest's inner learning rate; averaging allows a swarm a higher one
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One training to make: `manifest.rounds.last` rounds on these lanes at this inner learning rate."""
+    """A baseline training to run: `manifest.rounds.last` rounds on these lanes at this inner learning rate."""
 
     manifest: Manifest
     lanes: tuple[int, ...]
@@ -36,14 +37,14 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The final validation loss of a training, and its mean training loss round by round."""
+    """The final validation loss of a training, and its mean training loss in each round."""
 
     loss: float
     curve: tuple[tuple[int, float], ...]  # (tokens so far, loss)
 
 
 def references(manifest: Manifest, members: int, rounds: int, data: Sequence[Path] = ()) -> list[Reference]:
-    """All that must be run, the longest first."""
+    """All trainings to run, the longest first."""
     fixed = manifest.model_copy(update={"rounds": manifest.rounds.model_copy(update={"last": rounds})})
     rates = [factor * manifest.method.inner_lr for factor in GRID]
     alone, joined = (0,), tuple(range(members))
@@ -51,7 +52,7 @@ def references(manifest: Manifest, members: int, rounds: int, data: Sequence[Pat
 
 
 def run(training: Reference, options: TrainerOptions | None = None) -> Result:
-    """How one training goes."""
+    """Runs one training."""
     manifest = training.manifest
     method = manifest.method.model_copy(update={"inner_lr": training.inner_lr})
     corpus = load_corpus(manifest.data, training.data)

@@ -1,11 +1,11 @@
-"""The device that a worker trains on: which one, its name for people, its memory, how it is fed, how fast it may be.
+"""The device that a worker trains on: choosing it, its name for people, its memory, precision and peak speed.
 
-How exact a step is, is each node's own affair: members agree on the mean of what came out, and apply it on the CPU.
+The precision of a step is up to each node: members agree on the mean of the results, and apply it on the CPU.
 
-How many floating-point operations it makes a second, in the precision that steps are made in, is as its maker says for
-GPUs that are known: bf16 on tensor cores with fp32 sums, dense, from NVIDIA's data sheets and architecture whitepapers,
-which often print twice that, for sparse matrices. All others, slices of GPUs among them, are measured by one product of
-matrices, which is somewhat less than they could.
+The peak speed is in floating-point operations per second, in the precision of training steps. For known GPUs it is the
+maker's number: bf16 on tensor cores with fp32 sums, for dense matrices, from NVIDIA's data sheets and architecture
+whitepapers, which often print twice that, for sparse matrices. Other devices, and slices of GPUs, are measured by
+matrix products, which reach somewhat less than the peak.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from shoal.protocol.base.errors import LocalError
 
-PINNED: list[Tensor] = []  # kept: memory that is given back while it is pinned breaks whatever lies there next
+PINNED: list[Tensor] = []  # kept for ever: memory must not be freed and used again while it is pinned
 
 
 def choose_device(wanted: str) -> str:
@@ -38,7 +38,7 @@ def choose_device(wanted: str) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """ "cpu", "mps", or a GPU with its model: "cuda:0 (NVIDIA H200)"."""
+    """The device's name for people: "cpu", "mps", or a GPU with its model, such as "cuda:0 (NVIDIA H200)"."""
     if device.type != "cuda":
         return device.type
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -46,37 +46,37 @@ def device_name(device: torch.device) -> str:
 
 
 def device_bytes(device: torch.device) -> int:
-    """Memory of the device that this process has taken; 0 where that is the main memory."""
+    """Bytes of the device's own memory that this process has allocated; 0 for a CPU."""
     if device.type == "cuda":
         return int(torch.cuda.memory_reserved(device))
     return int(torch.mps.driver_allocated_memory()) if device.type == "mps" else 0
 
 
 def mixed_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Products of matrices in bf16 where a GPU has units for them, as anybody trains; weights and sums stay fp32."""
+    """Matrix products in bf16 where a GPU supports it, as is usual in training; weights and sums stay fp32."""
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)  # each weight is used once
     return nullcontext()
 
 
 def pin(vector: Tensor, device: torch.device) -> None:
-    """Let a GPU copy to and from `vector` directly, from now until the process ends: five times faster.
+    """Pins `vector` until the process ends, so that a GPU copies to and from it directly: five times faster.
 
-    Where that cannot be had, nothing happens; nor if `vector` is no mapping of its own, as shared vectors are: whole
-    pages are pinned, and what else lies in them would be with it.
+    Does nothing if that is impossible, or if `vector` does not begin at a page: whole pages are pinned, and other data
+    in them would be, too. Shared vectors are mappings of their own.
     """
     if device.type != "cuda" or vector.data_ptr() % mmap.PAGESIZE:
         return
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    if int(runtime.cudaHostRegister(vector.data_ptr(), vector.nbytes, 0)) == 0:  # an enum that is true also for success
+    if int(runtime.cudaHostRegister(vector.data_ptr(), vector.nbytes, 0)) == 0:  # its enum is truthy for success, too
         PINNED.append(vector)
         return
     with suppress(RuntimeError):
-        torch.zeros(1, device=device)  # torch would take the refusal for one of its next operation
+        torch.zeros(1, device=device)  # clears the error, which torch would blame on its next operation
 
 
 TERA = 1e12
-KNOWN = {  # by the whole name that CUDA gives them: a laptop's GPU, or a slice of one, is another
+KNOWN = {  # by the full name that CUDA gives them, as GPUs of laptops and slices of GPUs have other names
     "NVIDIA B200": 2250 * TERA,
     "NVIDIA H200": 989 * TERA,
     "NVIDIA H200 NVL": 835 * TERA,
@@ -92,12 +92,12 @@ KNOWN = {  # by the whole name that CUDA gives them: a laptop's GPU, or a slice 
     "NVIDIA GeForce RTX 4090": 165.2 * TERA,
     "NVIDIA GeForce RTX 3090": 71 * TERA,
 }
-SIDES = {"cpu": 512, "mps": 2048, "cuda": 4096}  # of the matrices: large enough for full speed, done in milliseconds
+SIDES = {"cpu": 512, "mps": 2048, "cuda": 4096}  # of the matrices: large enough for full speed, within milliseconds
 MEASURING = 0.15  # seconds
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """What it can do; None where that cannot be found out, as without the memory to try."""
+    """The device's peak speed in floating-point operations per second; None if it cannot be measured."""
     if device.type == "cuda" and (known := KNOWN.get(torch.cuda.get_device_name(device))):
         return known
     try:
@@ -107,10 +107,10 @@ def peak_flops(device: torch.device) -> float | None:
 
 
 def _measured(device: torch.device, side: int) -> float:
-    """The best of as many products of two (side, side) matrices as are done in time, at least one."""
+    """The best speed among products of two (side, side) matrices, repeated for MEASURING seconds."""
     one, other = (torch.ones(side, side, device=device) for _ in range(2))
     with torch.no_grad(), mixed_precision(device):
-        _seconds(one, other)  # loads libraries
+        _seconds(one, other)  # the first product loads libraries
         until, times = time.perf_counter() + MEASURING, [_seconds(one, other)]
         while time.perf_counter() < until:
             times.append(_seconds(one, other))

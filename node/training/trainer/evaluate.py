@@ -1,12 +1,12 @@
-"""What a trained model is worth: its validation loss, and a text that it writes.
+"""Evaluating a trained model: its validation loss, and a sample of text.
 
-The loss is the mean cross-entropy over the held-out text, in nats per byte; or the mean loss of pictures. The text is
-cut into windows side by side, so every byte but the first is predicted exactly once, given at most `context` bytes
-before it. No randomness and no sampling: the same parameters give the same loss.
+The loss is the mean cross-entropy over the validation text, in nats per token, or the mean loss of pictures. The text
+is cut into adjacent windows, so every token but the first is predicted exactly once, given at most `context` tokens. It
+is deterministic: the same parameters give the same loss.
 
-`generate` draws bytes one after the other, reproducibly for a seed. There is no cache of keys and values: the whole
-context is computed again for each byte. That is simple, and slow for long texts; a few hundred bytes cost less than the
-validation that comes before them. (shoal.node.inference serves models.)
+`generate` samples bytes one after the other, reproducibly for a seed. It has no key-value cache, so it computes the
+whole context again for each byte: simple, and slow for long texts, but a few hundred bytes cost less than the
+validation before them. (shoal.node.inference serves models.)
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ BATCH_TOKENS = 2048  # activations of a small model's batch stay in the cache; l
 
 
 def validation_loss(model: TrainedModel, text: Tensor, context: int) -> float:
-    """The loss of `model` on `text`, a vector of tokens; or on rows of pictures, see diffusion/pictures.py."""
+    """The loss of `model` on `text`, a vector of tokens, or on rows of pictures (node/diffusion/pictures.py).
+
+    Raises LocalError if the text is empty.
+    """
     if text.ndim == 2:
         return _rows_loss(model, text)
     if len(text) < 2:
         raise LocalError("the validation text is empty")
     device = next(model.parameters()).device
     total, was_training = 0.0, model.training
-    model.eval()  # a library's model may have dropout
+    model.eval()  # models of transformers may have dropout
     with torch.inference_mode():
         for batch in windows(text, context):
             total += model.loss(batch.long().to(device)).item() * batch[:, 1:].numel()
@@ -47,7 +50,7 @@ def _rows_loss(model: TrainedModel, rows: Tensor) -> float:
 
 
 def windows(text: Tensor, context: int) -> Iterator[Tensor]:
-    """Batches (B, context + 1), each row beginning with the byte that ends the one before; the last is shorter."""
+    """Batches (B, context + 1) of a text; each row begins with the last token of the one before."""
     whole = (len(text) - 1) // context
     if whole:
         rows = text[: whole * context + 1].unfold(0, context + 1, context)  # (whole, context + 1)
@@ -63,7 +66,7 @@ BYTES = 256
 def generate(
     model: TrainedModel, prompt: bytes, count: int, *, context: int, temperature: float = 0.8, seed: int = 0
 ) -> bytes:
-    """Up to `count` bytes after `prompt`, which must not be empty; fewer where the model ends its text."""
+    """Up to `count` bytes that continue `prompt`, which must not be empty; fewer if the model ends its text."""
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
     text = list(prompt)

@@ -1,8 +1,7 @@
 """Inner training: what one machine does between two averages. Used by workers and by the baselines.
 
-The committed parameters are loaded at the start of each round. The optimizer's moments belong to the machine: they
-are neither averaged nor reset (as in DiLoCo); `store` and `restore` let them outlive the process. How a step is made on
-the machine's device is trainer/'s affair.
+The committed parameters are loaded at the start of each round. The optimizer's moments belong to the machine: they are
+neither averaged nor reset (as in DiLoCo); `store` and `restore` let them survive the process.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from shoal.node.training.trainer.stepper import Stepper
 
 @dataclass(frozen=True, slots=True)
 class InnerStep:
-    """One inner step that is done: its number in the round (from 1), its loss, the round's tokens so far."""
+    """A finished inner step: its number in the round (from 1), its loss, and the round's tokens so far."""
 
     step: int
     loss: float
@@ -38,14 +37,14 @@ class InnerStep:
 
 @dataclass(frozen=True, slots=True)
 class InnerRound:
-    """What was done in a round: fewer steps than H if it was stopped early."""
+    """The work of a round, or of a part of it: fewer steps than H if it was stopped early."""
 
     steps: int
     tokens: int
     loss: float  # mean over the steps
 
     def __add__(self, other: InnerRound) -> InnerRound:
-        """Both, one after the other."""
+        """The work of both, one after the other."""
         steps = self.steps + other.steps
         total = self.loss * self.steps + other.loss * other.steps
         return InnerRound(steps, self.tokens + other.tokens, total / max(1, steps))
@@ -55,7 +54,7 @@ NOTHING = InnerRound(steps=0, tokens=0, loss=0.0)
 
 
 class InnerTrainer:
-    """The model, its optimizers and the text, on one device."""
+    """Trains a run's model with its optimizers and data, on one device."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class InnerTrainer:
         options: TrainerOptions | None = None,
         peak: float | None = None,
     ) -> None:
-        """`peak` is what the device can do, in operations a second, if that is to be known."""
+        """`peak` is the device's speed in floating-point operations per second, for `flops_utilization`."""
         self.manifest = manifest
         self.text, self.stream, self.batches = corpus.train, corpus.stream, corpus.batches
         self.device = torch.device(device)
@@ -78,11 +77,11 @@ class InnerTrainer:
         self._peak = peak
 
     def load(self, theta: Tensor) -> None:
-        """Go on from these weights, a flat fp32 vector."""
+        """Sets the weights from a flat fp32 vector (d,)."""
         self.layout.load(theta, self.model)
 
     def read(self, out: Tensor | None = None) -> Tensor:
-        """A copy of the weights as a flat vector on the CPU, in `out` if given."""
+        """A copy of the weights as a flat vector (d,) on the CPU, in `out` if given."""
         return self.layout.read(self.model, out)
 
     def train(
@@ -93,10 +92,10 @@ class InnerTrainer:
         first: int = 0,
         steps: int | None = None,
     ) -> InnerRound:
-        """So many inner steps of the round on the batches of `lanes`, joined, from its step `first` (from 0) on.
+        """Makes `steps` inner steps of a round, from its step `first` (from 0) on, on the joined batches of `lanes`.
 
-        Without `steps`, all that the round has. It stops early when `keep_going` says no, which is asked after each
-        step, so at least one is made.
+        Without `steps`, it makes all that are left of the round. It stops early if `keep_going`, which is called after
+        each step, returns False.
         """
         total, tokens, made = 0.0, 0, 0
         for step in range(first, first + (self.timetable.steps(round) - first if steps is None else steps)):
@@ -107,7 +106,7 @@ class InnerTrainer:
         return InnerRound(made, tokens, total / made)
 
     def gradient(self, round: int, lanes: Sequence[int], first: int, out: Tensor) -> InnerStep:
-        """Write to `out`, (d,), the gradient at the weights on the batch of inner step `first`; none is made."""
+        """Writes the gradient on the batch of inner step `first` to `out`, (d,); the weights are not changed."""
         tokens = self._batch(round, first, lanes)
         loss = self.stepper.gradient(tokens)
         gradients = {name: weight.grad for name, weight in self.model.trained() if weight.grad is not None}
@@ -115,31 +114,30 @@ class InnerTrainer:
         return InnerStep(first + 1, loss.item(), self._count(tokens))
 
     def store(self, out: Tensor) -> None:
-        """Write the optimizers' state to a vector of `moments_size` numbers."""
+        """Writes the optimizers' state to a vector of `moments_size` numbers."""
         inner_state.store(self.optimizers, self.model, self.layout, out)
 
     def restore(self, vector: Tensor) -> None:
-        """Go on with the optimizers' state of another process."""
+        """Continues with the optimizers' state of another process."""
         inner_state.restore(self.optimizers, self.model, self.layout, vector)
-        self.stepper.begin_anew()  # what was recorded works on the state that was replaced
+        self.stepper.begin_anew()  # a recorded step would use the state that was replaced
 
     @property
     def micro_batch(self) -> int:
-        """How many sequences the last step has worked on at once; 0 before the first."""
+        """How many sequences the last step has processed at once; 0 before the first step."""
         return self.stepper.micro_batch
 
     def flops_utilization(self, tokens_per_second: float) -> float | None:
         """Model FLOPs utilization of training at this speed; None if the device's peak is not known.
 
-        It is what the model needs for the tokens that were trained on, by what the device could have done in that time
-        (MFU; Chowdhery et al., PaLM, arXiv 2204.02311, appendix B). What is computed again to save memory does not
-        count.
+        It is the ratio of the operations that the model needs for these tokens and the device's peak (MFU; Chowdhery et
+        al., PaLM, arXiv 2204.02311, appendix B). Recomputed activations do not count.
         """
         flops = kind_of(self.manifest.model).flops_per_token(self.manifest.model)
         return flops * tokens_per_second / self._peak if self._peak else None
 
     def _step(self, round: int, step: int, lanes: Sequence[int]) -> tuple[float, int]:
-        """One optimizer step; its loss and its tokens."""
+        """Makes one optimizer step; returns its loss and its tokens."""
         tokens, last = self._batch(round, step, lanes), self.manifest.rounds.last
         total = None if last is None else self.timetable.launch(last)
         lr = rate(self.manifest, self.timetable.launch(round - 1) + step, total)
@@ -148,11 +146,11 @@ class InnerTrainer:
         return self.stepper.step(tokens).item(), self._count(tokens)
 
     def _count(self, batch: Tensor) -> int:
-        """Of tokens; a picture has as many as it has pixels."""
+        """The number of tokens of a batch; pixels count as tokens."""
         return batch.shape[0] * self.manifest.model.context
 
     def _batch(self, round: int, step: int, lanes: Sequence[int]) -> Tensor:
-        """Tokens (lanes * batch, context + 1) of the round's inner step `step`, from 0; or rows of pictures."""
+        """The tokens (lanes * batch, context + 1), or rows of pictures, of the round's inner step `step`, from 0."""
         spec, context = self.manifest.method, self.manifest.model.context
         seed, stream = self.manifest.seed, self.stream
         if self.batches is not None:

@@ -1,10 +1,10 @@
-"""The optimizers' state, from torch's dictionaries to the flat vector of ipc/vectors.py and back, bit for bit.
+"""Converts the optimizers' state between torch's dictionaries and the flat vector of node/ipc/vectors.py, bit for bit.
 
-Muon has momentum and nothing of second order: of its weights the second moments are 0 in the vector. It does not count
-its steps either, but some weights are always AdamW's, and all are stepped together.
+Muon only has momentum, so the second moments of its weights are 0 in the vector. It does not count steps either, but
+some weights always belong to AdamW, and all are stepped together.
 
-A weight that had no gradient yet has no state: its moments are 0 in the vector, and a successor's AdamW begins with it
-anew. With a count of steps and moments of 0 its first step would be several times as long as it should be.
+A weight that had no gradient yet has no state: its moments are 0 in the vector, and `restore` gives it none, so its
+step count begins at 0. With the others' step count and moments of 0, its first step would be several times too long.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ MOMENTUM = "momentum_buffer"  # torch's name in Muon
 
 
 def halves(vector: Tensor, elements: int) -> dict[str, Tensor]:
-    """The moments (d,) by name, sharing the vector's memory."""
+    """The two moments (d,) by name, as views of the vector."""
     return {FIRST: vector[1 : 1 + elements], SECOND: vector[1 + elements : 1 + 2 * elements]}
 
 
 def private_views(vector: Tensor, elements: int, names: Sequence[str]) -> dict[str, Tensor]:
-    """The private vectors (d,) by name, sharing the vector's memory."""
+    """The private vectors (d,) by name, as views of the vector."""
     return {
         name: vector[1 + place * elements : 1 + (place + 1) * elements] for place, name in enumerate(names, start=2)
     }
 
 
 def store(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, layout: Layout, out: Tensor) -> None:
-    """Write the optimizers' state to `out`, (1 + 2 d,) or longer, on the CPU."""
+    """Writes the optimizers' state to `out`, (1 + 2 d,) or longer, on the CPU."""
     out[0] = 0
     steps = 0.0
     firsts, seconds = (layout.views(half) for half in halves(out, layout.size).values())
@@ -48,7 +48,7 @@ def store(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, layout:
 
 
 def restore(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, layout: Layout, vector: Tensor) -> None:
-    """Go on from a state that was stored; one of 0 steps leaves the optimizers as they are."""
+    """Sets the optimizers' state from a stored one; a state of 0 steps leaves them as they are."""
     if not vector[0]:
         return
     firsts, seconds = (layout.views(half) for half in halves(vector, layout.size).values())
@@ -56,7 +56,7 @@ def restore(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, layou
         first = firsts[name].to(weight.device, copy=True)
         if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
             if not seconds[name].any():
-                continue  # it had no gradient
+                continue  # the weight had no gradient
             second, step = (each.to(weight.device, copy=True) for each in (seconds[name], vector[0]))
             optimizer.state[weight] = {"step": step, FIRST: first, SECOND: second}
         else:
@@ -66,6 +66,6 @@ def restore(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, layou
 def _owned(
     optimizers: Sequence[torch.optim.Optimizer], model: nn.Module
 ) -> Iterator[tuple[str, nn.Parameter, torch.optim.Optimizer]]:
-    """The model's weights by name, each with the optimizer that steps it."""
+    """The model's trained weights by name, each with the optimizer that steps it."""
     owners = {weight: each for each in optimizers for group in each.param_groups for weight in group["params"]}
     return ((name, weight, owners[weight]) for name, weight in trained(model))

@@ -1,10 +1,10 @@
 """The inner optimizers that a manifest may name: AdamW, or Muon for the layers' matrices with AdamW for the rest.
 
-Muon (Jordan, kellerjordan.github.io/posts/muon) makes each update of a matrix near orthogonal by Newton and Schulz's
+Muon (Jordan, kellerjordan.github.io/posts/muon) makes each update of a matrix nearly orthogonal by a Newton-Schulz
 iteration. The update is scaled to the root-mean-square of AdamW's (Liu et al., arXiv 2502.16982), so one learning rate,
-one weight decay and one schedule serve both. It is torch's own, which reads the learning rate on the CPU: so steps with
-it are not recorded (recorded_step.py). The embedding, the head and the norms' gains stay with AdamW, as its
-author has it.
+one weight decay and one schedule serve both. As its author recommends, the embedding, the head and the norms' gains
+stay with AdamW. The implementation is torch's, which reads the learning rate on the CPU; so steps with it are not
+recorded (recorded_step.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MUON_MOMENTUM = 0.95  # Jordan's
 
 
 def make_optimizers(model: TrainedModel, spec: MethodSpec, device: torch.device) -> tuple[torch.optim.Optimizer, ...]:
-    """Those of the manifest's method, each for weights of its own; LocalError if this torch does not have them."""
+    """The optimizers of the manifest's method, each for its own weights; LocalError if this torch lacks them."""
     if spec.optimizer == "adamw":
         return (adamw([weight for _, weight in model.trained()], spec, device, recorded=device.type == "cuda"),)
     if not hasattr(torch.optim, "Muon"):
@@ -42,7 +42,7 @@ def make_optimizers(model: TrainedModel, spec: MethodSpec, device: torch.device)
 def adamw(
     weights: list[nn.Parameter], spec: MethodSpec, device: torch.device, recorded: bool = False
 ) -> torch.optim.AdamW:
-    """AdamW; the norms' gains are not decayed. Of a `recorded` step the rate lies on the GPU, where it is read."""
+    """AdamW without weight decay for the norms' gains. For a `recorded` step, the learning rate is on the GPU."""
     groups = [
         {"params": [each for each in weights if decays(each.shape)], "weight_decay": spec.weight_decay},
         {"params": [each for each in weights if not decays(each.shape)], "weight_decay": 0.0},
@@ -52,12 +52,12 @@ def adamw(
 
 
 def can_be_recorded(optimizers: tuple[torch.optim.Optimizer, ...]) -> bool:
-    """Whether all of their steps are the GPU's alone; torch's Muon reads its learning rate on the CPU."""
+    """Whether steps of all optimizers run on the GPU alone; torch's Muon reads its learning rate on the CPU."""
     return all(group.get("capturable", False) for each in optimizers for group in each.param_groups)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """The learning rate of the next step."""
+    """Sets the learning rate of the next step."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)

@@ -1,13 +1,13 @@
-"""One optimizer step on one device, in as large pieces as fit.
+"""Optimizer steps on one device, with as large micro-batches as fit.
 
 Rules:
-- A batch is cut into micro-batches, whose gradients are added, each weighted by its share of the sequences.
-- Whole batches are tried first, unless the owner has said otherwise. What does not fit is tried again with
-  micro-batches of half the size; where a single sequence does not fit, with activations recomputed. This holds at any
-  time: memory that was enough yesterday may be somebody else's today.
-- A step is only ever tried again from the weights that it began with: once the optimizer has begun to change them, an
-  error is one.
-- What cannot be compiled is done as it is written.
+- A batch is cut into micro-batches. Their gradients are added, each weighted by its share of the sequences.
+- Whole batches are tried first, unless the node's owner has set a size. A step that does not fit is tried again with
+  micro-batches of half the size; if a single sequence does not fit, with activations recomputed. This may happen at any
+  time, as other programs may take memory.
+- A step is only tried again if the weights are still unchanged. Once the optimizer has begun to change them, an error
+  is raised.
+- Layers that cannot be compiled run uncompiled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shoal.protocol.base.errors import LocalError
 
 
 def make_room(device: torch.device) -> None:
-    """Give back what nothing refers to any more; first whatever is still at work with it is waited for."""
+    """Frees cached device memory, after waiting for the operations that still use it."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -45,7 +45,7 @@ log = logging.getLogger("shoal.trainer")
 
 
 class Stepper:
-    """Makes the steps of a model that lies on `device`, with optimizers that have its weights."""
+    """Makes the steps of a model on `device`, with optimizers of its weights."""
 
     def __init__(
         self,
@@ -55,45 +55,45 @@ class Stepper:
         device: torch.device,
         options: TrainerOptions,
     ) -> None:
-        self.options = options  # as they have proved possible so far
+        self.options = options  # reduced to what has fitted so far
         self.micro_batch = 0  # of the last step, in sequences
         self._model = model
         self._optimizers = optimizers
         self._clip = clip
         self._device = device
-        self._is_changing = False  # the weights, in the step that is being made
+        self._is_changing = False  # whether the current step has begun to change the weights
         self._said = ""
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forget what was recorded or begun: the optimizers' state was replaced, or a step has failed."""
+        """Drops a recorded or unfinished step, after the optimizers' state was replaced or a step has failed."""
         for optimizer in self._optimizers:
             optimizer.zero_grad()
         self._model.arrange(self.options)
         self._run = self._runner()
 
     def step(self, tokens: Tensor) -> Tensor:
-        """One step on a batch, (B, T + 1), of the CPU's; its mean loss, (), which the next step may overwrite.
+        """Makes one step on a batch (B, T + 1) on the CPU; returns its mean loss (), which the next step may overwrite.
 
-        LocalError if a single sequence is too much for the device.
+        Raises LocalError if not even a single sequence fits.
         """
         return self._fitting(tokens, lambda: self._run(tokens))
 
     def gradient(self, tokens: Tensor) -> Tensor:
-        """Leave the gradient of a batch at the weights, which stay as they are; as `step` otherwise."""
+        """Computes the gradient of a batch into the weights' `grad`; the weights stay. Otherwise as `step`."""
         return self._fitting(tokens, lambda: self._measure(tokens.to(self._device)))
 
     def _fitting(self, tokens: Tensor, run: Callable[[], Tensor]) -> Tensor:
-        """What `run` returns, with options with which the batch fits."""
+        """Calls `run`, and reduces the options until the batch fits; returns its loss."""
         while (loss := self._attempt(run, len(tokens))) is None:
             self.begin_anew()
-            make_room(self._device)  # not where the error was caught: its stack holds what is to be given back
+            make_room(self._device)  # not in the except clause: there, the error's stack still holds the memory
         self.micro_batch = self.options.at_once(len(tokens))
         self._say(f"{device_name(self._device)} trains on {self.options.in_words(len(tokens))}")
         return loss
 
     def _attempt(self, run: Callable[[], Tensor], rows: int) -> Tensor | None:
-        """The loss, or None if another attempt may do, with other options."""
+        """The loss; None if the step failed and is to be tried again with the reduced options."""
         self._is_changing = False
         try:
             return run()
@@ -104,7 +104,7 @@ class Stepper:
             return None
 
     def _concede(self, error: Exception, rows: int) -> bool:
-        """Ask for less, after `error`; False if that would not help."""
+        """Reduces the options after `error`; returns False if that would not help."""
         if is_out_of_memory(error):
             less = self.options.smaller(rows)
             if less is None:
@@ -123,13 +123,13 @@ class Stepper:
         return True
 
     def _runner(self) -> Callable[[Tensor], Tensor]:
-        """What makes a step with tokens from the CPU."""
+        """The function that makes a step with tokens on the CPU: recorded if possible."""
         if self._device.type == "cuda" and self._model.can_be_recorded and can_be_recorded(self._optimizers):
             return RecordedStep(self._update, self._device)
         return lambda tokens: self._update(tokens.to(self._device))
 
     def _update(self, tokens: Tensor) -> Tensor:
-        """The device's part of a step: nothing in it waits for the CPU. The loss."""
+        """The device's part of a step, in which nothing waits for the CPU; returns the loss."""
         loss = self._measure(tokens)
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
         self._is_changing = True
@@ -138,12 +138,12 @@ class Stepper:
         return loss
 
     def _measure(self, tokens: Tensor) -> Tensor:
-        """Leave the gradient of the mean loss of all `tokens` at the weights; that loss."""
+        """Computes the mean loss of all `tokens`, and its gradient into the weights' `grad`; returns the loss."""
         for optimizer in self._optimizers:
             optimizer.zero_grad()
         total = torch.zeros((), device=self._device)
         for part in torch.split(tokens, self.options.at_once(len(tokens))):
-            share = len(part) / len(tokens)  # 1 for a whole batch: no bit changes
+            share = len(part) / len(tokens)  # 1 for a whole batch, which changes no bit
             with mixed_precision(self._device):
                 loss = share * self._model.loss(part)
             torch.autograd.backward(loss)
@@ -151,7 +151,7 @@ class Stepper:
         return total
 
     def _say(self, sentence: str) -> None:
-        """Log how steps are made, when that has changed."""
+        """Logs how steps are made, if that has changed."""
         if sentence != self._said:
             log.info(sentence)
             self._said = sentence

@@ -7,7 +7,7 @@ import torch
 
 from shoal.node.diffusion.mixture import Mixture, noise, paint
 from shoal.node.diffusion.network import Router, Velocity, build
-from shoal.node.manifest.flow import FlowSpec, RouterSpec
+from shoal.node.manifest.model import FlowSpec, RouterSpec
 
 FLOW = FlowSpec(name="flow", side=3, classes=4, width=16, layers=2, hidden=24)
 ROUTER = RouterSpec(name="router", side=3, classes=4, width=16, layers=1, hidden=24, experts=4)

@@ -8,8 +8,8 @@ import torch
 
 from shoal.node.diffusion.network import PictureModel, Router, Velocity, build, skeleton
 from shoal.node.diffusion.pictures import Pictures
-from shoal.node.manifest.flow import FlowSpec, RouterSpec
 from shoal.node.manifest.manifest import Manifest, parse_manifest
+from shoal.node.manifest.model import FlowSpec, RouterSpec
 from shoal.node.manifest.requirements import parameters, requirements
 from shoal.node.training.models.layout import Layout
 from shoal.node.training.models.registry import initial, layout_of

@@ -10,10 +10,10 @@ from blake3 import blake3
 
 from shoal.node.experts.founding import check_parts, write_partition
 from shoal.node.experts.parts import OWN, PARTITION, SEED, common, last_round, own_seeds, part_manifest, seed_of
+from shoal.node.manifest.data import ClustersSpec
 from shoal.node.manifest.experts import MAX_PARTS, MAX_SEEDS
 from shoal.node.manifest.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
-from shoal.node.manifest.partition import ClustersSpec
-from shoal.node.training.data.chosen import groups_of
+from shoal.node.training.data.selection import groups_of
 from shoal.node.training.data.texts import Text
 from shoal.protocol.base.errors import LocalError
 from tests.unit.experts.family_kit import FAMILY, TEXT
@@ -148,7 +148,7 @@ def test_the_example_of_groups_is_cut_by_what_its_founder_finds(
         calls.append(len(texts))
         return groups_of(texts, groups, file)
 
-    monkeypatch.setattr("shoal.node.training.data.chosen.groups_of", counted)
+    monkeypatch.setattr("shoal.node.training.data.selection.groups_of", counted)
     check_parts(example.model_copy(update={"experts": example.experts.with_file(named)}), [], tmp_path / "partition")
     assert len(calls) == 1, "all texts are read once, however many parts there are"
 
@@ -172,8 +172,8 @@ def test_a_named_partition_is_still_the_family_that_was_asked_for() -> None:
     family = parse_manifest(CLUSTERS)
     assert family.experts is not None
     named = family.model_copy(update={"experts": family.experts.with_file("ab" * 32)})
-    assert named.is_named(family)
-    assert not family.is_named(parse_manifest(CLUSTERS.replace("count = 3", "count = 4")))
+    assert named.completes(family)
+    assert not family.completes(parse_manifest(CLUSTERS.replace("count = 3", "count = 4")))
     assert named.run_id != family.run_id
 
 

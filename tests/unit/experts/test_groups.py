@@ -11,12 +11,11 @@ from blake3 import blake3
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch
 
-from shoal.node.manifest.data import DataSpec
-from shoal.node.manifest.partition import ClusterSpec, ClustersSpec
-from shoal.node.training.data.chosen import groups_of
-from shoal.node.training.data.clusters import level
+from shoal.node.manifest.data import ClusterSpec, ClustersSpec, DataSpec
+from shoal.node.training.data.clusters import balancing_handicaps
 from shoal.node.training.data.corpus import load_corpus, texts_of_data
-from shoal.node.training.data.partition import MOST_BYTES, learn, read
+from shoal.node.training.data.partition import MAX_FILE, learn, read
+from shoal.node.training.data.selection import groups_of
 from shoal.node.training.data.texts import Text
 from shoal.protocol.base.errors import LocalError
 
@@ -60,7 +59,7 @@ def test_handicaps_make_uneven_groups_even(seed: int) -> None:
     cost = rng.uniform(0, 1, (500, 4)) + np.array([0.0, 0.2, 0.5, 0.7])
     weights = rng.uniform(1, 5, 500)
     before = np.bincount(cost.argmin(1), weights, minlength=4)
-    after = np.bincount((cost + level(cost, weights)).argmin(1), weights, minlength=4)
+    after = np.bincount((cost + balancing_handicaps(cost, weights)).argmin(1), weights, minlength=4)
     assert before.max() > 1.5 * before.mean()
     assert after.max() < 1.05 * after.mean()
 
@@ -84,7 +83,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     save_torch({name: torch.from_numpy(value).bfloat16() for name, value in good.items()}, file)
     with pytest.raises(LocalError, match="lacks the weights of its words"):
         read(file, THREE)
-    save_file(good | {"more": np.zeros(MOST_BYTES // 8)}, file)
+    save_file(good | {"more": np.zeros(MAX_FILE // 8)}, file)
     with pytest.raises(LocalError, match="more than 16 MiB"):
         read(file, THREE)
     file.write_bytes(b"nothing")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from shoal.node.manifest.manifest import DataSpec
-from shoal.node.training.data.chosen import check_parts
 from shoal.node.training.data.corpus import load_corpus, texts_of_data
+from shoal.node.training.data.selection import check_parts
 from shoal.node.training.data.store import Store
 from shoal.protocol.base.errors import LocalError
 

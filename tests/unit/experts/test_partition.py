@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.node.training.data.clusters import assign, cluster, nearest
-from shoal.node.training.data.partition import LENGTH, counts, rarity, weighed
+from shoal.node.training.data.partition import LENGTH, idf_of, tf_idf, word_counts
 
 RECIPES = [
     b"flour butter sugar oven bake the dough until golden, and butter",
@@ -27,7 +27,7 @@ def test_groups_that_are_apart_are_found() -> None:
     found = cluster(points, 3, seed=0)
     assert sorted(found.sizes) == [40, 40, 40]
     assert all(len(set(truth[found.labels == each])) == 1 for each in range(3))
-    assert found.turns < 30
+    assert found.iterations < 30
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -69,16 +69,16 @@ def test_equal_samples_are_one() -> None:
 
 
 def test_texts_on_one_subject_lie_together() -> None:
-    table = counts([*RECIPES, *BOATS])
-    points = weighed(table, rarity(table))
+    table = word_counts([*RECIPES, *BOATS])
+    points = tf_idf(table, idf_of(table))
     found = cluster(points, 2, seed=0)
     assert found.labels[0] == found.labels[1] != found.labels[2] == found.labels[3]
-    later = weighed(counts([b"an oven for bread and butter"]), rarity(table))
+    later = tf_idf(word_counts([b"an oven for bread and butter"]), idf_of(table))
     assert nearest(later, found.centres)[0] == found.labels[0]
 
 
 def test_a_text_without_words_is_no_number_that_spoils_others() -> None:
-    table = counts([b"", b"1 2 3", b"butter"])
-    points = weighed(table, rarity(table))
+    table = word_counts([b"", b"1 2 3", b"butter"])
+    points = tf_idf(table, idf_of(table))
     assert np.isfinite(points).all()
     assert np.linalg.norm(points, axis=1).tolist() == pytest.approx([0, 0, LENGTH], rel=1e-3)

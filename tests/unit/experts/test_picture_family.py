@@ -11,9 +11,9 @@ from blake3 import blake3
 from shoal.node.diffusion.pictures import Pictures, digits
 from shoal.node.experts.founding import check_parts, write_partition
 from shoal.node.experts.parts import experts_of, part_manifest
-from shoal.node.manifest.flow import RouterSpec
+from shoal.node.manifest.data import ClustersSpec
 from shoal.node.manifest.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
-from shoal.node.manifest.partition import ClustersSpec
+from shoal.node.manifest.model import RouterSpec
 from shoal.node.training.data.corpus import load_corpus
 from shoal.node.training.data.partition import learn, read
 from shoal.protocol.base.errors import LocalError

@@ -13,8 +13,8 @@ import torch
 from shoal.node.base import room
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings
-from shoal.node.base.room import Memory, NoRoom, Room
-from shoal.node.manifest.introduced import Introduction
+from shoal.node.base.room import AvailableMemory, Memory, NoRoom
+from shoal.node.manifest.manifest import Introduction
 from shoal.node.peers.remembered import PeerCache
 from shoal.node.run import naming
 from shoal.node.run.runs import Runs
@@ -183,7 +183,7 @@ def test_what_a_model_holds_beside_its_weights_is_counted_before_it_is_made(
 def test_of_buffers_there_must_be_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(naming, "fresh", lambda *_: pytest.fail("memory was asked for"))
     table = {"model_type": "gpt_bigcode", "vocab_size": 256, "n_embd": 16, "n_layer": 1, "n_head": 2}
-    monkeypatch.setattr(room, "room_here", lambda: Room(Memory(1 << 30, 100 << 20)))
+    monkeypatch.setattr(room, "available_memory", lambda: AvailableMemory(Memory(1 << 30, 100 << 20)))
     with pytest.raises(NoRoom, match=r"beside its weights takes 381\.5 MiB of memory, and this machine has 1\.0 GiB"):
         begun(tmp_path, manifest(table | {"n_positions": 20_000}))
 
@@ -197,7 +197,9 @@ def test_a_model_is_tried_on_fewer_tokens_where_as_many_as_the_runs_take_long(
     assert naming._tried(whole) == 8
     monkeypatch.undo()
     little = Memory(1 << 20, 1 << 20)
-    monkeypatch.setattr(naming, "room_here", lambda: Room(little))
+    monkeypatch.setattr(naming, "available_memory", lambda: AvailableMemory(little))
     assert naming._tried(whole) == 16
-    monkeypatch.setattr(naming, "room_here", lambda: Room(little, Memory(1 << 16, 1 << 16, "a process")))
+    monkeypatch.setattr(
+        naming, "available_memory", lambda: AvailableMemory(little, Memory(1 << 16, 1 << 16, "a process"))
+    )
     assert naming._tried(whole) == 8

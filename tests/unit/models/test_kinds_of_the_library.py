@@ -23,8 +23,7 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import HfSpec
 from shoal.node.run.naming import found
 from shoal.node.training.models import hf, hf_kind, registry
-from shoal.node.training.models.hf import HfModel
-from shoal.node.training.models.untrained import digest_of, untrained
+from shoal.node.training.models.hf import HfModel, digest_of, untrained
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
 from tests.hf_kit import TABLE, needs

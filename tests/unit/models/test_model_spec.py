@@ -126,9 +126,9 @@ def test_a_whole_manifest_goes_over_the_wire_and_through_toml() -> None:
 
 def test_what_a_founder_fills_in_makes_it_its_run() -> None:
     bare, whole = manifest(), manifest(tensors=TENSORS, vocab=256)
-    assert whole.is_named(bare)
-    assert not bare.is_named(whole)
-    assert not whole.is_named(manifest(context=64))
+    assert whole.completes(bare)
+    assert not bare.completes(whole)
+    assert not whole.completes(manifest(context=64))
     assert (bare.model.is_complete, whole.model.is_complete) == (False, True)
 
 

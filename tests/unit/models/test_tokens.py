@@ -16,7 +16,7 @@ from shoal.node.manifest.data import Columns, DataSpec, StreamSpec
 from shoal.node.manifest.manifest import Manifest, ModelSpec
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.training.data import corpus as corpora
-from shoal.node.training.data import stream as streams
+from shoal.node.training.data import hub as hubs
 from shoal.node.training.data import tokens
 from shoal.node.training.data.corpus import load_corpus, tokenizer_of
 from shoal.node.training.data.store import Store, measure
@@ -72,7 +72,7 @@ def test_texts_become_tokens_with_an_end_after_each(folder: Path) -> None:
 def test_texts_are_encoded_a_few_at_a_time_to_the_same_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All at once, their encodings took some forty times the memory of the texts."""
     whole = load_corpus(SPEC, [folder], vocab=64)
-    monkeypatch.setattr(tokens, "AT_ONCE", 200)
+    monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 200)
     sizes = [len(each) for each in tokens._batches(SENTENCES)]
     assert sum(sizes) == len(SENTENCES)
     assert max(sizes) < 5
@@ -290,7 +290,7 @@ def test_a_stream_that_cannot_be_had_is_said_to_be_so(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(needs("datasets"), "load_dataset_builder", refuse)
     with pytest.raises(TransportError, match="cannot stream somebody/words: ConnectionError: nobody answers"):
-        streams.open_stream(STREAM)
+        hubs.open_stream(STREAM)
 
 
 def status(code: int) -> Exception:
@@ -319,7 +319,7 @@ def test_what_the_hub_does_not_have_is_not_waited_for(
 
     monkeypatch.setattr(library, "load_dataset_builder", refuse)
     with pytest.raises(kind, match="cannot stream somebody/words"):
-        streams.open_stream(STREAM)
+        hubs.open_stream(STREAM)
 
 
 def test_a_tokenizer_that_the_hub_cannot_give_now_is_waited_for_and_one_that_it_lacks_is_not(
@@ -335,7 +335,7 @@ def test_a_tokenizer_that_the_hub_cannot_give_now_is_waited_for_and_one_that_it_
     ):
         monkeypatch.setattr(hub, "hf_hub_download", Mock(side_effect=error))
         with pytest.raises(kind, match="cannot get the tokenizer"):
-            tokens.from_hub(spec)
+            hubs.from_hub(spec)
 
 
 OWN = f"hf://datasets/somebody/words@{COMMIT}/a.jsonl"
@@ -356,7 +356,7 @@ def with_files(monkeypatch: pytest.MonkeyPatch, files: dict[str, list[str]] | No
 
 def test_only_the_hub_is_asked_and_without_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = with_files(monkeypatch, {"train": [OWN]})
-    assert streams.open_stream(STREAM) == "train"
+    assert hubs.open_stream(STREAM) == "train"
     assert asked == [(("hf://datasets/somebody/words", None), {"revision": COMMIT, "token": False})]
 
 
@@ -368,7 +368,7 @@ def test_a_folder_of_the_datasets_name_is_not_read(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(TransportError, match="cannot stream somebody/words"):
-        streams.open_stream(STREAM)
+        hubs.open_stream(STREAM)
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_a_card_that_names_other_files_is_refused(
 ) -> None:
     with_files(monkeypatch, files)
     with pytest.raises(LocalError, match="its card names"):
-        streams.open_stream(STREAM)
+        hubs.open_stream(STREAM)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.node.base.room import Memory, Room
+from shoal.node.base.room import AvailableMemory, Memory
 from shoal.node.client.script import api
 from shoal.node.client.script.module import OwnModule
 from shoal.node.manifest.fitting import check_fits
@@ -73,6 +73,6 @@ def test_what_is_no_link_is_refused_in_words() -> None:
 
 def test_a_run_that_is_too_large_for_the_machine_is_refused() -> None:
     manifest = parse_manifest('name = "a"')
-    check_fits(manifest, Room(Memory(1 << 40, 1 << 40)))
+    check_fits(manifest, AvailableMemory(Memory(1 << 40, 1 << 40)))
     with pytest.raises(LocalError, match=r"This machine has 1\.0 MiB"):
-        check_fits(manifest, Room(Memory(1 << 20, 1 << 20)))
+        check_fits(manifest, AvailableMemory(Memory(1 << 20, 1 << 20)))

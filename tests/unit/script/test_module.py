@@ -13,8 +13,8 @@ from shoal.node.client.script.founding import manifest_of
 from shoal.node.client.script.module import OwnModule
 from shoal.node.client.up.plan import to_toml
 from shoal.node.ipc.vectors import moments_size
-from shoal.node.manifest.custom import CustomSpec
 from shoal.node.manifest.manifest import Manifest, decode_manifest, parse_manifest
+from shoal.node.manifest.model import CustomSpec
 from shoal.node.manifest.requirements import requirements
 from shoal.node.training.methods.method import PARAMETERS, Answer
 from shoal.node.training.methods.registry import method_of

@@ -15,8 +15,8 @@ from shoal.node.base.home import Home
 from shoal.node.client.script.founding import ORIGIN, found, manifest_of
 from shoal.node.client.script.module import OwnModule
 from shoal.node.client.up.plan import to_toml
-from shoal.node.manifest.custom import CustomSpec
 from shoal.node.manifest.manifest import decode_manifest, parse_manifest
+from shoal.node.manifest.model import CustomSpec
 from shoal.node.manifest.tensors import expand
 from shoal.node.training.checkpoint.read import load
 from shoal.node.training.methods.registry import method_of

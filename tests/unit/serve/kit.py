@@ -14,7 +14,7 @@ from shoal.node.inference.local import LlamaScorer
 from shoal.node.inference.scorer import LogProbs, Piece, Scorer
 from shoal.node.inference.served import Served
 from shoal.node.manifest.manifest import ModelSpec
-from shoal.node.training.data.text import Bytes
+from shoal.node.training.data.vocabulary import ByteVocabulary
 from shoal.node.training.models.decoder import Llama, build
 
 SPEC = ModelSpec(vocab=256, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=200)
@@ -30,7 +30,7 @@ def llama_scorer(slots: int = 4, spec: ModelSpec = SPEC) -> LlamaScorer:
 
 
 def served(scorer: Scorer) -> Served:
-    return Served("tiny", scorer, Bytes(), PlainChat(), created=5, sentence="a tiny model")
+    return Served("tiny", scorer, ByteVocabulary(), PlainChat(), created=5, sentence="a tiny model")
 
 
 def job(text: str = "ab", most: int = 8, sampling: Sampling = GREEDY, **more: object) -> Job:

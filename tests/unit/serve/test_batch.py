@@ -10,13 +10,13 @@ import pytest
 from shoal.node.inference.engine.batch import Batch
 from shoal.node.inference.engine.sequence import Sampling
 from shoal.node.inference.scorer import LogProbs, Piece, SomeFailed
-from shoal.node.training.data.text import Bytes
+from shoal.node.training.data.vocabulary import ByteVocabulary
 from shoal.protocol.base.errors import LocalError, TransportError
 from tests.unit.serve.kit import Collecting, Script, counting, hand_out, job, run, saying
 
 
 def batch_of(scorer: Script, chunk: int = 16) -> Batch:
-    return Batch(scorer, Bytes(), chunk)
+    return Batch(scorer, ByteVocabulary(), chunk)
 
 
 def test_a_text_has_as_many_tokens_as_were_asked_for() -> None:

@@ -12,7 +12,7 @@ import pytest
 from shoal.node.inference.engine.engine import Busy, Engine, Stopping, Ticket
 from shoal.node.inference.engine.sequence import Delta
 from shoal.node.inference.scorer import LogProbs, Piece
-from shoal.node.training.data.text import Bytes
+from shoal.node.training.data.vocabulary import ByteVocabulary
 from shoal.protocol.base.errors import TransportError
 from tests.unit.serve.kit import Script, counting, job
 
@@ -33,7 +33,7 @@ class Gated(Script):
 
 @asynccontextmanager
 async def running(scorer: Script, **settings: int) -> AsyncIterator[Engine]:
-    engine = Engine(scorer, Bytes(), **settings)
+    engine = Engine(scorer, ByteVocabulary(), **settings)
     try:
         yield engine
     finally:
@@ -141,7 +141,7 @@ async def test_an_idle_engine_waits_without_work() -> None:
 
 async def test_a_stop_tells_all_readers_and_ends_the_thread() -> None:
     scorer = Gated(slots=1)
-    engine = Engine(scorer, Bytes())
+    engine = Engine(scorer, ByteVocabulary())
     tickets = [engine.submit([job("a", 100)]) for _ in range(3)]
     ends: list[Awaitable[str]] = [asyncio.ensure_future(text_of(ticket)) for ticket in tickets]
     scorer.gate.release(2)

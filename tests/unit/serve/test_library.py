@@ -14,7 +14,7 @@ from shoal.node.inference.engine.batch import Batch
 from shoal.node.inference.library import LibraryScorer, library_scorer
 from shoal.node.inference.local import PlainScorer
 from shoal.node.inference.scorer import Piece, Scorer
-from shoal.node.training.data.text import Bytes
+from shoal.node.training.data.vocabulary import ByteVocabulary
 from shoal.node.training.models.hf import quietly
 from tests.hf_kit import TABLE, needs
 from tests.unit.serve.kit import Collecting, job, run
@@ -136,7 +136,7 @@ def test_dynamic_masks_that_differ_in_long_texts_are_scored_anew() -> None:
 
 def test_a_text_is_the_same_alone_and_among_others() -> None:
     def written(others: int) -> str:
-        batch, mine = Batch(opened("gpt2"), Bytes(), chunk=8), Collecting()
+        batch, mine = Batch(opened("gpt2"), ByteVocabulary(), chunk=8), Collecting()
         for number in range(others):
             batch.join(job("x" * (1 + 5 * number), 20, ignore_end=True), Collecting())
         batch.join(job("sheep", 30, ignore_end=True), mine)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from shoal.node.base.home import Home
-from shoal.node.handout.reader import Newest
+from shoal.node.handout import NewestState
 from shoal.node.inference.engine.batch import Batch
 from shoal.node.inference.engine.sequence import Sampling
 from shoal.node.inference.library import LibraryScorer
@@ -27,7 +27,7 @@ from shoal.node.inference.served import Choices
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import HfSpec
 from shoal.node.run.naming import found
-from shoal.node.training.data.text import Bytes
+from shoal.node.training.data.vocabulary import ByteVocabulary
 from shoal.node.training.methods.method import PARAMETERS
 from shoal.node.training.models.layout import Layout
 from shoal.protocol.base.errors import LocalError, TransportError
@@ -61,7 +61,7 @@ def scripted(round: int, rule: Callable[[list[int]], int] = counting) -> Version
 
 def alone(round: int, text: str, sampling: Sampling) -> str:
     """The text that these weights write when they serve alone."""
-    batch, reader = Batch(fresh(round).scorer, Bytes()), Collecting()
+    batch, reader = Batch(fresh(round).scorer, ByteVocabulary()), Collecting()
     batch.join(job(text, 60, sampling, ignore_end=True), reader)
     run(batch)
     return reader.text
@@ -70,7 +70,7 @@ def alone(round: int, text: str, sampling: Sampling) -> str:
 def test_texts_begun_before_and_after_a_swap_are_to_the_byte_what_their_weights_give() -> None:
     """Side by side in one batch, over three versions, in slots that others have used, with long and short prompts."""
     live = LiveScorer(fresh(1))
-    batch = Batch(live, Bytes(), chunk=16)
+    batch = Batch(live, ByteVocabulary(), chunk=16)
     begun: list[tuple[int, str, Sampling, Collecting]] = []
     at_work: set[int] = set()
     for step in range(120):
@@ -97,7 +97,7 @@ def test_texts_begun_before_and_after_a_swap_are_to_the_byte_what_their_weights_
 
 def test_a_text_that_waits_for_its_first_scores_is_told_of_the_weights_that_it_gets() -> None:
     live = LiveScorer(scripted(1))
-    batch, reader = Batch(live, Bytes()), Collecting()
+    batch, reader = Batch(live, ByteVocabulary()), Collecting()
     batch.join(job(most=3), reader)
     live.take(scripted(2))
     hand_out(batch.step())
@@ -172,18 +172,18 @@ class Source:
         self.given: list[int] = []
         self.asked = threading.Event()
 
-    def ask(self, known: Digest, wants: bool) -> Newest:
+    def ask(self, known: Digest, wants: bool) -> NewestState:
         self.asked.set()
         if self.error is not None:
             raise self.error
         root = digest(f"v{self.round}")
         if root == known or not wants:
-            return Newest(self.round, root, 0)
+            return NewestState(self.round, root, 0)
         self.given.append(self.round)
-        return Newest(self.round, root, 0, b"", np.zeros(1, np.float32))
+        return NewestState(self.round, root, 0, b"", np.zeros(1, np.float32))
 
 
-def following(load: Callable[[Newest], Version] | None = None) -> tuple[Source, LiveScorer, Follower]:
+def following(load: Callable[[NewestState], Version] | None = None) -> tuple[Source, LiveScorer, Follower]:
     source, live = Source(), LiveScorer(scripted(1))
     return source, live, Follower("tiny", live, source.ask, load or (lambda found: scripted(found.round)))
 
@@ -230,7 +230,7 @@ def test_a_node_that_is_gone_is_named_and_comes_back(caplog: pytest.LogCaptureFi
 
 
 def test_what_cannot_be_loaded_leaves_all_as_it_was() -> None:
-    def load(found: Newest) -> Version:
+    def load(found: NewestState) -> Version:
         raise MemoryError("no room")
 
     source, live, follower = following(load)
@@ -253,7 +253,7 @@ def test_it_follows_until_it_is_told_to_end() -> None:
 
 def test_a_text_is_whole_when_its_weights_change_at_every_step() -> None:
     live = LiveScorer(scripted(1, saying("one", 2)))
-    batch, readers = Batch(live, Bytes()), [Collecting() for _ in range(3)]
+    batch, readers = Batch(live, ByteVocabulary()), [Collecting() for _ in range(3)]
     words = ("one", "two", "three")
     for number, reader in enumerate(readers):
         live.take(scripted(number + 1, saying(words[number], 2)))
@@ -267,7 +267,7 @@ def test_a_text_is_whole_when_its_weights_change_at_every_step() -> None:
 def test_who_never_reads_keeps_one_version_until_it_is_cut_off() -> None:
     """And others get each newer one meanwhile."""
     live = LiveScorer(fresh(1))
-    batch, stalled = Batch(live, Bytes()), Collecting(has_room=True)
+    batch, stalled = Batch(live, ByteVocabulary()), Collecting(has_room=True)
     batch.join(job(most=100, ignore_end=True), stalled)
     hand_out(batch.step())
     stalled.has_room = False

@@ -13,7 +13,7 @@ from shoal.node.inference.engine.sequence import Sampling
 from shoal.node.inference.local import LlamaScorer, PlainScorer
 from shoal.node.inference.scorer import Piece, Scorer
 from shoal.node.manifest.manifest import ModelSpec
-from shoal.node.training.data.text import Bytes
+from shoal.node.training.data.vocabulary import ByteVocabulary
 from tests.unit.serve.kit import SPEC, Collecting, job, llama_scorer, run, tiny
 
 TOKENS = [int(each) for each in torch.randint(0, 256, (200,), generator=torch.Generator().manual_seed(1))]
@@ -85,7 +85,7 @@ def test_a_failed_call_leaves_a_slot_that_can_be_begun_again(monkeypatch: pytest
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_text_is_the_same_alone_and_among_others(temperature: float) -> None:
     def written(others: int) -> str:
-        batch, mine = Batch(llama_scorer(slots=8), Bytes(), chunk=16), Collecting()
+        batch, mine = Batch(llama_scorer(slots=8), ByteVocabulary(), chunk=16), Collecting()
         for number in range(others):
             batch.join(job("x" * (10 + 7 * number), 60, Sampling(1.0, 1.0, number)), Collecting())
         batch.join(job("sheep", 50, Sampling(temperature, 1.0, 42), ignore_end=True), mine)
@@ -98,7 +98,7 @@ def test_a_text_is_the_same_alone_and_among_others(temperature: float) -> None:
 
 def test_a_model_is_not_asked_for_more_than_its_context() -> None:
     scorer: LlamaScorer = llama_scorer()
-    batch, mine = Batch(scorer, Bytes()), Collecting()
+    batch, mine = Batch(scorer, ByteVocabulary()), Collecting()
     batch.join(job("x" * 150, 50, ignore_end=True), mine)
     run(batch)
     assert mine.deltas[-1].tokens == 50

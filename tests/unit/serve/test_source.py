@@ -34,7 +34,7 @@ from shoal.node.manifest.model import HfSpec, LoraSpec
 from shoal.node.run.naming import found
 from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.export import export
-from shoal.node.training.data.text import Bytes, Tokenized
+from shoal.node.training.data.vocabulary import ByteVocabulary, TokenizerVocabulary
 from shoal.node.training.models.hf import quietly
 from shoal.protocol.base.errors import LocalError
 from tests.hf_kit import TABLE, base_folder, needs
@@ -71,7 +71,7 @@ def test_a_checkpoint_and_its_export_are_the_same_model(tmp_path: Path) -> None:
     assert isinstance(exported.scorer, LlamaScorer), "our own decoder needs no library"
     np.testing.assert_array_equal(scores(run), scores(exported))
     assert (run.scorer.limit, run.scorer.vocab, exported.scorer.limit) == (64, 256, 64)
-    assert isinstance(exported.vocabulary, Bytes)
+    assert isinstance(exported.vocabulary, ByteVocabulary)
 
 
 def test_the_library_opens_our_export_to_the_same_scores(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_runs_tokenizer_is_found_or_asked_for(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="--tokenizer"):
         opened(path)
     served = opened(path, str(tokenizer(tmp_path)))
-    assert isinstance(served.vocabulary, Tokenized)
+    assert isinstance(served.vocabulary, TokenizerVocabulary)
     assert served.vocabulary.encode("two sheep") == [2, 3]
     assert served.vocabulary.ends == {0}
     with pytest.raises(LocalError, match="are bytes"):
@@ -363,7 +363,7 @@ def test_a_template_may_be_its_processors(tmp_path: Path) -> None:
 
 def test_a_template_that_is_not_used_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = templated(tmp_path / "model", TEMPLATE)
-    assert isinstance(opened(folder, "bytes").vocabulary, Bytes)
+    assert isinstance(opened(folder, "bytes").vocabulary, ByteVocabulary)
     assert "tokenizer_config.json" in caplog.text
     assert "is not used" in caplog.text
 
@@ -447,7 +447,7 @@ def test_tokens_that_nobody_has_named(tmp_path: Path) -> None:
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
     with pytest.raises(LocalError, match="300 tokens: name a tokenizer"):
         opened(tmp_path / "model")
-    assert isinstance(opened(tmp_path / "model", "bytes").vocabulary, Bytes)
+    assert isinstance(opened(tmp_path / "model", "bytes").vocabulary, ByteVocabulary)
 
 
 def test_a_text_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:

@@ -14,7 +14,7 @@ from shoal.node.experts.posterior import uniform
 from shoal.node.inference.engine.batch import Batch
 from shoal.node.inference.ensemble.ensemble import Ensemble
 from shoal.node.inference.scorer import Expert, Piece, Scorer, SomeFailed, Weighed
-from shoal.node.training.data.text import Bytes
+from shoal.node.training.data.vocabulary import ByteVocabulary
 from shoal.node.training.models.decoder import build
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
 from tests.unit.serve.ensemble.kit import OTHER, SMALL, Unigram, ensemble, panel, tiny_expert
@@ -34,7 +34,7 @@ def rows_of(scorer: Scorer, tokens: Sequence[int] = TOKENS, prompt: int = 20, ch
 
 
 def write(scorer: Ensemble, *texts: str, most: int = 6) -> list[Collecting]:
-    batch, readers = Batch(scorer, Bytes()), [Collecting() for _ in texts]
+    batch, readers = Batch(scorer, ByteVocabulary()), [Collecting() for _ in texts]
     for text, reader in zip(texts, readers, strict=True):
         batch.join(job(text, most), reader)
     run(batch)
@@ -178,7 +178,7 @@ def test_numbers_that_are_none_cost_only_the_texts_that_they_are_about() -> None
 def test_texts_keep_the_experts_that_they_began_with() -> None:
     old, new = Unigram(a=0.9, b=0.1), Unigram(c=0.9, b=0.1)
     scorer = ensemble({"old": old})
-    batch, before, after = Batch(scorer, Bytes()), Collecting(), Collecting()
+    batch, before, after = Batch(scorer, ByteVocabulary()), Collecting(), Collecting()
     batch.join(job("a", 6), before)
     for _ in range(3):
         for told in batch.step():

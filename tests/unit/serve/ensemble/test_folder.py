@@ -24,7 +24,7 @@ from shoal.node.inference.served import Choices, Served
 from shoal.node.inference.source import open_source
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.training.checkpoint.read import load
-from shoal.node.training.data.text import Bytes, Tokenized
+from shoal.node.training.data.vocabulary import ByteVocabulary, TokenizerVocabulary
 from shoal.node.training.models.decoder import Llama, build
 from shoal.node.training.models.layout import Layout
 from shoal.protocol.base.errors import LocalError
@@ -160,9 +160,9 @@ def told(folder: Path, **tokens: str) -> None:
 def test_the_table_says_what_a_token_is(folder: Path, tmp_path: Path) -> None:
     wide = SMALL.model_copy(update={"vocab": 300})
     told(write_experts(tmp_path / "wide", {"a": (1, wide)}), kind="bytes")
-    assert isinstance(opened(tmp_path / "wide").vocabulary, Bytes), "of a larger vocabulary than it needs"
+    assert isinstance(opened(tmp_path / "wide").vocabulary, ByteVocabulary), "of a larger vocabulary than it needs"
     content = tokenizer(folder).read_bytes()
-    assert isinstance(opened(folder).vocabulary, Tokenized), "a folder that does not say has what lies there"
+    assert isinstance(opened(folder).vocabulary, TokenizerVocabulary), "a folder that does not say has what lies there"
     given = {"kind": "tokenizer", "name": "tokenizer.json", "end_of_text": "<end>"}
     told(folder, **given, blake3=blake3(content).hexdigest())
     vocabulary = opened(folder).vocabulary

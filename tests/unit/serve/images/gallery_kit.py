@@ -13,7 +13,7 @@ import torch
 from blake3 import blake3
 
 from shoal.node.diffusion.painter import Canvas
-from shoal.node.manifest.flow import FlowSpec, RouterSpec
+from shoal.node.manifest.model import FlowSpec, RouterSpec
 from shoal.node.training.models.registry import layout_of
 from shoal.node.training.models.tensor_file import write_tensors
 

@@ -1,11 +1,12 @@
-"""The daemon's side of a worker: one subprocess that trains, and is started again when it dies.
+"""Supervises a worker: a subprocess that trains, and is started again when it ends.
 
-The supervisor holds one order at a time, and the order outlives the worker: a worker that dies is replaced,
-after a back-off that doubles, unless its end is final (ended.py), and the new one gets the same order, with the
-committed parameters and the last moments that are still in shared memory. Answers to older orders are dropped here. A
-worker that hangs is killed, and replaced like one that died. No worker can take the daemon down.
+The supervisor holds one order at a time, which outlives the worker. A worker that ends is replaced, after a back-off
+that doubles, unless its end is final (worker_end.py). The new one gets the same order, with the committed parameters
+and the last moments, which are still in shared memory. Answers to older orders are dropped. A worker that hangs is
+killed and replaced. No worker can take the daemon down.
 
-A script of the user's is waited for, not started; it may be silent as long as it likes, and nobody ends it.
+If the worker is a script of the user's, the supervisor waits for it, and neither starts nor ends it, however long it is
+silent.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import numpy as np
 
 from shoal.node.base.logs import last_line
 from shoal.node.base.pools import DISK, ROUNDS
-from shoal.node.ipc.ended import Ended, Lives
 from shoal.node.ipc.link import frame
 from shoal.node.ipc.messages import (
     Contribution,
@@ -37,29 +37,30 @@ from shoal.node.ipc.messages import (
 )
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.ipc.vectors import SharedVectors, copy_whole, mark_of
+from shoal.node.ipc.worker_end import WorkerEnd, WorkerHistory
 from shoal.node.supervisor import liveness
-from shoal.node.supervisor.listener import WorkerListener, in_words, receive
+from shoal.node.supervisor.listener import WorkerListener, process_in_words, receive
 from shoal.node.supervisor.liveness import Watchdog
 from shoal.node.supervisor.process import (
     DISK_WITHIN,
     StartError,
     WorkerSettings,
-    death,
-    ending,
+    exit_reason,
     first_of,
+    wait_for_exit,
     worker_process,
 )
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.wire import Message
 
-START_WITHIN = 300.0  # seconds from a process's start to its Hello: importing torch from a slow, cold disk
-MAX_BACKOFF = 60.0
+START_WITHIN = 300.0  # seconds from the start of a process to its Hello: torch may come from a slow, cold disk
+MAX_BACKOFF = 60.0  # seconds
 
 
-class Worker:
-    """Keeps a worker alive while `run` runs; passes it orders and hands over its answers.
+class WorkerSupervisor:
+    """Keeps a worker alive while `run` runs; sends it orders and passes its answers on.
 
-    `on_lost(ended)` is for showing and logging: the order is repeated without the daemon's help, if at all.
+    `on_lost` only serves status and log: the supervisor itself repeats the order with the next worker, if there is one.
     """
 
     def __init__(
@@ -69,61 +70,61 @@ class Worker:
         on_progress: Callable[[Progress], None],
         on_contribution: Callable[[Contribution], None],
         on_trained: Callable[[], None],
-        on_lost: Callable[[Ended], None],
+        on_lost: Callable[[WorkerEnd], None],
     ) -> None:
         self.settings = settings
         self.pid: int | None = None
-        self.device: str | None = None  # on which the worker trains, once it has built its model
-        self.socket: Path | None = None  # where it is listened for, once it is
-        self.on_sign: Callable[[], None] = lambda: None  # of life: a step or an answer, be it to an older order
+        self.device: str | None = None  # the device of the worker, once it has built its model
+        self.socket: Path | None = None  # the path of the socket for workers, once it listens
+        self.on_sign: Callable[[], None] = lambda: None  # called for each step and answer, even to older orders
         self._on_progress = on_progress
         self._on_contribution = on_contribution
         self._on_trained = on_trained
         self._on_lost = on_lost
         self._vectors = SharedVectors.create(settings.sizes)
         self._loading = asyncio.Lock()
-        self._version: int | None = None  # of the vectors that are loaded
+        self._version: int | None = None  # the round whose state is in the shared vectors; None: none
         self._orders = 0
-        self._order: Train | None = None  # what the worker is to do; None: nothing, or still loading
-        self._hand_in: int | None = None  # the round that was asked for early
+        self._order: Train | None = None  # the current order; None: there is none, or its vectors are being loaded
+        self._hand_in: int | None = None  # the round for which an early hand-in was requested
         self._finished: Finished | None = None
-        self._writer: asyncio.StreamWriter | None = None  # None: no worker to talk to
-        self._failed: Failed | None = None  # what a worker has said of its own end
+        self._writer: asyncio.StreamWriter | None = None  # None: no worker is connected
+        self._failed: Failed | None = None  # the worker's own report of its failure
         self._backoff = settings.first_backoff
         self._watchdog = Watchdog()
-        self._lives = Lives()
+        self._history = WorkerHistory()
         self._stop = asyncio.Event()
-        self._idle = asyncio.Event()  # nothing is left to do, or we are stopped: no worker is wanted
-        self._rests = asyncio.Event()  # no worker lives, and none will
+        self._idle = asyncio.Event()  # no worker is wanted: nothing is left to do, or we are stopped
+        self._rests = asyncio.Event()  # no worker runs, and none will be started
         self._ended = asyncio.Event()
         self._ended.set()
 
     @property
     def contribution(self) -> FloatArray:
-        """What was handed in: ours from `on_contribution` until the next order that asks for a contribution."""
+        """The contribution (d,): valid from `on_contribution` until the next order that asks for a contribution."""
         return self._vectors.contribution.array
 
     @property
     def moments(self) -> FloatArray:
-        """The inner optimizer's state (ipc/vectors.py) as of the last hand-in; ours to write before `run` only."""
+        """The vector `moments` (ipc/vectors.py) as of the last hand-in; it may be written only before `run`."""
         return self._vectors.moments.array
 
     def copied_moments(self) -> FloatArray | None:
-        """A copy of them as of the last hand-in; None if there is none. In any thread."""
+        """A copy of `moments` as of the last hand-in; None if there are none. May be called in any thread."""
         return copy_whole(self._vectors.moments)
 
     @property
     def usual_step(self) -> float:
-        """Seconds within which it usually makes a step; 0.0 while nobody knows."""
+        """Seconds within which the worker usually makes a step; 0.0 while unknown."""
         return self._watchdog.usual
 
     @property
     def is_over(self) -> bool:
-        """Whether it was stopped."""
+        """Whether `stop` was called."""
         return self._stop.is_set()
 
     async def run(self) -> None:
-        """Supervise until `stop`; belongs in the daemon's TaskGroup."""
+        """Supervise until `stop`."""
         if self._stop.is_set():
             return
         self._ended.clear()
@@ -139,8 +140,8 @@ class Worker:
         self.socket = listener.path if listener is not None else None
         try:
             while listener is not None and not self._idle.is_set():
-                ended = await (self._live(listener) if self.settings.program else self._host(listener))
-                ended = self._lives.judged(ended)
+                ended = await (self._run_process(listener) if self.settings.program else self._run_script(listener))
+                ended = self._history.judge(ended)
                 if not self._idle.is_set():
                     self._on_lost(ended)
                     await (self._idle.wait() if ended.is_final else self._pause())
@@ -151,7 +152,7 @@ class Worker:
                 await listener.close()
 
     async def _listen(self) -> WorkerListener | None:
-        """Where the worker is listened for; None if none is wanted before there is that."""
+        """The listening socket for the worker; None if `_idle` is set first."""
         making = asyncio.ensure_future(WorkerListener.listening(self.settings.folder))
         idle = asyncio.ensure_future(self._idle.wait())
         try:
@@ -172,9 +173,9 @@ class Worker:
         self._vectors.close()  # where `run` was never begun
 
     async def retire(self, keeps_contribution: bool = False) -> None:
-        """Nothing is left to train: end the worker, and give the memory of what it shared back, but its contribution.
+        """Nothing is left to train: end the worker, and return the memory of the shared vectors to the system.
 
-        That goes, too, unless it is kept: the worker's weights may be shown there.
+        `keeps_contribution` spares that vector, in which the worker's weights may be shown.
         """
         self._idle.set()
         await self._rests.wait()
@@ -185,7 +186,7 @@ class Worker:
                 await ROUNDS.run(self._vectors.clear, keeps_contribution)
 
     async def train(self, order: Train, agreed: Sequence[FloatArray], answer: FloatArray | None = None) -> None:
-        """Let the worker carry out `order`, which gets its number here, with these vectors; replaces the one before."""
+        """Give the worker a new order, which is numbered here, with the vectors to load; it replaces the one before."""
         self._orders += 1
         order = dataclasses.replace(order, order=self._orders)
         self.forget()
@@ -198,12 +199,12 @@ class Worker:
                 await ROUNDS.run(self._load, agreed, answer)
                 self._version = order.version
             self._vectors.loaded.array[0] = mark_of(order.order)
-        if order.order == self._orders:  # else another order came while we were loading
+        if order.order == self._orders:  # else a newer order came while we were loading
             self._order = order
             self._send_order()
 
     async def finish(self, finished: Finished, agreed: Sequence[FloatArray]) -> None:
-        """Tell the worker, and whoever is it later, that these vectors are the run's end."""
+        """Tell the worker, and any later one, that the run is finished with these vectors as the result."""
         self._orders += 1
         self.forget()
         async with self._loading:
@@ -213,7 +214,7 @@ class Worker:
         self._send_order()
 
     async def unload(self) -> None:
-        """Give the memory of the agreed vectors back until `train`, unless the worker may still read them."""
+        """Return the memory of `agreed` to the system until `train`, unless the worker may still read it."""
         async with self._loading:
             if self._order is None and self._finished is None:
                 self._version = None
@@ -221,51 +222,58 @@ class Worker:
                 await ROUNDS.run(self._vectors.agreed.clear)
 
     def forget(self) -> None:
-        """Nobody wants the answer to the order that the worker has, whenever it comes."""
+        """Drop the current order: its answer will be ignored."""
         self._order = None
 
     def hand_in(self, round: int) -> None:
-        """Ask for what the worker has of `round`, which may be nothing; `on_contribution` follows."""
+        """Request an early hand-in for `round`; `on_contribution` follows, perhaps with nothing trained."""
         self._hand_in = round
         if self._order and self._order.round == round:
             self._send(HandIn(self._order.order))
 
-    # -- one life of a worker -------------------------------------------------------------------------------
+    # -- one worker process -------------------------------------------------------------------------------
 
-    async def _live(self, listener: WorkerListener) -> Ended:
-        """Start a worker and talk to it until it is over; why it was."""
+    async def _run_process(self, listener: WorkerListener) -> WorkerEnd:
+        """Start a worker and talk to it until it ends; returns why."""
         self._failed, log = None, self.settings.log
         try:
             async with worker_process(self.settings, listener.path) as (process, begin):
                 self.pid = process.pid
                 self._watchdog.begin(asyncio.get_running_loop().time())
-                ends = (self._converse(process.pid, listener), self._hang(), death(process), self._stop_is_wanted())
+                ends = (
+                    self._converse(process.pid, listener),
+                    self._wait_for_hang(),
+                    wait_for_exit(process),
+                    self._stop_is_wanted(),
+                )
                 try:
                     words = await first_of(*ends)
                 finally:
                     self._hang_up()
         except StartError as error:
-            return Ended(f"the worker cannot be started: {error}")
-        if self._failed is not None:  # it has said so itself, and ends
+            return WorkerEnd(f"the worker cannot be started: {error}")
+        if self._failed is not None:  # the worker has reported it, and ends
             where = f" in round {self._failed.round}" if self._failed.round else ""
             mistake = self._failed.reason if self._failed.is_mistake else ""
-            return Ended(f"the worker has failed{where}: {self._failed.reason}", self._failed.is_final, mistake)
+            return WorkerEnd(f"the worker has failed{where}: {self._failed.reason}", self._failed.is_final, mistake)
         said = "" if words else await self._last_line(begin)
-        return Ended(f"the worker {words or ending(process)}{f': {said}' if said else ''}; its output is in {log}")
+        return WorkerEnd(
+            f"the worker {words or exit_reason(process)}{f': {said}' if said else ''}; its output is in {log}"
+        )
 
     async def _last_line(self, begin: int) -> str:
-        """What the worker has written last; empty if the disk does not answer."""
+        """The last line that the worker has logged; empty if the disk does not answer."""
         with suppress(TimeoutError):
             async with asyncio.timeout(DISK_WITHIN):
                 return await DISK.run(last_line, self.settings.log, begin)
         return ""
 
-    async def _host(self, listener: WorkerListener) -> Ended:
-        """Wait for a script and talk to it until it is over; why it was."""
+    async def _run_script(self, listener: WorkerListener) -> WorkerEnd:
+        """Wait for a script and talk to it until it goes; returns why."""
         self._watchdog.begin(asyncio.get_running_loop().time())
         ends = (self._converse_with_a_script(listener), self._stop_is_wanted(), self._watch())
         try:
-            return Ended(await first_of(*ends))
+            return WorkerEnd(await first_of(*ends))
         finally:
             self._hang_up()
 
@@ -273,7 +281,7 @@ class Worker:
         reader, self._writer, pid = await listener.accept(None, self._welcome(), self._vectors.descriptors)
         self.pid = pid
         words = await first_of(self._talk(reader), listener.turn_away(pid))
-        return f"the script ({in_words(pid)}) {words or 'has gone'}"
+        return f"the script ({process_in_words(pid)}) {words or 'has gone'}"
 
     async def _converse(self, pid: int, listener: WorkerListener) -> str:
         try:
@@ -300,7 +308,7 @@ class Worker:
                 continue
             if not isinstance(message, Progress | Contribution | Trained):
                 return f"broke the protocol: {type(message).__name__} is not a worker's to send"
-            self._see(message)
+            self._observe(message)
             self.on_sign()
             if self._order is None or message.order != self._order.order:
                 continue  # the answer to an older order
@@ -311,21 +319,21 @@ class Worker:
             self._pass_on(message)
 
     async def _watch(self) -> str:
-        """Learn how long a script's steps take; nobody ends it, however long it is silent."""
+        """Measure how long a script's steps take, without ever ending it."""
         while True:
             self._watchdog.look(asyncio.get_running_loop().time())
             await asyncio.sleep(liveness.LOOK)
 
-    async def _hang(self) -> str:
-        """Returns once the worker makes no step any more."""
+    async def _wait_for_hang(self) -> str:
+        """Return once the worker hangs."""
         while not self._watchdog.look(asyncio.get_running_loop().time()):
             await asyncio.sleep(liveness.LOOK)
         return f"made no step for {self._watchdog.silence:.0f} s and was killed"
 
-    def _see(self, message: Progress | Contribution | Trained) -> None:
+    def _observe(self, message: Progress | Contribution | Trained) -> None:
         if isinstance(message, Progress):
             self._watchdog.stepped()
-            self._lives.stepped()
+            self._history.stepped()
         else:
             self._watchdog.answered(message.order, message.steps if isinstance(message, Contribution) else 0)
 
@@ -356,7 +364,7 @@ class Worker:
                 self._send(HandIn(self._order.order))
 
     def _send(self, message: Message) -> None:
-        """A worker that is not there gets its order when it comes."""
+        """Send a message if a worker is connected; one that connects later gets the current order then."""
         if self._writer:
             self._writer.write(frame(message))
 
@@ -368,7 +376,7 @@ class Worker:
 
     async def _pause(self) -> None:
         if not self.settings.program:
-            return  # whoever comes, and when, is the user's affair
+            return  # the user decides when to start a script
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), self._backoff)
         self._backoff = min(MAX_BACKOFF, 2 * self._backoff)

@@ -1,5 +1,5 @@
-"""Which of the data's texts a run is about: those whose paths fit a pattern (`only`), or that are of one group of like
-texts (`cluster`, partition.py), or all.
+"""Which of the data's texts a run is about: those whose paths match a pattern (`only`), those in one group of like
+texts (`cluster`, see partition.py), or all.
 """
 
 from __future__ import annotations
@@ -9,40 +9,39 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from shoal.node.manifest.data import DataSpec
-from shoal.node.manifest.partition import ClustersSpec
+from shoal.node.manifest.data import ClustersSpec, DataSpec
 from shoal.node.training.data.texts import Text, encode_name
 from shoal.protocol.base.errors import LocalError
 
-Chooses = Callable[[Sequence[Text]], list[bool]]
-"""Of each text, whether a run is about it."""
+Selector = Callable[[Sequence[Text]], list[bool]]
+"""Says of each text whether the run is about it."""
 
 
 def all_texts(texts: Sequence[Text]) -> list[bool]:
-    """Every one."""
+    """A Selector that selects every text."""
     return [True] * len(texts)
 
 
-def chooser(spec: DataSpec, paths: Sequence[Path]) -> tuple[Chooses, Sequence[Path]]:
-    """What a manifest chooses, and `paths` without the partition's file, which is the last if it names one."""
+def selector(spec: DataSpec, paths: Sequence[Path]) -> tuple[Selector, Sequence[Path]]:
+    """The Selector of a manifest, and `paths` without the partition's file, which is the last if there is one."""
     cluster = spec.cluster
     if cluster is None:
         return lambda texts: [spec.takes(text.name) for text in texts], paths
     is_named = bool(cluster.groups.file and paths)
     file, rest = (paths[-1], paths[:-1]) if is_named else (None, paths)
 
-    def of_group(texts: Sequence[Text]) -> list[bool]:
+    def in_group(texts: Sequence[Text]) -> list[bool]:
         candidates = [text for text in texts if spec.takes(text.name)]
         labels = iter(groups_of(candidates, cluster.groups, file))
         return [spec.takes(text.name) and cluster.number in (None, next(labels)) for text in texts]
 
-    return of_group, rest
+    return in_group, rest
 
 
 def groups_of(texts: Sequence[Text], groups: ClustersSpec, file: Path | None) -> list[int]:
-    """The group of each text, which depends on no other text; LocalError if the partition's file is not the one."""
+    """The group of each text, independent of the other texts; LocalError if `file` is not the manifest's partition."""
     if not groups.is_learned:
-        return [_by_chance(text, groups) for text in texts]
+        return [_random_group(text, groups) for text in texts]
     from shoal.node.training.data.partition import read
 
     if file is None or not file.is_file() or blake3(file.read_bytes()).hexdigest() != groups.file:
@@ -50,17 +49,17 @@ def groups_of(texts: Sequence[Text], groups: ClustersSpec, file: Path | None) ->
     return [int(label) for label in read(file, groups).labels([text.content for text in texts])]
 
 
-def part_of(texts: Sequence[Text], chooses: Chooses) -> list[Text]:
+def selected(texts: Sequence[Text], select: Selector) -> list[Text]:
     """The texts that a run is about; LocalError if there are none."""
-    part = [text for text, is_chosen in zip(texts, chooses(texts), strict=True) if is_chosen]
+    part = [text for text, is_selected in zip(texts, select(texts), strict=True) if is_selected]
     if texts and not part:
         raise LocalError("the part is empty: none of the data's texts fits data.only, or is of its cluster")
     return part
 
 
 def check_parts(texts: Sequence[Text], parts: Mapping[str, DataSpec], file: Path | None = None) -> None:
-    """LocalError unless each part, by its name, has one of the texts; `file` is the partition's, if there is one."""
-    found: dict[tuple[ClustersSpec, tuple[str, ...]], set[int]] = {}  # all of a family are of one cut: made once
+    """LocalError if one of the named parts has no text; `file` is the partition's, if there is one."""
+    found: dict[tuple[ClustersSpec, tuple[str, ...]], set[int]] = {}  # groups with texts; parts of a family share them
     for name, spec in parts.items():
         taken = [text for text in texts if spec.takes(text.name)]
         if (cluster := spec.cluster) is not None and taken:
@@ -75,7 +74,7 @@ def check_parts(texts: Sequence[Text], parts: Mapping[str, DataSpec], file: Path
             raise LocalError(f"the part {name} is empty: no text of the data {like}")
 
 
-def _by_chance(text: Text, groups: ClustersSpec) -> int:
+def _random_group(text: Text, groups: ClustersSpec) -> int:
     key = groups.seed.to_bytes(8, "little") + encode_name(text.name)
     drawn = blake3(key, derive_key_context="shoal v1 random groups").digest()[:8]
     return int.from_bytes(drawn, "little") % groups.count

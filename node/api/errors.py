@@ -1,4 +1,4 @@
-"""What an error of the API says: whose fault it was, over HTTP and back.
+"""Errors of the API, which say whose fault they are: their form over HTTP, and back to exceptions.
 
 {"error": "a sentence", "blame": "caller" | "peer" | "network" | "machine" | "node"}
 """
@@ -14,14 +14,14 @@ MIN_PREFIX = 8  # hex characters of a run id: short enough to type, long enough 
 
 
 class UnknownRun(LocalError):
-    """The caller named a run that this node does not have, or by a name that fits several."""
+    """The caller named a run that this node does not have, or several at once."""
 
 
 class UnknownRound(LocalError):
-    """The caller named a round of which this node keeps nothing."""
+    """The caller named a round that this node does not know, or not any more."""
 
 
-FAULTS: Mapping[type[ShoalError], tuple[int, str]] = {  # the first that fits: status, and whose fault it is
+STATUS_AND_BLAME: Mapping[type[ShoalError], tuple[int, str]] = {  # HTTP status and blame; the first match counts
     UnknownRun: (404, "caller"),
     UnknownRound: (404, "caller"),
     RemoteError: (502, "peer"),
@@ -31,19 +31,23 @@ FAULTS: Mapping[type[ShoalError], tuple[int, str]] = {  # the first that fits: s
 }
 
 
-def fault_of(error: ShoalError) -> tuple[int, str]:
-    """The status of an error's answer, and whom it blames."""
-    return next(fault for kind, fault in FAULTS.items() if isinstance(error, kind))
+def status_and_blame(error: ShoalError) -> tuple[int, str]:
+    """The HTTP status and the blame of an error."""
+    return next(fault for kind, fault in STATUS_AND_BLAME.items() if isinstance(error, kind))
 
 
-def error_of(message: str, blame: object) -> ShoalError:
-    """The same on the caller's side: what was its own fault is a LocalError."""
+def error_blaming(message: str, blame: object) -> ShoalError:
+    """The exception, on the caller's side, for an error with this blame; LocalError unless peer or network."""
     kinds: dict[object, type[ShoalError]] = {"peer": RemoteError, "network": TransportError}
     return kinds.get(blame, LocalError)(message)
 
 
 def find_run(wanted: str, known: Mapping[str, str], kind: str = "run") -> str:
-    """The id that `wanted` means among `known` (id in hex -> name), all of a `kind`; UnknownRun if none or several."""
+    """The id of the run that `wanted` means among `known` (id in hex -> name).
+
+    `wanted` is an id, a prefix of one, or a name; `kind` says what the runs are, for the UnknownRun that is raised if
+    none or several fit.
+    """
     if wanted in known:
         return wanted
     lowered = wanted.lower()

@@ -1,4 +1,4 @@
-"""Whom a person means by PEER, and where that peer may be, with who says so."""
+"""Which peer a person means by PEER, and the addresses at which it may be, each with the sources that say so."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from shoal.protocol.net.system.identity import public_key
 if TYPE_CHECKING:
     from shoal.node.run.run import Run
 
-LEAST = 4  # characters of a name
-SHOWN = 60  # characters of what is wrong
+LEAST = 4  # characters of a PeerID that suffice
+SHOWN = 60  # characters of a wrong query that an error repeats
 HOW = "it is a PeerID, the last characters of one in `shoal peers`, or an address like /ip4/203.0.113.7/tcp/4101"
 LOOK_UP_LIMIT = 4.0  # seconds
-MOST_RUNS = 4  # whose directories are read
+MOST_RUNS = 4  # runs whose directories are read
 
-Places = dict[str, list[str]]
-"""Addresses, and for each who says that a peer is there."""
+KnownAddresses = dict[str, list[str]]
+"""Addresses of a peer, each with the sources that say that it is there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PeerQuery:
     """A peer, an address at which it should be, or both."""
 
     peer: PeerId | None
     address: str = ""
 
 
-def whom(asked: str, known: Iterable[PeerId]) -> Wanted:
-    """Who is meant, among those that are `known`; LocalError in one sentence if nobody is, or several are."""
+def parse_query(asked: str, known: Iterable[PeerId]) -> PeerQuery:
+    """The peer or address that `asked` means; LocalError if it is neither, or fits none or several of the `known`."""
     asked = asked.strip()
     if looks_like_link(asked):
         addresses = parse_link(asked).addresses
@@ -51,15 +51,15 @@ def whom(asked: str, known: Iterable[PeerId]) -> Wanted:
     if asked.startswith("/"):
         return _at(asked)
     if _is_name(asked):
-        return Wanted(PeerId(asked))
-    return Wanted(_known_as(asked, sorted(set(known))))
+        return PeerQuery(PeerId(asked))
+    return PeerQuery(_known_as(asked, sorted(set(known))))
 
 
-def _at(asked: str) -> Wanted:
+def _at(asked: str) -> PeerQuery:
     place, name = split(asked)
     if not is_address(place) or (name and not _is_name(name)):
         raise LocalError(f"'{asked[:SHOWN]}' is no address: one looks like /ip4/203.0.113.7/tcp/4101/p2p/PEERID")
-    return Wanted(PeerId(name) if name else None, place)
+    return PeerQuery(PeerId(name) if name else None, place)
 
 
 def _known_as(asked: str, known: list[PeerId]) -> PeerId:
@@ -80,8 +80,8 @@ def _is_name(text: str) -> bool:
     return True
 
 
-class Sources:
-    """Who says where peers are: membership, the DHT, the local network, the cache on disk, and other peers."""
+class AddressSources:
+    """Knows addresses of peers, from membership, the DHT, the local network, the cache on disk, and other peers."""
 
     def __init__(
         self, network: Network, discovery: Discovery, reaching: Reaching, runs: Callable[[], Mapping[str, Run]]
@@ -89,14 +89,14 @@ class Sources:
         self._network, self._discovery, self._reaching, self._runs = network, discovery, reaching, runs
 
     def peers(self) -> list[PeerId]:
-        """All that we know by name."""
+        """All peers of which we know the PeerID; some several times."""
         members = (peer for run in self._runs().values() for peer in run.member.membership.alive())
         linked = (link.peer for link in self._network.links())
         return [*linked, *members, *(each.peer for each in self._discovery.contacts()), *self._reaching.peers()]
 
-    def places(self, peer: PeerId) -> Places:
-        """Where `peer` may be, as far as we know without asking anybody."""
-        found: Places = {}
+    def places(self, peer: PeerId) -> KnownAddresses:
+        """The addresses of `peer` that are known here, without asking anybody."""
+        found: KnownAddresses = {}
         for run in self._runs().values():
             if (entry := run.member.membership.entry(peer)) is not None:
                 _add(found, entry.addresses, "membership")
@@ -108,9 +108,9 @@ class Sources:
             found.setdefault(address, ["heard"])
         return found
 
-    async def look_up(self, peer: PeerId) -> Places:
-        """What the directories of our runs say."""
-        found: Places = {}
+    async def look_up(self, peer: PeerId) -> KnownAddresses:
+        """The addresses of `peer` in the directories of our runs, as far as they answer within LOOK_UP_LIMIT."""
+        found: KnownAddresses = {}
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_UP_LIMIT):
                 for run in sorted(self._runs().values(), key=partial(_is_stranger, peer))[:MOST_RUNS]:
@@ -123,7 +123,7 @@ class Sources:
 
     @property
     def has_directories(self) -> bool:
-        """Whether there is anything to be looked up."""
+        """Whether there are directories to look a peer up in."""
         return bool(self._runs() and self._discovery.contacts())
 
 
@@ -132,14 +132,14 @@ def _is_stranger(peer: PeerId, run: Run) -> bool:
     return run.member.membership.entry(peer) is None
 
 
-def merge(places: Places, more: Places) -> None:
-    """Add what somebody else says."""
+def merge(places: KnownAddresses, more: KnownAddresses) -> None:
+    """Add `more` to `places`."""
     for address, sources in more.items():
         for source in sources:
             _add(places, (address,), source)
 
 
-def _add(places: Places, addresses: Iterable[str], source: str) -> None:
+def _add(places: KnownAddresses, addresses: Iterable[str], source: str) -> None:
     for address in addresses:
         sources = places.setdefault(place_of(address), [])
         if source not in sources:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from shoal.node.base.room import NoRoom
-from shoal.node.ipc.ended import ALIKE, MAX_REASON, Ended, Lives, reason_of
+from shoal.node.ipc.worker_end import ALIKE, MAX_REASON, WorkerEnd, WorkerHistory, failure_reason
 from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
 
 
@@ -43,31 +43,31 @@ def after(error: Exception, cause: Exception) -> Exception:
 def test_only_what_a_worker_blames_on_its_machine_is_final(
     error: Exception, words: str, is_final: bool, is_mistake: bool
 ) -> None:
-    reason = reason_of(error)
+    reason = failure_reason(error)
     assert reason.words.startswith(words)
     assert (reason.is_final, reason.is_mistake) == (is_final, is_mistake)
 
 
-def ends(lives: Lives, mistakes: Iterable[str]) -> list[bool]:
-    return [lives.judged(Ended(f"the worker has failed: {each}", mistake=each)).is_final for each in mistakes]
+def ends(lives: WorkerHistory, mistakes: Iterable[str]) -> list[bool]:
+    return [lives.judge(WorkerEnd(f"the worker has failed: {each}", mistake=each)).is_final for each in mistakes]
 
 
 def test_the_same_mistake_of_each_worker_before_any_step_is_final() -> None:
-    lives = Lives()
+    lives = WorkerHistory()
     assert ends(lives, ["IndexError: 32"] * ALIKE) == [False] * (ALIKE - 1) + [True]
     assert f"IndexError: 32; so did each of {ALIKE + 1} workers before its first step" in str(
-        lives.judged(Ended("the worker has failed: IndexError: 32", mistake="IndexError: 32"))
+        lives.judge(WorkerEnd("the worker has failed: IndexError: 32", mistake="IndexError: 32"))
     )
 
 
 def test_what_may_pass_never_is_however_often() -> None:
-    assert not any(ends(Lives(), [""] * 3 * ALIKE)), "crashes, or a network that fails"
-    assert not any(ends(Lives(), ["IndexError: 32", "IndexError: 33"] * 2 * ALIKE)), "each time something else"
-    assert not any(ends(Lives(), ["IndexError: 32", *["IndexError: 32"] * (ALIKE - 2), ""] * 3)), "not in a row"
-    lives = Lives()
+    assert not any(ends(WorkerHistory(), [""] * 3 * ALIKE)), "crashes, or a network that fails"
+    assert not any(ends(WorkerHistory(), ["IndexError: 32", "IndexError: 33"] * 2 * ALIKE)), "each time something else"
+    assert not any(ends(WorkerHistory(), ["IndexError: 32", *["IndexError: 32"] * (ALIKE - 2), ""] * 3)), "not in a row"
+    lives = WorkerHistory()
     lives.stepped()
     assert not any(ends(lives, ["IndexError: 32"] * 2 * ALIKE)), "it has trained here"
 
 
 def test_a_reason_is_not_long() -> None:
-    assert len(reason_of(LocalError("x" * 5000)).words) == MAX_REASON
+    assert len(failure_reason(LocalError("x" * 5000)).words) == MAX_REASON

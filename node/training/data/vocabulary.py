@@ -1,13 +1,13 @@
-"""Text as a model's tokens, and back, for what is generated: bytes, unless there is a tokenizer.
+"""Vocabularies for generation: text to tokens, and tokens to text as they come. Tokens are bytes or a tokenizer's.
 
-A `Writer` makes text of tokens as they come, and never ends in half a character. What a token of a tokenizer stands
-for depends on those before it: a character may be split over several, and a space at the beginning may be left out. So
-a window of the last tokens is decoded again with each new one. The library gives U+FFFD for what is not whole yet: at
-most the last three characters can be that, as a character in UTF-8 has at most four bytes, and they are held back.
-Some tokenizers have a token for each byte, for what is no word; the library makes all of a run of these U+FFFD while
-any of it is not whole. So such runs are decoded here.
+A `Detokenizer` makes text of tokens one by one, and never gives half a character. With a tokenizer, the text of a token
+depends on the tokens before it: a character may be split over several tokens, and a leading space may be dropped. So a
+window of the last tokens is decoded again with each new token. The library gives U+FFFD for an incomplete character. At
+most the last three characters can be incomplete, as UTF-8 has at most four bytes per character; they are held back.
+Some tokenizers have a token for each byte, for text outside of their vocabulary. While any character of a sequence of
+such tokens is incomplete, the library gives U+FFFD for the whole sequence; so these sequences are decoded here.
 
-Training has its own `Tokenizer` (tokens.py), which makes whole texts tensors.
+Training has its own `Tokenizer` (tokens.py), which makes tensors of whole texts.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from shoal.protocol.base.errors import LocalError
 BYTES = 256
 END_BYTE = 0  # corpus.py ends each text with it
 MAX_FILE = 256 << 20
-HOLE = "\ufffd"
-MOST_HOLES = 3
+INCOMPLETE = "\ufffd"
+MAX_INCOMPLETE = 3
 WINDOW = 16  # tokens, before the window is moved
 KEPT = 4  # tokens of it that stay
 DOT = ord(".")
 
 
-class Writer(Protocol):
-    """Tokens one by one, and the text that each adds."""
+class Detokenizer(Protocol):
+    """Makes text of tokens that come one by one."""
 
     def push(self, token: int) -> str:
-        """What is whole now, and was not before; perhaps nothing."""
+        """The text that this token completes; may be empty."""
         ...
 
     def flush(self) -> str:
-        """The rest, with U+FFFD for what never became a character."""
+        """The rest of the text, with U+FFFD for incomplete characters."""
         ...
 
 
-class ByteWriter:
-    """Of tokens that are bytes."""
+class ByteDetokenizer:
+    """For tokens that are bytes."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -58,17 +58,17 @@ class ByteWriter:
         return self._decoder.decode(b"", True)
 
 
-class TokenWriter:
-    """Of a tokenizer's tokens."""
+class TokenizerDetokenizer:
+    """For the tokens of a tokenizer."""
 
     def __init__(self, tokens: Any, numbers: Mapping[int, int], before: Sequence[int]) -> None:
-        """`tokens` is the library's tokenizer, `numbers` its byte tokens, if it has all of them, with their bytes.
+        """`tokens` is the library's tokenizer; `numbers` maps its byte tokens to bytes, or is empty.
 
-        `before` are the tokens that the text goes on from.
+        `before` are the tokens that the text continues.
         """
         self._tokens, self._bytes = tokens, numbers
-        self._dot = [token for token, byte in numbers.items() if byte == DOT]  # stands for what was before a run's end
-        self._run: ByteWriter | None = None
+        self._dot = [token for token, byte in numbers.items() if byte == DOT]  # stands for the text before, in a window
+        self._run: ByteDetokenizer | None = None
         tail = list(before[-KEPT:])
         last = max((place for place, token in enumerate(tail) if token in numbers), default=-1)
         self._look_at(tail if last < 0 else self._dot + tail[last + 1 :])
@@ -77,7 +77,7 @@ class TokenWriter:
         """See Writer."""
         if token in self._bytes:
             held = self._rest() if self._run is None else ""
-            self._run = self._run or ByteWriter()
+            self._run = self._run or ByteDetokenizer()
             return held + self._run.push(self._bytes[token])
         out = ""
         if self._run is not None:
@@ -101,7 +101,7 @@ class TokenWriter:
         if len(self._window) > WINDOW and len(whole) == len(text):
             tail = self._window[-KEPT:]
             short = self._text(tail)
-            if short and HOLE not in short and text.endswith(short):  # it means the same without those before it
+            if short and INCOMPLETE not in short and text.endswith(short):  # its text does not depend on those before
                 self._look_at(tail)
         return out
 
@@ -115,9 +115,9 @@ class TokenWriter:
 
 
 def _whole(text: str) -> str:
-    """Without what may still become a character."""
-    holes = len(text) - len(text.rstrip(HOLE))
-    return text[: len(text) - min(holes, MOST_HOLES)]
+    """The text without characters at its end that may be incomplete."""
+    incomplete = len(text) - len(text.rstrip(INCOMPLETE))
+    return text[: len(text) - min(incomplete, MAX_INCOMPLETE)]
 
 
 def byte_tokens(tokens: Any) -> dict[int, int]:
@@ -131,7 +131,7 @@ class Vocabulary(Protocol):
 
     @property
     def size(self) -> int:
-        """Tokens from here on stand for nothing, although the model may know them."""
+        """Number of tokens that have a meaning; the model may have more."""
         ...
 
     @property
@@ -140,19 +140,19 @@ class Vocabulary(Protocol):
         ...
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Its tokens; with `special`, also those that the tokenizer begins a text with."""
+        """The text's tokens; with `special`, also the special tokens with which the tokenizer begins a text."""
         ...
 
-    def writer(self, before: Sequence[int] = ()) -> Writer:
-        """For one text, which goes on from these tokens."""
+    def detokenizer(self, before: Sequence[int] = ()) -> Detokenizer:
+        """A detokenizer for one text that continues these tokens."""
         ...
 
     def shown(self, token: int) -> str:
-        """A token by itself."""
+        """The text of a single token, for people."""
         ...
 
 
-class Bytes:
+class ByteVocabulary:
     """Tokens 0 to 255 are bytes, and 0 ends a text."""
 
     size = BYTES
@@ -162,21 +162,21 @@ class Bytes:
         """See Vocabulary."""
         return list(text.encode())
 
-    def writer(self, before: Sequence[int] = ()) -> Writer:
+    def detokenizer(self, before: Sequence[int] = ()) -> Detokenizer:
         """See Vocabulary."""
-        return ByteWriter()
+        return ByteDetokenizer()
 
     def shown(self, token: int) -> str:
         """See Vocabulary."""
         return bytes([token]).decode("utf-8", "backslashreplace")
 
 
-class Tokenized:
+class TokenizerVocabulary:
     """The tokens of a tokenizer.json."""
 
     def __init__(self, content: bytes, ends: frozenset[int], *, special: bool, what: str) -> None:
-        """`special`: whether prompts begin as the file says; `what` names the file. LocalError unless it is one."""
-        self.tokens, self.size = opened(content, what, f"{what} is no tokenizer")
+        """`special`: whether prompts begin with the file's special tokens; `what` names the file in a LocalError."""
+        self.tokens, self.size = load_tokenizer(content, what, f"{what} is no tokenizer")
         self.ends, self._special = ends, special
         self._bytes = byte_tokens(self.tokens)
 
@@ -184,25 +184,25 @@ class Tokenized:
         """See Vocabulary."""
         return list(self.tokens.encode(text, add_special_tokens=special and self._special).ids)
 
-    def writer(self, before: Sequence[int] = ()) -> Writer:
+    def detokenizer(self, before: Sequence[int] = ()) -> Detokenizer:
         """See Vocabulary."""
-        return TokenWriter(self.tokens, self._bytes, before)
+        return TokenizerDetokenizer(self.tokens, self._bytes, before)
 
     def shown(self, token: int) -> str:
         """See Vocabulary."""
         return str(self.tokens.decode([token], skip_special_tokens=False))
 
 
-def opened(content: bytes, what: str, problem: str) -> tuple[Any, int]:
-    """The library's tokenizer of a tokenizer.json, and from which number on tokens stand for nothing.
+def load_tokenizer(content: bytes, what: str, problem: str) -> tuple[Any, int]:
+    """The library's tokenizer from a tokenizer.json, and the number after its highest token.
 
-    `what` names the file; LocalError, which begins with `problem`, unless it is one. Nothing in it is executed.
+    `what` names the file. Raises a LocalError that begins with `problem` if it is invalid. Nothing in it is executed.
     """
     try:
         tokens: Any = extra.tokenizers().Tokenizer.from_str(decoded(content, what))
     except LocalError:
         raise
-    except Exception as error:  # the library's own, of no narrower type
+    except Exception as error:  # the library raises no narrower type
         raise LocalError(f"{problem}: {error}") from error
     tokens.no_padding()
     tokens.no_truncation()
@@ -210,7 +210,7 @@ def opened(content: bytes, what: str, problem: str) -> tuple[Any, int]:
 
 
 def read_tokenizer(path: Path) -> bytes:
-    """A file's content; LocalError if it cannot be read, or is no tokenizer's size."""
+    """The content of a tokenizer's file; LocalError if it cannot be read, or is larger than MAX_FILE."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE + 1)

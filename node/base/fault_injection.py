@@ -1,9 +1,9 @@
-"""A test aid: a daemon that kills or stops itself in the middle of an all-reduce.
+"""Fault injection for tests: a daemon that kills or stops itself in the middle of an all-reduce.
 
 On loopback an all-reduce lasts some ten milliseconds, too short to be hit from outside. So the victim's daemon reads
 `SHOAL_FAULT`, counts the contribution chunks it has written, and sends itself the real signal when the fault's share
-is reached and at least one chunk is still unsent. Nothing is flushed, closed or announced before. The variable is read
-once, when the daemon starts, and nothing else arms a fault: no message, no manifest, no call of the API.
+is reached and at least one chunk is still unsent. Before that, nothing is flushed, closed or announced. The variable is
+read once, when the daemon starts; no message, manifest or API call can arm a fault.
 
     SHOAL_FAULT="kill round=4 share=0.5 role=any"       SIGKILL, as pulling the plug
     SHOAL_FAULT="stop round=2 share=0.3 role=owner"     SIGSTOP, as a suspended laptop
@@ -24,7 +24,7 @@ from shoal.protocol.base.errors import LocalError
 
 FAULT_VARIABLE = "SHOAL_FAULT"
 MARK = "fault fired:"
-"""What the victim's log says last; the rest of the line tells how far it had come."""
+"""Prefix of the last line in the victim's log; the rest of the line tells how far the all-reduce had come."""
 
 Kind = Literal["kill", "stop"]
 Role = Literal["any", "owner", "contributor", "leader"]
@@ -34,7 +34,7 @@ ROLES: dict[str, Role] = {role: role for role in get_args(Role)}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to this node, and when."""
+    """A signal that this node sends itself, and when."""
 
     kind: Kind
     round: int
@@ -60,7 +60,7 @@ class Fault:
         return f"{self.kind} round={self.round} share={self.share} role={self.role}"
 
     def is_due(self, round: int, sent: int, total: int, role: str) -> bool:
-        """Whether this is the moment: its round and role, the share reached, some chunks sent but not all."""
+        """Whether to fire now: round and role fit, the share is reached, and some but not all chunks are sent."""
         enough = max(1, min(math.ceil(self.share * total), total - 1))
         return round == self.round and self.role in ("any", role) and enough <= sent < total
 
@@ -74,14 +74,14 @@ class FaultTrigger:
     fired: bool = field(default=False, init=False)
 
     def sent(self, round: int, chunk_messages_sent: int, chunk_messages_total: int, role: str) -> None:
-        """To be called after each contribution chunk was written, with this peer's role in the round."""
+        """To be called after each contribution chunk that was written, with this peer's role in the round."""
         if not self.fired and self.fault.is_due(round, chunk_messages_sent, chunk_messages_total, role):
             self.fired = True
             self.fire(f"{chunk_messages_sent} of {chunk_messages_total} chunks sent in round {round}")
 
 
-def armed(environ: Mapping[str, str]) -> FaultTrigger | None:
-    """The trigger that the environment asks for, if any."""
+def armed_trigger(environ: Mapping[str, str]) -> FaultTrigger | None:
+    """The trigger that `SHOAL_FAULT` asks for; None if it is not set, LocalError if it is malformed."""
     if not (text := environ.get(FAULT_VARIABLE)):
         return None
     fault = Fault.parse(text)

@@ -17,12 +17,15 @@ import pytest
 
 from shoal.node.api.client import Client
 from shoal.node.base.home import Home
-from shoal.node.base.life import Life
+from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.client import launch
 from shoal.protocol.base.errors import LocalError
 
 PATIENCE = 30.0
-INTRODUCE = "import sys; from shoal.node.base.life import Life; print(Life.own(), flush=True); sys.stdin.read()"
+INTRODUCE = (
+    "import sys; from shoal.node.base.process_identity import ProcessIdentity; "
+    "print(ProcessIdentity.own(), flush=True); sys.stdin.read()"
+)
 HOLD = """
 import sys
 from pathlib import Path
@@ -35,10 +38,10 @@ LISTEN = """
 import os, sys
 from pathlib import Path
 from shoal.node.base.home import DaemonInfo, Home
-from shoal.node.base.life import network
+from shoal.node.base.process_identity import network_namespace
 home = Home(Path(sys.argv[1])).create()
 with home.locked():
-    home.write_daemon(DaemonInfo(os.getpid(), "127.0.0.1", int(sys.argv[2]), "peer", network=network()))
+    home.write_daemon(DaemonInfo(os.getpid(), "127.0.0.1", int(sys.argv[2]), "peer", network=network_namespace()))
     print("locked", flush=True)
     sys.stdin.read()
 """
@@ -66,7 +69,7 @@ def other() -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_process_is_known_by_what_it_wrote_down(other: subprocess.Popen[str]) -> None:
-    life = Life.parse(first_line(other))
+    life = ProcessIdentity.parse(first_line(other))
     assert life is not None
     assert life.pid == other.pid
     assert life.is_here()
@@ -77,7 +80,7 @@ def test_a_process_is_known_by_what_it_wrote_down(other: subprocess.Popen[str]) 
 
 
 def test_a_process_that_has_ended_is_none_though_its_parent_has_not_asked(other: subprocess.Popen[str]) -> None:
-    life = Life.parse(first_line(other))
+    life = ProcessIdentity.parse(first_line(other))
     assert life is not None
     other.kill()
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
@@ -86,10 +89,10 @@ def test_a_process_that_has_ended_is_none_though_its_parent_has_not_asked(other:
 
 @pytest.mark.parametrize("field", ["boot", "namespace", "started"])
 def test_a_pid_with_any_other_mark_is_another_process(other: subprocess.Popen[str], field: str) -> None:
-    life = Life.parse(first_line(other))
+    life = ProcessIdentity.parse(first_line(other))
     assert life is not None
     marks: tuple[dict[str, Any], ...] = ({field: "1"}, {field: "-"})
-    for elsewhere in (*(replace(life, **mark) for mark in marks), Life(life.pid)):
+    for elsewhere in (*(replace(life, **mark) for mark in marks), ProcessIdentity(life.pid)):
         assert not elsewhere.is_here()
         assert not elsewhere.signal(signal.SIGKILL)
     assert other.poll() is None
@@ -97,12 +100,12 @@ def test_a_pid_with_any_other_mark_is_another_process(other: subprocess.Popen[st
 
 @pytest.mark.parametrize("text", ["", "x", "-1 a b c", "1 a", "1 a b c d", "²", "9" * 99])
 def test_what_is_no_life_is_none(text: str) -> None:
-    assert Life.parse(text) is None
+    assert ProcessIdentity.parse(text) is None
 
 
 def test_a_pid_alone_as_older_versions_wrote_it_is_read() -> None:
-    assert Life.parse("4711\n") == Life(4711)
-    assert Life.parse(str(Life.own())) == Life.own()
+    assert ProcessIdentity.parse("4711\n") == ProcessIdentity(4711)
+    assert ProcessIdentity.parse(str(ProcessIdentity.own())) == ProcessIdentity.own()
 
 
 @needs_namespaces
@@ -115,7 +118,7 @@ def test_a_node_of_another_pid_namespace_is_not_stopped_by_its_number(
     with started(*NAMESPACE, sys.executable, "-c", HOLD, str(home.root)) as inside:
         try:
             assert first_line(inside) == "locked\n"
-            life = home.holding()
+            life = home.daemon_process()
             assert life is not None
             assert life.pid != inside.pid  # a number of the namespace's own, which another process has here
             assert not life.is_here()

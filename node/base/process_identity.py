@@ -1,8 +1,8 @@
 """The identity of a process, which tells it from any other process with the same pid.
 
-A pid alone is not enough: pids are counted separately in each container and after each boot, and are used again. So a
-process records its pid with the boot, the pid namespace and its start time. It is signalled only if all of them match
-the process that has this pid here and now; otherwise it runs elsewhere, or not any more.
+A pid alone is not enough: each container and each boot counts its own, and pids are used again. So a process records
+its pid with the boot, the pid namespace and its start time. A signal is sent only if all of them match the process that
+has this pid here and now; otherwise the recorded process runs elsewhere, or has ended.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-STATE, START = 0, 19  # of what /proc/PID/stat says behind the name: when it started is in ticks since the boot
-ENDED = "ZX"  # the states of what is no process any more, though its parent has not asked about its end
+STATE, START = 0, 19  # fields of /proc/PID/stat after the name; the start is in ticks since the boot
+ENDED = "ZX"  # states of a process that has ended, and for which its parent has not waited yet
 UNKNOWN = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """A process, as it knows itself; UNKNOWN is what it could not find out."""
+class ProcessIdentity:
+    """A process as it describes itself; UNKNOWN stands for what it could not find out."""
 
     pid: int
     boot: str = UNKNOWN
@@ -31,13 +31,13 @@ class Life:
     started: str = UNKNOWN
 
     @classmethod
-    def own(cls) -> Life:
+    def own(cls) -> ProcessIdentity:
         """This process."""
         return cls(os.getpid(), _boot(), _namespace(), _started("self"))
 
     @classmethod
-    def parse(cls, text: str) -> Life | None:
-        """What `str` has made of one; None for anything else."""
+    def parse(cls, text: str) -> ProcessIdentity | None:
+        """The inverse of `str`; None if `text` is not of that form."""
         pid, *rest = text.split() or [""]
         if not (pid.isascii() and pid.isdigit() and len(pid) < 12 and len(rest) in (0, 3)):
             return None
@@ -47,13 +47,13 @@ class Life:
         return " ".join(map(str, astuple(self)))
 
     def is_here(self) -> bool:
-        """Whether the process that has this pid here is provably this one."""
-        here = Life(self.pid, _boot(), _namespace(), _started(str(self.pid)))
+        """Whether the process that has this pid in our namespace is provably this one."""
+        here = ProcessIdentity(self.pid, _boot(), _namespace(), _started(str(self.pid)))
         proven = here.started != UNKNOWN and (sys.platform != "linux" or UNKNOWN not in astuple(here))
         return proven and here == self
 
     def signal(self, number: signal.Signals) -> bool:
-        """Signal this process; False, and nothing was signalled, if it is not here or may not be signalled."""
+        """Send it a signal; False, without a signal, if it is not here or we may not signal it."""
         try:
             handle = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         except ProcessLookupError:
@@ -75,8 +75,8 @@ class Life:
         return True
 
 
-def network() -> str:
-    """Where a loopback address is the same machine's: the boot and the network namespace; empty if they are unknown."""
+def network_namespace() -> str:
+    """Boot and network namespace, which decide what a loopback address means; empty if they are unknown."""
     with suppress(OSError):
         if (boot := _boot()) != UNKNOWN:
             return f"{boot} {os.readlink(PROC / 'thread-self/ns/net')}"
@@ -96,7 +96,7 @@ def _namespace() -> str:
 
 
 def _started(pid: str) -> str:
-    """When a process started, for comparing; UNKNOWN if there is none, or it may not be asked."""
+    """When a process started, as an opaque text to compare; UNKNOWN if there is none, or it cannot be read."""
     if sys.platform == "linux":
         with suppress(OSError, IndexError):
             said = (PROC / pid / "stat").read_text(errors="replace").rpartition(")")[2].split()
