@@ -1,4 +1,4 @@
-"""The layers of the tree and the rules for what a file may import, as pure functions over source text.
+"""The layers of the tree, what a file may import and what a test may read, as pure functions over source text.
 
 The rules, held by `test_architecture.py`:
 - A file imports only from its own layer and those below it (LAYERS), lazy and TYPE_CHECKING imports included; and no
@@ -11,12 +11,14 @@ The rules, held by `test_architecture.py`:
   which never imports node/supervisor.
 - No work is handed to asyncio's own threads, which all share: each purpose has its pool.
 - `shoal --help` imports neither torch nor libp2p, and the daemon imports no torch before it joins a run.
+- A test never reads a private attribute through two objects, as in `node._rounds._exchange`: it says what is promised
+  to users of a class, or tests the inner object by itself.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 PACKAGES = ("protocol", "dht", "node")
 
@@ -85,7 +87,7 @@ EXECUTING_ARGUMENTS = {"allow_pickle", "trust_remote_code"}
 # -- what a file imports and uses ---------------------------------------------------------------------------
 
 
-def imports(nodes: Iterator[ast.AST]) -> Iterator[tuple[int, str]]:
+def imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of everything imported; `from a import b` gives a.b, a module or not."""
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -95,19 +97,27 @@ def imports(nodes: Iterator[ast.AST]) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 
-def uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def uses(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of every name read, spelled out: after `import torch as t`, `t.load` is torch.load."""
     origin: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             origin |= {alias.asname: alias.name for alias in node.names if alias.asname}
             origin |= {alias.name.split(".")[0]: alias.name.split(".")[0] for alias in node.names if not alias.asname}
         elif isinstance(node, ast.ImportFrom):
             origin |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute):
-            head, dot, tail = ast.unparse(node).partition(".")
+    for node in nodes:
+        if isinstance(node, ast.Name | ast.Attribute) and (name := dotted(node)):
+            head, dot, tail = name.partition(".")
             yield node.lineno, origin.get(head, f"builtins.{head}") + dot + tail
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c`, or nothing if the expression is anything else than names and dots."""
+    if isinstance(node, ast.Name):
+        return node.id
+    base = dotted(node.value) if isinstance(node, ast.Attribute) else ""
+    return f"{base}.{node.attr}" if base and isinstance(node, ast.Attribute) else ""
 
 
 def within(name: str, modules: set[str]) -> bool:
@@ -131,13 +141,14 @@ def at_import_time(node: ast.AST) -> Iterator[ast.AST]:
 
 def violations(path: str, source: str) -> list[str]:
     """Everything in one file that breaks a rule, as `path:line: sentence`."""
-    tree = ast.parse(source)
+    nodes = [*ast.walk(ast.parse(source))]
+    imported, used = [*imports(nodes)], [*uses(nodes)]
     found = [
-        *(pair for line, name in imports(ast.walk(tree)) for pair in check_import(path, line, name)),
-        *check_execution(tree),
-        *check_threads(tree),
-        *check_look_ups(path, tree),
-        *(check_randomness(tree) if is_pure(path) else ()),
+        *(pair for line, name in imported for pair in check_import(path, line, name)),
+        *check_execution(nodes, [*imported, *used]),
+        *check_threads(nodes, used),
+        *check_look_ups(path, nodes),
+        *(check_randomness(nodes, [*imported, *used]) if is_pure(path) else ()),
     ]
     return [f"{path}:{line}: {sentence}" for line, sentence in found]
 
@@ -160,26 +171,33 @@ def check_import(path: str, line: int, name: str) -> Iterator[tuple[int, str]]:
         yield line, f"imports {name}: torch stays in the codecs, the reducers and the training side"
 
 
-def check_execution(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for line, name in (*imports(ast.walk(tree)), *uses(tree)):
+def check_execution(nodes: Iterable[ast.AST], names: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    for line, name in names:
         if within(name, EXECUTING):
             yield line, f"uses {name}: data is never executed"
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.keyword) and node.arg in EXECUTING_ARGUMENTS:
             yield node.lineno, f"passes {node.arg}: data is never executed"
 
 
-def check_threads(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for line, name in uses(tree):
+def check_threads(nodes: Iterable[ast.AST], used: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    for line, name in used:
         if name == "asyncio.to_thread":
             yield line, f"uses {name}: its threads are shared with all else; take the pool of your purpose"
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node).partition("(None,")[0].endswith(".run_in_executor"):
+    for node in nodes:
+        if isinstance(node, ast.Call) and names_the_loops_own(node):
             yield node.lineno, "uses the loop's own threads, shared with all else: take the pool of your purpose"
 
 
-def check_look_ups(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+def names_the_loops_own(call: ast.Call) -> bool:
+    """Whether it is `loop.run_in_executor(None, ...)`."""
+    executor = call.args[0] if call.args else None
+    is_none = isinstance(executor, ast.Constant) and executor.value is None
+    return is_none and isinstance(call.func, ast.Attribute) and call.func.attr == "run_in_executor"
+
+
+def check_look_ups(path: str, nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr == "getaddrinfo" and path not in LOOKING_UP:
             yield (
                 node.lineno,
@@ -187,13 +205,13 @@ def check_look_ups(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
             )
 
 
-def check_randomness(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def check_randomness(nodes: Iterable[ast.AST], names: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """The one thing of `random` that a core may touch is the class, as a type or with a seed."""
-    for line, name in (*imports(ast.walk(tree)), *uses(tree)):
+    for line, name in names:
         if name.startswith("random.") and not within(name, {"random.Random"}):
             yield line, f"a core uses {name}: a random.Random is passed in"
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Random", "random.Random") and not node.args:
+    for node in nodes:
+        if isinstance(node, ast.Call) and dotted(node.func) in ("Random", "random.Random") and not node.args:
             yield node.lineno, "a core makes an unseeded Random: one is passed in"
 
 
@@ -206,6 +224,52 @@ def layer_of(path: str) -> int:
 
 def is_pure(path: str) -> bool:
     return path.startswith(PURE) and path != MEMORY_FILE
+
+
+# -- what a test may read -----------------------------------------------------------------------------------
+
+
+def deep_reads(path: str, source: str) -> list[str]:
+    """Each private attribute that is read of an object which was itself got by a private attribute."""
+    if source.count("._") < 2:  # as in most files; parsing takes most of the time
+        return []
+    found = []
+    for nodes in ([*ast.walk(scope)] for scope in outermost(ast.parse(source))):
+        names = private_names(nodes)
+        reads = (node for node in nodes if isinstance(node, ast.Attribute) and is_private(node.attr))
+        found += [(node.lineno, ast.unparse(node)) for node in reads if is_got_privately(node.value, names)]
+    return [f"{path}:{line}: reads {words}: a private attribute through two objects" for line, words in sorted(found)]
+
+
+def outermost(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The statements of a module and of its classes; so a function comes once, with the functions inside it."""
+    for node in tree.body:
+        yield from node.body if isinstance(node, ast.ClassDef) else (node,)
+
+
+def private_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """The local names in a function for what is got by a private attribute: `rounds` in `rounds = member._rounds`."""
+    names: set[str] = set()
+    for node in nodes:
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=False))
+            names |= {each.id for each, value in pairs if isinstance(each, ast.Name) and is_got_privately(value, ())}
+    return names
+
+
+def is_got_privately(node: ast.expr, names: Container[str]) -> bool:
+    """Whether an expression is `a._b`, an item or the result of it (`a._b[0]`, `a._b()`), or one of `names`."""
+    while isinstance(node, ast.Subscript | ast.Call | ast.Await):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id in names if isinstance(node, ast.Name) else isinstance(node, ast.Attribute) and is_private(node.attr)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
 
 
 # -- the graph of all imports --------------------------------------------------------------------------------

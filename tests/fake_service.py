@@ -1,4 +1,4 @@
-"""A node that only answers: what the daemon is to its HTTP API and command line, without network or training."""
+"""A fake of the daemon behind its HTTP API and command line, without network or training."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class FakeService:
         self._on_stop = on_stop
 
     def handlers(self) -> list[Handler]:
-        """Of each operation of the table by the method of its name, as it is when it is asked."""
+        """A handler for each operation, which calls the method of that name as it is at the time of the call."""
         return [each.handled_by(_late(self, each.name)) for each in OPERATIONS if each.name != "login_code"]
 
     def status(self) -> Any:
@@ -283,9 +283,9 @@ def _late(service: object, name: str) -> Callable[..., Any]:
 
 
 async def run_fake(settings: NodeSettings) -> None:
-    """In the place of the daemon's `run`; FAKE_NODE=fails: it cannot start, FAKE_NODE=deaf: it will not stop.
+    """Replaces the daemon's `run`. FAKE_NODE=fails: it cannot start; deaf: it does not stop when it is asked.
 
-    FAKE_NODE=slow: it ends when it was seen at that three times; FAKE_NODE=forgets: it ends, and not well.
+    FAKE_NODE=slow: it ends after three callers have seen that it is ending; forgets: it ends with an error.
     """
     mood = os.environ.get("FAKE_NODE", "")
     if mood == "fails":

@@ -3,9 +3,9 @@
     python tests/fake_swarm.py up ...       `shoal up` whose nodes are fakes
     python tests/fake_swarm.py node ...     one of them
 
-They know each other through files in FAKE_WORLD. A round lasts FAKE_ROUND seconds; whoever had joined when it began
-is a member. FAKE_FLAW gives peer-2 a flaw: `crash` in round 2, `disagree` on the state, `deaf` to SIGTERM, a run that
-has `failed` in round 2, or whose failure is `passing` with the next round.
+They know each other through files in FAKE_WORLD. A round lasts FAKE_ROUND seconds; its members are those that had
+joined when it began. FAKE_FLAW gives peer-2 a flaw: `crash` in round 2, `disagree` on the state, `deaf` to SIGTERM, a
+run that has `failed` in round 2, or whose failure is `passing` with a later round.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class FakeNode:
         return {"round": self.round(), "root": "ee" * 32}
 
     async def live(self) -> None:
-        """Commit rounds, die when it is time."""
+        """Commit rounds by the clock, and die in the round of a fault."""
         while True:
             await asyncio.sleep(ROUND / 10)
             if self.flaw == "crash" and self.round() == 1:

@@ -1,4 +1,4 @@
-"""The timeline of a round as a node may tell it: four members, of whom one, reached by a relay, was slow."""
+"""The timeline of a round as a node's API gives it: four members, of which one, behind a relay, was slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of Hugging Face's libraries work with: a tiny config, weights of it, and a loud skip where they lack."""
+"""Helps to test with Hugging Face's libraries: a tiny config, weights for it, and a skip where they are missing."""
 
 from __future__ import annotations
 

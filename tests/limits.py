@@ -1,4 +1,4 @@
-"""Real limits: of memory, a control group of their own for processes of tests, where we may make one; of open files."""
+"""Real limits for processes of tests: of memory (by address space or in a control group) and of open files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ENTER = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); os.exec
 
 
 def with_address_space(limit: int) -> tuple[str, ...]:
-    """What to put before a command line, so that each of its processes has `limit` bytes of address space."""
+    """A prefix for a command line: each of its processes may use `limit` bytes of address space."""
     code = "import os, resource, sys; n = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_AS, (n, n)); "
     return sys.executable, "-c", f"{code}os.execvp(sys.argv[2], sys.argv[2:])", str(limit)
 
 
 @contextmanager
 def no_more_files() -> Iterator[None]:
-    """As long as this lasts, this process can open no file."""
+    """In this context this process can open no more files."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         with open(os.devnull) as highest:
@@ -40,7 +40,7 @@ def no_more_files() -> Iterator[None]:
 
 @contextmanager
 def in_control_group(limit: int) -> Iterator[tuple[str, ...]]:
-    """What to put before a command line, so that it and its children have `limit` bytes together; else skips aloud."""
+    """A prefix for a command line: it and its children may use `limit` bytes together; skips where that cannot be."""
     try:
         folder, limit_file = _made()
         (folder / limit_file).write_text(str(limit))

@@ -1,4 +1,4 @@
-"""Another clock, disk or resolver for a process: a shim in C, compiled by the test and loaded before the C library.
+"""Another clock, disk or resolver for a process: shims in C, compiled by the test and loaded before the C library.
 
 environment = preloaded(tmp_path, CLOCK) | {"SHIM_AHEAD": str(file)}
 """
@@ -178,7 +178,7 @@ int getaddrinfo(const char *node, const char *service, const struct addrinfo *hi
 
 
 def preloaded(folder: Path, source: str) -> dict[str, str]:
-    """The environment of a process that has this shim; skips where there is no compiler."""
+    """The environment variables of a process with this shim; skips where there is no compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("DOES NOT RUN: there is no C compiler (cc)")

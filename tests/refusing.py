@@ -1,4 +1,4 @@
-"""Processes for which the operating system refuses something: calls, by a shim; rights and folders, for real."""
+"""Processes to which the operating system refuses something: calls through a shim, users and mounts for real."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def refusing(folder: Path, below: Path | None = None, **calls: int) -> dict[str,
 
 
 def as_nobody(*, reads_all: bool = True) -> list[str]:
-    """Words before a command, that run it as a user whom the system does not know; skips where that cannot be.
+    """A prefix for a command that runs it as a user whom the system does not know; skips where that cannot be.
 
-    Unless it `reads_all`, it does not find an interpreter that is in root's home.
+    Unless that user `reads_all` files, it cannot use an interpreter in root's home.
     """
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("DOES NOT RUN: only root can be somebody else, with setpriv")
@@ -77,7 +77,7 @@ def as_nobody(*, reads_all: bool = True) -> list[str]:
 
 
 def in_mounts(script: str) -> list[str]:
-    """Words before a command, that run it where `script` has mounted things; skips where that cannot be."""
+    """A prefix for a command that runs it with the mounts that `script` makes; skips where that cannot be."""
     if (
         not shutil.which("unshare")
         or subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode

@@ -1,4 +1,4 @@
-"""Real terminals for tests: a process leads a session on one, and closing it is what closing a window is."""
+"""Real terminals for tests: a process leads a session on one; closing it is like closing a terminal's window."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Terminal:
         self.said = ""
 
     def read(self) -> str:
-        """All that was said so far."""
+        """All output so far."""
         try:
             while more := os.read(self._ours, 1 << 16):
                 self.said += more.decode(errors="replace")
@@ -40,7 +40,7 @@ class Terminal:
         return self.said
 
     def type(self, keys: bytes) -> None:
-        """As at the keyboard; \\x03 is Ctrl-C."""
+        """Type `keys`; \\x03 is Ctrl-C."""
         os.write(self._ours, keys)
 
     def close(self) -> None:

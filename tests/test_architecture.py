@@ -14,6 +14,7 @@ from tests.architecture import (
     PURE,
     TORCH_ALLOWED,
     circles,
+    deep_reads,
     dragged_in,
     import_graph,
     violations,
@@ -55,6 +56,13 @@ def test_every_folder_is_a_layer_and_no_exception_outlives_its_file(sources: dic
     assert not [path for path in listed if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()]
     folders = {folder for path in sources if (folder := "/".join(path.split("/")[:2])).count("/") and "." not in folder}
     assert not [folder for folder in folders if not any(layer.startswith(folder) for layer in LAYERS)]
+
+
+def test_no_test_reads_a_private_attribute_through_two_objects() -> None:
+    files = {file.relative_to(ROOT).as_posix(): file for file in sorted((ROOT / "tests").rglob("*.py"))}
+    found = [each for path, file in files.items() for each in deep_reads(path, file.read_text(encoding="utf-8"))]
+    assert not found, "\n".join(found)
+    assert len(files) >= 300, "the scan misses files"
 
 
 LIGHT = [
@@ -145,6 +153,37 @@ ALLOWED = [
 @pytest.mark.parametrize(("path", "source"), ALLOWED)
 def test_what_is_allowed_stays_allowed(path: str, source: str) -> None:
     assert violations(path, source) == []
+
+
+DEEP = [
+    "def test() -> None: assert node.member._rounds._round",
+    "def f() -> None:\n    async def g() -> None:\n        (await node._peer())._x",
+    "host._swarm._guests = 1",
+    "assert self._round._exchange",
+    "assert node._calls[0]._queue",
+    "assert node._calls()._queue",
+    "def test() -> None:\n    rounds = member._rounds\n    assert rounds._round",
+    "def test() -> None:\n    me, host = 'a', a._host\n    later(lambda: host._swarm)",
+]
+
+
+@pytest.mark.parametrize("source", DEEP)
+def test_a_planted_read_through_two_objects_is_caught(source: str) -> None:
+    assert len(deep_reads("tests/test_it.py", source)) == 1
+
+
+SHALLOW = [
+    "assert node.member.rounds._means.spread",
+    "assert self._round.exchange._payloads",
+    "assert node._rounds.__class__",
+    "def test() -> None:\n    rounds = member.rounds\n    assert rounds._round",
+    "def test() -> None:\n    rounds = member._rounds\n    assert rounds.exchange\n    assert member._rounds",
+]
+
+
+@pytest.mark.parametrize("source", SHALLOW)
+def test_a_read_of_one_object_is_not(source: str) -> None:
+    assert deep_reads("tests/test_it.py", source) == []
 
 
 CIRCLES = [

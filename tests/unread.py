@@ -13,7 +13,7 @@ PATIENCE = 30.0  # seconds
 
 @contextmanager
 def full(kind: str) -> Iterator[tuple[int, int]]:
-    """Of "a pipe" or "a terminal" the end that is read, and that which is written, in which there is no more room."""
+    """The read and the write end of "a pipe" or "a terminal" that is full."""
     ours, theirs = os.pipe() if kind == "a pipe" else pty.openpty()
     fill(theirs)
     yield ours, theirs
@@ -22,7 +22,7 @@ def full(kind: str) -> Iterator[tuple[int, int]]:
 
 
 def fill(descriptor: int) -> None:
-    """Until nothing more can be written without waiting."""
+    """Write until nothing more fits."""
     os.set_blocking(descriptor, False)
     try:
         while True:
@@ -33,7 +33,7 @@ def fill(descriptor: int) -> None:
 
 
 def read_until(descriptor: int, end: bytes) -> bytes:
-    """All that comes, with `end` in it."""
+    """Read until `end` has come; all that was read."""
     os.set_blocking(descriptor, False)
     said, deadline = b"", time.monotonic() + PATIENCE
     while end not in said:

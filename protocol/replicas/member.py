@@ -151,6 +151,11 @@ class ReplicaMember(Presence):
     # -- read side ------------------------------------------------------------------------------------------
 
     @property
+    def rounds(self) -> ReplicaRounds:
+        """Our rounds, to be looked at."""
+        return self._rounds
+
+    @property
     def base(self) -> int | None:
         """After which round our replica stands; None before it is here, and while an outcome or a copy is taken."""
         return self._rounds.base if self._trains and not self._is_suspended else self._base

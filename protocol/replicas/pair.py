@@ -105,6 +105,11 @@ class PairExchange:
     def __repr__(self) -> str:
         return f"PairExchange({self.pairing}, {len(self._payloads)} chunks, over={self.is_over})"
 
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The partner's chunks that are not here yet."""
+        return tuple(index for index in range(self.pairing.chunks) if index not in self._payloads)
+
     def start(self, now: float) -> list[Effect]:
         """Send our vector."""
         return self._noted(now, [self._chunk(index) for index in range(self.pairing.chunks)])
@@ -152,8 +157,7 @@ class PairExchange:
             return self.lose()
         if not self._headway.is_due(now, pairing.partner):
             return []
-        missing = tuple(index for index in range(pairing.chunks) if index not in self._payloads)
-        return [Send(pairing.partner, Want(pairing.round, pairing.part, pairing.number, missing, ()))]
+        return [Send(pairing.partner, Want(pairing.round, pairing.part, pairing.number, self.missing, ()))]
 
     # -- inside ---------------------------------------------------------------------------------------------
 

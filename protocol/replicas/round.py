@@ -55,6 +55,11 @@ class ReplicaRound:
         return "training" if self._contribution is None else "matching"
 
     @property
+    def exchange(self) -> PairExchange | None:
+        """What goes on between us and our partner, once we have one."""
+        return self._exchange
+
+    @property
     def partner(self) -> PeerId | None:
         """With whom we exchange."""
         return self._exchange.pairing.partner if self._exchange is not None else None

@@ -20,7 +20,7 @@ from shoal.protocol.messages.rounds import Want
 from shoal.protocol.replicas.context import Means, near, pack, standing, stands
 from shoal.protocol.replicas.events import Lapse, Lapsed
 from shoal.protocol.replicas.meeting import Draw
-from shoal.protocol.replicas.pair import PAIR_MESSAGES, Exchanged, Pairing, number_of
+from shoal.protocol.replicas.pair import PAIR_MESSAGES, Exchanged, PairExchange, Pairing, number_of
 from shoal.protocol.replicas.round import ReplicaRound
 from shoal.protocol.rounds.allreduce.reducer import Contribute
 
@@ -69,6 +69,11 @@ class ReplicaRounds:
         if self._applying is not None:
             return "applying"
         return self._round.phase if self._round is not None else "syncing"
+
+    @property
+    def exchange(self) -> PairExchange | None:
+        """The current round's exchange, once it has begun."""
+        return self._round.exchange if self._round is not None else None
 
     @property
     def outcome(self) -> int | None:

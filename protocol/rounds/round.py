@@ -81,9 +81,18 @@ class Round:
             return self.attempt.phase
         return "matching" if self._matching.active else "training"
 
+    @property
+    def leader(self) -> PeerId | None:
+        """Who leads the group that we are in, or that we have asked to join."""
+        return self.attempt.leader if self.attempt is not None else self._matching.leader
+
     def is_ending(self, now: float) -> bool:
         """Whether the round is decided, and its last bytes are on their way to us."""
         return self._outcome is not None and self._outcome.is_near(now, self.attempt)
+
+    def leaves(self) -> tuple[wire.Leave, ...]:
+        """The LEAVEs for this round that have reached us."""
+        return self._matching.candidates.leaves()
 
     def waiting_for(self) -> list[PeerId]:
         """Whom this round hangs on, as far as we know."""

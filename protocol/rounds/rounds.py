@@ -96,6 +96,15 @@ class Rounds:
         """The group we are in, if there is one."""
         return self._round.attempt if self._round is not None else None
 
+    @property
+    def leader(self) -> PeerId | None:
+        """Who leads the current round, as far as we know."""
+        return self._round.leader if self._round is not None else None
+
+    def leaves(self) -> tuple[wire.Leave, ...]:
+        """The LEAVEs for the current round that have reached us."""
+        return self._round.leaves() if self._round is not None else ()
+
     def waiting_for(self) -> list[PeerId]:
         """Whom the current round hangs on."""
         return self._round.waiting_for() if self._round is not None else []

@@ -1,4 +1,4 @@
-"""The browser of this tier: one for all tests; who lacks it is told so."""
+"""The browser that all tests of this tier share; without one the tests say what is missing."""
 
 from __future__ import annotations
 

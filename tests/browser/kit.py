@@ -1,4 +1,4 @@
-"""A headless Chromium that hears everything that goes wrong, and a node in a thread for it to look at."""
+"""A headless Chromium that reports all errors of a page, and a node in a thread to look at."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ document.addEventListener("securitypolicyviolation", (event) => window.violation
 
 
 class Witness:
-    """One page, and all that its console, its policy and its network had to say."""
+    """One page, and all messages of its console, its content policy and its network."""
 
     def __init__(self, browser: Browser, url: str, *, scheme: str = "light", size: dict[str, int] = DESK) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""The page of a real node that trains with another one: a login, curves that move, rounds that come, no complaint."""
+"""The page of a real node that trains with another: a login, curves that move, new rounds, no errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page over a node that only answers: what it never does, whatever peers send and whatever happens to the node."""
+"""The page with a fake node: what it never does, whatever peers send and whatever happens to the node."""
 
 from __future__ import annotations
 

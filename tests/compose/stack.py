@@ -1,4 +1,4 @@
-"""The shipped Compose file on a real engine: the one that answers, or one of our own; and asking its containers."""
+"""The shipped Compose file on a real engine: one that is running, or our own; and how to ask its containers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _an_engine_answers() -> bool:
 
 
 def compose_commands() -> list[list[str]]:
-    """What is installed of `docker compose` (2) and `docker-compose` (1.29), the newer one first."""
+    """The installed ones of `docker compose` (2) and `docker-compose` (1.29), the newer one first."""
     commands = [["docker", "compose"], ["docker-compose"]]
     there = [command for command in commands if shutil.which(command[0]) is not None]
     return [
@@ -75,7 +75,7 @@ def compose_commands() -> list[list[str]]:
 
 
 class Stack:
-    """One project of the shipped Compose file; what it says is checked, and on leaving everything of it is gone."""
+    """One project of the shipped Compose file; its output is checked, and at the end all of it is removed."""
 
     def __init__(self, environ: dict[str, str]) -> None:
         self.project = f"shoal-test-{os.getpid()}"
@@ -86,11 +86,11 @@ class Stack:
         self._compose = compose_commands()[0]
 
     def compose(self, *arguments: str) -> str:
-        """What a command of Compose prints."""
+        """Run a command of Compose; its output."""
         return self._run([*self._compose, *arguments])
 
     def docker(self, *arguments: str) -> str:
-        """What a command of the engine prints."""
+        """Run a command of the engine; its output."""
         return self._run(["docker", *arguments])
 
     def containers(self, service: str) -> list[str]:

@@ -70,7 +70,7 @@ def test_a_swarm_in_containers(stack: Stack) -> None:
 
 
 def goes_on(stack: Stack, containers: list[str]) -> None:
-    """All of them commit another round."""
+    """Whether all of them commit another round."""
     reached = max(rounds(stack, each) for each in containers)
     stack.until(lambda: min(rounds(stack, each) for each in containers) > reached, "another round")
 

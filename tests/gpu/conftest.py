@@ -1,4 +1,4 @@
-"""What every test here needs: an NVIDIA GPU that torch can use."""
+"""All tests here need an NVIDIA GPU that torch can use."""
 
 from __future__ import annotations
 

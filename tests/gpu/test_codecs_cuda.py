@@ -1,4 +1,4 @@
-"""Codecs on a GPU: what is encoded there decodes to what is encoded on the processor, but for roundings half-way."""
+"""Codecs on a GPU: what it encodes decodes to what the CPU encodes, except for values halfway between two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A swarm with a GPU beside a CPU: they train on different devices, and hold the same bytes."""
+"""A swarm with a GPU and a CPU: members train on different devices and hold the same bytes."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.unit.checkpoint_kit import write
 
 
 def main(folder: Path) -> None:
-    """One after the other, from where an earlier life had come to; each is announced when it is whole."""
+    """Write one checkpoint after the other, from the last one of an earlier life on; announce each complete one."""
     begin = max((each.about.round for each in newest_first(folder) if each.about is not None), default=0) + 1
     for round in itertools.count(begin):
         sweep(folder)

@@ -1,4 +1,4 @@
-"""Processes that end with the test that started them, and daemons that stay for the next play."""
+"""Fixtures: processes that end with their test, and daemons that stay for the next play."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def children() -> Iterator[Children]:
 
 @pytest.fixture(scope="session")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
-    """A swarm for all plays of this process."""
+    """A swarm that all plays of this process share."""
     with Swarm(tmp_path_factory.mktemp("swarm")) as swarm:
         yield swarm
 
 
 @pytest.fixture
 def swarm(standing: Swarm) -> Iterator[Swarm]:
-    """Daemons in no run."""
+    """The shared swarm, in no run at the start of a play."""
     yield standing
     standing.tidy_up()

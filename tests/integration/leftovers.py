@@ -38,7 +38,7 @@ def look() -> Leftovers:
 
 
 def live_objects() -> Counter[str]:
-    """Those of our classes and of libp2p's that are still referred to, by class."""
+    """How many objects of our classes and of libp2p's are still referred to, by class."""
     gc.collect()
     classes = (type(each) for each in gc.get_objects())
     return Counter(
@@ -52,7 +52,7 @@ def resident_bytes(pid: int | str = "self") -> int:
 
 
 def _kinds(folder: str) -> list[str]:
-    """What the open files are, without the numbers of the kernel."""
+    """The kinds of the open files, without the kernel's numbers for them."""
     kinds = []
     for name in os.listdir(folder):
         try:

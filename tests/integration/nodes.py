@@ -1,4 +1,4 @@
-"""Real daemons for tests: processes with homes and ports of their own, asked through their API."""
+"""Real daemons for tests: each is a process with its own home and port, and is asked through its API."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class RealNode:
         self.home = Home(folder / "home").create()
         self.log = folder / "node.log"
         self.child: Child | None = None
-        self.prefix: tuple[str, ...] = ()  # of its command line: what bounds it
+        self.prefix: tuple[str, ...] = ()  # of its command line, such as a limit of memory
 
     def start(self, children: Children, bootstrap: Doors = (), fault: str = "", **settings: Any) -> RealNode:
         """Start the process and wait until it answers."""
         return self.launch(children, bootstrap, fault, **settings).ready()
 
     def launch(self, children: Children, bootstrap: Doors = (), fault: str = "", **more: Any) -> RealNode:
-        """Start the process; `more` are settings beyond the usual ones, or in their place."""
+        """Start the process; `more` are settings that are added to the usual ones, or replace them."""
         usual: dict[str, Any] = {"port": 0, "listen_host": "127.0.0.1", "admin_port": 0, "threads": 1}
         doors = (bootstrap,) if isinstance(bootstrap, str) else tuple(bootstrap)
         settings = NodeSettings(home=self.home.root, bootstrap=doors, **(usual | more))
@@ -69,13 +69,13 @@ class RealNode:
         return self.child is not None and self.child.process.poll() is None
 
     def kill(self) -> None:
-        """As pulling the plug; it may be dead already."""
+        """SIGKILL, unless it is dead already; wait for its end."""
         if self.is_running:
             os.kill(self.pid, signal.SIGKILL)
         until(lambda: not self.is_running, f"the death of {self.folder.name}", self.words)
 
     def row(self) -> Answer:
-        """Its only run, as `status` shows it; empty while it is in none, only on its way, or does not answer."""
+        """Its only run, as `status` shows it; empty while it is in no run or still entering it, or does not answer."""
         try:
             rows = [row for row in self.client.status()["runs"] if row["phase"] != "restoring"]
         except ShoalError:
@@ -106,12 +106,12 @@ def join_all(nodes: Sequence[RealNode], manifest: str) -> str:
 
 
 def words_of(*nodes: RealNode) -> str:
-    """What each has to say, for a failure."""
+    """The run and the end of the log of each node, for a failure."""
     return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
 
 
 def write_text(folder: Path) -> Path:
-    """A text of sheep."""
+    """A file of English-like text to train on."""
     text = folder / "text.txt"
     text.write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(5000)))
     return text

@@ -146,7 +146,7 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, data: bytes) -> bytes:
-    """One field of bytes."""
+    """One bytes field of a protobuf message."""
     return varint(number << 3 | BYTES) + varint(len(data)) + data
 
 
@@ -176,7 +176,7 @@ def read_varint(line: BinaryIO) -> int:
 
 
 def read_exactly(line: BinaryIO, size: int) -> bytes:
-    """So many bytes."""
+    """Read `count` bytes."""
     data = b""
     while len(data) < size:
         more = line.read(size - len(data))

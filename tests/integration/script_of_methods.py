@@ -44,7 +44,7 @@ class Net(nn.Module):
 
 
 def train(folder: Path, place: int, method: str) -> str:
-    """One run, to its end; what the script has seen of its progress then."""
+    """Train in one run to its end; the progress that the script has seen by then."""
     from shoal.node import create, join
 
     link = folder / f"{method}.link"

@@ -1,4 +1,4 @@
-"""Daemons that several plays share, so that a play costs the start of one daemon.
+"""Daemons that several tests (plays) share, so that each play starts one daemon only.
 
 In each play one of three members dies, and a newcomer takes its place; the newcomer is the next play's victim. The
 first daemon, by which all others find the swarm, is never the one that dies.
@@ -21,7 +21,7 @@ class Swarm:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._children = Children(grace=0.0)  # how nodes say goodbye is looked at elsewhere
+        self._children = Children(grace=0.0)  # how nodes say goodbye is tested elsewhere
         self._started = 0
         self.nodes: list[RealNode] = []
         self.text = write_text(folder)
@@ -34,11 +34,11 @@ class Swarm:
         return members, newcomer
 
     def words(self) -> str:
-        """For a failure."""
+        """The runs and logs of all nodes, for a failure."""
         return words_of(*self.nodes)
 
     def tidy_up(self) -> None:
-        """All that live have left their runs; where the one that should die lives still, all end."""
+        """Have the living nodes leave their runs; end all of them if the victim still lives."""
         live = [node for node in self.nodes if node.is_running]
         if len(live) == MEMBERS and live[0] is self.nodes[0]:
             for node in live:

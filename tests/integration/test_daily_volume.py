@@ -6,6 +6,8 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from shoal.node.api.client import Client
 from shoal.node.base.home import Home
 from shoal.node.base.options import MIN_PER_DAY, NodeSettings
 from shoal.node.client.up.processes import Children
+from shoal.node.daemon import pausing
 from shoal.node.daemon.daemon import Daemon
-from shoal.node.daemon.pausing import DAY
+from shoal.node.daemon.pausing import DAY, Volume
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.net.system.identity import Identity
 from tests.integration.nodes import PATIENCE, RealNode, until
@@ -29,10 +32,20 @@ async def eventually(condition: Callable[[], object], what: str, words: Callable
     await asyncio.to_thread(until, condition, what, words, PATIENCE)
 
 
+@dataclass
+class Ahead:
+    """A wall clock that runs so many seconds ahead."""
+
+    seconds: float = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.seconds
+
+
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_node_pauses_when_its_volume_is_used_up_and_goes_on_the_next_day(
-    children: Children, tmp_path: Path
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = tmp_path / "run.toml"
     manifest.write_text(MANIFEST)
@@ -52,18 +65,20 @@ async def test_a_node_pauses_when_its_volume_is_used_up_and_goes_on_the_next_day
         join=(str(manifest),),
         max_per_day=MIN_PER_DAY,
     )
+    ahead = Ahead()
+    monkeypatch.setattr(pausing, "Volume", partial(Volume, clock=ahead.time))
     with home.locked():
         daemon = Daemon(settings, home, Identity.load_or_create(home.identity_key))
         node = asyncio.create_task(daemon.run())
         try:
-            await _pauses_and_goes_on(daemon, home, founder)
+            await _pauses_and_goes_on(daemon, home, founder, ahead)
         finally:
             daemon.stop()
             await node
     assert json.loads(home.volume.read_text())["day"] != today
 
 
-async def _pauses_and_goes_on(daemon: Daemon, home: Home, founder: RealNode) -> None:
+async def _pauses_and_goes_on(daemon: Daemon, home: Home, founder: RealNode, ahead: Ahead) -> None:
     def row() -> dict[str, Any]:
         rows = daemon.status()["runs"]
         return dict(rows[0]) if rows else {}
@@ -85,8 +100,7 @@ async def _pauses_and_goes_on(daemon: Daemon, home: Home, founder: RealNode) -> 
         await asyncio.to_thread(Client(home).join_run, "ab" * 32, False)
     assert daemon.status()["limits"]["used_today"] - used < 0.001 * MIN_PER_DAY, "words alone pass"
 
-    volume = daemon._pausing._volume
-    volume._clock = lambda: time.time() + DAY
+    ahead.seconds = DAY
     await eventually(lambda: row().get("phase") not in ("paused", "restoring"), "the run to be entered again", words)
     await eventually(lambda: row()["round"] > before, "it to catch up", words)
     reached = row()["round"]

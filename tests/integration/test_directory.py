@@ -46,7 +46,7 @@ def test_a_node_that_knows_no_member_finds_the_run_and_outlives_its_founder(tmp_
             return [row["run"] for row in far.client.public_runs()]
 
         def announcers() -> int:
-            """Those of the killed stay until they expire."""
+            """The members with an entry; entries of killed members stay until they expire."""
             return sum(row["announced_by"] for row in far.client.public_runs() if row["run"] == run)
 
         until(lambda: run in listed(), "the run to be listed for a stranger", words)

@@ -65,12 +65,12 @@ def published(row: Answer) -> int:
 
 
 def are_finished(node: RealNode, family: str) -> bool:
-    """All of them, and their files are here."""
+    """Whether all parts are finished, and all files are here."""
     return all(row["finished"] and row["published"]["here"] for row in parts(node, family).values())
 
 
 def payload_bytes(node: RealNode) -> int:
-    """Of all runs, as far as they are open."""
+    """Payload bytes of all runs, as far as they are open."""
     rows = node.client.status()["runs"]
     return sum(count["sent"] + count["received"] for row in rows for count in (row["bulk"] or {}).values())
 

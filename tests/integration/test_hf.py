@@ -102,5 +102,5 @@ def play(children: Children, folder: Path, manifest: str, weights: tuple[Path, .
 
 
 def checkpoints(node: RealNode) -> list[Path]:
-    """Those of the last round."""
+    """The checkpoints of the last round."""
     return [each.path for each in find(node.home.root) if each.about is not None and each.about.round == LAST]

@@ -57,7 +57,7 @@ def held(pid: int) -> Held:
 
 
 def arenas(pid: int) -> int:
-    """Those of glibc beside the first: each begins at a multiple of its 64 MiB, of which it uses what it needs."""
+    """How many arenas glibc has beside the first: each begins at a multiple of 64 MiB, and uses a part of these."""
     found, size = 0, 64 << 20
     maps = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
     for (used, rights, *_), (rest, none, *_) in pairwise(maps):

@@ -177,6 +177,6 @@ async def test_no_round_trip_by_the_relay_is_shown_for_the_direct_way(monkeypatc
 
 
 def round_trip(pair: Pair) -> float:
-    """As it is shown to the caller, in seconds; 0 if it is not known."""
+    """The round trip that the caller shows, in seconds; 0 if it is not known."""
     (link,) = [each for each in pair.caller.links() if each.peer == pair.called.peer]
     return (link.rtt_ms or 0) / 1000

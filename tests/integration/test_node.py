@@ -26,8 +26,8 @@ from shoal.protocol.messages.bulk import MayIKnock
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.identity import Identity
+from tests.answer_types import type_errors
 from tests.integration.nodes import PATIENCE, RealNode, until, words_of
-from tests.misfits import misfits
 
 MANIFEST = """
 name = "tiny"
@@ -113,7 +113,7 @@ def full_round(node: RealNode, run: str) -> Answer:
 
 
 def check_trainer(node: RealNode, run: str, words: Callable[[], str]) -> None:
-    """What its owner asked for is what the worker does, and the status says."""
+    """The worker has the settings that its owner asked for, and the status shows them."""
     until(lambda: node.row().get("micro_batch") == 1 and node.row().get("model_flops_utilization"), "the use", words)
     log = node.home.run_folder(run) / "worker.log"
     told = [json.loads(line)["message"] for line in log.read_text().splitlines()]
@@ -140,11 +140,11 @@ def check_answers(node: RealNode, run: str) -> None:
         (table.run_link, client.run_link(run)),
     ]
     for operation, answer in answers:
-        assert not list(misfits(operation.answer, answer, operation.name, needs_all=True))
+        assert not list(type_errors(operation.answer, answer, operation.name, needs_all=True))
 
 
 def check_timeline(node: RealNode, run: str, words: Callable[[], str]) -> None:
-    """What it tells of a round fits what a round is, for programs and for people."""
+    """A node's timeline of a round is consistent, for programs and for people."""
     last = full_round(node, run)
     shown: Answer = node.client.timeline(run, last["round"])
     assert (shown["size"], shown["attempt"]) == (3, last["attempt"])
@@ -218,7 +218,7 @@ def test_a_node_alone_refuses_what_is_wrong_and_ends_with_its_home(children: Chi
 
 
 async def knock(address: str) -> Message:
-    """What a stranger is answered who asks for a socket."""
+    """The node's answer to a stranger that asks for a bulk socket."""
     network = Network(Identity.generate(), host="127.0.0.1", port=0)
     await network.start()
     try:

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(*argv: object, cwd: Path, **environ: str) -> str:
-    """What a command prints, which must end well; of our own environment it gets what does not name a module."""
+    """Run a command, which must succeed, without variables of ours that name modules; its output."""
     given = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "PYTHON"))}
     done = subprocess.run(
         [*map(str, argv)], cwd=cwd, env=given | environ, capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -53,7 +53,7 @@ def run(*argv: object, cwd: Path, **environ: str) -> str:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is committed, elsewhere."""
+    """A clone of what is committed, in another folder."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("DOES NOT RUN: this is no checkout, or git is not installed")
     folder = tmp_path_factory.mktemp("packaging") / "clone"

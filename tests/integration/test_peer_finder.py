@@ -78,7 +78,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def allow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """For one address."""
+    """Allow one address."""
     for module in (dialing, network):
         monkeypatch.setattr(module, "LIMIT", seconds)
 

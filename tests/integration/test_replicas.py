@@ -1,4 +1,4 @@
-"""Replicas in a real swarm: two exchange in each round; a daemon is killed, a newcomer copies a replica, all go on."""
+"""Replicas on real nodes: pairs exchange in each round; a daemon is killed, a newcomer copies a replica, all go on."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_when_all_have_stopped_each_goes_on_from_its_own_replica(children: Child
 
 
 def kept_round(node: RealNode, run: str) -> int:
-    """Of the replica that it has left on disk."""
+    """The round of the replica that the node has left on disk."""
     own = load_own(node.home.run_folder(run))
     assert own is not None
     return own.about.round

@@ -1,4 +1,4 @@
-"""Name servers that answer nothing hold up no round, no join and no end of a node, and it says that they do not."""
+"""Name servers that never answer hold up no round, join or end of a node, and the node says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that is started again is what it was: in its runs, in touch with the others, by the same name."""
+"""A node that is started again is in its runs, in touch with the others, and has the same name."""
 
 from __future__ import annotations
 

@@ -58,14 +58,14 @@ def up(out: Path, *flags: str) -> dict[str, Any]:
 
 
 def checkpoints(out: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    """What each peer, by its key's name, has written after each round."""
+    """The checkpoints that each peer, by its key's name, has written after each round."""
     found = [each.about for each in find(out)]
     assert all(about is not None for about in found)
     return {(about.peer, about.round): about.model_dump() for about in found if about is not None}
 
 
 def losses(out: Path) -> dict[tuple[int, str], tuple[float, int, str]]:
-    """What each peer reported of each round: its mean loss, its tokens, and the digest of the result."""
+    """Each peer's report of each round: its mean loss, its tokens, and the digest of the result."""
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     rounds = [line for line in lines if line["kind"] == "round"]
     return {(each["round"], each["peer"]): (each["loss"], each["tokens"], each["digest"]) for each in rounds}

@@ -1,4 +1,4 @@
-"""A script that closes its part in a run and comes back in the same process, as notebooks and long scripts do."""
+"""A script that leaves a run and enters it again in the same process, as notebooks and long scripts do."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ EARLIER = set(threading.enumerate())
 
 
 def threads() -> list[threading.Thread]:
-    """Those that read a run's socket, but for what other tests have left."""
+    """The threads that read a run's socket, without those that other tests have left."""
     return [each for each in threading.enumerate() if each.name == "shoal" and each not in EARLIER]
 
 

@@ -40,7 +40,7 @@ def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
 
 
 def train_by(methods: Iterable[str], nodes: tuple[RealNode, RealNode], scripts: list[Script], folder: Path) -> None:
-    """One process on each node trains one run after the other, and ends well."""
+    """One process on each node trains in one run after the other, and ends well."""
     program = str(Path(__file__).parent / "script_of_methods.py")
     scripts += [Script(node, program, str(folder), str(place), *methods) for place, node in enumerate(nodes)]
     for script in scripts:

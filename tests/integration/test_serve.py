@@ -52,7 +52,7 @@ class Server:
         return found[1], int(found[2])
 
     def about(self) -> dict[str, Any]:
-        """What it says of its slots."""
+        """The server's status of its slots."""
         with urllib.request.urlopen(f"{self.url}/models", timeout=30) as answer:
             told: dict[str, Any] = json.load(answer)["data"][0]["shoal"]
         return told

@@ -65,7 +65,7 @@ def stream(server: Server, number: int) -> tuple[int, str, dict[str, Any]]:
 
 
 def streams_while(server: Server, deed: Any) -> list[dict[str, Any]]:
-    """What 32 streams say of their experts, all of which come to their length, though something is done meanwhile."""
+    """Run 32 streams, and something else meanwhile; the experts that each stream names. All must be complete."""
     with ThreadPoolExecutor(STREAMS) as pool:
         found = [pool.submit(stream, server, number) for number in range(STREAMS)]
         until(lambda: server.about()["busy"] == STREAMS, "all streams to be written", lambda: str(server.about()))

@@ -23,7 +23,7 @@ LONG = {"n": 10, "extra_body": {"seed": 1, "steps": 200}}
 
 
 class Said:
-    """What a process says on a stream, as it comes."""
+    """The output of a process on one stream, as it comes."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._lines = list[str]()

@@ -1,4 +1,4 @@
-"""A node that is out of something for a while: it says so, loses nothing, and goes on by itself."""
+"""A node that lacks something for a while says so, loses nothing, and goes on by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that a machine has no room for: refused at once, with the sum and what would fit, and the node lives."""
+"""A run that does not fit into memory is refused at once, with the numbers and what would fit; the node goes on."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_what_workers_have_of_their_own_is_told_beside_what_they_agree_on(
 
 
 def play(folder: Path, method: str, rounds: int = ROUNDS, layers: int = 1) -> dict[str, Any]:
-    """What `shoal up` says of four peers, of whom one dies and to whom one comes."""
+    """The result of a play of `shoal up` with four peers, of which one dies, and one that joins."""
     outer = "outer_lr = 1.0\nouter_momentum = 0.0\n"
     manifest = MANIFEST.replace(outer, f"{method}\n").replace("chunk_bytes = 8192", "chunk_bytes = 4096")
     assert outer not in manifest

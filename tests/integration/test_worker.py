@@ -71,7 +71,7 @@ SCRIPT = """
 
 
 class Seen:
-    """What a supervisor reported."""
+    """All reports of a supervisor."""
 
     def __init__(self) -> None:
         self.progress: list[Progress] = []
@@ -613,7 +613,7 @@ DAEMON = """
 
 
 def run_script(folder: Path, socket: Path) -> subprocess.Popen[bytes]:
-    """What a user would start by hand; its words go to a file, so that no pipe fills up."""
+    """Start a script as a user would; its output goes to a file, so that no pipe fills up."""
     with (folder / "said").open("ab") as said:
         return subprocess.Popen([sys.executable, str(folder / "script.py"), "--socket", str(socket)], stderr=said)
 

@@ -1,4 +1,4 @@
-"""A lab to walk around in: `python -m tests.netlab shell home-symmetric`, and `list` says what there is."""
+"""A lab to explore by hand: `python -m tests.netlab shell home-symmetric`; `list` names the topologies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def chart(members: Iterable[Namespace], indent: str = "") -> Iterator[str]:
-    """Who is where, a line for each."""
+    """All machines and their addresses, one to a line."""
     for machine in members:
         if isinstance(machine, Router):
             yield f"{indent}{machine.address:<15}  router ({machine.gate.policy}), inside {machine.network}.0/24:"

@@ -41,7 +41,7 @@ PIECE = 1 << 18
 
 
 class Abuser:
-    """All names of it."""
+    """All identities of one abuser."""
 
     def __init__(self) -> None:
         whoever = [Identity.generate() for _ in range(NAMES)]

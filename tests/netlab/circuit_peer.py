@@ -136,7 +136,7 @@ class Peer:
 
 
 def reading(stream: Stream) -> asyncio.StreamReader:
-    """What comes on a stream."""
+    """A reader of all that comes on a stream."""
     reader = asyncio.StreamReader()
     stream.listen(reader.feed_data, reader.set_exception)  # type: ignore[arg-type]
     stream.allow(1 << 40)

@@ -1,4 +1,4 @@
-"""A lab for each test, and processes that do not outlive it."""
+"""Fixtures: a lab for each test, and processes that end with it."""
 
 from __future__ import annotations
 

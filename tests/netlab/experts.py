@@ -1,4 +1,4 @@
-"""A family of experts on the machines of a lab: who answers for them, and a real `shoal serve` that asks.
+"""A family of experts on machines of a lab: nodes that answer for them, and a real `shoal serve` that asks.
 
 Doors are public nodes in no family: by them all others find each other, and they are relays for who needs one.
 """
@@ -41,7 +41,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class Written:
-    """What a stream came to."""
+    """The result of one stream."""
 
     tokens: int
     why: str
@@ -77,7 +77,7 @@ class Family:
         return self.members["front"].node
 
     def begin(self) -> None:
-        """All are in the family, and those that have experts answer."""
+        """Start all nodes, let them enter the family, and let those with experts answer for them."""
         text = text_of(TINY, *sorted({part for seat in self._seats.values() for part in seat.has}))
         manifest = parse_manifest(text)
         for name, member in self.members.items():
@@ -112,7 +112,7 @@ class Family:
     # -- what is asked of the server --------------------------------------------------------------------------
 
     def about(self) -> dict[str, Any]:
-        """What the server says of itself."""
+        """The server's status."""
 
         def there() -> dict[str, Any]:
             with urllib.request.urlopen(f"{self._url}/models", timeout=30) as answer:
@@ -126,7 +126,7 @@ class Family:
         return self.front.host.on(lambda: read_stream(self._url, length, number))
 
     def streams(self, count: int, length: int, deed: Callable[[], None] = lambda: None) -> list[Written]:
-        """So many at once; when all are being written, `deed` is done. All come to their length."""
+        """Start `count` streams at once; when all are being written, do `deed`. All must be complete."""
         with ThreadPoolExecutor(count) as pool:
             begun: list[Future[Written]] = [pool.submit(self.stream, length, number) for number in range(count)]
             self.until(lambda: self.about()["busy"] == count, "all streams to be written")
@@ -183,7 +183,7 @@ class Family:
         return until(condition, what, self.words)
 
     def words(self) -> str:
-        """For a failure."""
+        """The logs of all, for a failure."""
         texts = []
         for each in [*self.doors, *self.members.values()]:
             texts.append(f"== {each} {each.node.status()}\n{each.node.words()}")

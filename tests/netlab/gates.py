@@ -16,7 +16,7 @@ from tests.netlab.namespaces import Namespace, run
 
 @dataclass(frozen=True)
 class Policy:
-    """One kind of gate."""
+    """What one kind of router or firewall does."""
 
     name: str
     translation: str = ""  # nftables' statement for what goes out; none for machines with a public address
@@ -115,11 +115,11 @@ class Gate:
         return next(count_of(each) for each in self._read("counter", what) if each)
 
     def sent_to(self, address: str) -> Count:
-        """What went out to this address, as the packets named it on the far side of the gate."""
+        """Packets that went out to this address, as they were named beyond the gate."""
         return self._set("to").get(address, Count())
 
     def received_from(self, address: str) -> Count:
-        """What came in from this address and was let through."""
+        """Packets from this address that were let in."""
         return self._set("from").get(address, Count())
 
     def _set(self, name: str) -> dict[str, Count]:

@@ -33,7 +33,7 @@ Outside = Host | Router
 
 @dataclass(frozen=True)
 class Traffic:
-    """What became of the packets in one direction of a link: carried, lost on the way, dropped at its queue."""
+    """Packets in one direction of a link: carried, lost on the way, dropped at its queue."""
 
     carried: int
     lost: int
@@ -41,7 +41,7 @@ class Traffic:
 
 
 class Internet:
-    """All public addresses. `seed` decides which packets are lost."""
+    """The switch and all public addresses. `seed` decides which packets are lost."""
 
     def __init__(self, lab: str, seed: int) -> None:
         self._lab = lab
@@ -74,7 +74,7 @@ class Internet:
         return router
 
     def also(self, machine: Outside, address: str) -> None:
-        """What is sent to this address goes to that machine, too, whether it has the address or leads to it."""
+        """Packets to this address go to that machine as well, whether it has the address or routes it."""
         self._tell({"do": "also", "address": machine.address, "other": address})
 
     def second_address(self, machine: Outside) -> str:
@@ -93,11 +93,11 @@ class Internet:
         self._tell({"do": "cut", "between": [[each.address for each in side] for side in (ones, others)]})
 
     def mend(self) -> None:
-        """All cuts are gone."""
+        """Undo all cuts."""
         self._tell({"do": "mend"})
 
     def traffic(self, machine: Outside) -> tuple[Traffic, Traffic]:
-        """What a machine's link has done: away from it, and towards it."""
+        """The traffic of a machine's link: away from it, and towards it."""
         up, down = self._tell({"do": "count", "address": machine.address})
         return Traffic(*up), Traffic(*down)
 

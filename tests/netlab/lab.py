@@ -1,5 +1,5 @@
-"""A lab: an internet, and local networks that nobody has connected. Gone at the end, whatever the test did, and however
-its process died; a topology is a few lines:
+"""A lab: an internet of network namespaces, and local networks that are not connected with it. It is removed at the
+end, whatever the test did and however its process died. A topology is a few lines:
 
     with network() as lab:
         server = lab.internet.host("server")
@@ -28,7 +28,7 @@ SEED = 7
 
 
 class Lab:
-    """Namespaces whose names begin with this lab's."""
+    """One network; the names of its namespaces begin with the lab's name."""
 
     def __init__(self, seed: int = SEED) -> None:
         self.name = lab_name(next(NUMBERS))
@@ -36,7 +36,7 @@ class Lab:
         self.segments: list[Segment] = []
 
     def machine(self, label: str) -> Host:
-        """A machine with nothing but a loopback, to be plugged in somewhere."""
+        """A machine with a loopback only, to be plugged in somewhere."""
         return Host(self.name, label)
 
     def segment(self, label: str) -> Segment:
@@ -45,16 +45,16 @@ class Lab:
         return self.segments[-1]
 
     def close(self) -> None:
-        """Remove it all, and end what runs in it."""
+        """Remove all namespaces, and end all processes in them."""
         try:
             self.internet.close()
         finally:
-            remove(remains(self.name))  # nothing, unless the switch was killed
+            remove(remains(self.name))  # there are none, unless the switch was killed
 
 
 @contextmanager
 def network(seed: int = SEED) -> Iterator[Lab]:
-    """A lab; skips, or fails if the tier must run, where none can be."""
+    """A lab. Where none can be made the test skips, or fails if the tier must run."""
     missing = what_is_missing()
     requires("netlab", not missing, missing)
     sweep()

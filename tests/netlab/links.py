@@ -1,7 +1,7 @@
-"""What a link does to packets, without a clock, a socket or a seed of its own.
+"""What a link does to packets; the clock, sockets and randomness are its caller's.
 
-- A packet waits until the line is free, takes its size at the line's rate, may be lost on the way, and comes out after
-  the delay. What would wait longer than the queue holds is dropped at its end (drop-tail), as is what is too large.
+- A packet waits until the line is free, occupies it for its size at the line's rate, may be lost, and comes out after
+  the delay. A packet that would wait longer than the queue holds is dropped (drop-tail), as is one that is too large.
 - `delay` is one way and per link: two hosts behind links of 25 ms are 50 ms apart, and their round trip takes 100.
 """
 
@@ -21,7 +21,7 @@ class Link:
     loss: float = 0.0  # the share of packets that vanish, in each direction
     up: float | None = None  # bits per second away from the machine, if slower than towards it
     queue: float = 0.2  # seconds' worth of packets that wait for the line; no line of infinite rate has a queue
-    mtu: int = 1_500  # bytes; greater packets vanish, and nobody is told
+    mtu: int = 1_500  # bytes; larger packets vanish, without an ICMP error
 
     def __post_init__(self) -> None:
         slowest = self.rate if self.up is None else min(self.rate, self.up)
@@ -37,13 +37,13 @@ class Link:
 
 
 class Lane:
-    """One direction of a link, and what became of the packets."""
+    """One direction of a link; counts the packets that were carried, lost and dropped."""
 
     def __init__(self, link: Link, rate: float, random: Random) -> None:
         self._delay, self._loss, self._queue, self._mtu = link.delay, link.loss, link.queue, link.mtu
         self._seconds_per_byte = 8 / rate
         self._random = random
-        self._free = -math.inf  # when the line has nothing more to send
+        self._free = -math.inf  # when the line will be free
         self.carried = self.lost = self.dropped = 0
 
     def enter(self, now: float, size: int) -> float | None:
@@ -61,5 +61,5 @@ class Lane:
 
 
 def lanes(link: Link, random: Random) -> tuple[Lane, Lane]:
-    """A link's direction away from its machine, and the one towards it."""
+    """The two directions of a link: away from its machine, and towards it."""
     return Lane(link, link.up or link.rate, random), Lane(link, link.rate, random)

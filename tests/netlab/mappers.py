@@ -1,4 +1,4 @@
-"""Routers that map ports when they are asked: a real miniupnpd, with its rules in a table of nftables of its own.
+"""Routers that map ports on request: a real miniupnpd, with its rules in an nftables table of its own.
 
 It takes no address of the documentation networks for a public one, and maps nothing behind such; so these routers have
 addresses of the internet proper. No packet leaves the lab.
@@ -80,7 +80,7 @@ class Mapper:
             until(pid.exists, "miniupnpd to start", lambda: self._words)
 
     def stop(self) -> None:
-        """As when the router is switched off: all mappings are gone, too."""
+        """Switch the router off: all mappings are gone, too."""
         for pid in inhabitants([self._router.name]):
             os.kill(pid, signal.SIGKILL)
         until(lambda: not inhabitants([self._router.name]), "miniupnpd to end", lambda: "")

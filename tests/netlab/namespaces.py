@@ -1,8 +1,8 @@
 """Network namespaces: machines with a network of their own. Nothing done here touches this machine's network.
 
-- A namespace's name begins with the name of its lab, which holds the process id of the lab's owner: whoever comes later
-  can tell whose it was. `sweep` removes those of owners that are gone, with all that runs in them.
-- Nothing but the standard library is imported: the switch, which starts with every lab, uses this too.
+- A namespace's name begins with the name of its lab, which contains the process id of the lab's owner. So `sweep` can
+  remove the namespaces of owners that are gone, with all processes in them.
+- Only the standard library is imported: the switch, which starts with every lab, uses this file too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ToolError(Exception):
 
 
 def run(*argv: str, words: str = "") -> str:
-    """What a tool prints, given `words` to read."""
+    """Run a tool with `words` as its input; its output. ToolError if it fails."""
     try:
         done = subprocess.run(argv, input=words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except FileNotFoundError as error:
@@ -42,7 +42,7 @@ def run(*argv: str, words: str = "") -> str:
 
 
 class Namespace:
-    """One machine: `name` is what `ip netns` calls it, `label` what a topology does."""
+    """One machine: `name` is its name for `ip netns`, `label` the one in the topology."""
 
     def __init__(self, lab: str, label: str) -> None:
         self.label = label
@@ -54,13 +54,13 @@ class Namespace:
         return self.label
 
     def ip(self, *commands: str) -> str:
-        """What `ip` prints there, one command after the other."""
+        """Run commands of `ip` in the namespace; their output."""
         return run("ip", "-n", self.name, "-batch", "-", words="\n".join(commands))
 
     def on(self, function: Callable[[], T]) -> T:
-        """What `function` brings there: in a thread, as threads are what is in a network namespace.
+        """Call `function` in the namespace, in a new thread, as each thread has its own; what it returns.
 
-        A socket opened there stays there, whoever uses it later.
+        A socket that is opened there stays in that namespace, whichever thread uses it later.
         """
 
         def there() -> T:
@@ -85,12 +85,12 @@ class Namespace:
 
 
 def lab_name(number: int) -> str:
-    """What the names of all namespaces of this process's lab number `number` begin with."""
+    """The name of this process's lab number `number`, with which the names of all its namespaces begin."""
     return f"{PREFIX}-{os.getpid()}.{number}"
 
 
 def remains(of: str) -> list[str]:
-    """The namespaces whose names say that they belong to a lab, or to a process's labs."""
+    """The existing namespaces of a lab, of a process's labs, or of all labs, by the beginning of their names."""
     names = [path.name for path in PLACES.iterdir()] if PLACES.exists() else []
     return sorted(name for name in names if name.startswith((f"{of}-", f"{of}.")))
 
@@ -122,7 +122,7 @@ def inhabitants(names: Iterable[str]) -> list[int]:
 
 
 def identity(place: Path) -> tuple[int, int]:
-    """What two names of one namespace have in common."""
+    """Equal for two names of one namespace: its device and inode."""
     found = place.stat()
     return found.st_dev, found.st_ino
 

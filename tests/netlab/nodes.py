@@ -46,7 +46,7 @@ class LabNode:
         return [*argv[:at], "-c", whole, *argv[at + 2 :]]
 
     def ask(self, what: Callable[[Client], Any]) -> Any:
-        """What its API says, asked on its machine; None while there is no answer."""
+        """The answer of its API, asked on its machine; None while there is none."""
         with suppress(ShoalError):
             return self.host.on(lambda: what(Client(self.home)))
         return None

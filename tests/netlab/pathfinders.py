@@ -1,4 +1,4 @@
-"""All of a node by which it finds ways to others, and nothing of runs: light enough for a hundred of them in a test.
+"""The part of a node that finds ways to others, without runs: light enough for a hundred of them in a test.
 
 What membership does in a run is done by hand: where one can be reached is told to those who want to know, at once, and
 whoever wants another tries until they are connected.
@@ -45,7 +45,7 @@ class Way:
 
 
 class Pathfinder:
-    """One node on a machine, in threads of the test's process."""
+    """The pathfinding part of one node, in threads of the test's process."""
 
     def __init__(self, host: Host, port: int, folder: Path) -> None:
         self.host, self.port = host, port
@@ -75,7 +75,7 @@ class Pathfinder:
         self._thread.join(PATIENCE)
 
     def do(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` brings in our loop."""
+        """Run `work` in this pathfinder's event loop; its result."""
 
         async def there() -> T:
             return await work()
@@ -160,7 +160,7 @@ class Pathfinder:
 
 @contextmanager
 def pathfinders(folder: Path, port: int, *hosts: Host) -> Iterator[Sequence[Pathfinder]]:
-    """One on each machine, not started yet; all end together."""
+    """One pathfinder on each machine, not started yet; all are stopped at the end."""
     with ExitStack() as stack:
         made = [Pathfinder(host, port, folder) for host in hosts]
         for each in made:

@@ -1,4 +1,4 @@
-"""The places where people's machines stand, by name; a topology's name is some of them joined by `+`."""
+"""Named places where people's machines stand; a topology's name is several of them, joined by `+`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CARRIER = "100.64.0"  # the network between a carrier's translation and its cust
 
 @dataclass(frozen=True)
 class Place:
-    """What stands between a machine and the internet: a firewall of its own, or routers from the outside inwards."""
+    """The routers and firewalls between a machine and the internet, from the outside inwards."""
 
     words: str
     firewall: Policy = PUBLIC

@@ -1,4 +1,4 @@
-"""What tests of a lab do with plain sockets: an address as others see it, who gets through, how fast, how late."""
+"""Plain sockets in a lab: the address that others see, who gets through, how fast, how late."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def tcp(host: Host, port: int = 0) -> socket.socket:
 
 
 def listener(host: Host, port: int) -> socket.socket:
-    """One that takes connections."""
+    """A socket that accepts connections."""
     sock = tcp(host, port)
     sock.listen()
     return sock
@@ -74,7 +74,7 @@ def dial(host: Host, goal: Address, port: int = 0) -> socket.socket:
 
 
 def knock(host: Host, goal: Address, gate: Gate) -> str:
-    """What a stranger's dial to a machine behind a gate comes to: in, dropped or rejected."""
+    """The outcome of a stranger's dial to a machine behind a gate: in, dropped or rejected."""
     refused = gate.count("refused")
     with tcp(host) as sock:
         sock.setblocking(False)

@@ -1,4 +1,4 @@
-"""Real nodes in one run, at places of all kinds, and what they say of it: for tests of cuts, losses and deaths."""
+"""Real nodes in one run, at places of all kinds, and their status: for tests of cuts, losses and deaths."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Swarm:
         return Counter(str(row["path"]) for row in rows if row["peer"] in names)
 
     def words(self) -> str:
-        """For a failure."""
+        """The status and the log of each node, for a failure."""
         return "\n".join(f"{each} {each.node.status()}\n{each.node.words()}" for each in self.members)
 
 

@@ -1,10 +1,10 @@
 """The internet of a lab: a process that carries IP packets between the TUN devices of machines, each at its time.
 
-- A packet goes through the sender's lane up and the receiver's lane down (links.py); whoever has its destination's
-  address gets it, and what goes to nobody vanishes, as does what a cut is in the way of.
-- It is told what to do over a socket, one JSON object per packet, and answers each with one; a TUN comes along with
-  `attach`. When that socket ends, so has the lab's owner, by whatever death: then the lab's namespaces are removed.
-- A late packet is late by what this process was held up, never more: the next stage counts from when it was due.
+- A packet goes through the sender's lane up and the receiver's lane down (links.py), to the machine with its
+  destination address. A packet to an unknown address, or across a cut, is lost.
+- Orders come over a socket, one JSON object per packet, and each gets one answer; `attach` passes a TUN along. When the
+  socket is closed the lab's owner has ended, however it died: then the lab's namespaces are removed.
+- If this process is held up, a packet is late by that time and no more: its next stage counts from when it was due.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.netlab.links import Lane, Link, lanes
 from tests.netlab.namespaces import remains, remove
 
 LARGEST = 1 << 16
-BURST = 64  # packets that are read from one device before it is the next one's turn
-URGENT = -10  # the network goes on while those who use it compute
+BURST = 64  # packets that are read from one device before the next one's turn
+URGENT = -10  # so that the network goes on while its users compute
 
 
 class Port:
@@ -38,11 +38,11 @@ class Port:
 
     def __init__(self, tun: int, link: Link, random: Random) -> None:
         self.tun = tun
-        self.barred: set[Port] = set()  # to whom nothing goes
+        self.barred: set[Port] = set()  # ports that get none of its packets
         self.lay(link, random)
 
     def lay(self, link: Link, random: Random) -> None:
-        """Change the link; what is under way arrives as it would have."""
+        """Change the link; packets on their way arrive as they would have."""
         self.up, self.down = lanes(link, random)
 
     def write(self, packet: bytes) -> None:
@@ -51,16 +51,16 @@ class Port:
 
 
 class Switch:
-    """Who has which address, and what is on its way."""
+    """The addresses of all ports, and the packets on their way."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
-        self._ports: dict[int, Port] = {}  # by their TUN
+        self._ports: dict[int, Port] = {}  # by their TUN devices
         self._where: dict[bytes, Port] = {}
         self._due: list[tuple[float, int, bool, Port, bytes]] = []
         self._serial = 0
 
-    # -- what it is told ------------------------------------------------------------------------------------
+    # -- orders ---------------------------------------------------------------------------------------------
 
     def do(self, order: dict[str, Any], tuns: list[int]) -> Any:
         """Carry out one order."""
@@ -105,7 +105,7 @@ class Switch:
         return max(0.0, self._due[0][0] - monotonic()) if self._due else None
 
     def take(self, tun: int) -> None:
-        """Take in what a device has to send."""
+        """Read the packets that a device sends."""
         source = self._ports[tun]
         try:
             for _ in range(BURST):
@@ -140,7 +140,7 @@ class Switch:
             self._at_time(out, now, True, goal, packet)
 
     def deliver(self) -> None:
-        """Move on all that is due."""
+        """Move on all packets that are due."""
         now = monotonic()
         while self._due and self._due[0][0] <= now:
             when, _, is_last, goal, packet = heapq.heappop(self._due)
@@ -151,12 +151,12 @@ class Switch:
 
 
 def packed(address: str) -> bytes:
-    """An address as it stands in packets."""
+    """An address as packets contain it."""
     return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
 
 
 def answer(switch: Switch, control: socket.socket) -> bool:
-    """Carry out the next order; False if there will be none."""
+    """Carry out the next order; False if no more will come."""
     words, tuns, _, _ = socket.recv_fds(control, LARGEST, 1)
     if not words:
         return False

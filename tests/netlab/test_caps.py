@@ -27,7 +27,7 @@ LINE = Link(delay=0.02, rate=100e6)
 
 
 class Bytes(NamedTuple):
-    """What a machine's interfaces have carried, but for its loopback."""
+    """Bytes that a machine's interfaces, other than loopback, have carried."""
 
     received: int
     sent: int

@@ -67,7 +67,7 @@ def by_relay(node: LabNode, other: LabNode) -> None:
 
 
 def directly(node: LabNode, other: LabNode) -> None:
-    """Whoever is behind the router has dialled."""
+    """They are connected directly, because the one behind the router has dialled."""
     report = examine(node, other.name()[-6:])
     assert (report["path"], report["reason_code"]) == ("direct", "it-dialled")
     assert (report["verdict"]["code"], report["verdict"]["side"]) == ("direct", "nobody")

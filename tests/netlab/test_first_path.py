@@ -89,7 +89,7 @@ class Town:
         return host
 
     def link(self, number: int, port: int) -> list[str]:
-        """What the one of that number knows."""
+        """The addresses by which node number `number` is bootstrapped."""
         return [f"/ip{6 if ':' in each else 4}/{each}/tcp/{port}" for each in self.links[number]]
 
     @contextmanager
@@ -110,7 +110,7 @@ class Town:
 
 
 def tries(town: Town, folder: Path, count: int) -> list[Way]:
-    """What came of each; each has ports of its own, as routers remember those of the one before."""
+    """The results of all tries; each has its own ports, as routers remember those of the one before."""
     ways = list[Way]()
     for number in range(count):
         with town.settled(folder, PORT + 2 * number) as (one, other):

@@ -1,4 +1,4 @@
-"""Each place is what its name says, as plain sockets see it; the expectations are written by hand."""
+"""Each place behaves as its name says, as plain sockets see it; the expectations are written by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TTL = 64
 
 @dataclass(frozen=True)
 class Nature:
-    """What others see of a machine."""
+    """How others see a machine."""
 
     keeps_port: bool
     one_port_for_all: bool
@@ -73,7 +73,7 @@ def test_what_udp_sees(town: dict[str, Host], place: str) -> None:
 
 
 def fate(stranger: socket.socket, goal: socket.socket, gate: Gate) -> str:
-    """What becomes of a stranger's datagram."""
+    """What happens to a stranger's datagram."""
     refused = gate.count("refused")
     stranger.send(b"let me in")
     if not does_come(gate, refused, lambda wait: bool(select.select([goal, stranger], (), (), wait)[0])):

@@ -1,4 +1,4 @@
-"""A run of nodes at places of all kinds is cut in two for a minute: all say so in time, and all come back in time."""
+"""A run of nodes at places of all kinds is cut in two for a minute: all notice in time, and all recover in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs to be idle behind a router, and what it is paid for: others can still call after a long silence."""
+"""The traffic of an idle node behind a router, and its use: others can still call it after a long silence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAITING = MANIFEST.replace("min_members = 2", "min_members = 3")
 
 @dataclass(frozen=True)
 class Cost:
-    """What was counted: bytes by the router, seconds of a core by the kernel."""
+    """Bytes as the router counts them, and seconds of a core as the kernel does."""
 
     bytes: int
     core: float

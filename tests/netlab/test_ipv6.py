@@ -1,4 +1,4 @@
-"""IPv6 beside IPv4: where it is broken, or firewalled, it costs a moment and prevents nothing."""
+"""IPv6 beside IPv4: if it is broken or firewalled, it costs a moment and prevents nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lab leaves nothing behind, however its owner dies; and people can walk around in one."""
+"""A lab leaves nothing behind, however its owner dies; and it can be explored by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The only public node of a swarm dies, its relay and holder of all records: what is left when another one comes."""
+"""The only public node of a swarm, its relay and holder of all records, dies: what remains until another one comes."""
 
 from __future__ import annotations
 

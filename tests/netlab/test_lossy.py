@@ -1,4 +1,4 @@
-"""Several sockets for one peer: where packets are lost by chance and TCP takes it for a full line, and only there.
+"""Several sockets to one peer: used where random loss makes TCP slow, and only there.
 
 This is the benchmark itself, with a TCP that does so. What it gains is printed, not judged: a busy machine has no say.
 """

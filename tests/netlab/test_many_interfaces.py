@@ -1,4 +1,4 @@
-"""A machine full of bridges, with a VPN as its way out: its neighbours on the one network that counts find it."""
+"""A machine with many bridges and a VPN as default route: its neighbours on the real network find it."""
 
 from __future__ import annotations
 

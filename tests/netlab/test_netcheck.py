@@ -85,7 +85,7 @@ def test_peers_that_have_ipv6(lab: Lab, children: Children, tmp_path: Path) -> N
 def as_guest_of(
     server: Host, guest: Host, door: str, children: Children, tmp_path: Path
 ) -> tuple[dict[str, Any], int | None]:
-    """What netcheck says to a node that knows another at this door, and its exit code."""
+    """The findings of netcheck on a node that knows another at this address, and the exit code."""
     nodes = [LabNode(host, tmp_path / host.label) for host in (server, guest)]
     nodes[0].start(children)
     until(lambda: bool(nodes[0].status()), "the server", words(nodes), LONG)

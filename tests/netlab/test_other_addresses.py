@@ -1,4 +1,4 @@
-"""Addresses that lead to others than was thought: a name for several nodes, and addresses that are dealt anew."""
+"""Addresses that lead to another node than expected: names for several nodes, and reassigned addresses."""
 
 from __future__ import annotations
 

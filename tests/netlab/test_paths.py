@@ -156,14 +156,14 @@ def test_every_place_and_every_other(lab: Lab, tmp_path: Path) -> None:
 
 
 def rounds() -> Iterator[list[tuple[str, str]]]:
-    """All pairs, in rounds in which each place calls once and is called once; like calls like when all are warm."""
+    """All pairs, in rounds in which each place calls once and is called once; pairs of like places come last."""
     places = [*PLACES]
     for shift in range(1, len(places) + 1):
         yield list(zip(places, [*places[shift:], *places[:shift]], strict=True))
 
 
 def netcheck(peer: Remote, relays: list[Remote]) -> Answer:
-    """What `shoal netcheck` says to a peer that knows nobody but relays."""
+    """The findings of `shoal netcheck` for a peer that knows only relays."""
     found = peer.ask(relays=[[each.peer, each.address] for each in relays])
     dialled = [each.ask(find=[peer.peer, peer.outside]) for each in relays]
     return report(
@@ -211,7 +211,7 @@ def came_in(caller: Remote, called: Remote, relays: list[Remote]) -> tuple[int, 
 
 
 def check(pair: tuple[str, str], cell: Cell, said: dict[str, Answer]) -> None:
-    """All four agree."""
+    """All four sources agree."""
     wanted = EXPECTED[pair]
     assert path_foretold(pair, said) == wanted, f"{pair}: netcheck was wrong"
     assert (cell.path, cell.path_there) == (wanted, wanted), pair

@@ -1,4 +1,4 @@
-"""A real node as a relay, and hosts that take from it what they can: it keeps its limits, and serves others meanwhile.
+"""A real node as a relay under abuse: it keeps its limits, and serves others meanwhile.
 
 One host asks for 1,000 circuits under eight names, most of which lead to nobody who answers, or says anything; another
 sends what it can of 10 GB under one. What is measured is the relay's own word (`relaying` and `memory` in its status),
@@ -93,7 +93,7 @@ def public_relay(lab: Lab, children: Children, folder: Path) -> LabNode:
 
 
 def watch(relay: LabNode, one: Remote, other: Remote, seconds: float) -> tuple[list[Any], list[float]]:
-    """What the relay says of itself, and how long words take, for so long."""
+    """Watch the relay's status, and how long messages take, for some seconds."""
     seen, trips = [relay.status()], list[float]()
     begin = time.monotonic()
     while time.monotonic() < begin + seconds:

@@ -1,4 +1,4 @@
-"""Nodes that cannot be dialled, connected by relays that nobody has configured."""
+"""Nodes that cannot be dialled, connected by relays that they find without configuration."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Swarm:
         return self.until(lambda: all(round_of(node) >= number for node in self.members), f"round {number}", patience)
 
     def rounds(self) -> list[dict[str, Any]]:
-        """As the founder has them."""
+        """The rounds as the founder recorded them."""
         return list(self.members[0].ask(lambda client: client.rounds(self.run)) or ())
 
     def bulk(self) -> dict[str, int]:
@@ -109,7 +109,7 @@ class Swarm:
 
 
 def row_of(node: LabNode) -> dict[str, Any]:
-    """Its only run."""
+    """The only run of a node."""
     return next(iter(node.status().get("runs") or ()), {})
 
 

@@ -1,4 +1,4 @@
-"""A run that is cut in two, while both halves reach the rest of the internet, learns that from its directory."""
+"""A run is cut in two while both halves reach the rest of the internet: they learn it from the directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeded campaigns: a swarm, misfortune drawn from the seed, then peace, in which everybody must come together."""
+"""Seeded campaigns: a swarm, faults drawn from the seed, then peace, in which all must commit together again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TROUBLE = 15.0  # virtual seconds in which faults strike
 
 @dataclass
 class Report:
-    """What one seed did."""
+    """The outcome of one seed."""
 
     seed: int
     peers: int
@@ -60,7 +60,7 @@ def build(
 def run_seed(seed: int, sizes: tuple[int, ...] = SIZES, cycle: tuple[int, ...] = ()) -> Report:
     """One campaign: Violation, with the seed and its fault plan in its notes, if a promise is broken.
 
-    With a `cycle`, the same misfortune strikes rounds of so many chunks in turn.
+    With a `cycle`, the same faults strike rounds of so many chunks in turn.
     """
     rng = random.Random(f"campaign {seed}")
     count = rng.choice(sizes)

@@ -1,4 +1,4 @@
-"""What swarms look like, and who comes and goes: drawn from a seed, and no misfortune; but for a power cut."""
+"""Draws from a seed what a swarm looks like, which members join and leave, and now and then a power cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALLEST_LEAVE = 4  # the smallest swarm that somebody leaves
 
 
 def draw_shape(rng: random.Random, names: list[PeerId]) -> Shape:
-    """Some swarms have keepers, members that cannot be dialled, or a minimum that a single death falls below."""
+    """Some swarms have keepers, members that cannot be dialled, or a minimum size that one death can break."""
     count = len(names)
     keepers = rng.sample(names, rng.randint(1, (count + 1) // 3)) if count > 2 and rng.random() < 0.25 else []
     unreachable = rng.sample(names, rng.randint(1, (count + 1) // 3)) if rng.random() < 0.25 else []
@@ -30,7 +30,7 @@ def draw_shape(rng: random.Random, names: list[PeerId]) -> Shape:
 
 
 def draw_apart(rng: random.Random, names: list[PeerId]) -> tuple[tuple[PeerId, PeerId], ...]:
-    """In some swarms some cannot meet each other, or one of them nobody."""
+    """Pairs that cannot connect directly: in some swarms those of some members, in some one member and all others."""
     if rng.random() < 0.6:
         return ()
     some = rng.sample(names, rng.randint(1, len(names)))
@@ -39,7 +39,7 @@ def draw_apart(rng: random.Random, names: list[PeerId]) -> tuple[tuple[PeerId, P
 
 
 class Churn:
-    """The comings and goings in one world."""
+    """Members of one world that join, leave or lose power."""
 
     def __init__(self, world: World[Peer], oracle: Oracle, rng: random.Random) -> None:
         self._world = world
@@ -48,7 +48,7 @@ class Churn:
         self.told: list[str] = []
 
     def draw(self, names: list[PeerId], newcomers: list[PeerId], until: float) -> None:
-        """Newcomers, a leaver, and now and then a power cut for several."""
+        """Schedule the newcomers, perhaps a member that leaves, and perhaps a power cut that strikes several."""
         for name in newcomers:
             self._at(self._rng.uniform(2.0, until), f"{name} joins", partial(self._world.start, name))
         if len(names) >= SMALLEST_LEAVE and self._rng.random() < 0.3:

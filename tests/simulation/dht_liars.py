@@ -42,7 +42,7 @@ GHOSTS = 1000
 
 
 class Ring:
-    """What liars share."""
+    """All liars of one network, and what they share."""
 
     def __init__(self, rng: random.Random, ways: Sequence[str] = WAYS) -> None:
         self._ways = cycle(ways)
@@ -51,12 +51,12 @@ class Ring:
         self.first: dict[Digest, Record] = {}
 
     def make(self, peer: PeerId, signer: FakeSigner, rng: random.Random) -> Liar:
-        """One more liar; the ways are dealt in turn."""
+        """One more liar; liars get the ways of lying in turn."""
         return Liar(peer, signer, rng, self, next(self._ways))
 
 
 class Liar(Kademlia):
-    """One of the ring."""
+    """A server that lies in one of the ways above."""
 
     def __init__(self, peer: PeerId, signer: FakeSigner, rng: random.Random, ring: Ring, way: str) -> None:
         super().__init__(peer, signer, rng)
@@ -64,7 +64,7 @@ class Liar(Kademlia):
         self._contact = Contact(peer, ())
 
     def set_contact(self, now: float, addresses: tuple[str, ...], serves: bool) -> list[Effect]:
-        """It is in the ring as soon as it has an address."""
+        """A liar is in the ring as soon as it has an address."""
         self._contact = Contact(self.me, addresses)
         self._ring.members.append(self._contact)
         return super().set_contact(now, addresses, serves)

@@ -1,10 +1,10 @@
-"""A network of the size and with the habits that the promises speak of: born whole, then lived in for an hour.
+"""A DHT network of realistic size and use: it begins complete, and is then used for an hour of virtual time.
 
 - Three in ten nodes serve; the others are behind NATs. Half of all are replaced within an hour, by new ones that know
   three servers.
 - Records are put by nodes here and there, some are put anew with a higher sequence; gets come from other nodes, at any
   time in the hour, for records whose newest version is at least SETTLED old.
-- Tables are filled by an oracle at the birth of the network: random servers of each bucket, as a long life gives them.
+- At the start all routing tables are filled with random servers of each bucket, as they are after a long life.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Make = Callable[..., Kademlia]
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the gets and puts."""
+    """The results of all gets and puts."""
 
     asks: Counter[Digest] = field(default_factory=Counter)
     hits: Counter[Digest] = field(default_factory=Counter)
@@ -85,7 +85,7 @@ class Town:
     # -- birth --------------------------------------------------------------------------------------------
 
     def settle(self, makers: Sequence[tuple[Make, Sequence[PeerId]]] = ()) -> None:
-        """Let all nodes be there, and know each other. `makers` make some servers out of the ordinary."""
+        """Add all nodes, and fill their tables. `makers` make special servers, such as liars, for the given names."""
         odd = [self.world.add(peer, True, make) for make, peers in makers for peer in peers]
         serving = max(2, round(self.size * self._serving)) - len(odd)
         for number in range(self.size - len(odd)):
@@ -95,7 +95,7 @@ class Town:
     # -- life ---------------------------------------------------------------------------------------------
 
     def live(self, keys: Sequence[Digest], gets: int, seconds: float = HOUR) -> Outcome:
-        """Half of the nodes are replaced per hour; `keys` get records, every second one a newer one; so many gets."""
+        """Replace half of the nodes per hour; put a record under each key, and a newer one under every second; read."""
         start, end = self.world.now, self.world.now + seconds
         self._plan(start, end, round(self.size / 2 * seconds / HOUR), self._replace)
         for number, key in enumerate(keys):
@@ -115,7 +115,7 @@ class Town:
             self.world.at(self.rng.uniform(start, end), action)
 
     def _replace(self) -> None:
-        """One node goes for good, another comes. Those out of the ordinary stay."""
+        """One node dies for good, and a new one comes. Special servers stay."""
         leaver = self._somebody(lambda node: type(node.core) is Kademlia)
         self.world.kill(leaver)
         newcomer = self.world.add(make_peer(self.rng), leaver.serves)
@@ -212,7 +212,7 @@ def _introduce(world: DhtWorld, rng: random.Random) -> None:
 
 
 def _know(now: float, node: Node, bits: int, servers: list[Node], rng: random.Random) -> None:
-    """The oracle writes where otherwise only answers may."""
+    """Put `servers` into a bucket directly, as if they had answered."""
     table = node.core._table
     for server in servers:
         table.add(now - rng.uniform(0.0, 600.0), server.contact)
@@ -223,5 +223,5 @@ def _know(now: float, node: Node, bits: int, servers: list[Node], rng: random.Ra
 
 
 def keys(count: int) -> list[Digest]:
-    """So many keys."""
+    """`count` different keys."""
     return [digest("test key", number.to_bytes(4, "big")) for number in range(count)]

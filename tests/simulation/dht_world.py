@@ -1,10 +1,10 @@
 """A whole network of DHT cores in one thread and in virtual time, through the real codec.
 
 Rules:
-- Every call and every answer is encoded and decoded. It takes a random time, and some vanish: then the caller's
-  shell gives up after SHELL_PATIENCE, which is far beyond what the core waits.
-- Who does not serve cannot be called: it is behind a NAT. Nobody answers at an address that is not its own, and
-  the dead are silent.
+- Every call and every answer is encoded and decoded. It takes a random time, and some are lost: then the caller's
+  shell gives up after SHELL_PATIENCE, which is far longer than the core waits.
+- A node that does not serve is behind a NAT and cannot be called. Nodes answer at their own addresses only, and
+  dead nodes not at all.
 - A RemoteError of an honest node is recorded, any other exception ends the run.
 - The same seed gives the same run.
 """
@@ -69,7 +69,7 @@ class Weather:
 
 
 class DhtWorld:
-    """Carries out what cores want."""
+    """Runs all nodes: carries out the effects of their cores."""
 
     def __init__(self, seed: int, weather: Weather | None = None) -> None:
         self.now = EPOCH
@@ -119,7 +119,7 @@ class DhtWorld:
     # -- effects ------------------------------------------------------------------------------------------
 
     def carry_out(self, node: Node, effects: list[Effect]) -> None:
-        """Do what a core wants."""
+        """Carry out the effects of a node's core."""
         for effect in effects:
             if isinstance(effect, Call):
                 self._call(node, effect)

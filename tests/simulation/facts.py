@@ -11,13 +11,13 @@ import msgpack
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.wire import Payload
 
-POISON = b"poison"  # as contribution or mean: what no codec makes
+POISON = b"poison"  # a contribution or mean that no codec makes
 LONGEST = 200  # bytes of a contribution
-TOO_LONG = bytes(LONGEST + 1)  # as contribution: told by its size
+TOO_LONG = bytes(LONGEST + 1)  # a contribution that is refused for its size
 
 
 class FactSum:
-    """Adds up facts; the mean of their amounts rides along."""
+    """Collects facts; its result lists them, with the weighted mean of their amounts."""
 
     def __init__(self) -> None:
         self.facts: list[list[object]] = []

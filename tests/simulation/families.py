@@ -1,7 +1,7 @@
 """Families of experts in virtual time: the real cores of many peers over a board that is slow and forgets readings.
 
 A `Peer` does what node/experts/family.py does, without files and processes: it reads, decides, writes, trains a round
-every few seconds and publishes. What it must not do is checked as it does it.
+every few seconds and publishes. Each of its decisions is checked as it is made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZE = 100_000  # bytes of a file: what its numbers take, and a little
 
 
 def family(parts: int, rounds: int) -> Manifest:
-    """So many parts of so many rounds of one step."""
+    """A manifest with `parts` parts, each trained for `rounds` rounds of one step."""
     tables = "".join(f'[[experts.parts]]\nname = "p{number}"\nonly = ["{number}/*"]\n' for number in range(parts))
     model = "[model]\ndim = 32\nlayers = 1\nheads = 2\nkv_heads = 1\nhidden = 64\n"
     method = '[method]\nname = "experts"\ninner_steps = 1\n'
@@ -39,7 +39,7 @@ def family(parts: int, rounds: int) -> Manifest:
 
 
 def card_of(manifest: Manifest, peer: PeerId, part: str, round: int, size: int | None = None) -> ExpertCard:
-    """A good card, signed."""
+    """A valid, signed card of an expert."""
     size = 4 * parameters(manifest.model) + 1000 if size is None else size
     file, root = (
         digest(f"test {kind}", peer.encode(), part.encode(), round.to_bytes(4, "little")) for kind in ("file", "root")
@@ -51,7 +51,7 @@ def card_of(manifest: Manifest, peer: PeerId, part: str, round: int, size: int |
 
 @dataclass(slots=True)
 class Board:
-    """What the DHT holds: the newest entry of each slot, and until when nobody sees it."""
+    """What the DHT holds: the last versions of each slot's entry, and when each can first be read."""
 
     rng: random.Random
     slots: dict[tuple[PeerId, str], list[tuple[float, int, PartEntry]]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Board:
 
 
 class Peer:
-    """One member: alive from its birth to its death."""
+    """One member of the family."""
 
     def __init__(self, manifest: Manifest, name: PeerId, board: Board, rng: random.Random, now: float) -> None:
         parts = [part.name for part in manifest.experts.parts] if manifest.experts else []
@@ -92,7 +92,7 @@ class Peer:
         self._told: PartEntry | None = None
 
     def turn(self, now: float, pace: float) -> None:
-        """What is due."""
+        """Do all that is due at `now`."""
         if now >= self._read_at:
             self._look(now)
         self._write(now)
@@ -122,7 +122,7 @@ class Peer:
             self._read_at = min(self._read_at, free)
 
     def _check_cause(self, mine: Claim, rival: Claim) -> None:
-        """Nobody gives way to a claim that ranks no higher: said here a second time, and otherwise."""
+        """Violation unless the rival's claim ranks higher; the rule is written anew here, without the cores."""
         if rival.part != mine.part or rival.published < mine.published:
             raise Violation("Cause", f"{self.name} gives up {mine} for {rival}")
         if rival.published == mine.published and rival.term < mine.term:
@@ -168,7 +168,7 @@ class Peer:
 
 
 class World:
-    """Peers that come and go; `pace` is how long a round takes."""
+    """Peers that come and go; a round takes them `pace` seconds."""
 
     def __init__(self, seed: int, parts: int, rounds: int, pace: float = 5.0) -> None:
         self.rng = random.Random(seed)
@@ -184,7 +184,7 @@ class World:
             self.peers.append(Peer(self.manifest, PeerId(f"peer-{self._born}"), self.board, self.rng, self.now))
 
     def die(self, peer: Peer) -> None:
-        """Without a word."""
+        """Remove a peer, without a word from it."""
         self.peers.remove(peer)
 
     def run(self, seconds: float) -> None:
@@ -197,7 +197,7 @@ class World:
             self.doubled += TICK * (len(owners) - len(set(owners)))
 
     def owners(self) -> dict[str, list[PeerId]]:
-        """Who of the living trains each part."""
+        """The living peers that train each part."""
         found: dict[str, list[PeerId]] = {part: [] for part in self.lasts}
         for peer in self.peers:
             if peer.claims.mine is not None and peer.claims.is_confirmed:
@@ -210,7 +210,7 @@ class World:
         return {part.name: last_round(self.manifest, part) for part in self.manifest.experts.parts}
 
     def furthest(self) -> dict[str, int]:
-        """Of each part the round of the furthest file on the board."""
+        """For each part, the highest round of a file on the board."""
         found = dict.fromkeys(self.lasts, 0)
         for (_, part), versions in self.board.slots.items():
             found[part] = max([found[part], *(entry.card.round for *_, entry in versions if entry.card)])

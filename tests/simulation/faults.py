@@ -1,7 +1,7 @@
-"""Misfortune as data: what happens to whom, and when; drawn from a seed, or written out by a test.
+"""Faults as data: what happens to which peer, and when; drawn from a seed, or written out by a test.
 
 `when` is a time, or a moment in the victim's own work: the k-th event that a node handles in a phase. The
-second is how rare windows get hit often. The world counts each fault under the phase its victim was in.
+second kind hits even short phases often. The world counts each fault under the phase its victim was in.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class During:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One misfortune, undone after `lasts` seconds; 0 means never."""
+    """One fault, undone after `lasts` seconds; 0 means never."""
 
     kind: str  # a key of KINDS
     when: At | During
@@ -55,7 +55,7 @@ def _kill(world: World[Any], victim: PeerId, fault: Fault) -> Undo:
 
 
 def start_again(world: World[Any], peer: PeerId) -> None:
-    """A new process with the old disk, unless somebody else was faster."""
+    """Start a new process with the old disk, unless one runs already."""
     if not world.is_alive(peer):
         world.start(peer)
 
@@ -111,7 +111,7 @@ KINDS: dict[str, Strike] = {
 
 
 class FaultPlan:
-    """Faults to inject into one world. `armed` by the world's clock and by watching its nodes' phases."""
+    """Faults to inject into one world, by its clock or by the phases of its nodes."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)

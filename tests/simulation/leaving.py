@@ -1,8 +1,8 @@
 """One member says goodbye, at any event of its life; then another one dies, or it comes back. The others must go on.
 
-If one dies, whoever is left comes first among the voters that remain, and so is a quorum without the leaver: were the
-leaver still counted, nobody could decide anything any more. The death comes `after` the goodbye, when what the two had
-decided between themselves has reached the third. If the leaver comes back, its old goodbyes keep coming, too.
+If one dies, the survivor is the first of the remaining voters, and so a quorum without the leaver; if the leaver were
+still counted, nothing could be decided any more. The death comes `after` seconds after the goodbye, when what the other
+two had decided between themselves has reached the third. If the leaver comes back, its old goodbyes keep arriving.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOON = 60.0  # virtual seconds in which it must
 
 @dataclass(frozen=True)
 class Leaving:
-    """Who leaves at which of its events, counted from its first committed round."""
+    """Which member leaves, and at which of its events, counted from its first committed round."""
 
     leaver: PeerId
     event: int
@@ -56,7 +56,7 @@ def run_leaving(case: Leaving, rounds: int = 2) -> bool:
 
 
 def _swarm(case: Leaving) -> tuple[World[Peer], Oracle]:
-    """All have committed a round; or, with a newcomer, it has just come."""
+    """Three members that have committed a round; a leaver that is a newcomer has just been started instead."""
     early = 2 if case.newcomer else 3
     world, oracle = build(case.seed, early, case.link, Shape(start_members=early), newcomers=3 - early)
     world.run_until(lambda: all(node.round >= 1 for node in world.nodes()), within=60.0)
@@ -66,7 +66,7 @@ def _swarm(case: Leaving) -> tuple[World[Peer], Oracle]:
 
 
 def _say_goodbye(world: World[Peer], case: Leaving, rounds: int) -> bool:
-    """Let the leaver go at its event; whether that came in time."""
+    """Have the leaver leave at its event; False if `rounds` rounds ended before."""
     seen, last = 0, world.node(peers_named(3)[0]).round + rounds
 
     def count(peer: PeerId) -> None:
@@ -132,7 +132,7 @@ def run_return(case: Leaving, members: int, away: float) -> bool:
 
 
 class _Echo:
-    """Whatever the leaver said as it went comes again and again, to everybody."""
+    """Delivers the leaver's goodbyes again and again, to everybody."""
 
     def __init__(self, world: World[Peer], leaver: PeerId) -> None:
         self._world = world

@@ -1,12 +1,13 @@
-"""Every vote of a simulated swarm, as it goes to a disk or out: what is decided, whether or not anybody is told.
+"""Counts the votes of a simulated swarm as they are written or sent: what is decided, even if nobody is told.
 
 Rules:
-- A value is decided once quorums of the old voters and of its own have voted for it under one ballot. Who signed off
-  without a vote for it, and promised nothing higher, need not be counted. No other value of the round may ever be.
+- A value is decided once quorums of the old voters and of its own have voted for it under one ballot. A voter that
+  signed off without a vote for it, and promised nothing higher, need not be counted. No other value of the round may
+  ever be decided.
 - A vote, a promise and a LEAVE say what is on their author's disk, and what is there is never taken back.
-- A ballot has one value, and who signed off votes no more.
+- A ballot has one value, and a member that signed off votes no more.
 
-Everything here is counted anew, by no function of the cores but the digests of what is signed.
+All is counted independently of the cores; only the digests of signed values are computed by their functions.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def is_majority(votes: Collection[PeerId], voters: Sequence[PeerId], left: Colle
 
 
 class Ledger:
-    """Who voted for what."""
+    """All votes, promises and LEAVEs so far, and what they decide."""
 
     def __init__(self, creator: PeerId) -> None:
         self.decided: dict[int, Proposal] = {}
@@ -59,7 +60,7 @@ class Ledger:
         return max(self.decided, default=0)
 
     def voters_after(self, round: int) -> Voters | None:
-        """Who votes on the round after this one; None while this one is undecided."""
+        """The voters of the round after this one; None while this one is undecided."""
         if round == 0:
             return (self._creator,)
         return self.decided[round].voters if round in self.decided else None
@@ -69,11 +70,11 @@ class Ledger:
         return next_history(self.decided[round]) if round else genesis(RUN, 0)
 
     def last_vote(self, peer: PeerId, round: int) -> PreparedValue | None:
-        """What `peer` voted for last in `round`."""
+        """The last value that `peer` voted for in `round`."""
         return self._last_votes.get((peer, round))
 
     def on_disk(self, peer: PeerId) -> VoteRecord | None:
-        """What `peer` will remember after a crash."""
+        """The votes that `peer` will remember after a crash."""
         return self._disks.get(peer)
 
     def has_voted(self, peer: PeerId, ballot: Ballot, proposal: Proposal) -> bool:

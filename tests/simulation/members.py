@@ -21,7 +21,7 @@ def status(round: int = 0, step: int = 0) -> RunStatus:
 
 
 class MemberNode(Node):
-    """One process that runs nothing but membership."""
+    """A process that runs membership alone."""
 
     def __init__(self, peer: PeerId, seeds: list[PeerId], rng: random.Random) -> None:
         addresses = (f"/dns4/{peer}/tcp/4101",)
@@ -63,7 +63,7 @@ def names(count: int) -> list[PeerId]:
     return [PeerId(f"peer-{index:03d}") for index in range(count)]
 
 
-STRANGER = PeerId("peer-stranger")  # nobody tells it about anybody
+STRANGER = PeerId("peer-stranger")  # knows no seeds
 
 
 def start_swarm(count: int, seed: int, link: Link = WAN, *, unnoticed: float = 0.0, seeds: int = 2) -> Swarm:
@@ -104,6 +104,6 @@ def told(world: Swarm, kind: type[Event]) -> list[Event]:
 
 
 def let_rest(world: Swarm, may_rest: bool) -> None:
-    """Whether they are outside of a round, as the owners of all memberships say."""
+    """Tell all memberships whether their owners are outside of a round, so that probing may rest."""
     for peer in world.living():
         world.command(peer, lambda node, now: node.membership.probing.let_rest(now, may_rest))

@@ -21,7 +21,7 @@ from tests.simulation.proofs import Proofs
 
 
 class Oracle:
-    """Whoever is told anything, and whatever goes out, is held against all that was seen before."""
+    """Checks every event and every outgoing message against all earlier ones."""
 
     def __init__(self, creator: PeerId) -> None:
         self.ledger = Ledger(creator)
@@ -32,7 +32,7 @@ class Oracle:
         self.begun: set[int] = set()
         self.was_too_small = False  # after the start
         self.left: list[PeerId] = []  # for good
-        self._proofs = Proofs(self.ledger)
+        self.proofs = Proofs(self.ledger)
         self._offers: dict[tuple[PeerId, int], list[tuple[int, tuple[float, ...]]]] = defaultdict(list)
 
     # -- what the peers tell --------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ class Oracle:
     def saw(self, peer: PeerId, effect: Effect) -> None:
         """An effect of `peer` goes out, or to its disk."""
         self.ledger.saw(peer, effect)
-        self._proofs.saw(effect)
+        self.proofs.saw(effect)
 
     def begins(self, round: int) -> None:
         """Somebody is ready for `round`."""
@@ -54,7 +54,7 @@ class Oracle:
         """`peer`, whose state is that of round `standing`, is told that a round is decided."""
         if decision.round != standing + 1:
             raise Violation("All or nothing", f"{peer} at round {standing} is told to apply round {decision.round}")
-        self._proofs.check(peer, decision)
+        self.proofs.check(peer, decision)
         known = self.decisions.setdefault(decision.round, decision)
         if known.payloads != decision.payloads or known.certificate.proposal != decision.certificate.proposal:
             raise Violation("Agreement", f"two results of round {decision.round}")
@@ -63,7 +63,7 @@ class Oracle:
         self._check_valid(decision)
 
     def counted(self, peer: PeerId, decision: Decision, counted: Sequence[bool], offered: Sequence[float]) -> None:
-        """What `peer` believes of what this life of it has `offered`, chunk by chunk."""
+        """`peer` believes of each chunk of what it `offered` in this life that it was `counted`, or not."""
         for chunk, believed in enumerate(counted):
             facts, _ = msgpack.unpackb(decision.payloads[chunk])
             really = any(fact[0] == peer and fact[4] == offered[chunk] for fact in facts)

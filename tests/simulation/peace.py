@@ -1,8 +1,8 @@
-"""After the last fault everybody must come together again; or it is said exactly why that cannot be asked.
+"""After the last fault all members must commit together again, unless there is an exact reason why they cannot.
 
-Rules: whoever died is started again if the living cannot go on without it; whoever left stays away. A run is excused
-only by what no protocol could make good: the state, or bytes that may have been decided, died with their last
-holder; those who left are needed for a quorum; too few are left, or nobody who trains.
+Rules: dead members are started again if the living cannot go on without them; members that left stay away. A run is
+excused only for what no protocol could repair: the state, or bytes that may have been decided, died with their last
+holder; members that left are needed for a quorum; too few are left, or none that trains.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ MORE_ROUNDS = 2  # that must commit in peace
 
 @dataclass(frozen=True)
 class Peace:
-    """How it went."""
+    """How a run went on after the last fault."""
 
-    excuse: str = ""  # why nothing could be asked of those who are left
+    excuse: str = ""  # why the remaining members cannot go on
     took: float = 0.0  # virtual seconds until they had come together
     revived: int = 0  # members that had to be started again
 
 
 def make_peace(world: World[Peer], oracle: Oracle) -> Peace:
-    """No more faults: everyone who lives must commit again, on the same state."""
+    """End all faults; Violation unless all living members commit again, on the same state."""
     world.watchers.clear()
     world.network.heal()
     world.network.set_loss(None)
@@ -57,13 +57,13 @@ def _come_together(world: World[Peer], oracle: Oracle) -> float:
 
 
 def excuse(world: World[Peer], oracle: Oracle) -> str:
-    """Why the living cannot be asked to go on; empty: Termination promises that they do."""
+    """Why the living members cannot go on; empty: Termination promises that they do."""
     nodes = {peer: world.node(peer) for peer in world.living()}
     return _Outlook(nodes, oracle.ledger).excuse()
 
 
 class _Outlook:
-    """What those who live can do about the round that is open among them."""
+    """What the living members can do about the open round."""
 
     def __init__(self, nodes: dict[PeerId, Peer], ledger: Ledger) -> None:
         self._nodes = nodes
@@ -96,13 +96,13 @@ class _Outlook:
         return record is None or (record.round <= self._round and record.left < self._round)
 
     def _known_leaves(self) -> dict[PeerId, Leave]:
-        """LEAVEs that somebody who lives has got."""
-        rounds = [node.member.rounds._round for node in self._nodes.values()]
-        matching = [round._matching.candidates for round in rounds if round is not None and round.number == self._round]
-        return {leave.peer: leave for each in matching for leave in each.leaves()}
+        """LEAVEs that have reached a living member."""
+        all_rounds = [node.member.rounds for node in self._nodes.values()]
+        there = [rounds for rounds in all_rounds if rounds.base is not None and rounds.base.round + 1 == self._round]
+        return {leave.peer: leave for rounds in there for leave in rounds.leaves()}
 
     def _to_adopt(self, old: Voters) -> PreparedValue | None:
-        """The last value that was voted for, if those who do not answer may have decided it."""
+        """The last value that was voted for, if members that do not answer may have decided it."""
         answers = {peer: self._ledger.last_vote(peer, self._round) for peer in [*self._able, *self._leaves]}
         votes = [vote for vote in answers.values() if vote is not None]
         if not votes:
@@ -122,11 +122,7 @@ class _Outlook:
         return [f"{peer} (whose LEAVE is lost)" if peer in signed_off else peer for peer in absent]
 
     def _lost_chunks(self, value: PreparedValue) -> list[int]:
-        there = [
-            node
-            for node in self._nodes.values()
-            if node.member.rounds._round is not None and node.round == self._round - 1
-        ]
+        there = [node for node in self._nodes.values() if node.member.rounds.base and node.round == self._round - 1]
         missing = [node.member.rounds.shelf.missing(value.chunks) for node in there]
         return [chunk for chunk in range(len(value.chunks)) if all(chunk in each for each in missing)]
 

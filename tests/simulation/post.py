@@ -12,7 +12,7 @@ from tests.simulation.process import Process
 from tests.simulation.uplink import Parcel
 
 N = TypeVar("N", bound=Node)
-Later = Callable[[float, Process[N] | None, Any], None]  # (seconds from now, process, input); or what to do
+Later = Callable[[float, Process[N] | None, Any], None]  # (seconds from now, process, input), or (..., None, function)
 
 
 class Post(Generic[N]):
@@ -25,7 +25,7 @@ class Post(Generic[N]):
         self.unreachable: list[PeerId] = []  # behind a NAT: they dial out, and only others like them can dial them
 
     def send(self, now: float, sender: Process[N], parcel: Parcel) -> None:
-        """Send a message: words and, without an uplink, payloads leave at once."""
+        """Send a message. Control messages leave at once; payloads wait for a relay or an uplink, if there is one."""
         to, message, data = parcel.to, parcel.message, parcel.data
         assert to is not None
         if not message.bulk:
@@ -50,7 +50,7 @@ class Post(Generic[N]):
                 sender.node.on_left(now + sender.origin, each.to, each.message, sent=False)
 
     def disconnect(self, now: float, survivor: Process[N], gone: PeerId) -> None:
-        """A connection is lost, and with it what waits for it."""
+        """A connection is lost, and with it the payloads that wait for it."""
         for message in survivor.uplink.drop(gone) if survivor.uplink is not None else ():
             survivor.node.on_left(now + survivor.origin, gone, message, sent=False)
 
@@ -60,7 +60,7 @@ class Post(Generic[N]):
             sender.node.on_left(now + sender.origin, parcel.to, parcel.message, sent)
 
     def _travel(self, sender: Process[N], to: PeerId, parcel: Parcel) -> bool:
-        """Put a message on its way; whether there is anybody to go to."""
+        """Put a message on its way; False if no process could receive it."""
         receiver = self._processes.get(to)
         if receiver is None or not receiver.alive or not self.has_way(sender, receiver):
             return False
@@ -69,6 +69,6 @@ class Post(Generic[N]):
         return True
 
     def has_way(self, sender: Process[N], receiver: Process[N]) -> bool:
-        """Whether one can send to the other: it has dialled, or may."""
+        """Whether `sender` can send to `receiver`: it is connected, or can dial."""
         dialled = sender.links.get(receiver.peer) is receiver
         return dialled or receiver.peer not in self.unreachable or sender.peer in self.unreachable

@@ -1,4 +1,4 @@
-"""What the world is made of: one life of a peer, the way through the codec, the trace of all that happened."""
+"""Parts of the world: one life of a peer, the way of a message through the codec, the trace of all inputs."""
 
 from __future__ import annotations
 

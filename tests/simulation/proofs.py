@@ -21,16 +21,16 @@ from tests.simulation.signing import check_signed
 
 
 class Proofs:
-    """All rosters that were sent; what a decision claims is checked against them and against the ledger."""
+    """Checks what a decision claims against all rosters that were sent, and against the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._rosters: dict[tuple[int, int], list[Roster]] = defaultdict(list)  # by (round, attempt)
+        self.rosters: dict[tuple[int, int], list[Roster]] = defaultdict(list)  # by (round, attempt)
 
     def saw(self, effect: Effect) -> None:
         """An effect is about to be carried out."""
         if isinstance(effect, Send) and isinstance(effect.message, Roster):
-            rosters = self._rosters[effect.message.round, effect.message.attempt]
+            rosters = self.rosters[effect.message.round, effect.message.attempt]
             if effect.message not in rosters:
                 rosters.append(effect.message)
 
@@ -44,7 +44,7 @@ class Proofs:
             raise Violation("Agreement", f"round {decision.round} is decided before round {decision.round - 1}")
         self._check_certificate(certificate, before)
         self._check_bytes(peer, decision)
-        self._check_proposal(decision, before)
+        self.check_proposal(decision, before)
         self._check_group(certificate.proposal, before)
 
     # -- the certificate -------------------------------------------------------------------------------------
@@ -79,7 +79,8 @@ class Proofs:
 
     # -- the proposal ----------------------------------------------------------------------------------------
 
-    def _check_proposal(self, decision: Decision, before: Voters) -> None:
+    def check_proposal(self, decision: Decision, before: Voters) -> None:
+        """Violation unless the proposal follows from the round before, and from the bytes that were told."""
         proposal = decision.certificate.proposal
         if proposal.base_history != self._ledger.history(proposal.round - 1):
             raise Violation("Agreement", f"round {proposal.round} does not build on round {proposal.round - 1}")
@@ -97,7 +98,7 @@ class Proofs:
         """The leader of a group of one has sent its roster to nobody."""
         if len(proposal.members) == 1:
             return
-        rosters = self._rosters[proposal.round, proposal.attempt]
+        rosters = self.rosters[proposal.round, proposal.attempt]
         fitting = [roster for roster in rosters if tuple(join.peer for join in roster.joins) == proposal.members]
         if not fitting:
             raise Violation("Validity", f"the group of round {proposal.round} is no roster of its attempt")

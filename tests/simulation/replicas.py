@@ -49,14 +49,14 @@ class Shape:
     last: int = 1_000_000
     window: int = 8
     keepers: tuple[PeerId, ...] = ()  # do not train
-    slow: tuple[tuple[PeerId, float], ...] = ()  # whose inner steps take so many times longer
+    slow: tuple[tuple[PeerId, float], ...] = ()  # (member, how many times longer its inner steps take)
     joiners: tuple[PeerId, ...] = ()  # do not hold what the run begins with
-    wedged: tuple[PeerId, ...] = ()  # never hand in, whoever waits
-    uplinks: tuple[tuple[PeerId, float], ...] = ()  # bytes a second of those whose payloads leave in turn
+    wedged: tuple[PeerId, ...] = ()  # never hand in, even when they are called
+    uplinks: tuple[tuple[PeerId, float], ...] = ()  # (member, bytes a second): its payloads leave one after the other
 
 
 def check(chunk: int, payload: Payload) -> None:
-    """What a real run knows of a payload: that it is one of this chunk."""
+    """PayloadError for all that a real run would refuse: what is no payload of this chunk."""
     try:
         facts = msgpack.unpackb(payload)
         is_right = isinstance(facts, list) and facts[3] == chunk
@@ -67,13 +67,13 @@ def check(chunk: int, payload: Payload) -> None:
 
 
 def check_state(chunk: int, payload: Payload) -> None:
-    """What a real run knows of a chunk of a replica, whose donor may sign anything."""
+    """PayloadError for a chunk of a replica with which nobody could go on; its donor may sign anything."""
     if bytes(payload) == ABSURD:
         raise PayloadError("numbers with which no replica can go on")
 
 
 class Oracle:
-    """Whoever is told anything is held against all that was submitted."""
+    """Checks all that members are told against all that was submitted."""
 
     def __init__(self) -> None:
         self.submitted: dict[tuple[PeerId, int], list[list[bytes]]] = defaultdict(list)
@@ -113,11 +113,11 @@ class Oracle:
             raise Violation("Fencing", f"{peer} leaps to round {event.round}, on which nobody has stood")
 
     def partners(self, round: int) -> dict[PeerId, PeerId]:
-        """Who was told of an exchange in `round`, and with whom; of several lives, the last."""
+        """The members that were told of an exchange in `round`, with their partners; of several lives, the last."""
         return {peer: event.partner for (peer, _, number), event in self.exchanged.items() if number == round}
 
     def count_one_sided(self) -> int:
-        """Exchanges that were told to one of two alone."""
+        """Exchanges of which only one of the two members was told."""
         told = self.exchanged.items()
         return sum(self.partners(round).get(event.partner) != peer for (peer, _, round), event in told)
 
@@ -195,7 +195,7 @@ class Replica(Node):
         self.member.left(now, to, message, sent)
 
     def accuse(self, now: float, peer: PeerId) -> list[Effect]:
-        return self._train_if_open(self.member._digest(now, self.member._rounds.peer_down(now, peer)))
+        return self._train_if_open(self.member._digest(now, self.member.rounds.peer_down(now, peer)))
 
     def stop(self, now: float) -> list[Effect]:
         """End, as a service that is stopped."""

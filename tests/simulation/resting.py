@@ -1,4 +1,4 @@
-"""What a simulated peer writes when it stops as the last voter, through the codec, and finds when it is back."""
+"""What a simulated peer writes (through the codec) when it stops as the last voter, and reads when it is back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Rested:
 
 
 def save_rest(disk: dict[str, Message], rest: Rest | None, states: Mapping[int, Sequence[bytes]]) -> None:
-    """Replace what is there; None: forget it."""
+    """Replace the rest on `disk`; None removes it."""
     for name in [name for name in disk if name.startswith((WORDS, STATE))]:
         del disk[name]
     if rest is None:
@@ -34,7 +34,7 @@ def save_rest(disk: dict[str, Message], rest: Rest | None, states: Mapping[int, 
 
 
 def load_rest(disk: Mapping[str, Message]) -> Rested | None:
-    """What an earlier life has left."""
+    """The rest that an earlier life has left, if any."""
     words = [disk[name] for name in sorted(disk) if name.startswith(WORDS)]
     chunks = [disk[name] for name in sorted(disk) if name.startswith(STATE)]
     if not words:

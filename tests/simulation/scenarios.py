@@ -8,8 +8,9 @@ from itertools import product
 
 from shoal.protocol.base.effects import Effect
 from shoal.protocol.base.ids import PeerId, content_hash
+from shoal.protocol.base.wire import Message
+from shoal.protocol.messages.rounds import Join, Prepared
 from shoal.protocol.rounds.agreement.roster import Base, rank
-from shoal.protocol.rounds.round import Round
 from tests.simulation.campaign import build
 from tests.simulation.faults import At, During, Fault, FaultPlan
 from tests.simulation.links import LAN, Link
@@ -69,14 +70,14 @@ def rival_leaders(seed: int) -> None:
 
     base = _next_base(world, suits)
     first, second, *others = rank(base, 1, names)
+    joined = _arrivals(world.node(first), Join, base.round + 1)
     follower = next(peer for peer in others if peer != keeper)
     for peer in (second, follower):
         _blind(world.node(peer), first)
     _silence_in_prepare(world, first, base.round + 1)
 
     def change_mind(peer: PeerId) -> None:
-        round = world.node(keeper).member.rounds._round
-        if peer == first and round is not None and keeper in _round_of(world, first)._matching._gathering.peers():
+        if peer == first and world.node(keeper).member.rounds.base is not None and keeper in joined:
             world.watchers.remove(change_mind)
             see_again = _blind(world.node(keeper), first)
             world.command(keeper, lambda node, now: node.accuse(now, first))
@@ -147,7 +148,7 @@ def echoes(seed: int) -> None:
 
 
 def restarts(seed: int) -> None:
-    """One after the other dies while a round is decided, and is back within a second."""
+    """Members die one after the other while a round is decided, and are back within a second."""
     rng = random.Random(f"restarts {seed}")
     moments = [During(rng.choice(("scatter", "prepare", "commit")), rng.randint(1, 40)) for _ in range(4)]
     _play(seed, 5, LAN, [Fault("kill", moment, lasts=rng.uniform(0.1, 1.0)) for moment in moments])
@@ -184,7 +185,7 @@ def _aimed(rng: random.Random, kind: str, phase: str, others: list[PeerId], even
 
 
 def _next_base(world: World[Peer], suits: Callable[[Base], bool]) -> Base:
-    """Run until all stand together on a base that `suits`, and train."""
+    """Run until all train on one base that `suits`; that base."""
 
     def bases() -> list[Base | None]:
         return [node.member.rounds.base for node in world.nodes()]
@@ -203,11 +204,10 @@ def _next_base(world: World[Peer], suits: Callable[[Base], bool]) -> Base:
 def _silence_in_prepare(world: World[Peer], leader: PeerId, round: int) -> None:
     """Nobody hears `leader` from the moment at which it has proposed; it hears everybody."""
     others = [peer for peer in world.living() if peer != leader]
+    voted = _arrivals(world.node(leader), Prepared, round)
 
     def cut(peer: PeerId) -> None:
-        node = world.node(leader)
-        votes = node.member.rounds.attempt._commit._tally if node.member.rounds.attempt is not None else None
-        if peer == leader and node.round + 1 == round and votes is not None and len(votes.votes) > 1:
+        if peer == leader and voted:
             world.watchers.remove(cut)
             for other in others:
                 world.network.cut(leader, other)
@@ -229,10 +229,18 @@ def _blind(node: Peer, to: PeerId) -> Callable[[], None]:
     return see_again
 
 
-def _round_of(world: World[Peer], peer: PeerId) -> Round:
-    round = world.node(peer).member.rounds._round
-    assert round is not None
-    return round
+def _arrivals(node: Peer, kind: type[Join | Prepared], round: int) -> set[PeerId]:
+    """Filled with those from whom a message of `kind` about `round` arrives at `node` from now on."""
+    senders: set[PeerId] = set()
+    receive = node.receive
+
+    def listen(now: float, sender: PeerId, message: Message) -> list[Effect]:
+        if isinstance(message, kind) and message.round == round:
+            senders.add(sender)
+        return receive(now, sender, message)
+
+    node.receive = listen  # type: ignore[method-assign]
+    return senders
 
 
 def _finish(world: World[Peer], oracle: Oracle) -> None:

@@ -30,7 +30,7 @@ SOON = 90.0  # virtual seconds within which the round must be everywhere, even i
 
 @dataclass
 class Death:
-    """What one seed did."""
+    """The outcome of one seed."""
 
     seed: int
     role: str = ""

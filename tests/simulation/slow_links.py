@@ -28,7 +28,7 @@ class HomeWorld(World[Peer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.contributions: dict[int, Counter[tuple[PeerId, int]]] = defaultdict(Counter)  # by round: (from, chunk)
-        self.black_holes: set[tuple[PeerId, PeerId]] = set()  # (from, to): words pass, payloads vanish
+        self.black_holes: set[tuple[PeerId, PeerId]] = set()  # (from, to): control messages pass, payloads vanish
         self.means: dict[int, Counter[tuple[PeerId, int]]] = defaultdict(Counter)  # by round: (to, chunk)
 
     def _send(self, process: Process[Peer], effect: Send, encoded: dict) -> None:
@@ -53,7 +53,7 @@ class HomeWorld(World[Peer]):
         return [parcel.message for parcel in uplink.waiting]
 
     def again(self, round: int) -> dict[str, int]:
-        """Payloads that were sent more than once."""
+        """How many payloads of `round` were sent again, by kind."""
         counts = {"contributions": self.contributions[round], "means": self.means[round]}
         return {kind: sum(count - 1 for count in each.values()) for kind, each in counts.items()}
 

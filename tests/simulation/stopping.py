@@ -1,4 +1,4 @@
-"""All members of a run are stopped, at one instant or almost, at any event of a round; then they are started again."""
+"""All members of a run are stopped at about the same time, at any event of a round, and then started again."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ SOON = 60.0  # virtual seconds in which they must commit
 
 @dataclass(frozen=True)
 class Stopping:
-    """When all are stopped: at an event of anybody, counted from when all have committed the round `after`."""
+    """All are stopped at the `event`-th event of any member, counted from when all have committed round `after`."""
 
     event: int
     seed: int = 0
     peers: int = 3
     link: Link = LAN
     min_members: int = 2
-    spread: float = 0.01  # virtual seconds between the first and the last of them
+    spread: float = 0.01  # virtual seconds between the first stop and the last
     after: int = 1
     killed: float | None = None  # virtual seconds before the stop at which the first voter is killed; None: it is not
-    cut_short: bool = False  # whether who keeps its vote is killed before it has written anything else
-    lost: bool = False  # whether of those that signed off only one comes back, or none of a run of two
+    cut_short: bool = False  # whether the member that keeps its vote is killed before it has written more
+    lost: bool = False  # whether only one of the members that signed off comes back; in a run of two, none
 
 
 def run_stopping(case: Stopping) -> World[Peer]:
@@ -71,7 +71,7 @@ def run_stopping(case: Stopping) -> World[Peer]:
 
 
 def run_voter_stopping(seed: int, link: Link) -> None:
-    """Whoever votes first is stopped, and all others are killed; Violation if the run does not go on."""
+    """The first member to vote is stopped, and all others are killed; Violation if the run does not go on."""
     world, oracle = build(seed, 3, link, Shape(start_members=3, min_members=2))
     world.run_until(lambda: all(node.round >= 1 for node in world.nodes()), within=60.0)
 
@@ -106,7 +106,7 @@ def _wait_for(world: World[Peer], event: int) -> None:
 
 
 def _stop_all(world: World[Peer], rng: random.Random, spread: float) -> None:
-    """Who has parted ends."""
+    """Stop all members; a process ends once its member has parted."""
 
     def end(peer: PeerId) -> None:
         if world.node(peer).has_parted:
@@ -121,7 +121,7 @@ def _stop_all(world: World[Peer], rng: random.Random, spread: float) -> None:
 
 
 def _one_besides_the_voters(world: World[Peer], oracle: Oracle, names: list[PeerId]) -> list[PeerId]:
-    """All that the run needs to be back: who has kept its vote, and one more of three and more."""
+    """The fewest members that the run needs: those that kept their vote, and one more in a run of three or more."""
     voters = [name for name in names if _keeps_vote(world.disks[name])]
     if not voters:
         raise Violation("Termination", f"after round {oracle.ledger.newest} nobody has kept a vote")
@@ -129,7 +129,7 @@ def _one_besides_the_voters(world: World[Peer], oracle: Oracle, names: list[Peer
 
 
 def _others_have_kept(world: World[Peer], newest: int) -> bool:
-    """Forget what the voters have written. Whether the others know all that is decided: one may have decided alone."""
+    """Remove what the voters have written; False if only they know the newest round, as one may decide alone."""
     for disk in filter(_keeps_vote, world.disks.values()):
         save_rest(disk, None, {})
     kept = [rested.rest.newest for disk in world.disks.values() if (rested := load_rest(disk)) is not None]

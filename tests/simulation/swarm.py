@@ -48,13 +48,11 @@ class Shape:
     keepers: tuple[PeerId, ...] = ()  # keep state and vote, with weight 0
     slack: float = 0.0
     ups: tuple[tuple[PeerId, int], ...] = ()  # who knows how fast its uplink is, in bytes a second
-    cycle: tuple[
-        int, ...
-    ] = ()  # chunks of the rounds in turn, if they are about fragments, which lie behind each other
+    cycle: tuple[int, ...] = ()  # chunks of the rounds in turn, if each is about one fragment of the state
 
     @property
     def cycles(self) -> tuple[int, ...]:
-        """What a policy says of chunks."""
+        """The number of chunks of each round, in turn, as `Policy` takes it."""
         return self.cycle or (self.chunks,)
 
     def part(self, round: int) -> slice:
@@ -63,7 +61,7 @@ class Shape:
         return slice(sum(self.cycles[:place]), sum(self.cycles[: place + 1]))
 
     def up(self, peer: PeerId) -> int:
-        """What `peer` knows of its uplink."""
+        """The rate that `peer` knows of its uplink, in bytes a second; 0: none."""
         return dict(self.ups).get(peer, 0)
 
     def standing(self, peer: PeerId) -> Standing:
@@ -162,16 +160,16 @@ class Peer(Node):
         attempt = self.member.rounds.attempt
         if attempt is None or self.member.phase == "syncing":
             return "commit" if self.member.phase == "applying" else self.member.phase
-        return stage(attempt)
+        return stage(attempt, self.me)
 
     def role(self) -> str:
         """leader, owner or contributor: the highest of these."""
-        attempt, round, me = self.member.rounds.attempt, self.member.rounds._round, self.me
+        rounds, attempt, me = self.member.rounds, self.member.rounds.attempt, self.me
         if attempt is not None:
             self._role = "leader" if attempt.leads else "owner" if me in attempt.plan.owners else "contributor"
-        elif round is not None:
+        elif rounds.base is not None:
             worker = "contributor" if me in self.shape.unreachable else "owner"
-            self._role = "leader" if round._matching.leader == me else worker
+            self._role = "leader" if rounds.leader == me else worker
         return self._role
 
     def on_event(self, now: float, event: Event) -> list[Effect]:
@@ -251,7 +249,7 @@ class Peer(Node):
         return self._submit(now) if self.member.phase == "training" else []
 
     def regain_worker(self, now: float) -> list[Effect]:
-        """It is back, and trains for the round that is open; what it makes is offered in place of nothing."""
+        """The worker is back and trains for the open round; its contribution replaces the empty one."""
         self.has_worker = True
         return self._train([])
 
@@ -268,14 +266,14 @@ class Peer(Node):
         return self._train_if_open(self.member.applied(now, root_of(self.state)))
 
 
-def stage(attempt: Attempt) -> str:
-    """scatter, gather, prepare or commit: finer than the phase that the status shows."""
+def stage(attempt: Attempt, me: PeerId) -> str:
+    """scatter, gather, prepare or commit, at `me`: finer than the phase that the status shows."""
     commit, reduce = attempt._commit, attempt._reduce
     if commit.value is not None:
         return "prepare" if attempt.leads or commit.needs_bytes else "commit"
     if reduce is None:
         return "prepare"
-    is_owner_waiting = any(reduce.results[chunk] is None for chunk in reduce._owned)
+    is_owner_waiting = me in reduce.lacking.awaited()  # for contributions to its own chunks
     return "scatter" if is_owner_waiting or not any(reduce.results) else "gather"
 
 

@@ -1,4 +1,4 @@
-"""A node whose worker is away keeps its vote: it takes part with nothing, at once, and holds up nobody."""
+"""A node without its worker keeps its vote: it joins each round at once with nothing, and holds up nobody."""
 
 from __future__ import annotations
 

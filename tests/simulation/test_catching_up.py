@@ -1,4 +1,4 @@
-"""Whoever missed too much, or stands on a wrong state, gets the state from the others and is in the next rounds."""
+"""A member that missed too much, or has a wrong state, gets the state from the others and is in the next rounds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _all_at(world: World[Peer], round: int) -> Callable[[], bool]:
 
 
 def _received(world: World[Peer], peer: PeerId) -> list[StateReceived]:
-    """What `peer` is given from now on."""
+    """Filled with the messages that `peer` gets from now on."""
     node, received = world.node(peer), []
     on_event = node.on_event
 

@@ -43,7 +43,7 @@ def run_to_next(world: HomeWorld, oracle: Oracle) -> int:
 
 
 def attempt_of(world: HomeWorld, round: int = 1) -> Attempt:
-    """That of some member in a round; runs until there is one that has got something."""
+    """Some member's attempt in a round; runs until there is one that has received something."""
 
     def there() -> list[Attempt]:
         attempts = (node.member.rounds.attempt for node in world.nodes())

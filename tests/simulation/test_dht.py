@@ -115,12 +115,12 @@ def _local_copy_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Get, "begin", begin_at_home)
 
 
-def test_teeth_the_newest_must_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutation_the_newest_must_win(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _reads_after_an_update(lambda: None) == 1.0
     assert _reads_after_an_update(lambda: _oldest_wins(monkeypatch)) < 0.9
 
 
-def test_teeth_our_own_copy_must_not_hide_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutation_our_own_copy_must_not_hide_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _reads_after_an_update(lambda: _local_copy_first(monkeypatch)) < 0.9
 
 
@@ -161,7 +161,7 @@ def _one_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_teeth_signatures_must_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutation_signatures_must_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     _signatures_unchecked(monkeypatch)
     town, _ = under_attack(700, 2, 60, [0], 900.0)
     forged = [found for got in town.outcome.got for found in got.found if found.record.sequence > 2]
@@ -174,7 +174,7 @@ def _crowds_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_teeth_a_key_must_have_several_places_or_crowds_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutation_a_key_must_have_several_places_or_crowds_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     _one_place(monkeypatch)
     _crowds_unnoticed(monkeypatch)
     town, attacked = under_attack(700, 2, 60, [0], 900.0)
@@ -182,13 +182,13 @@ def test_teeth_a_key_must_have_several_places_or_crowds_be_noticed(monkeypatch: 
 
 
 @pytest.mark.slow
-def test_teeth_a_crowd_at_all_places_must_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutation_a_crowd_at_all_places_must_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     _crowds_unnoticed(monkeypatch)
     town, attacked = under_attack(700, 2, 60, [0, 1, 2], 900.0)
     assert town.outcome.success(attacked) < 0.5
 
 
-def test_teeth_a_crowd_on_the_way_must_not_take_over_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutation_a_crowd_on_the_way_must_not_take_over_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers that name only each other, and all deny: with one path, whoever meets one of them first is lost."""
     disjoint = _misled()
     _one_path(monkeypatch)
@@ -204,16 +204,18 @@ def _misled() -> int:
     town.settle([(ring.make, names)])
     honest = [node for node in town.world.nodes.values() if node.serves and type(node.core) is Kademlia]
     readers = [node for node in town.world.nodes.values() if not node.serves]
-    misled = 0
-    for number in range(100):
+    lookups = {}
+    for number, reader in enumerate(readers[:100]):
         key = digest("crowded", number.to_bytes(4, "big"))
-        target = int.from_bytes(key, "big")
-        nearest = sorted(honest, key=lambda node: node_id(node.peer) ^ target)[:5]
-        reader = readers[number]
         lookup = Lookup(reader.peer, reader.core._table, reader.core._calls, key, WANTED_PER_PATH, lambda now: None)
         lookup.begin(town.world.now)
         town.world.carry_out(reader, reader.core._calls.drain())
-        town.world.run(20.0)
+        lookups[int.from_bytes(key, "big")] = lookup
+    town.world.run(20.0)
+    misled = 0
+    for target, lookup in lookups.items():
+        nearest = sorted(honest, key=lambda node: node_id(node.peer) ^ target)[:5]
         answered = {each.contact.peer for each in lookup.nearest(100) if each.state is State.ANSWERED}
         misled += not any(node.peer in answered for node in nearest)
+    assert len(lookups) == 100
     return misled

@@ -1,4 +1,4 @@
-"""Each part of a family has exactly one peer soon after peace, whoever came, went or died; and all are finished."""
+"""Each part of a family has exactly one peer soon after the last fault, whoever came, went or died; all finish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds about fragments, of unlike numbers of chunks in turn: no promise is broken, whoever dies or comes."""
+"""Rounds about fragments, with different numbers of chunks in turn: no promise is broken, whoever dies or comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came too soon and found no room costs time, not rounds: all of it is said again."""
+"""Messages that came too early and found no room cost time, not rounds: all of them are sent again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slow trainers: learned deadlines call them to hand in what they have, slack lets them train to their end."""
+"""Slow trainers: learned deadlines call them to hand in what they have; slack lets them train to the end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def watch(node: Peer, seen: Counter[str]) -> None:
 
 
 def play(seed: int, slack: float, slow: list[PeerId]) -> Counter[str]:
-    """What is out of the ordinary in the rounds with slow peers."""
+    """All unusual events in rounds with slow peers."""
     world, _ = build(seed, len(NAMES), LAN, Shape(start_members=len(NAMES), slack=slack))
     world.run_until(lambda: all(node.round >= QUICK for node in world.nodes()), within=300.0)
     seen = Counter[str]()

@@ -1,4 +1,4 @@
-"""Pairs on a bad network: whole or nothing, whatever is lost, repeated, or killed."""
+"""Pairs on a bad network: complete or nothing, whatever is lost, repeated, or killed."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_two_chains_of_rounds_do_not_touch_each_other(seed: int) -> None:
 
 
 def _facts(world: World[Fragments], part: int) -> list[list[int]]:
-    """What lies in the last decided rounds of a part."""
+    """The facts in the last decided rounds of a part."""
     shelves = [node.parts[part].shelf for node in world.nodes()]
     decisions = [shelf.decision(round) for shelf in shelves for round in range(1, 100)]
     payloads = [payload for decision in decisions if decision is not None for payload in decision.payloads]

@@ -1,4 +1,4 @@
-"""The oracle believes no decision whose papers do not fit together."""
+"""The oracle believes no decision whose signed messages do not fit together."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ROUND = 2
 
 @pytest.fixture
 def oracle() -> Oracle:
-    """It has seen two rounds of three members."""
+    """An oracle that has seen two rounds of three members."""
     world, oracle = build(1, 3, LAN)
     world.run_until(lambda: all(node.round >= ROUND for node in world.nodes()), within=60.0)
     return oracle
 
 
 def _check(oracle: Oracle, decision: Decision) -> None:
-    oracle._proofs.check(ME, decision)
+    oracle.proofs.check(ME, decision)
 
 
 def test_what_happened_is_believed(oracle: Oracle) -> None:
@@ -72,7 +72,7 @@ def test_a_roster_that_does_not_fit(
     oracle: Oracle, spoil: Callable[[Roster], Roster], promise: str, reason: str
 ) -> None:
     decision = oracle.decisions[ROUND]
-    rosters = oracle._proofs._rosters[ROUND, decision.certificate.proposal.attempt]
+    rosters = oracle.proofs.rosters[ROUND, decision.certificate.proposal.attempt]
     spoilt = spoil(rosters[0])
     rosters[:] = [signed(spoilt, FakeSigner(spoilt.leader))]
     with pytest.raises(Violation, match=reason) as caught:
@@ -118,7 +118,7 @@ def test_a_proposal_that_does_not_follow(oracle: Oracle, changes: dict[str, obje
     before = oracle.ledger.voters_after(ROUND - 1)
     assert before is not None
     with pytest.raises(Violation, match=reason):
-        oracle._proofs._check_proposal(decision, before)
+        oracle.proofs.check_proposal(decision, before)
 
 
 def test_a_leave_that_nobody_signed(oracle: Oracle) -> None:

@@ -1,4 +1,4 @@
-"""Joiners, and those who were left behind: each copies one signed replica, whole, whoever lies or dies."""
+"""Joiners, and members that were left behind, copy one signed replica completely, whoever lies or dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Swarms of replicas under seeded misfortune: whole or nothing, once, of the right round; and nobody is stuck."""
+"""Swarms of replicas under seeded faults: complete or nothing, once, of the right round; and nobody is stuck."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENT = 60.0  # virtual seconds in which each must come on by a round, in peac
 
 
 def run_seed(seed: int) -> tuple[World[Replica], Oracle]:
-    """A swarm, misfortune drawn from the seed, then peace, in which everybody must come together and go on."""
+    """A swarm, faults drawn from the seed, then peace, in which all must come together and go on."""
     rng = random.Random(f"replicas {seed}")
     count = rng.choice((2, 3, 3, 4, 5, 6, 7, 8, 12))
     link = rng.choice((LAN, WAN, Link(0.05, 0.1, loss=0.05, duplicate=0.1)))
@@ -60,7 +60,7 @@ def _have_come_on(world: World[Replica], before: dict[PeerId, int]) -> bool:
 
 
 @pytest.mark.parametrize("seed", seeds(4, 10))
-def test_misfortune_is_survived(seed: int) -> None:
+def test_faults_are_survived(seed: int) -> None:
     world, oracle = run_seed(seed)
     living = world.living()
     if len(living) < 2 or all(node.standing < 0 for node in world.nodes()):

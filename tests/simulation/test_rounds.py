@@ -1,4 +1,4 @@
-"""Whole swarms under misfortune: no promise is broken, everyone comes together again, rounds commit.
+"""Whole swarms under faults: no promise is broken, rounds commit, and all members come together again.
 
 A failing seed prints itself and its fault plan; `python -m tests.simulation.campaign SEED` runs it alone.
 """

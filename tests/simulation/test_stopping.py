@@ -1,4 +1,4 @@
-"""All members are stopped at the same time, whenever that is: the run goes on when they are back, or some of them."""
+"""All members are stopped at about the same time, at any moment: the run goes on when enough of them are back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MANY = [4, pytest.param(9, marks=pytest.mark.slow)]  # at how many events, among
 
 
 def moments(end: int, count: int) -> range:
-    """So many events before the one numbered `end`."""
+    """About `count` evenly spaced numbers of events before `end`."""
     return range(1, end, end // count)
 
 

@@ -72,7 +72,7 @@ class Drawing:
 
 
 def as_signed(message: Message, author: PeerId) -> Message:
-    """With the signature that `author` would give it, if it has one."""
+    """The message with a valid signature of `author`, if it has a signature at all."""
     return signed(message, FakeSigner(author)) if hasattr(message, "signature") else message
 
 

@@ -1,4 +1,4 @@
-"""Members that nobody can dial: they dial out, contribute and vote like all others, and own nothing."""
+"""Members that cannot be dialled: they dial out, contribute and vote like all others, and own no chunks."""
 
 from __future__ import annotations
 

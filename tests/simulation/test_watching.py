@@ -1,4 +1,4 @@
-"""Training may take long, and little is said then; but the round that follows is watched from its beginning."""
+"""Long training with few messages is no reason for suspicion, and the round that follows is watched from its start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WITHIN = (
 
 
 def resting(world: World[Peer]) -> list[bool]:
-    """Who rests, each by its own clock."""
+    """The members whose probing rests, each by its own clock."""
     found: list[bool] = []
 
     def note(node: Peer, now: float) -> list[Effect]:

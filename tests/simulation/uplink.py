@@ -1,8 +1,7 @@
-"""A peer's way out to the network: its payloads leave one after the other, at so many bytes a second. So they do at a
-relay.
+"""Bandwidth of a peer's uplink, or of a relay: payloads leave one after the other, at so many bytes a second.
 
-Words pass by: in production they have a connection of their own. A payload counts as `PAYLOAD` bytes more than it is
-long here, so that a round weighs as much as a real one and costs the simulation no more than it did.
+Control messages do not wait: in production they have a connection of their own. A payload counts as `PAYLOAD` bytes
+more than it has here, so that a round takes as long as a real one, and costs the simulation no more.
 """
 
 from __future__ import annotations
@@ -36,24 +35,27 @@ class Uplink:
 
     @property
     def waiting(self) -> list[Parcel]:
-        """All that has not left yet."""
+        """All parcels that have not left yet."""
         return list(self._queue)
 
     def put(self, parcel: Parcel) -> float | None:
-        """Queue a parcel; how long it takes, if it is the first."""
+        """Queue a parcel; the seconds that it takes, if it is the first."""
         self._queue.append(parcel)
         return self._seconds() if len(self._queue) == 1 else None
 
     def shift(self) -> tuple[Parcel, list[Parcel], float | None]:
-        """The first parcel has left; those that are dropped, as nobody wants them any more when their turn comes;
-        and how long the next one takes, if there is one."""
+        """Remove the first parcel, which has left.
+
+        Returns it; the parcels that are dropped, as nobody wants them any more when their turn comes; and the seconds
+        that the next one takes, if there is one.
+        """
         first, unwanted = self._queue.popleft(), list[Parcel]()
         while self._queue and not self._queue[0].is_wanted():
             unwanted.append(self._queue.popleft())
         return first, unwanted, self._seconds() if self._queue else None
 
     def drop(self, to: PeerId) -> list[Message]:
-        """The connection with `to` is lost, and with it all that waits for it here."""
+        """The connection with `to` is lost: drop what waits for it. Returns these messages."""
         gone = [parcel for parcel in self._queue if parcel.to == to]
         for parcel in gone:
             parcel.to = None
@@ -65,7 +67,7 @@ class Uplink:
 
 
 class Detour:
-    """A relay between two, in one direction: payloads wait for each other, and their sender for it."""
+    """A relay between two peers, in one direction: payloads pass one after the other, and have left only then."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
@@ -73,7 +75,7 @@ class Detour:
         self.carried = 0  # payloads
 
     def enter(self, now: float, size: int) -> float:
-        """How long a payload takes that comes now."""
+        """Take in a payload; the seconds until it has passed."""
         self._free = max(now, self._free) + (PAYLOAD + size) / self._rate
         self.carried += 1
         return self._free - now

@@ -12,7 +12,7 @@ LAYOUT = b"simulated"
 
 
 def initial_state(chunks: int) -> list[bytes]:
-    """What the manifest's seed gives."""
+    """The state that the manifest's seed gives."""
     return [b"initial"] * chunks
 
 

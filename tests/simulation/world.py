@@ -1,4 +1,4 @@
-"""A whole swarm in one thread and in virtual time: a heap of (time, sequence, input), and seeded misfortune.
+"""A whole swarm in one thread and in virtual time: a heap of (time, sequence, input), and seeded faults.
 
 Rules:
 - Every message passes through the codec and must come out equal (once per object: messages are frozen).
@@ -164,7 +164,7 @@ class World(Generic[N]):
             self._processes[peer].paused = True
 
     def resume(self, peer: PeerId) -> None:
-        """SIGCONT: what waited comes at once; timers first, the harder order for whoever judges others."""
+        """SIGCONT: what waited comes at once; timers first, the harder order for a node that judges others by time."""
         process = self._processes.get(peer)
         if process is None or not process.alive or not process.paused:
             return
@@ -291,7 +291,7 @@ class World(Generic[N]):
         self.post.send(self.now, process, Parcel(effect.to, copy, data, effect.is_wanted))
 
     def _burn(self, process: Process[N]) -> bool:
-        """One effect less until death; whether it has come."""
+        """Count down one effect; True if the process has died of it."""
         assert process.fuse is not None
         process.fuse -= 1
         if process.fuse >= 0:

@@ -26,7 +26,7 @@ HISTORY = Digest(bytes(range(32)))
 
 
 def state(round: int, manifest: Manifest = MANIFEST, history: int = 0) -> CommittedState:
-    """A state that no other round has, and no other history."""
+    """A random state, which is different for each round and each `history`."""
     generator = torch.Generator().manual_seed(1000 * history + round)
     layout = layout_of(manifest.model)
     shape = StateShape(layout, manifest.rounds.state_chunk_bytes)
@@ -59,6 +59,6 @@ def about(held: CommittedState, inner_steps: int = 7, manifest: Manifest = MANIF
 
 
 def write(folder: Path, round: int, manifest: Manifest = MANIFEST, history: int = 0, samples: int = 1000) -> Path:
-    """A whole checkpoint of a trainer."""
+    """Write a complete checkpoint of a member that trains; its folder."""
     held = state(round, manifest, history)
     return write_checkpoint(folder, about(held, manifest=manifest, samples=samples), held.current, moments(held))

@@ -49,7 +49,7 @@ def honest(dataset: Dataset) -> Donor:
 
 
 def lying(dataset: Dataset) -> Donor:
-    """Tells the truth about hashes, and none about the data."""
+    """Answers with true hashes and wrong data."""
 
     def answer(message: GetPiece) -> Message:
         content = dataset.read(Blob(message.level, message.number)) or b""
@@ -59,7 +59,7 @@ def lying(dataset: Dataset) -> Donor:
 
 
 def dying(donor: Donor, after: int) -> Donor:
-    """Answers some questions, and then never again."""
+    """Answers `after` questions, and no more."""
     left = iter(range(after))
 
     def answer(message: GetPiece) -> Message:
@@ -71,7 +71,7 @@ def dying(donor: Donor, after: int) -> Donor:
 
 
 class Peers:
-    """The network that a fetch sees."""
+    """The network as a fetch sees it; counts what is asked."""
 
     def __init__(self, **donors: Donor) -> None:
         self.donors = {PeerId(name): donor for name, donor in donors.items()}

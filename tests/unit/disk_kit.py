@@ -1,4 +1,4 @@
-"""What reaches the disk in which order: without a power cut, only the calls themselves can tell."""
+"""Records in which order files are forced to disk: without a power cut, only the calls themselves show it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RENAMED = "renamed"
 
 
 class DiskLog:
-    """Notes what is forced to disk, and each renaming, for as long as a test runs."""
+    """Records every fsync and every renaming during a test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._events: list[tuple[int, int] | None] = []  # None: something was renamed
@@ -35,11 +35,11 @@ class DiskLog:
         monkeypatch.setattr(os, "replace", noting(os.replace))
 
     def order(self, *paths: Path) -> list[str]:
-        """The names of those of `paths` that were forced as they are now, and RENAMED, in their order."""
+        """In order: RENAMED for each renaming, and the names of those `paths` that were forced to disk as they are."""
         names: dict[tuple[int, int] | None, str] = {None: RENAMED} | {_state(path.stat()): path.name for path in paths}
         return [names[event] for event in self._events if event in names]
 
 
 def _state(found: os.stat_result) -> tuple[int, int]:
-    """Which file, and how much of it; a folder's size says nothing."""
+    """A file's inode and size; 0 for a folder, whose size means nothing."""
     return found.st_ino, found.st_size if not stat.S_ISDIR(found.st_mode) else 0

@@ -39,13 +39,13 @@ SIGNER = FakeSigner(A)
 
 
 def join(peer: PeerId, leader: PeerId, attempt: int = 1, **changes: Any) -> Join:
-    """A valid JOIN, but for `changes`; signed."""
+    """A signed JOIN: valid, except for `changes`."""
     sound = Join(ROUND, 0, attempt, leader, peer, BASE.history, BASE.root, 10, 0, 0, True, (), True, None, b"")
     return signed(dataclasses.replace(sound, **changes), FakeSigner(peer))
 
 
 def roster(members: Sequence[PeerId] = PEERS, attempt: int = 1, **changes: Any) -> Roster:
-    """A valid roster of `members`, led by the first in rank."""
+    """A signed roster of `members`, led by the first in rank: valid, except for `changes`."""
     order = rank(BASE, attempt, members)
     joins = tuple(join(peer, order[0], attempt) for peer in order)
     sound = Roster(ROUND, 0, attempt, order[0], joins, (), b"")
@@ -54,17 +54,17 @@ def roster(members: Sequence[PeerId] = PEERS, attempt: int = 1, **changes: Any) 
 
 
 def plan(members: Sequence[PeerId] = PEERS) -> Plan:
-    """What follows from that roster."""
+    """The plan that follows from the roster of `members`."""
     return make_plan(roster(members), POLICY)
 
 
 def refs(mask: bytes = mask_of(PEERS, PEERS)) -> tuple[ChunkRef, ...]:
-    """A result."""
+    """References to the chunks of a result."""
     return tuple(ChunkRef(result_hash(mask, b"mean %d" % chunk), mask) for chunk in range(CHUNKS))
 
 
 def value(ballot: Ballot | None = None, chunks: tuple[ChunkRef, ...] = refs()) -> PreparedValue:
-    """A proposal of that group."""
+    """A prepared value of the group of all PEERS."""
     group = plan()
     ballot = ballot or Ballot(1, 0, group.leader)
     return PreparedValue(ballot, make_proposal(group, BASE, chunks, ()), chunks)
@@ -77,7 +77,7 @@ def vote(peer: PeerId, prepared: PreparedValue) -> Prepared:
 
 
 def certificate(prepared: PreparedValue | None = None, voters: Sequence[PeerId] = PEERS) -> Certificate:
-    """The proof that these voted for it."""
+    """The certificate that `voters` voted for a value."""
     prepared = prepared or value()
     votes = tuple(Vote(peer, vote(peer, prepared).signature) for peer in voters)
     return Certificate(prepared.ballot, prepared.proposal, votes, ())
@@ -89,12 +89,12 @@ def leave(peer: PeerId, promised: Ballot, prepared: PreparedValue | None = None)
 
 
 def history_after(prepared: PreparedValue) -> Digest:
-    """The history digest once it is decided."""
+    """The history digest once the value is decided."""
     return next_history(prepared.proposal)
 
 
 def sent(effects: Sequence[Effect], kind: type[Message]) -> list[Send]:
-    """What of this kind is sent."""
+    """The messages of this kind that are sent."""
     return [effect for effect in effects if isinstance(effect, Send) and isinstance(effect.message, kind)]
 
 
@@ -121,7 +121,7 @@ def snapshot(machine: object, seen: tuple[int, ...] = ()) -> object:
 
 
 class refused:
-    """RemoteError that names `culprit` and leaves `machine` as it was."""
+    """Asserts a RemoteError that names `culprit` and leaves `machine` as it was."""
 
     def __init__(self, machine: object, culprit: PeerId | None, reason: str) -> None:
         self._machine = machine

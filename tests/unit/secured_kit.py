@@ -20,7 +20,7 @@ LIMIT = 20.0
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    """`test` in a trio loop; it fails if it takes too long."""
+    """Run `test` in a trio loop, for LIMIT seconds at most."""
 
     async def limited() -> None:
         with trio.fail_after(LIMIT):
@@ -30,7 +30,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 async def sockets() -> tuple[trio.SocketStream, trio.SocketStream]:
-    """The ends of a TCP connection."""
+    """Both ends of a TCP connection on loopback."""
     listener = socket.create_server(("127.0.0.1", 0))
     with listener:
         near = socket.create_connection(listener.getsockname())

@@ -1,4 +1,4 @@
-"""Committed states of DiLoCo, made of vectors, and its rule."""
+"""Committed states of DiLoCo, and its outer step as a rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shoal.node.training.state.shape import StateShape
 
 
 def state_of(shape: StateShape, theta: Tensor, momentum: Tensor | None = None, round: int = 0) -> CommittedState:
-    """Parameters, and a momentum that starts as zeros."""
+    """A state of parameters `theta` and a momentum, which is zeros by default."""
     momentum = torch.zeros_like(theta) if momentum is None else momentum
     return CommittedState(shape, {PARAMETERS: theta, MOMENTUM: momentum}, round)
 

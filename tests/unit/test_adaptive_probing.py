@@ -1,4 +1,4 @@
-"""Rest: pauses grow while nothing happens, and news end them."""
+"""Pauses between probes grow while nothing happens, and any news ends them."""
 
 from __future__ import annotations
 

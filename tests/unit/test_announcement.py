@@ -1,4 +1,4 @@
-"""What is said on the local network, and what is believed of it."""
+"""Announcements on the local network: what is sent, and which of those received are believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reaches whom, and who is fit to own chunks."""
+"""Which members can reach each other, and which are fit to own chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One group at work: whom it says that it hangs on. All that moves is tested in whole swarms."""
+"""Which members an attempt says that it waits for; messages and bytes are tested in whole swarms."""
 
 from __future__ import annotations
 

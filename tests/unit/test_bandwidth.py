@@ -1,4 +1,4 @@
-"""Our own line, measured by payloads that pass it: a line in virtual time, with buffers before it, and many peers."""
+"""Measuring our own line by the payloads that pass it: in virtual time, with buffers before it, and many peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measuring a path without a network: what is found of links of all kinds, and that it is in nobody's way."""
+"""Measuring a path without a network: links of all kinds are measured right, and no traffic is disturbed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINKS = [(1e9, 0.001), (1e8, 0.02), (2e7, 0.05), (1e6, 0.1), (3e5, 0.03), (5e7, 
 
 
 class Link:
-    """Of some bits a second and a round trip, with a queue that never drops."""
+    """A link with a rate and a round trip, whose queue never drops anything."""
 
     def __init__(self, bits: float, trip: float) -> None:
         self.bytes, self.trip, self.free_at, self.longest_queue = bits / 8, trip, 0.0, 0.0
@@ -25,7 +25,7 @@ class Link:
 
 
 def weigh(link: Link) -> tuple[BandwidthProbe, float]:
-    """What comes of it, and how long it took."""
+    """The result of a probe, and the seconds it took."""
     probe, now, flying = BandwidthProbe(0.0), 0.0, list[tuple[float, int, float]]()
     while True:
         while size := probe.next(now):

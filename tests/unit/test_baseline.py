@@ -1,4 +1,4 @@
-"""The references that a swarm is compared with."""
+"""The reference trainings with which a swarm is compared."""
 
 from __future__ import annotations
 

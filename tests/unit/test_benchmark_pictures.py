@@ -1,4 +1,4 @@
-"""How sampled pictures are judged: by a classifier and a distance that are right about real ones. None is sampled."""
+"""How the benchmark judges sampled pictures: its classifier and its distance are right about real pictures."""
 
 from __future__ import annotations
 

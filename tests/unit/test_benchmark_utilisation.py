@@ -1,4 +1,4 @@
-"""benchmarks/utilisation.py: what it makes of the rounds that a member has seen. No laboratory here."""
+"""benchmarks/utilisation.py: what it computes from the rounds that a member has seen; no laboratory is used."""
 
 from __future__ import annotations
 

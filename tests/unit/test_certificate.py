@@ -1,4 +1,4 @@
-"""Proofs: what a certificate must hold, and what a proposal must be."""
+"""Certificates and proposals: which are valid, and which are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole or not there, verified to the last byte, and never more than were to be kept."""
+"""Checkpoints on disk: complete or absent, verified to the last byte, and never more than should be kept."""
 
 from __future__ import annotations
 

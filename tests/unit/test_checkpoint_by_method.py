@@ -1,4 +1,4 @@
-"""Checkpoints and state files of methods whose vectors are not DiLoCo's: each has a file or a name of its own."""
+"""Checkpoints and state files of methods with other vectors than DiLoCo: each vector has its own file or name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def manifest(name: str) -> Manifest:
 
 
 def state(name: str, round: int = 4) -> CommittedState:
-    """One in which no two numbers are alike, in no vector."""
+    """A state in which all numbers of all vectors differ."""
     generator, shape = torch.Generator().manual_seed(round), shape_of(manifest(name), LAYOUT)
     return CommittedState(shape, {each: torch.rand(LAYOUT.size, generator=generator) for each in shape.vectors}, round)
 

@@ -1,4 +1,4 @@
-"""`shoal ckpt`: what is on disk, whether it is whole, and out of here in a form that others read."""
+"""`shoal ckpt`: lists and verifies what is on disk, and exports it in formats that other programs read."""
 
 from __future__ import annotations
 

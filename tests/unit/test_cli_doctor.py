@@ -1,4 +1,4 @@
-"""`shoal doctor` as a command: its exit codes, its JSON, and what an examination that breaks off says."""
+"""`shoal doctor` as a command: its exit codes, its JSON, and its words when an examination breaks off."""
 
 from __future__ import annotations
 

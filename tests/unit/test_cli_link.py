@@ -1,4 +1,4 @@
-"""`shoal run link`, `preview` and `join`: a stranger's run is shown and asked about before anything is joined."""
+"""`shoal run link`, `preview` and `join`: a stranger's run is shown, and confirmed, before it is joined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clocks of two peers, compared by a ping and its answer."""
+"""The clocks of two peers are compared by a ping and its answer."""
 
 from __future__ import annotations
 

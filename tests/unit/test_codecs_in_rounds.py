@@ -1,4 +1,4 @@
-"""With every codec, members hold the same bytes after a round in which an owner died, and these are near the mean."""
+"""With every codec, members hold the same bytes after a round in which an owner died, near the true mean."""
 
 from __future__ import annotations
 

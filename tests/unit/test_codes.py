@@ -1,4 +1,4 @@
-"""Login codes are good once, and not for long."""
+"""A login code works once, and only for a short time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One decision: what a member answers, and whom it does not believe."""
+"""One member's side of a decision: what it answers, and which messages it does not believe."""
 
 from __future__ import annotations
 

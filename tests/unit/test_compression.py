@@ -1,4 +1,4 @@
-"""What holds for every codec: sizes, totality on any bytes, the awkward values, copies, sums."""
+"""Promises of every codec: sizes, totality on any bytes, awkward values, copies, sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""benchmarks/convergence.py: what is trained and what not again, its table, its choices. No training here."""
+"""benchmarks/convergence.py: what it trains and what it reuses, its table, its options; nothing is trained here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bytes are trained on and which are held out."""
+"""Which bytes of a text are trained on, and which are held out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A curve is bounded and still shows the whole run; a reader that takes every news has what the curve has."""
+"""A curve is bounded and still shows the whole run; a reader of all its updates ends with the same points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the daemon says of itself while others are away, and to the service manager while it ends."""
+"""A daemon's status while other peers are away, and its messages to the service manager while it ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_who_is_the_first_to_be_back_misses_nobody_yet_and_says_what_it_tried(
 
 
 class Manager(ServiceManager):
-    """One that gives more time when it was asked three times."""
+    """A service manager that gives more time when it was asked three times."""
 
     pause = 0.0  # type: ignore[assignment]
 

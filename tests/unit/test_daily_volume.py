@@ -1,4 +1,4 @@
-"""The daily volume: counted over restarts, begun anew each day, and worth a write only now and then."""
+"""The daily volume: counted across restarts, begun anew each day, and seldom written to disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOON = 20_000 * DAY + DAY // 2  # of 2024-10-04
 
 
 class Wire:
-    """What has passed, and when."""
+    """The bytes that have passed, and a clock."""
 
     def __init__(self) -> None:
         self.total, self.now = 0, float(NOON)

@@ -1,4 +1,4 @@
-"""A person's files as data: read, whatever program wrote them; else refused by name and line, or left out and named."""
+"""A person's files as data: read, whatever program wrote them; else refused by name and line, or left out by name."""
 
 from __future__ import annotations
 

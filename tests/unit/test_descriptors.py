@@ -1,4 +1,4 @@
-"""How many files may be open, and which of them strangers may not take."""
+"""How many files may be open, and how many of them strangers may not use up."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_a_cpu_has_no_memory_of_its_own() -> None:
 
 
 class Answer:
-    """As torch's enum of CUDA's errors: `success` is as true as the others."""
+    """Like torch's enum of CUDA's errors: `success` is as true as the others."""
 
     def __init__(self, code: int) -> None:
         self.code = code

@@ -1,4 +1,4 @@
-"""A device that cannot be here is refused before anything is started; one that may be is left to the worker."""
+"""A device that cannot be here is refused before anything starts; one that may be is left to the worker to try."""
 
 from __future__ import annotations
 

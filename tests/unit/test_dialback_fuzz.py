@@ -1,4 +1,4 @@
-"""Whatever an asker names: the hosts that it is connected from are dialled, few of them, and no other."""
+"""Whatever a peer asks us to dial: only hosts from which it is connected are dialled, and few of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dialing without a network: who is tried when, who is left alone, and what ends a wait."""
+"""Dialing without a network: which addresses are tried when, which peers are left alone, and what ends a wait."""
 
 from __future__ import annotations
 

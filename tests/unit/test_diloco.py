@@ -1,4 +1,4 @@
-"""Properties of the two pure functions. In floating point some hold exactly only where said here."""
+"""Properties of DiLoCo's two pure functions; in floating point only those marked so hold exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory of a run: when it is written and read, and what it proves."""
+"""A run's directory: when it is written and read, and which entries are believed."""
 
 from __future__ import annotations
 

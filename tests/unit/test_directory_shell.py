@@ -1,4 +1,4 @@
-"""The directory's shell: what goes wrong in it stays in it."""
+"""The directory's shell: no error in it ends anything else."""
 
 from __future__ import annotations
 

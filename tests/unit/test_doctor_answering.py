@@ -1,4 +1,4 @@
-"""What peers may ask of us: about themselves, seldom, and a bounded number of bytes."""
+"""What a peer may ask us in an examination: about itself only, seldom, and for a bounded number of bytes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_questions_are_bounded_for_each_and_for_all(desk: DoctorResponder) -> No
 
 def test_bytes_are_bounded_for_each_and_for_all(desk: DoctorResponder) -> None:
     def carry(name: str) -> int:
-        """Until it is refused."""
+        """Send bytes until they are refused."""
         given = 0
         while isinstance(desk.answer(PeerId(name), Carry(bytes(LARGEST), LARGEST)), Carried):
             given += 2 * LARGEST

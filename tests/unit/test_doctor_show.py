@@ -1,4 +1,4 @@
-"""What people see of an examination, and of the table of peers: whole at each width, and no control character."""
+"""How an examination and the table of peers are shown: complete at each width, without control characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from what was seen and tried: a code, a side, a sentence; and whom a person means."""
+"""The verdict of an examination: a code, a side, a sentence; and which peer a person means by a short name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a donor offers, for how long it pins it, and for whom."""
+"""What a donor offers, for how long it pins it, and for which peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shell around the cores: effects in order, commands while being told, and what a mistake of ours does."""
+"""The shell around the cores: effects in order, commands from within events, and bugs of our own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is asked for what: windows, patience, rests, and hope."""
+"""Which donors are asked for which pieces: windows, patience, pauses, and another try after failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes by hash: who is asked for what, and when again."""
+"""Fetching bytes by hash: which members are asked for which chunks, and when they are asked again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from shoal.protocol.base.effects import Effect
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId, digest, result_hash
-from shoal.protocol.messages.rounds import Busy, ChunkRef, Fetch, Fetched
+from shoal.protocol.messages.rounds import Busy, ChunkRef, Fetch, Fetched, Want
 from shoal.protocol.rounds.allreduce.outbox import Outbox
 from shoal.protocol.rounds.allreduce.shelf import Shelf
 from shoal.protocol.rounds.fetching import Fetching
@@ -33,7 +33,7 @@ def fetching() -> Fetching:
 
 
 def asked(effects: list[Effect]) -> dict[PeerId, list[int]]:
-    """Who is asked for which chunks."""
+    """The chunks that each peer is asked for."""
     fetches = [(send.to, send.message) for send in sent(effects, Fetch)]
     return {
         peer: [message.chunk for to, message in fetches if to == peer and isinstance(message, Fetch)]
@@ -89,6 +89,8 @@ def test_bytes_that_come_again_are_no_progress() -> None:
         node.member.receive(world.now, sender, message)
         moved.append(rounds._means.outbox.taken_count)
     assert moved[0] == moved[1] == moved[2] > 0
-    assert attempt._headway._silence._clock[sender] == world.now
-    node.member.receive(world.now + 1.0, sender, message)
-    assert attempt._headway._silence._clock[sender] == world.now
+    patience = rounds._means.pace.deadline()
+    node.member.receive(world.now + patience / 2, sender, message)
+    for seconds, is_reminded in ((0.9 * patience, False), (patience, True)):
+        asked = [send.to for send in sent(attempt.tick(world.now + seconds), Want)]
+        assert (sender in asked) == is_reminded

@@ -1,4 +1,4 @@
-"""Whether a run fits, and what would: by arithmetic, for every kind of model and way to be in a run."""
+"""Whether a run fits into memory, and what would: by arithmetic, for all models and roles in a run."""
 
 from __future__ import annotations
 

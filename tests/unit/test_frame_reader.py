@@ -1,4 +1,4 @@
-"""Frames as they come: however they are cut, in time or not, and while whoever takes them rests."""
+"""Incoming frames: cut anywhere, slow or in time, and paused while their reader rests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def framed(body: bytes) -> bytes:
 
 
 class Receiver:
-    """What a stream brings, taken."""
+    """Takes all that a stream brings."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.bodies: list[bytes] = []

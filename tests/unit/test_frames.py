@@ -1,4 +1,4 @@
-"""Frames: every one that we write is read back, and nothing that a stranger writes does harm."""
+"""Frames: all that we write is read back, and nothing that a stranger writes does harm."""
 
 from __future__ import annotations
 

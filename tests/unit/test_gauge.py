@@ -1,4 +1,4 @@
-"""Round trips and rates, measured in passing."""
+"""Round trips and rates, measured from ordinary traffic."""
 
 from __future__ import annotations
 

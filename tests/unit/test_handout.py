@@ -1,4 +1,4 @@
-"""Readers get a run's parameters, whole and of one round, and a node that has none says why."""
+"""Other processes get a run's parameters, complete and of one round; a node without any says why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RUN = MANIFEST.run_id
 
 
 class Node:
-    """As much of a node's runs as the desk looks at; in one of them, with a state after round 3."""
+    """The part of a node's runs that the desk uses; one of them has a state after round 3."""
 
     def __init__(self) -> None:
         self.base: int | None = 3

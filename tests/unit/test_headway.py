@@ -1,4 +1,4 @@
-"""Who of a group is late, who is given up, and from whom patience is learned."""
+"""Which members of a group are late, which are given up, and from which patience is learned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a health check makes of a node's status."""
+"""The verdict of a health check on a node's status."""
 
 from __future__ import annotations
 

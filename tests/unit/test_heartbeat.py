@@ -1,4 +1,4 @@
-"""Pings: often while there is talk, seldom at rest, again and again while nobody answers."""
+"""Pings: often during traffic, seldom at rest, and repeated while there is no answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pair:
             end.answered(0.0, end.ping(0.0))
 
     def live(self, seconds: float, words: int = 0) -> None:
-        """So long, with so many words from the first to the second before each look."""
+        """Let time pass; before each look the first end sends the second `words` messages."""
         until = self.now + seconds
         while self.now < until:
             self.now += OFTEN

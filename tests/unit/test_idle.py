@@ -1,4 +1,4 @@
-"""Which connections are closed: many, idle, and of no use to a run."""
+"""Which connections are closed: of many, those that are idle and that no run uses."""
 
 from __future__ import annotations
 

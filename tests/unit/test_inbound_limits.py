@@ -1,4 +1,4 @@
-"""Who waits at the door: silent strangers make room for each other, and for whoever says who it is."""
+"""Connections of peers that have not said who they are: they make room for each other, and for known peers."""
 
 from __future__ import annotations
 

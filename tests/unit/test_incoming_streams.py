@@ -1,4 +1,4 @@
-"""Which of the streams that a peer opens are heard: while it moves two of a protocol, else the newest."""
+"""Which of the streams that a peer opens are heard: two of a protocol while it moves, else the newest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inner training: reproducible, stoppable, resumable; and what a round of DiLoCo makes of it."""
+"""Inner training: reproducible, can be stopped and resumed; and the result of a round of DiLoCo."""
 
 from __future__ import annotations
 

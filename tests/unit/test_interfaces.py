@@ -1,4 +1,4 @@
-"""Which of our addresses others are likeliest to reach us at, and what is left of a list that is too long."""
+"""Which of our addresses others are likeliest to reach, and what is kept of a list that is too long."""
 
 from __future__ import annotations
 

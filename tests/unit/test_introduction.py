@@ -1,4 +1,4 @@
-"""How a newcomer learns what a run is, and what it makes of bad answers."""
+"""How a newcomer learns what a run is, and how it treats bad answers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def _happens(what: T | Exception | Silence) -> T:
 
 
 def network(answers: Mapping[PeerId, Message | Exception | Silence]) -> Network:
-    """One that is connected with the peers that answer."""
+    """A network that is connected with the peers that answer."""
     return cast(Network, World(answers))
 
 

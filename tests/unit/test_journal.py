@@ -1,4 +1,4 @@
-"""The journal of what was tried towards peers: counted, in order, and bounded."""
+"""The journal of attempts to reach peers: counted, in order, and bounded."""
 
 from __future__ import annotations
 

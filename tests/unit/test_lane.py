@@ -1,4 +1,4 @@
-"""A lane: words in order over the ready stream or the slow way, each told of once, and none lost between the two."""
+"""A lane: messages in order over the ready stream or the slow way, each reported once, none lost between the two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing off: a leaver speaks for the rounds in which it may be a voter, and is believed in whichever it names."""
+"""Signing off: a LEAVE covers the rounds in which its author may be a voter, and counts in the round it names."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ RECORD = VoteRecord(ROUND, 0, 2, PREPARED.ballot, PREPARED, 0)  # of somebody wh
 
 
 class _View:
-    """Who is alive, as a test says; C and D are known, alive or not."""
+    """A view with the living peers that a test names; C and D are known, alive or not."""
 
     def __init__(self, others: Sequence[PeerId], known: Sequence[PeerId] = (C, D)) -> None:
         self.others = list(others)
@@ -102,13 +102,13 @@ def _rounds(me: PeerId, base: Base | None, record: VoteRecord | None = None, ali
 
 
 def _goodbyes(*known: PeerId) -> Goodbyes:
-    """Of a member that knows these, and the usual ones."""
+    """The goodbyes of a member that knows these and the usual ones."""
     spread, pace = Estimate(1.0, 1.0, 1.0), Estimate(1.0, 1.0, 1.0)
     return Goodbyes(Means(A, 0, SIGNER, _View([A, B, C, D, *known]), POLICY, Shelf(), Outbox(), spread, pace))
 
 
 def _ballot(size: int) -> Ballot:
-    """Of so many bytes, about."""
+    """A ballot of about that many bytes."""
     return Ballot(1, 0, PeerId("x" * size))
 
 
@@ -123,7 +123,7 @@ def _facts(chunk: int) -> bytes:
 
 
 def _decide_alone(rounds: Rounds) -> Proposal | str:
-    """What a member decides that is ready and alone; or for whom it waits."""
+    """The decision of a member that is ready and alone; or for whom it waits."""
     effects = rounds.submit(1.0, OFFER, _facts)
     committed = told(effects, Committed)
     if committed:
@@ -259,7 +259,7 @@ def test_a_member_without_a_vote_in_the_round_keeps_none() -> None:
 
 
 def _standing(rounds: Rounds, round: int) -> None:
-    """All others have applied `round`."""
+    """A view in which all others have applied `round`."""
     view = rounds._means.view
     assert isinstance(view, _View)
     view.round = round
@@ -471,7 +471,7 @@ EARLY, LATE = Ballot(1, 0, A), Ballot(1, 1, B)
 
 @dataclasses.dataclass(frozen=True)
 class Fate:
-    """What one voter does about a value under EARLY, and then about a poll under LATE."""
+    """The answers of one voter to a value under EARLY, and then to a poll under LATE."""
 
     votes: bool = False
     answers: bool = False  # its promise reaches the new leader

@@ -1,4 +1,4 @@
-"""The simulator's ledger of votes: what it takes for decided, and what it takes nobody's word for."""
+"""The simulator's ledger of votes: what it counts as decided, and which claims it checks itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that goes on from a checkpoint: its manifest, what its first round builds on, and what does not fit."""
+"""A run that goes on from a checkpoint: its manifest, the base of its first round, and mismatches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines that nobody takes hold up nobody, are bounded, and are missed aloud."""
+"""Output that nobody reads blocks nothing, is bounded, and is reported as lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run links: what is read of what people paste, and which addresses get into one."""
+"""Run links: what is understood of pasted text, and which addresses are put into a link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reason for a path, from the connections that there are and from what was tried."""
+"""The reason for a path, from the connections that exist and the attempts that were made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who connects with an HTTP port of ours and asks nothing takes no place from those who do."""
+"""Clients that connect to an HTTP port and ask nothing take no place from those that do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the DHT says of runs that we are not in, and what is made of it."""
+"""What the DHT says of runs in which this node is not, and how it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a worker hangs, and whether others wait for it: by what became of it, and how long it has been silent."""
+"""Whether a worker hangs, and whether others wait for it: from how it ended and how long it is silent."""
 
 from __future__ import annotations
 

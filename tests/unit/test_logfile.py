@@ -1,4 +1,4 @@
-"""The log of a node in the background: for people, for programs, and as it grows."""
+"""The log file of a background node: for people, for programs, and limited in size."""
 
 from __future__ import annotations
 

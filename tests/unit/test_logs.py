@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """What setup_logging changes is global; leave it as it was."""
+    """Restore the global settings that setup_logging changes."""
     root = logging.getLogger()
     before = root.handlers, root.level
     others = [logging.getLogger(name) for name in ("libp2p", "multiaddr", "aiohttp")]

@@ -1,4 +1,4 @@
-"""Mail for later is bounded, whoever sends what, and those who vote are sure of their place."""
+"""Messages kept for later are bounded, whoever sends them, and voters are sure of their place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _chunk(number: int, size: int = SIZE, attempt: int = 1) -> Contribution:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Mailbox:
-    """One with room for four chunks of voters, and for two of strangers."""
+    """A mailbox with room for four chunks of voters, and for two of strangers."""
     monkeypatch.setattr(mailbox, "VOTERS_BYTES", 4 * (SIZE + OVERHEAD))
     monkeypatch.setattr(mailbox, "STRANGERS_BYTES", 2 * (SIZE + OVERHEAD))
     return Mailbox([A, B])

@@ -1,4 +1,4 @@
-"""What is asked of the C library, in a process of its own: it is the process that is told."""
+"""Settings of the C library's allocator, each in a process of its own, as they hold for a whole process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From JOINs to a roster: who is waited for, who is called, who is not believed."""
+"""From JOINs to a roster: which members are waited for, which are called, which are not believed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shoal.protocol.rounds.allreduce.outbox import Outbox
 from shoal.protocol.rounds.allreduce.shelf import Shelf
 from shoal.protocol.rounds.matchmaking.candidates import MAX_ATTEMPT_STEP
 from shoal.protocol.rounds.matchmaking.context import Means
-from shoal.protocol.rounds.matchmaking.gathering import STRANGERS_BYTES
+from shoal.protocol.rounds.matchmaking.gathering import STRANGERS_BYTES, Gathering
 from shoal.protocol.rounds.matchmaking.matchmaking import RETRY, RETRY_MOST, SILENCE, Astray, GroupFormed, Matchmaking
 from shoal.protocol.rounds.matchmaking.milestones import HandIn, Waiting
 from tests.simulation.signing import FakeSigner
@@ -45,7 +45,7 @@ OFFER = Offer(10)
 
 
 class _View:
-    """Who is alive, as a test says."""
+    """A view with the living peers that a test names."""
 
     def __init__(self, me: PeerId, others: list[PeerId]) -> None:
         self.others = [peer for peer in others if peer != me]
@@ -64,11 +64,14 @@ class _View:
         return self.statuses.get(peer)
 
 
-def _core(me: PeerId, vote: VoteState | None = None, view: _View | None = None, slack: float = 0.0) -> Matchmaking:
+def _means(me: PeerId, view: _View | None = None, slack: float = 0.0) -> Means:
     view, spread, pace = view or _View(me, list(PEERS)), Estimate(2.0, 0.5, 60.0), Estimate(1.0, 1.0, 60.0)
     policy = dataclasses.replace(POLICY, slack=slack)
-    means = Means(me, 0, FakeSigner(me), view, policy, Shelf(), Outbox(), spread, pace)
-    return Matchmaking(means, BASE, vote or VoteState(ROUND, 0))
+    return Means(me, 0, FakeSigner(me), view, policy, Shelf(), Outbox(), spread, pace)
+
+
+def _core(me: PeerId, vote: VoteState | None = None, view: _View | None = None, slack: float = 0.0) -> Matchmaking:
+    return Matchmaking(_means(me, view, slack), BASE, vote or VoteState(ROUND, 0))
 
 
 def _wake(core: Matchmaking) -> Timer:
@@ -374,7 +377,7 @@ def _stuffed(peer: PeerId, leader: PeerId, size: int) -> Join:
 
 def test_what_strangers_bring_leaves_room_for_the_others_in_one_message() -> None:
     """Whoever brings most is left out, and is not told that it counts."""
-    gathering, size = _core(LEADER)._gathering, STRANGERS_BYTES // 3
+    gathering, size = Gathering(_means(LEADER), BASE), STRANGERS_BYTES // 3
     strangers = [PeerId(f"s{number}") for number in range(8)]
     kept = [gathering.add(0.0, _stuffed(peer, LEADER, size + 1000 * place)) for place, peer in enumerate(strangers)]
     assert kept == [True, True, False, False, False, False, False, False]
@@ -389,7 +392,7 @@ def test_what_strangers_bring_leaves_room_for_the_others_in_one_message() -> Non
 
 
 def test_room_is_free_again_when_a_stranger_brings_less_or_turns_out_a_stray() -> None:
-    gathering, most = _core(LEADER)._gathering, STRANGERS_BYTES * 9 // 10
+    gathering, most = Gathering(_means(LEADER), BASE), STRANGERS_BYTES * 9 // 10
     big = _stuffed(STRANGER, LEADER, most)
     for attempt, change in enumerate((dict(prepared=None), dict(base_root=NO_DIGEST)), start=2):
         assert gathering.add(0.0, dataclasses.replace(big, attempt=2 * attempt))

@@ -1,4 +1,4 @@
-"""Who meets whom: everybody once, by the seed alone, evenly; and a search in which nobody waits in a circle."""
+"""How pairs are drawn: from the seed alone, evenly, each member once; and a search in which no circle waits."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_only_those_who_may_be_there_stand_anywhere() -> None:
 
 
 class Sight:
-    """What one peer sees of the others: some of them, and all at the same place."""
+    """One peer's view of the others: it sees some of them, and all at the same round."""
 
     def __init__(self, seen: list[PeerId]) -> None:
         self._seen = seen

@@ -1,4 +1,4 @@
-"""The membership core, message by message: what it answers, whom it believes, what it refuses."""
+"""The membership core, message by message: what it answers, what it believes, what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timers: a live one is recognised once, a stale one never, and lateness is told."""
+"""Timers: a live one is recognised once, a stale one never, and the lateness is returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that is lent: used again when nobody looks any more, given back to the system when it is too much."""
+"""Buffers on loan: reused once nobody looks at them any more, returned to the system when there are too many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each message of the table has a tag of its kind, is imported with the package, and is taken by somebody."""
+"""Each message of the table has a tag of its kind, is imported with the package, and has a receiver."""
 
 from __future__ import annotations
 

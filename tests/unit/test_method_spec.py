@@ -1,4 +1,4 @@
-"""A method's name alone is enough, what belongs to another is refused, and runs of DiLoCo keep their ids."""
+"""A method's name alone is enough, settings of other methods are refused, and runs of DiLoCo keep their ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/metrics`: the promised names, whose numbers are those of the node, in a format that Prometheus reads."""
+"""`/metrics`: the promised names with the numbers of the node, in the format that Prometheus reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inner optimizer's state goes through a flat vector and back to the bit; a torn one is never taken for whole."""
+"""The inner optimizer's state goes through a flat vector and back to the bit; a torn one is never used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The multiplexer: streams, their windows and ends, what other yamux make of it, and peers that misbehave."""
+"""The multiplexer: streams, their windows and ends, other implementations of yamux, and peers that misbehave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mDNS is a convenience: when it is on, what it passes on, and that nothing that goes wrong with it ends the node."""
+"""mDNS is a convenience: when it is on, what it passes on, and that no failure of it ends the node."""
 
 from __future__ import annotations
 

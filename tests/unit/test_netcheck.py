@@ -1,4 +1,4 @@
-"""What netcheck makes of facts: codes, levels, what to do, and the exit code; and how it is shown."""
+"""The findings of netcheck: codes, levels, advice and exit code; and how they are shown."""
 
 from __future__ import annotations
 

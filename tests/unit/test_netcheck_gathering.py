@@ -1,4 +1,4 @@
-"""What netcheck looks at when it is asked: links are pinged, what is not known yet is waited for, and not for ever."""
+"""The facts of netcheck: links are pinged, and what is not known yet is waited for, for a bounded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A newcomer's probe: one, to a member over the internet, and none where something is known."""
+"""The bandwidth probe of a newcomer: one, to a member over the internet, and none if something is known."""
 
 from __future__ import annotations
 

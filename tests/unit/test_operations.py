@@ -18,8 +18,8 @@ from shoal.node.base.options import NodeSettings
 from shoal.node.daemon.daemon import Daemon
 from shoal.node.daemon.web.server import make_app
 from shoal.protocol.net.system.identity import Identity
+from tests.answer_types import type_errors
 from tests.fake_service import LINK, PEER, RUN, FakeService
-from tests.misfits import misfits
 
 ROOT = Path(__file__).parents[2]
 GIVEN = {"run": RUN, "family": RUN, "round": 3, "link": LINK, "peer": PEER, "manifest": 'name = "a"', "train": False}
@@ -68,18 +68,18 @@ async def test_the_fake_answers_as_the_table_says(operation: Operation[Any, Any]
     if operation.in_lines:
         lines = [line async for line in found]
         assert lines
-        assert not [wrong for line in lines for wrong in misfits(operation.answer, line)]
+        assert not [wrong for line in lines for wrong in type_errors(operation.answer, line)]
     else:
         value = await found if inspect.isawaitable(found) else found
-        assert not list(misfits(operation.answer, value))
+        assert not list(type_errors(operation.answer, value))
 
 
 def test_an_answer_of_another_shape_would_be_seen() -> None:
-    assert list(misfits(Operations.status.answer, {"state": 1})) == ["answer.state is 1, not <class 'str'>"]
-    assert list(misfits(Operations.status.answer, {"stale": "x"})) == ["answer.stale is unknown"]
-    assert list(misfits(Operations.peers.answer, [{"rtt_ms": "x"}]))
+    assert list(type_errors(Operations.status.answer, {"state": 1})) == ["answer.state is 1, not <class 'str'>"]
+    assert list(type_errors(Operations.status.answer, {"stale": "x"})) == ["answer.stale is unknown"]
+    assert list(type_errors(Operations.peers.answer, [{"rtt_ms": "x"}]))
     lacking = "answer.peers is lacking"
-    assert lacking in misfits(Operations.status.answer, {"state": "SOLO"}, needs_all=True)
+    assert lacking in type_errors(Operations.status.answer, {"state": "SOLO"}, needs_all=True)
 
 
 def test_the_page_about_the_api_is_the_tables() -> None:

@@ -1,4 +1,4 @@
-"""What a file system, a kernel or a sandbox cannot do, or may refuse, is done in another way."""
+"""What a file system, a kernel or a sandbox cannot do, or refuses, is done in another way."""
 
 from __future__ import annotations
 

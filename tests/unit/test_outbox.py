@@ -1,4 +1,4 @@
-"""A payload that waits here, or may be on the wire, is not sent again; one that was dropped, or left long ago, is."""
+"""A payload that is queued or may be on the wire is not sent again; one that was dropped, or left long ago, is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a round costs is counted in payload, as it is written; what is sent to those who catch up is not part of it."""
+"""The cost of a round is counted in payload bytes as they are written; bytes for members that catch up are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was kept of a run is let go of by the first later round, and not before."""
+"""What was kept of a run is released by its first later round, and not before."""
 
 from __future__ import annotations
 

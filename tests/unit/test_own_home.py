@@ -1,4 +1,4 @@
-"""deploy/own-home: each replica has a numbered folder for itself, and trouble with a lock is not another replica."""
+"""deploy/own-home: each replica gets a numbered folder of its own, and trouble with a lock gives nobody another's."""
 
 from __future__ import annotations
 

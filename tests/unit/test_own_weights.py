@@ -1,4 +1,4 @@
-"""What `save` writes of a worker's own weights, and who has none."""
+"""What `save` writes of a worker's own weights, and which nodes have none."""
 
 from __future__ import annotations
 

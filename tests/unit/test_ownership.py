@@ -1,4 +1,4 @@
-"""Owners and their epochs: whatever the order in which moves arrive, everybody ends with the same owners."""
+"""Owners and their epochs: in whatever order moves arrive, all members end with the same owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dataset's stream: it reads back, its hash is its name, and no bytes of a stranger do more than be refused."""
+"""A dataset's stream: it can be read back, its hash is its name, and bytes of a stranger are at most refused."""
 
 from __future__ import annotations
 

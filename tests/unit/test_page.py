@@ -1,4 +1,4 @@
-"""The page's files: nothing from elsewhere, nothing inline, and of other people's code exactly what is recorded."""
+"""The page's files: nothing from elsewhere, nothing inline, and third-party code exactly as recorded."""
 
 from __future__ import annotations
 

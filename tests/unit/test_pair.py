@@ -1,4 +1,4 @@
-"""Pair exchange: whole or nothing, once, and no lies."""
+"""The exchange of a pair: complete or nothing, once, and no lies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the path of a connection is called, by how it came to be, and of several connections the best."""
+"""How the path of a connection is named, from how it was made, and the best of several connections."""
 
 from __future__ import annotations
 

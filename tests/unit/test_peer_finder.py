@@ -1,4 +1,4 @@
-"""A node finds the others: by addresses that it was given, the peers that it saw last, and those on its network."""
+"""How a node finds others: by given addresses, by the peers that it saw last, and on its own network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of a round goes: phases in order, nothing counted twice, bounded."""
+"""How the time of a round divides into phases: in order, nothing counted twice, bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads for one purpose: what hangs holds up neither the end of the process nor its memory."""
+"""Threads for one purpose: a call that hangs keeps neither the process nor its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shell of port mappings with a router of a few lines: what is named to others, what is said, what is removed."""
+"""The shell of port mappings with a small fake router: what others are told, what is shown, what is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make preflight`: what is missing is said in one sentence that names the package, and make stops."""
+"""`make preflight`: a missing tool is named in one sentence with its package, and make stops."""
 
 from __future__ import annotations
 

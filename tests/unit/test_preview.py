@@ -1,4 +1,4 @@
-"""What a person is shown before joining: all that the decision needs, on one screen; and the QR code of a link."""
+"""The preview before joining: all that the decision needs, on one screen; and the QR code of a link."""
 
 from __future__ import annotations
 

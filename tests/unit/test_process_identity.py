@@ -1,4 +1,4 @@
-"""A process is signalled only where it is proven to be the one that was written down."""
+"""A process gets a signal only if it is proven to be the one whose number was written down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates and volumes: what people write is understood, or refused with a word on how to write it."""
+"""Rates and volumes as people write them: understood, or refused with a hint how to write them."""
 
 from __future__ import annotations
 

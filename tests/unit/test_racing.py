@@ -1,4 +1,4 @@
-"""Addresses side by side: the first that answers is taken, and none is waited for in vain."""
+"""Addresses dialled side by side: the first that answers is taken, and none is waited for in vain."""
 
 from __future__ import annotations
 

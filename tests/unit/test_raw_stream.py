@@ -1,4 +1,4 @@
-"""What comes on a stream is handed on before anybody asks for it, within bounds, until the stream ends."""
+"""Bytes of a stream are read ahead, within bounds, before anybody asks for them, until the stream ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether others can dial us: whom we ask, whom we believe, and what we dial for others."""
+"""Whether others can dial us: which peers we ask, which we believe, and what we dial for others."""
 
 from __future__ import annotations
 

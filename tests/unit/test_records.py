@@ -1,4 +1,4 @@
-"""What a node remembers of very many rounds stays small, and is told in part."""
+"""The records that a node keeps of very many rounds stay small, and a part of them can be asked for."""
 
 from __future__ import annotations
 

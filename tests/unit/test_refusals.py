@@ -1,4 +1,4 @@
-"""What the operating system lacks or refuses: the command line has another way, or a sentence; never a traceback."""
+"""What the system lacks or refuses: the command line has another way or one sentence, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run whose payloads take relays says so, once, and that it is over."""
+"""A run whose payloads take relays warns once, and says when that is over."""
 
 from __future__ import annotations
 

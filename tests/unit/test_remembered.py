@@ -1,4 +1,4 @@
-"""What outlives a restart: the runs that a node is in, and where the others were."""
+"""What survives a restart: the runs that a node is in, and the last addresses of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of replicas between its member, its state and its worker: exchanges, rounds that pass, copies, and stops."""
+"""A run of replicas between member, state and worker: exchanges, lapsed rounds, copies, and stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two nodes make of what they have exchanged, chunk by chunk, and of rounds that pass without an answer."""
+"""Two nodes apply what they have exchanged, chunk by chunk, and rounds that lapse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: what it reads, says and draws, from the lines that `shoal up` writes."""
+"""The report: what it reads, writes and draws, from the lines that `shoal up` writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run needs is near what was measured, and counts the model to the last parameter."""
+"""The estimated needs of a run are near measured ones, and parameters are counted exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names are looked up apart from all else: shared, within a limit, and what came of it is remembered for a while."""
+"""Names are looked up in threads of their own: shared, with a time limit, and answers are kept for a while."""
 
 from __future__ import annotations
 

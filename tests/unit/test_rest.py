@@ -1,4 +1,4 @@
-"""What is kept of a run while all its members are stopped."""
+"""The rest: what is kept of a run while all its members are stopped."""
 
 from __future__ import annotations
 

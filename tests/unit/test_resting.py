@@ -1,4 +1,4 @@
-"""A run at rest on disk: whole, or as if it were not there."""
+"""A run at rest on disk: complete, or as if it were not there."""
 
 from __future__ import annotations
 

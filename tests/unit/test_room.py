@@ -1,4 +1,4 @@
-"""How much room there is: as the kernel says it, under real limits; and how a want of it is told from a mistake."""
+"""How much memory is available, by the kernel and under real limits; and how a shortage differs from a bug."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rosters: computed from signed JOINs, and refused if anything in them is not."""
+"""Rosters: computed from signed JOINs, and refused if anything in them was not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which router is taken: who speaks NAT-PMP and has an outside, else who speaks UPnP, else whoever speaks."""
+"""Which router is used: one that speaks NAT-PMP and has an outside, else one with UPnP, else any that answers."""
 
 from __future__ import annotations
 

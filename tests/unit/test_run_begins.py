@@ -1,4 +1,4 @@
-"""Whether a worker goes on from its own weights or begins anew, after a commit and after a state from elsewhere."""
+"""Whether a worker goes on from its own weights or begins anew, after a commit and after a downloaded state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ME, ROOT = PeerId("me"), digest("a state")
 
 
 class Records:
-    """Of a training: what it was told to do."""
+    """A training that records its orders."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
@@ -36,7 +36,7 @@ class Records:
 
 
 class Applying(SimpleNamespace):
-    """As much of a run as applying, installing and beginning a round touch; a round's commit opens the next one."""
+    """The part of a run that applies, installs and begins rounds; a round's commit opens the next one."""
 
     def __init__(self, folder: Path) -> None:
         record = SimpleNamespace(round=0, round_samples=1, seconds=1.0, took_part=True, digest="digest")

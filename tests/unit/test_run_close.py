@@ -1,4 +1,4 @@
-"""A run that is stopped keeps the checkpoint of the round that it was applying, and itself if nobody else does."""
+"""A run that is stopped keeps a checkpoint of the round in hand, and its rest if nobody else can go on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def for_ever() -> None:
 
 
 class Failing(SimpleNamespace):
-    """As much of a run as a failure touches."""
+    """The part of a run that a failure concerns."""
 
     def __init__(self) -> None:
         super().__init__(manifest=SimpleNamespace(name="ours"), training=None, failure="", may_be_opened_again=False)
@@ -30,7 +30,7 @@ class Failing(SimpleNamespace):
 
 
 class Stopping(SimpleNamespace):
-    """As much of a run as `close` touches."""
+    """The part of a run that `close` uses."""
 
     def __init__(self) -> None:
         self.commands: list[Any] = []

@@ -1,4 +1,4 @@
-"""How many members train: those that live and say so, and we."""
+"""How many members train: the living ones that say so, and this node."""
 
 from __future__ import annotations
 

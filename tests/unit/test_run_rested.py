@@ -1,4 +1,4 @@
-"""A run that is entered again stands on what was kept of it, unless that is of another state than it has."""
+"""A run that is entered again goes on from its rest, unless that belongs to another state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as others see it: what holds it up in one sentence, with peers as short as everywhere; what is counted."""
+"""A run in a node's status: one sentence on what holds it up, short names of peers, and counts."""
 
 from __future__ import annotations
 

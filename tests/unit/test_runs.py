@@ -250,7 +250,7 @@ async def test_who_begins_with_a_run_anew_does_not_begin_with_what_was_kept(
 
 
 class Ending(SimpleNamespace):
-    """As much of a run as its end takes; one that fails does so before the others have ended."""
+    """The part of a run that its end uses; one that fails does so before the others have ended."""
 
     def __init__(self, name: str, error: Exception | None = None, go_on: asyncio.Event | None = None) -> None:
         manifest = SimpleNamespace(name=name, data=DataSpec())
@@ -339,7 +339,7 @@ WRITTEN = 'name = "written"\n[model]\ndim = 16\nlayers = 1\n[data]\nname = "file
 
 @pytest.fixture
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a worker and less than three copies of the text below."""
+    """Memory for a worker and less than three copies of the text below."""
     monkeypatch.setattr("shoal.node.run.runs.available_memory", lambda: AvailableMemory(Memory(64 << 20, 40 << 20)))
 
 

@@ -1,4 +1,4 @@
-"""What a run writes at a stop: itself if nobody else may go on with it, and nothing if others do."""
+"""What a run writes when it stops: its rest if nobody else may go on with it, and nothing if others do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEPT = dataclasses.replace(REST, round=ROUND, root=HELD.current.root, decisions=
 
 
 class Stopped(SimpleNamespace):
-    """As much of a member as has parted."""
+    """The part of a member that a stop uses."""
 
     def __init__(self, rest: Rest | None, has_signed_off: bool) -> None:
         history = History(BASE, SIGNER)

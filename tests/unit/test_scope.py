@@ -1,4 +1,4 @@
-"""What an address is worth to whom."""
+"""The scope of an address (internet, local network, this machine), and which addresses a peer may name to us."""
 
 from __future__ import annotations
 

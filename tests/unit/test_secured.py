@@ -1,4 +1,4 @@
-"""A secured connection: bytes in order, other libp2p's sessions, and what ends it."""
+"""A secured connection: bytes in order, sessions with libp2p's own Noise, and what ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A status in words: where the node stands, and what to do if something is wrong."""
+"""A status in words: the state of the node, and what to do if something is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we give to those who ask: each its share, nothing that is damaged, nothing that is not ours to give."""
+"""What a node gives peers that ask: each its share, nothing damaged, nothing that is not ours to give."""
 
 from __future__ import annotations
 

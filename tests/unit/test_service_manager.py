@@ -1,4 +1,4 @@
-"""The words that systemd gets, on a socket of its kind."""
+"""The messages to systemd, on a socket of its kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets in: a browser shows the token once and then a cookie, with which it may look and nothing else."""
+"""Access to the page: a browser shows the token once and then a cookie, which lets it read and nothing else."""
 
 from __future__ import annotations
 

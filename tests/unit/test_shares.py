@@ -1,4 +1,4 @@
-"""Shares of chunks: against every other way to share them, and against the optimum computed in fractions."""
+"""Shares of chunks, compared with every other division and with the optimum computed in fractions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of rounds: only what was asked for, only what can be applied, kept only for a while."""
+"""Bytes of rounds: only what was asked for, only what can be applied, and only for a while."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def open_descriptors() -> int:
 
 
 def shared_pages() -> int:
-    """Of this process, that are resident."""
+    """Resident shared pages of this process."""
     [line] = [each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("RssShmem")]
     return int(line.split()[1]) * 1024 // 4096
 

@@ -1,4 +1,4 @@
-"""What passes by itself, and what does not."""
+"""Which errors of the system pass by themselves, and which do not."""
 
 from __future__ import annotations
 

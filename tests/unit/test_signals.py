@@ -1,4 +1,4 @@
-"""A process that is asked to end does so in good order, by whichever signal, and on a terminal that is gone."""
+"""A process that is asked to end does so in good order, by whichever signal, and on a closed terminal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def program(saved: Path) -> list[str]:
 
 
 def until_ready(terminal: Terminal) -> None:
-    """With the end of the line, which a terminal gets after the rest: who closes it before makes writing it fail."""
+    """Read to the end of the line: a terminal gets it last, and closing before would make writing it fail."""
     deadline = time.monotonic() + PATIENCE
     while "ready\r\n" not in terminal.read():
         assert time.monotonic() < deadline, terminal.said

@@ -1,4 +1,4 @@
-"""--create and --join say what should be: done once, tried again while it fails, nothing where it is so already."""
+"""Runs named by --create and --join are entered once, tried again after failures, and skipped if already entered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream as asyncio sees it: a write at once never overtakes one that is under way, or was given up."""
+"""A stream as asyncio sees it: an immediate write never overtakes one under way, or one that was given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data of a node's runs: from its home, from --data, from others; or one sentence why not."""
+"""The data of a node's runs: from its home, from --data, from others; or one sentence why there are none."""
 
 from __future__ import annotations
 

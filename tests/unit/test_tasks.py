@@ -1,4 +1,4 @@
-"""The tasks of one owner."""
+"""Background tasks that belong to one owner."""
 
 from __future__ import annotations
 

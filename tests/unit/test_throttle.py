@@ -1,4 +1,4 @@
-"""Rates hold for all who share them, words wait for nobody, and who has no rate pays nothing."""
+"""Rates hold for all who share them, control messages wait for nobody, and without a rate nothing waits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def warm(flow: RateLimit) -> RateLimit:
 
 
 def passed_together(clock: Clock, flow: RateLimit, streams: int, seconds: float, size: int = 1 << 20) -> list[int]:
-    """What each of some streams has passed, which do as `RawStream` does, side by side, for so long."""
+    """The bytes that each of some streams has passed, side by side, as `RawStream` does it, in some seconds."""
     paces, sent = [StreamPace(flow) for _ in range(streams)], [0] * streams
     ends, due = clock.now + seconds, [(clock.now, number) for number in range(streams)]
     while due[0][0] < ends:

@@ -1,4 +1,4 @@
-"""A tier that cannot run is skipped aloud, or fails where it must run; never does it pass in silence."""
+"""A tier that cannot run is skipped with its reason, or fails where it must run; it never passes silently."""
 
 from __future__ import annotations
 

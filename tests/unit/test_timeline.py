@@ -1,4 +1,4 @@
-"""What is gathered of a round: first, last, count and bytes of each kind and peer; bounded whoever sends what."""
+"""What is recorded of a round: first, last, count and bytes by kind and peer; bounded whoever sends what."""
 
 from __future__ import annotations
 

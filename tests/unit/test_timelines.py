@@ -1,4 +1,4 @@
-"""The timelines of a run: of the last rounds, also after a restart, and a disk that is full ends nothing."""
+"""The timelines of a run: of the last rounds, also after a restart; a full disk ends nothing."""
 
 from __future__ import annotations
 

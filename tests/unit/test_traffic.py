@@ -1,4 +1,4 @@
-"""Bytes by class and path."""
+"""Bytes are counted by class and path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of what a worker hands in: submitted once, checked, and never from a state that we have left."""
+"""What a worker hands in is submitted once, checked, and never from a state that the run has left."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Bench:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def settle(self) -> None:
-        """Until nothing that was started is going on."""
+        """Wait until all started tasks are done."""
         while self.tasks:
             await self.tasks.pop(0)
         for _ in range(5):  # looks at a worker that is waited for
@@ -94,7 +94,7 @@ class Bench:
 
 
 class Outer:
-    """Of an OuterState, what a training looks at."""
+    """The part of an OuterState that a training uses."""
 
     def __init__(self, method: Method) -> None:
         shape = StateShape(Layout({"weight": (SIZE,)}), 4096)

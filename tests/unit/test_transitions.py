@@ -1,4 +1,4 @@
-"""Each change of a node's state is said once, with what it is said on."""
+"""Each change of a node's state is reported once, with the evidence for it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_nonsense_is_refused(text: str) -> None:
 
 
 def fired(fault: str, round: int, total: int, role: str = "owner") -> list[str]:
-    """What a trigger says while `total` chunks are written."""
+    """The output of a trigger while `total` chunks are written."""
     said: list[str] = []
     trigger = FaultTrigger(Fault.parse(fault), said.append)
     for sent in range(1, total + 1):

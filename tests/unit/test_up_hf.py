@@ -1,4 +1,4 @@
-"""What `shoal up` hands on to those that build a model of adapters: its weights, and the manifest's tokenizer."""
+"""What `shoal up` passes on to peers that train adapters: the model's weights, and the manifest's tokenizer."""
 
 from __future__ import annotations
 

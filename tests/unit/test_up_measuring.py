@@ -1,4 +1,4 @@
-"""The end of a play of replicas: their mean, one file at a time, and nothing to measure said in words."""
+"""The end of a play of replicas: their mean, one file at a time, or a sentence if there is nothing to measure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is settled before anything starts: the manifest, the folder, who dies and who comes."""
+"""What `shoal up` settles before anything starts: the manifest, the folder, which peer dies and which joins."""
 
 from __future__ import annotations
 

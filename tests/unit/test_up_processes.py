@@ -1,4 +1,4 @@
-"""No process that was started is left, however deaf it or its own children are."""
+"""No started process is left behind, even if it or its own children ignore signals."""
 
 from __future__ import annotations
 

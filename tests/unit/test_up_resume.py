@@ -1,4 +1,4 @@
-"""Which round an earlier play is gone on from, and who brings what."""
+"""From which round an earlier play is resumed, and which peers bring checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `shoal up` says of its peers while they train."""
+"""What `shoal up` reports of its peers while they train."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Said(list[str]):
 
 
 class Peer(LocalPeer):
-    """One that is as the test says."""
+    """A peer in the state that the test gives."""
 
     async def observe(self, run: str | None) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The rounds as many peers report them, what counts as a problem, and the words for it."""
+"""Rounds as many peers report them, what counts as a problem, and how problems are worded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From whom a state is taken without a relay."""
+"""From which donors a state is taken without a relay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STATUS = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, 
 
 
 class Said:
-    """What members say of themselves."""
+    """The statuses that members give of themselves."""
 
     def __init__(self, **words: str) -> None:
         self._words = words

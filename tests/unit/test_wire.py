@@ -38,7 +38,7 @@ class Code(IntEnum):
 
 @message(9_000)
 class Sample(Message):
-    """One field for each kind of hint that the codec knows."""
+    """A message with one field for each kind of hint that the codec knows."""
 
     count: int
     ratio: float

@@ -1,4 +1,4 @@
-"""Why a worker ended: what is final, and what may pass."""
+"""Why a worker ended: which causes are final, and which may pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's orders, what it makes of them, and how much of its time it trains."""
+"""A worker's orders, what it does for them, and the share of its time in which it trains."""
 
 from __future__ import annotations
 

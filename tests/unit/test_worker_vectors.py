@@ -1,4 +1,4 @@
-"""The vectors that a daemon shares with its worker: as long as the method needs, written by whom they belong to."""
+"""The vectors that a daemon shares with its worker: as long as the method needs, each written by its owner only."""
 
 from __future__ import annotations
 

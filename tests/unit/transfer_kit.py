@@ -1,4 +1,4 @@
-"""One certified version of a state, and a donor that has it."""
+"""A certified version of a state, and a donor that holds it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def certified_next() -> Certificate:
 
 
 def earlier_link(round: int, root: Digest = BASE.root) -> Certificate:
-    """An earlier link; only its round, and the root that it certifies, are of interest here."""
+    """A certificate of an earlier round; only its round and the root that it certifies matter here."""
     proof = certificate()
     return dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round, base_root=root))
 
 
 def history_of(links: int) -> History:
-    """The chain up to the version, and so many links beyond it."""
+    """The chain of certificates up to the version, and `links` more."""
     made = History(Base(0, BASE.history, ROOT, BASE.voters), SIGNER)
     made._links, made._tip = [earlier_link(round) for round in range(1, VERSION + 1)], BASE
     made.extend([certified_next()] * links, A)
@@ -43,12 +43,12 @@ def history_of(links: int) -> History:
 
 
 def make_donor() -> Donor:
-    """A donor that has the version, certified."""
+    """A donor that holds the certified version."""
     return Donor(0, history_of(1).certifies, Versions({VERSION: STATE}))
 
 
 def make_offer(donor: Donor, peer: PeerId = C, round: int = 0) -> StateIs:
-    """What it offers `peer`."""
+    """What the donor offers `peer`."""
     (effect,) = donor.offer(0.0, peer, GetState(0, round, 0))
     assert isinstance(effect, Send)
     assert isinstance(effect.message, StateIs)
@@ -56,7 +56,7 @@ def make_offer(donor: Donor, peer: PeerId = C, round: int = 0) -> StateIs:
 
 
 def served(donor: Donor, now: float, peer: PeerId, index: int = 0, version: int = VERSION) -> list[Message]:
-    """What it sends `peer`, which asks for a chunk; it has left."""
+    """What the donor sends when `peer` asks for a chunk; the bytes count as sent."""
     effects = donor.serve(now, peer, GetStateChunk(0, version, index))
     sends = [each for each in effects if isinstance(each, Send)]
     assert sends == effects
@@ -69,5 +69,5 @@ def served(donor: Donor, now: float, peer: PeerId, index: int = 0, version: int 
 
 
 def chunk_of(index: int) -> StateChunk:
-    """A right chunk."""
+    """The true chunk `index` of the version."""
     return StateChunk(0, VERSION, index, STATE[index])

@@ -1,4 +1,4 @@
-"""Peers of tests that answer for an expert, in a loop of one process; and what may be wrong with them."""
+"""Peers that answer for an expert, all in one event loop, and faults that they may have."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Change = Callable[[Message], Message]
 
 
 class Peers:
-    """Answer by name. `gone` have no connection, `stuck` never answer, `lying` change what they say.
+    """The network: `gone` peers cannot be reached, `stuck` ones never answer, `lying` ones change their answers.
 
-    A connection with one of `breaking` breaks when the peer has worked on a question, before its answer has come.
+    The connection with a `breaking` peer breaks after it has worked on a question, before its answer arrives.
     """
 
     def __init__(self, background: Background) -> None:
@@ -35,7 +35,7 @@ class Peers:
         self.lying: dict[PeerId, Change] = {}
         self.breaking: set[PeerId] = set()
         self.on_break: Callable[[], None] = lambda: None
-        self.met: dict[PeerId, int] = {}  # how often
+        self.met: dict[PeerId, int] = {}  # how often each was connected
         self._connected: set[PeerId] = set()
         self.is_away = False  # our own node
         self.calls: list[tuple[PeerId, AskExpert]] = []
@@ -69,7 +69,7 @@ class Peers:
         raise TransportError("the connection is lost")
 
     async def call(self, peer: PeerId, message: Message, limit: float) -> Message:
-        """As the network would, through the bytes of the wire."""
+        """Ask a peer, through the bytes of the wire."""
         asked = decode(encode(message), ME, tags=NODE_TAGS)
         assert isinstance(asked, AskExpert)
         if self.is_away:
@@ -92,16 +92,16 @@ class Peers:
         return self.lying.get(peer, lambda message: message)(answer)
 
     def asked(self, peer: PeerId) -> list[AskExpert]:
-        """What a peer was asked."""
+        """All questions to a peer."""
         return [asked for to, asked in self.calls if to == peer]
 
     def tokens_of(self, peer: PeerId) -> int:
-        """How many it was given to read."""
+        """How many tokens a peer was given to read."""
         return sum(len(each.tokens) for asked in self.asked(peer) for each in asked.additions)
 
 
 def remote(peers: Peers, background: Background, like: Scorer, patience: float = 5.0) -> RemoteExpert:
-    """An expert that the peers answer for, of the shape of `like`."""
+    """An expert for which the peers answer, with the vocabulary, limit and slots of `like`."""
     shape = {"vocab": like.vocab, "limit": like.limit, "slots": like.slots}
     expert = RemoteExpert(FILE, peers, background, patience=patience, **shape)
     expert.answered_by(list(peers.servers))

@@ -1,4 +1,4 @@
-"""Whom to ask, when an answer is late, and who is left alone."""
+"""Which peer is asked, when an answer is late, and which peers are left alone."""
 
 from __future__ import annotations
 

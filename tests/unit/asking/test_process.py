@@ -1,4 +1,4 @@
-"""The process that answers: what it cannot use, or what fails, costs the others nothing."""
+"""The process that answers for experts: one that it cannot use, or that fails, costs the others nothing."""
 
 from __future__ import annotations
 

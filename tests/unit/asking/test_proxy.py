@@ -1,4 +1,4 @@
-"""A node's proxy: questions between processes over its socket, and peers over a network that is made up."""
+"""A node's proxy: questions of other processes over its socket, to peers over a fake network."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAID = ExpertSays((), b"said")
 
 
 class Wire:
-    """What a proxy needs of the network."""
+    """The network as a proxy uses it."""
 
     peer = ME
 
@@ -65,7 +65,7 @@ async def board(folder: Path, **hears: Any) -> AsyncIterator[tuple[ExpertProxy, 
 async def process(
     where: ExpertProxy, answer: Any = None, lost: Any = lambda peer: None
 ) -> AsyncIterator[NodeConnection]:
-    """One that is connected, and answers if `answer` is given."""
+    """A connected process, which answers if `answer` is given."""
     connection = NodeConnection(lambda: where.path, answer, lost)
     try:
         if answer is not None:

@@ -1,4 +1,4 @@
-"""Whose questions are answered next."""
+"""The order in which questions are answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An expert on other peers says what it would say here; peers die, are late, forget, lie, or have no room."""
+"""An expert on other peers answers as it would here, while peers die, are late, forget, lie, or have no room."""
 
 from __future__ import annotations
 

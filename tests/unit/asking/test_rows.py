@@ -1,4 +1,4 @@
-"""Rows of log-probabilities on the wire: how much they lose, and what is no distribution."""
+"""Rows of log-probabilities on the wire: how much precision they lose, and which are no distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An expert that answers: whatever peers ask, it answers, is busy, or names who asked what no honest peer asks."""
+"""An expert that answers: to any question it answers, is busy, or names a peer that asks what no honest one asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has how many texts in an expert's slots, and what is forgotten when."""
+"""Which peers have how many texts in an expert's slots, and when these are forgotten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def adds(text: int, held: int = 0, count: int = 1) -> Addition:
 
 
 def put(accounts: SlotAccounts, now: float, peer: PeerId, text: int, held: int = 0, count: int = 1) -> int | Verdict:
-    """All of an addition, as a server does it."""
+    """Account for a whole addition, as a server does it."""
     addition = adds(text, held, count)
     accounts.check(peer, 1, [addition])
     place = accounts.admit(now, peer, 1, addition)

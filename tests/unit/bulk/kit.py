@@ -1,4 +1,4 @@
-"""Two ends of a bulk socket, and a message for it."""
+"""Both ends of a bulk socket, and messages for it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 @contextmanager
 def opened_pair() -> Iterator[tuple[BulkSocket, BulkSocket]]:
-    """The two ends of a bulk socket after its handshake; whoever has them closes them, or we do."""
+    """Both ends of a bulk socket after its handshake; closed at the end, if the test has not done so."""
     mine, theirs = tcp_pair()
     try:
         yield BulkSocket(mine, KEY), BulkSocket(theirs, KEY)
@@ -52,7 +52,7 @@ def opened_pair() -> Iterator[tuple[BulkSocket, BulkSocket]]:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for what other threads do."""
+    """Wait until other threads have made `condition` true."""
     due = monotonic() + LIMIT
     while not condition():
         assert monotonic() < due, f"waited in vain for {what}"
@@ -60,7 +60,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def in_thread(function: Callable[[], object]) -> threading.Thread:
-    """Run it beside the test."""
+    """Run `function` in a thread beside the test."""
     thread = threading.Thread(target=function, daemon=True)
     thread.start()
     return thread

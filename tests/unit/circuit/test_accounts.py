@@ -1,4 +1,4 @@
-"""A relay's accounts: who gets what, and when it is over."""
+"""A relay's accounts: what each peer gets, and when it is over."""
 
 from __future__ import annotations
 

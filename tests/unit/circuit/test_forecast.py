@@ -1,4 +1,4 @@
-"""The path that two will come to, told from what each knows of itself: all places of the laboratory, by hand."""
+"""The predicted path of two peers, from what each knows of itself: all places of the laboratory, by hand."""
 
 from __future__ import annotations
 

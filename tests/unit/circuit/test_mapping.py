@@ -1,4 +1,4 @@
-"""What follows from where others see us."""
+"""The kind of NAT, from the addresses under which others see us."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of circuits: what is said is heard, and whatever a stranger sends is a message, a refusal, or the end."""
+"""The messages of circuits: valid ones are read, and any bytes are a message, a refusal, or the end."""
 
 from __future__ import annotations
 

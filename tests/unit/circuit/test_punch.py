@@ -27,7 +27,7 @@ DIRECT = "/ip4/192.0.2.1/tcp/4101"
 
 
 class Stream:
-    """One end of a stream on a connection by a relay: each message arrives after half a trip."""
+    """One end of a stream through a relay: each message arrives after half a round trip."""
 
     def __init__(self, muxed: Muxed, sends: trio.MemorySendChannel[Any], hears: trio.MemoryReceiveChannel[Any]) -> None:
         self.muxed_conn = muxed
@@ -57,7 +57,7 @@ class Muxed:
 
 
 class Connection:
-    """One end of a connection, by a relay or a direct one."""
+    """One end of a connection, relayed or direct."""
 
     is_closed = False
 
@@ -66,7 +66,7 @@ class Connection:
 
 
 class Swarm:
-    """As much as is asked of it."""
+    """The part of a libp2p swarm that hole punching uses."""
 
     def __init__(self) -> None:
         self.self_id = ID.from_pubkey(create_new_key_pair().public_key)
@@ -77,7 +77,7 @@ class Swarm:
 
 
 class End(Puncher):
-    """One of the two. They find each other if they dial at the same time, and one of them as client."""
+    """One of two peers. They connect if both dial at the same time, one of them as client."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.swarm, self.other = Swarm(), self
@@ -118,7 +118,7 @@ class End(Puncher):
 
 
 def meet(begin: Callable[[End, End, trio.Nursery], None]) -> tuple[End, End, float]:
-    """What comes of it, and the seconds it took; `begin` starts all that is to be done by the two."""
+    """The result of hole punching, and the seconds it took; `begin` starts the work of both ends."""
 
     async def play() -> tuple[End, End, float]:
         with trio.fail_after(60):

@@ -1,4 +1,4 @@
-"""The relay calls a holder over those of its connections that live, and its caller waits for so long in all."""
+"""A relay calls a holder over those of its connections that live, within one time limit for its caller."""
 
 from __future__ import annotations
 

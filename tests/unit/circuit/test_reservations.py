@@ -1,4 +1,4 @@
-"""Which relays are asked, renewed, replaced and left alone."""
+"""Which relays are asked for reservations, renewed, replaced and left alone."""
 
 from __future__ import annotations
 

@@ -23,17 +23,17 @@ ME = make_peer(RNG)
 
 
 def contact(peer: PeerId | None = None, *addresses: str) -> Contact:
-    """Somebody somewhere on the internet."""
+    """A contact with a public address."""
     return Contact(peer or make_peer(RNG), addresses or (make_address(RNG),))
 
 
 def contacts(count: int, rng: random.Random = RNG) -> list[Contact]:
-    """So many; by a generator of one's own, they are the same whatever other tests have drawn."""
+    """`count` contacts; with a generator of your own they do not depend on what other tests have drawn."""
     return [Contact(make_peer(rng), (make_address(rng),)) for _ in range(count)]
 
 
 def in_bucket(bits: int, count: int, *addresses: str) -> list[Contact]:
-    """Contacts whose distance from ME has so many bits; a high number, since they are found by trying."""
+    """Contacts whose distance from ME has `bits` bits; they are found by trying, so use a high number."""
     found: list[Contact] = []
     while len(found) < count:
         peer = make_peer(RNG)
@@ -46,7 +46,7 @@ FAR = BITS  # the bucket with half of all nodes
 
 
 def filled(known: Sequence[Contact], now: float = NOW, settled: bool = True) -> Table:
-    """A table that has heard these, in turn."""
+    """A table that has heard from these contacts in turn: it keeps K of each bucket, and all around ME."""
     table = Table(ME)
     for each in known:
         table.add(now, each)
@@ -55,13 +55,8 @@ def filled(known: Sequence[Contact], now: float = NOW, settled: bool = True) -> 
     return table
 
 
-def network(known: Sequence[Contact]) -> Table:
-    """The table of who has lived among these for a while: K of each bucket, all of those around us."""
-    return filled(known)
-
-
-def ground(target: int, count: int, servers: int, rng: random.Random = RNG) -> list[Contact]:
-    """Contacts nearer to `target` than any of so many honest servers is likely to be."""
+def contacts_near(target: int, count: int, servers: int, rng: random.Random = RNG) -> list[Contact]:
+    """Contacts nearer to `target` than any of `servers` honest servers is likely to be."""
     found: list[Contact] = []
     while len(found) < count:
         peer = make_peer(rng)
@@ -79,7 +74,7 @@ def as_digest(number: int) -> Digest:
 
 
 class Witness:
-    """An asker that notes what it is told; it refuses answers of the type `refuses`."""
+    """An asker that records what it is told; it refuses answers of the type `refuses`."""
 
     def __init__(self, refuses: type[Message] | None = None) -> None:
         self.answers: list[Message] = []
@@ -96,7 +91,7 @@ class Witness:
 
 
 class Wire:
-    """The other end of `calls`: shows what goes out, and answers it."""
+    """The network behind `calls`: shows the outgoing calls, and answers them."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -105,7 +100,7 @@ class Wire:
         self.told: list[object] = []
 
     def look(self) -> list[Call]:
-        """Take what has come out since, and give all that waits for an answer."""
+        """Collect the effects since the last look; all calls that wait for an answer."""
         for effect in self._calls.drain():
             match effect:
                 case Call():
@@ -118,6 +113,11 @@ class Wire:
 
     def answer(self, now: float, ask: Call, message: Message) -> None:
         self.asks.remove(ask)
+        self._calls.answered(now, ask.number, message)
+        self.look()
+
+    def answer_again(self, now: float, ask: Call, message: Message) -> None:
+        """A second answer comes to the same call."""
         self._calls.answered(now, ask.number, message)
         self.look()
 
@@ -135,20 +135,20 @@ class Wire:
 
 
 class Everybody:
-    """A whole network at the other end: who is asked for the nearest names those, but liars name their own only."""
+    """A whole network that answers: honest peers name the nearest of all, liars only those of their own crowd."""
 
     def __init__(self, honest: Sequence[Contact], *crowds: Sequence[Contact]) -> None:
         self.all = [*honest, *(liar for crowd in crowds for liar in crowd)]
         self._known = {liar.peer: crowd for crowd in crowds for liar in crowd}
 
     def answer(self, wire: Wire, answer: Callable[[Call], Message | None] = lambda ask: None) -> None:
-        """Answer all calls until there are no more: as `answer` says, else with the nearest to what was asked for."""
+        """Answer all calls until there are no more: with what `answer` gives, else with the nearest contacts."""
         while wire.look():
             ask = wire.asks[0]
             wire.answer(NOW, ask, answer(ask) or self.nodes(ask))
 
     def nearest(self, asked: PeerId, target: Digest) -> tuple[Contact, ...]:
-        """Whom the asked one names."""
+        """The contacts that `asked` names as the nearest to `target`."""
         number = int.from_bytes(target, "big")
         near = heapq.nsmallest(K + 1, self._known.get(asked, self.all), key=lambda each: distance(each, number))
         return tuple(each for each in near if each.peer != asked)[:K]

@@ -1,4 +1,4 @@
-"""What a hostile peer may say of addresses, contacts and records: every kind of wrong, among some that are right."""
+"""Strategies for what a hostile peer may say: addresses, contacts and records, wrong in every way or right."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ contacts = st.lists(good_contact, max_size=20).map(tuple) | st.lists(good_contac
 
 
 def spoken_by(speaker: PeerId, named: tuple[Contact, ...]) -> tuple[Contact, ...]:
-    """With the speaker's own name where it names itself."""
+    """`named`, with the speaker's own name in place of SPEAKER."""
     return tuple(Contact(speaker, each.addresses) if each.peer == SPEAKER else each for each in named)
 
 

@@ -1,4 +1,4 @@
-"""Records for the tests: signed by real keys, or by nobody where nobody looks at the signature."""
+"""Records for tests: signed with real keys, or unsigned where no signature is checked."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def unsigned(
 
 
 def largest(author: PeerId, key: Digest, number: int) -> Record:
-    """Unsigned, and as much as anybody can make us hold with one record."""
+    """An unsigned record that takes as much memory as one record can."""
     subkey = f"{number:0{MAX_SUBKEY - 1}}\U0001f41f"  # one wide letter makes Python keep four bytes for each
     return Record(key, author, subkey, bytes(MAX_VALUE), 2**40 + number, NOW + HOUR + number % 5000, b"")

@@ -168,7 +168,6 @@ def test_it_is_told_once_whatever_comes_late() -> None:
     asks = list(reading.questions())
     reading.all_answer(NEW)
     for ask in asks:
-        reading.get._lookups[0]._calls.answered(NOW, ask.number, Records((), 0, ()))
-    reading.wire.look()
+        reading.wire.answer_again(NOW, ask, Records((), 0, ()))
     assert reading.got()
     assert Stored not in map(type, reading.wire.told)

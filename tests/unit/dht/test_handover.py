@@ -1,4 +1,4 @@
-"""Records follow the nearest: newcomers are given what belongs to them, and from time to time all get all."""
+"""Records follow the nearest servers: newcomers get theirs at once, and all are stored again from time to time."""
 
 from __future__ import annotations
 

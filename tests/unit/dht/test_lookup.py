@@ -55,7 +55,7 @@ def by_distance(everybody: list[Contact]) -> list[Contact]:
 
 
 def knows(everybody: list[Contact]) -> Answer:
-    """All are honest and know all."""
+    """All servers are honest and know all."""
     near = by_distance(everybody)
     return lambda ask: [each for each in near if each.peer != ask.to.peer][:K]
 

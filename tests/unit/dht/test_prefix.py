@@ -1,4 +1,4 @@
-"""Which addresses are one host's doing."""
+"""The network prefixes of addresses, by which many addresses count as those of one host."""
 
 from __future__ import annotations
 

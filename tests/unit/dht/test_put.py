@@ -18,11 +18,10 @@ from tests.unit.dht.core_kit import (
     Everybody,
     Wire,
     contacts,
+    contacts_near,
     distance,
     filled,
-    ground,
     in_bucket,
-    network,
 )
 from tests.unit.dht.record_kit import KEY, NOW, key_of, signed_record
 
@@ -58,7 +57,7 @@ class Writing:
         return StoreResult.HELD
 
     def asked(self) -> dict[int, list[Contact]]:
-        """Who is asked to store, for each place."""
+        """The servers that are asked to store, for each place."""
         found: dict[int, list[Contact]] = {copy: [] for copy in range(COPIES)}
         for ask in self.wire.asks:
             if isinstance(ask.message, Store):
@@ -227,12 +226,12 @@ def test_a_far_away_owner_of_a_full_table_keeps_nothing() -> None:
 # -- where somebody has ground identities ---------------------------------------------------------------------
 
 ATTACKED = 1
-GROUND = ground(TARGETS[ATTACKED], 6, len(MANY), RNG)
+GROUND = contacts_near(TARGETS[ATTACKED], 6, len(MANY), RNG)
 
 
 def test_a_crowded_place_is_stored_with_all_of_its_region() -> None:
     everybody = MANY + GROUND
-    table = network(everybody)
+    table = filled(everybody)
     writing = Writing(table=table)
     put = writing.everybody_answers(everybody)
     region = Region.around(TARGETS[ATTACKED], table)
@@ -245,7 +244,7 @@ def test_a_crowded_place_is_stored_with_all_of_its_region() -> None:
 
 def test_in_a_crowded_region_of_our_own_we_hold_it_too() -> None:
     record, everybody = next(filter(is_ours_by_region, map(attacked, range(1000))))
-    writing = Writing(table=network(everybody), serves=True, record=record)
+    writing = Writing(table=filled(everybody), serves=True, record=record)
     writing.everybody_answers(everybody)
     assert ATTACKED in writing.kept
 
@@ -253,7 +252,7 @@ def test_in_a_crowded_region_of_our_own_we_hold_it_too() -> None:
 def attacked(number: int) -> tuple[Record, list[Contact]]:
     """A record, and everybody, with some that were ground to lie around a place of it."""
     record = signed_record(key=key_of(f"run {number}"))
-    return record, MANY + ground(
+    return record, MANY + contacts_near(
         int.from_bytes(place(record.key, ATTACKED), "big"), 6, len(MANY), random.Random(number)
     )
 
@@ -262,4 +261,4 @@ def is_ours_by_region(attack: tuple[Record, list[Contact]]) -> bool:
     """Whether we are in the region, but not among the nearest of the place."""
     record, everybody = attack
     target = int.from_bytes(place(record.key, ATTACKED), "big")
-    return Region.around(target, network(everybody)).holds(ME)
+    return Region.around(target, filled(everybody)).holds(ME)

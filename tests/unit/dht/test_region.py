@@ -1,4 +1,4 @@
-"""Regions: chance crowds no place, an attacker does; and a sweep finds all that there is around it."""
+"""Regions: no place is crowded by chance, only by an attacker; and a sweep finds all servers around a place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.dht.calls import Calls
 from shoal.dht.keys import BITS, REPLICAS, K, node_id
 from shoal.dht.region import MIN_SERVERS, POINT_BITS, Region, Sweep, is_crowded
 from shoal.protocol.messages.dht import Contact
-from tests.unit.dht.core_kit import ME, NOW, Everybody, Wire, contact, contacts, distance, ground, network
+from tests.unit.dht.core_kit import ME, NOW, Everybody, Wire, contact, contacts, contacts_near, distance, filled
 
 RNG = random.Random("regions")
 MANY = contacts(400, RNG)
@@ -22,16 +22,16 @@ def near(target: int, everybody: list[Contact]) -> list[Contact]:
 
 
 def test_chance_crowds_hardly_any_place() -> None:
-    table = network(MANY)
+    table = filled(MANY)
     crowded = sum(is_crowded(target, near(target, MANY), table) for target in TARGETS)
     assert crowded < len(TARGETS) / 40, "by chance one in 200 is; our estimate of how many there are is a rough one"
 
 
 def test_five_ground_identities_crowd_a_place_and_four_do_not() -> None:
-    table = network(MANY)
+    table = filled(MANY)
     crowded = [
         sum(
-            is_crowded(target, near(target, MANY + ground(target, count, len(MANY), random.Random(3))), table)
+            is_crowded(target, near(target, MANY + contacts_near(target, count, len(MANY), random.Random(3))), table)
             for target in TARGETS[:20]
         )
         for count in (REPLICAS - 1, REPLICAS)
@@ -41,19 +41,19 @@ def test_five_ground_identities_crowd_a_place_and_four_do_not() -> None:
 
 
 def test_a_place_of_which_too_few_are_known_is_not_called_crowded() -> None:
-    assert not is_crowded(TARGETS[0], ground(TARGETS[0], REPLICAS - 1, 400, random.Random(3)), network(MANY))
+    assert not is_crowded(TARGETS[0], contacts_near(TARGETS[0], REPLICAS - 1, 400, random.Random(3)), filled(MANY))
 
 
 @pytest.mark.parametrize("size", [20, 70, 400])
 def test_a_region_has_room_for_some_honest_servers_however_large_the_network(size: int) -> None:
-    table = network(MANY[:size])
+    table = filled(MANY[:size])
     region = Region.around(TARGETS[0], table)
     assert table.expected(1 << region.bits) >= min(table.population(), MIN_SERVERS)
     assert table.expected(1 << region.bits) < 2 * MIN_SERVERS or region.bits == BITS
 
 
 def test_who_knows_too_few_to_tell_takes_everything_for_the_region() -> None:
-    assert Region.around(TARGETS[0], network(MANY[: K - 1])).bits == BITS
+    assert Region.around(TARGETS[0], filled(MANY[: K - 1])).bits == BITS
 
 
 def test_what_differs_in_the_last_bits_only_is_in_the_region() -> None:
@@ -77,8 +77,8 @@ def test_a_region_of_a_few_ids_has_a_point_for_each() -> None:
 
 
 def test_a_sweep_finds_most_of_the_honest_behind_a_crowd_that_names_only_itself() -> None:
-    crowd = ground(TARGETS[0], 30, len(MANY), random.Random(3))
-    table = network(MANY)
+    crowd = contacts_near(TARGETS[0], 30, len(MANY), random.Random(3))
+    table = filled(MANY)
     region = Region.around(TARGETS[0], table)
     calls = Calls(table)
     found: list[list[Contact]] = []
@@ -94,7 +94,7 @@ def test_a_sweep_finds_most_of_the_honest_behind_a_crowd_that_names_only_itself(
 
 def test_a_sweep_ends_with_its_time_and_what_it_has_found() -> None:
     """However slowly others answer; and it ends once."""
-    table = network(MANY)
+    table = filled(MANY)
     calls = Calls(table)
     found: list[list[Contact]] = []
     region = Region.around(TARGETS[0], table)

@@ -1,4 +1,4 @@
-"""Whatever addresses a peer names: none is kept at which the transport would dial what lies nearer than the peer."""
+"""Whatever addresses a peer names: none is kept that leads nearer to us than the peer itself is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes a stranger sends: an answer that can be sent, or blame and nothing changed; and no forged record."""
+"""Whatever bytes a stranger sends: it gets a valid answer, or blame and nothing changes; and no forged record."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def contents(store: RecordStore) -> tuple[int, tuple[Record, ...]]:
 
 
 class Others:
-    """Who is known beside us; not more of them near any place than there should be."""
+    """The other servers that a node knows; no more of them near any place than chance allows."""
 
     def __init__(self, known: list[Contact]) -> None:
         self._known = known
@@ -71,7 +71,7 @@ def is_far(record: Record, copy: int) -> bool:
 
 
 def ask(data: bytes) -> Message | None:
-    """What follows from `data`, in a small and in a large network; None for blame."""
+    """The server's answers to `data`, in a small and in a large network; None for blame."""
     answer, crowded = ask_one(data, []), ask_one(data, CROWD)
     assert type(answer) is type(crowded)
     if isinstance(answer, Stored) and isinstance(crowded, Stored):
@@ -84,7 +84,7 @@ def ask(data: bytes) -> Message | None:
 
 
 def ask_one(data: bytes, known: list[Contact]) -> Message | None:
-    """With all promises checked."""
+    """The answer of one server; all promises are checked."""
     store = RecordStore(CAROL.peer)
     store.put(NOW, HELD, 0, ALICE.peer)
     server = Server(SIGNER, store, Others(known), True)

@@ -1,4 +1,4 @@
-"""What the store of records holds, gives back, and lets go of."""
+"""The store of records: what it holds, what it gives back, and what it drops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others say about servers."""
+"""Checks of what other peers say about servers."""
 
 from __future__ import annotations
 

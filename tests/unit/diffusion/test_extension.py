@@ -1,4 +1,4 @@
-"""Pictures are an extension: its names are registered, and nothing else of Shoal needs it, or what it needs."""
+"""Pictures are an extension: its names are registered, and the rest of Shoal needs neither it nor its packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flow matching: golden numbers, experts that together say what one says of all, and paths that end at the data."""
+"""Flow matching: golden numbers, experts that together predict what one would, and paths that end at the data."""
 
 from __future__ import annotations
 

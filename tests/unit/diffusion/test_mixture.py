@@ -1,4 +1,4 @@
-"""Mixtures: what a router says is a distribution, equals of one expert say what it says, and pictures follow seeds."""
+"""Mixtures: routers give distributions, equal experts give what one gives, and pictures follow from seeds."""
 
 from __future__ import annotations
 

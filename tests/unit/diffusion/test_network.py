@@ -1,4 +1,4 @@
-"""The networks of pictures: shapes, the same numbers from the same seed, and that they learn what they are to tell."""
+"""The networks for pictures: shapes, the same numbers for the same seed, and that they learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of pictures: the same for the same key, of the pictures that there are, with noise that is normal."""
+"""Rows of pictures: the same for the same key, only pictures that exist, with normal noise."""
 
 from __future__ import annotations
 

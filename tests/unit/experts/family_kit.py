@@ -52,7 +52,7 @@ def signer(who: Identity, family: Manifest = FAMILY) -> Signer:
 
 
 def size_of(part: str, family: Manifest = FAMILY) -> int:
-    """As many bytes as a file of the part may have."""
+    """A plausible size, in bytes, of a file of the part."""
     assert family.experts is not None
     spec = family.experts.part(part)
     return 4 * parameters(spec.model if spec is not None and spec.model is not None else family.model) + 500

@@ -1,4 +1,4 @@
-"""Which part a peer takes, and when it gives one up."""
+"""Which part of a family a peer takes, and when it gives it up."""
 
 from __future__ import annotations
 

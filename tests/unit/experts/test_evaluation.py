@@ -1,4 +1,4 @@
-"""An ensemble's loss against the same by hand, token by token, and what must be so by reason."""
+"""An ensemble's loss, compared with a computation by hand, token by token, and with what must hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts' files: what is one, with what a part begins, and where a liar is found out."""
+"""Files of experts: which are valid, with what a part begins, and where a liar is found out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A family's manifest, what is refused of it, and the runs of its parts."""
+"""A family's manifest: what it says, what is refused, and the runs of its parts."""
 
 from __future__ import annotations
 

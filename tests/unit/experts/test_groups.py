@@ -1,4 +1,4 @@
-"""Groups of like texts as parts: the founder's file gives every peer the same answer, and even groups."""
+"""Groups of similar texts as parts: by the founder's file all peers agree, and groups are of even size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THREE = ClustersSpec(count=3)
 
 
 def samples(each: int) -> list[bytes]:
-    """As many on each subject, of unlike lengths."""
+    """Equally many texts on each subject, of different lengths."""
     rng = np.random.default_rng(3)
     return [
         " ".join(rng.choice(subject.split(), int(rng.integers(30, 300)))).encode()

@@ -1,4 +1,4 @@
-"""Which of a part's files a member has in the end."""
+"""Which file of a part a member keeps in the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.experts.family_kit import ANNA, BOB, FAMILY, card, view
 
 
 class Shelf:
-    """What has been dropped of a library."""
+    """A library that records what is dropped from it."""
 
     def __init__(self) -> None:
         self.dropped: list[Digest] = []

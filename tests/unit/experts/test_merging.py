@@ -1,4 +1,4 @@
-"""Parameters of several experts made one's: golden numbers, and what must come out by reason."""
+"""Parameters of several experts merged into one: golden numbers, and results that must hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data of a part: what is held out of the whole is held out of every part."""
+"""The data of a part: text that is held out of the whole is held out of every part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a node gives the run of its part up: what lasts is a failure, what passes is none."""
+"""When a node gives up the run of its part: lasting trouble is a failure, passing trouble is none."""
 
 from __future__ import annotations
 

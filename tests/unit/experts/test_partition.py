@@ -1,4 +1,4 @@
-"""Parts of the data by what samples are like: even, the same each time, and known for samples that come later."""
+"""Data cut into parts by similarity: even, reproducible, and defined for samples that come later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Families of experts on pictures: clusters by pixels, a router beside them, and manifests that cannot be one."""
+"""Families of experts on pictures: clusters by pixels, a router beside them, and invalid manifests."""
 
 from __future__ import annotations
 

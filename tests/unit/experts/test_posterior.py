@@ -1,4 +1,4 @@
-"""Whom an ensemble believes: golden numbers, limits, and experts that are lost."""
+"""How an ensemble weighs its experts: golden numbers, limits, and experts that are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is learned of a family, and who is named for what it has shown."""
+"""What a node learns of a family, and which peers it names for wrong entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NAT-PMP: its messages by the letter of RFC 6886, and the gateway against a router on the loopback."""
+"""NAT-PMP: its messages by RFC 6886, and the gateway with a router on loopback."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def sock(monkeypatch: pytest.MonkeyPatch) -> socket.socket:
 
 
 def serve(sock: socket.socket, *answers: Callable[[bytes], list[bytes]]) -> Thread:
-    """One answer after the other, each to the next question."""
+    """Give one answer after the other, each to the next question."""
 
     def run() -> None:
         with sock:

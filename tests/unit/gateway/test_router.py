@@ -1,4 +1,4 @@
-"""Which router is ours: that of a network of private addresses to which we are attached. What it should forward."""
+"""Which router is ours: that of a private network to which we are attached; and what it should forward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a router is looked for, looked at and asked: in virtual time, against routers that are a few lines each."""
+"""When a router is searched, checked and asked: in virtual time, with small fake routers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def upkeep(*ports: int) -> Upkeep:
 
 
 def mapped(now: float = 0.0, lifetime: float = LIFETIME) -> Upkeep:
-    """With a router that has given us 4101."""
+    """Upkeep with a router that has mapped port 4101."""
     us = upkeep()
     us.found(now)
     us.saw(now, RouterStatus(HOST))

@@ -359,7 +359,7 @@ def test_nobody_there_is_an_error_that_is_expected() -> None:
 
 
 def heard(gateway: str | None, *answers: tuple[str, str]) -> list[str]:
-    """What is taken of answers, each from a host with a path."""
+    """What is accepted of answers, each from a host with a path."""
     found: dict[str, str] = {}
     for source, path in answers:
         said = f"HTTP/1.1 200 OK\r\nST: {DEVICES[0]}\r\nLocation: http://{source}/{path}\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Many models in one pass do what model.py does with each."""
+"""Many models in one pass do what model.py does with each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random graphs of a round: the same for everybody, of the density asked for, with weights that keep the mean."""
+"""Random graphs of a round: the same for all members, with the density asked for and weights that keep the mean."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RING: Graph[str] = {"a": ("b", "d"), "b": ("a", "c"), "c": ("b", "d"), "d": ("a"
 
 
 def matrix_of(graph: Graph[Peer]) -> list[list[float]]:
-    """All weights, (M, M), in the order of the graph's members: symmetric, and doubly stochastic."""
+    """The weights, (M, M), in the order of the graph's members: symmetric, and doubly stochastic."""
     places = {member: place for place, member in enumerate(graph)}
     rows = [[0.0] * len(places) for _ in places]
     for member, row in zip(graph, rows, strict=True):

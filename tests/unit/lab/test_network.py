@@ -1,4 +1,4 @@
-"""What comes of exchanges without a network, and what they cost."""
+"""The results of exchanges without a network, and their cost."""
 
 from __future__ import annotations
 

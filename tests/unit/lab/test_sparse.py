@@ -1,4 +1,4 @@
-"""What is not sent is remembered, by error feedback, DGC's and EF21's rules; and the mean over those who sent."""
+"""Values that are not sent are remembered, by error feedback, DGC or EF21; and the mean over the senders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop: every method runs, and those whose outcome is known come to it."""
+"""The loop of a study: every method runs, and methods with a known outcome reach it."""
 
 from __future__ import annotations
 

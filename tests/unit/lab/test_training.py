@@ -1,4 +1,4 @@
-"""Warm starts, the references, and what is measured on the way."""
+"""Warm starts, reference trainings, and measurements along the way."""
 
 from __future__ import annotations
 

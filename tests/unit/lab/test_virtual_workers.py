@@ -1,4 +1,4 @@
-"""Workers that train as one matrix do what each would do by itself."""
+"""Workers that train together as one matrix do what each would do alone."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.unit.methods.mean_kit import mean
 
 
 class Weights:
-    """A model that is nothing but its weights."""
+    """A model that consists of its weights alone."""
 
     def __init__(self, size: int) -> None:
         self.device = torch.device("cpu")
@@ -34,7 +34,7 @@ class Weights:
 
 
 class Worker:
-    """One life of a worker."""
+    """One process of a worker."""
 
     def __init__(self, method: Method, moments: Tensor, size: int) -> None:
         self.model = Weights(size)
@@ -53,17 +53,17 @@ class Peer:
     began: int = 0  # the base that it began with
     stint: Stint | None = None
     handed_in: dict[int, Tensor] = field(default_factory=dict)  # by round
-    shown: list[Tensor] = field(default_factory=list)  # weights of its own, at the end
+    shown: list[Tensor] = field(default_factory=list)  # its own weights, at the end of stints that show them
 
 
 class Swarm:
-    """Rounds are committed when all have handed in; each peer hears of that when the dice say so."""
+    """A round is committed when all have handed in; each peer hears of it at a random time."""
 
     def __init__(self, method: Method, theta: Tensor, peers: int, step: Step, last: int, seed: int) -> None:
         self._method, self._step, self._last = method, step, last
         self.timetable = Timetable(method)
         self._rng = random.Random(seed)
-        self.crashes = 0.0  # how probable it is that a stint is done by a new process, which gets the same order
+        self.crashes = 0.0  # the probability that a stint is done by a new process, which gets the same order
         self.agreed: list[Vectors] = [method.begin(theta)[0]]  # by round
         self.answers: list[Tensor] = [torch.empty(0)]
         self.peers = [self._peer(index) for index in range(peers)]
@@ -71,7 +71,7 @@ class Swarm:
             peer.stint = peer.agenda.begin(0)
 
     def run(self, missed: tuple[Range, ...] = ()) -> None:
-        """Until the last round is committed everywhere, and nobody has anything to do."""
+        """Run until the last round is committed everywhere, and no peer has anything to do."""
         while ready := [peer for peer in self.peers if peer.stint is not None or peer.base < len(self.agreed) - 1]:
             peer = self._rng.choice(ready)
             if peer.stint is None or (peer.base < len(self.agreed) - 1 and self._rng.random() < 0.5):

@@ -28,9 +28,9 @@ def mean(vectors: list[Tensor]) -> Tensor:
 
 
 def mean_of_all(sent: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
-    """The weighted mean, (k,), of vectors in roster order, a value not sent being 0: as owners compute it.
+    """The weighted mean, (k,), of vectors in roster order, as owners compute it; values that were not sent are 0.
 
-    To the same bits, for weights over 0: they are taken relative to the first one.
+    It has the same bits, for weights over 0, which are taken relative to the first one.
     """
     weights = weights or [1.0] * len(sent)
     total = sent[0].clone()
@@ -40,7 +40,7 @@ def mean_of_all(sent: Sequence[Tensor], weights: Sequence[float] | None = None) 
 
 
 def descent(targets: Tensor, rate: float) -> Train:
-    """Peer i goes towards row i of `targets`, with a step's own disturbance."""
+    """Peer i descends towards row i of `targets`, with noise that depends on the step and the peer."""
 
     def train(peer: int, step: int, theta: Tensor) -> Tensor:
         noise = torch.randn(theta.shape, generator=torch.Generator().manual_seed(1000 * step + peer))
@@ -50,7 +50,7 @@ def descent(targets: Tensor, rate: float) -> Train:
 
 
 class Swarm:
-    """`lost` are steps whose exchanges fail."""
+    """Peers that train by `method`; the exchanges of the steps in `lost` fail."""
 
     def __init__(self, method: Method, theta: Tensor, peers: int, train: Train, lost: Collection[int] = ()) -> None:
         assert method.exchange is Exchange.MEAN
@@ -60,7 +60,7 @@ class Swarm:
         self.step = 0
 
     def run(self, steps: int) -> list[Peer]:
-        """The peers after so many further steps; that they agree is checked on the way."""
+        """The peers after `steps` further steps; asserts that they agree after each exchange."""
         for _ in range(steps):
             self.step += 1
             for index, peer in enumerate(self.peers):

@@ -1,4 +1,4 @@
-"""What agendas and replicas do in any order of events is what method.py says, to the bit."""
+"""Agendas and worker weights give what method.py says, to the bit, in any order of events."""
 
 from __future__ import annotations
 

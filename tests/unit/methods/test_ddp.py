@@ -1,4 +1,4 @@
-"""DDP: AdamW as torch has it, to the same bits however it is cut, and a mean of gradients for each step."""
+"""DDP: torch's AdamW, to the same bits however the vector is cut, and a mean of gradients for each step."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def method(clip: float | None = None) -> DDP:
 
 
 def driven(gradients: list[Tensor], method: DDP, steps: int = 5) -> State:
-    """What members with these gradients, and more of them from the step, come to, each by itself and all the same."""
+    """The state of members with these gradients, which grow with each step; it must be the same for all."""
     agreed, private = method.begin(draws(7, 40))
     thetas = [agreed[PARAMETERS]] * len(gradients)
     for step in range(1, steps + 1):

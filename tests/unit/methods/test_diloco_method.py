@@ -1,4 +1,4 @@
-"""The class around DiLoCo's rule: all start a round at the same weights, and a lost round is as if it had not been."""
+"""The class of DiLoCo: all start a round at the same weights, and a lost round changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The own share at once, the others' a round late; what was taken in advance is given back."""
+"""Eager updates: one's own share at once, the others' a round late, and corrections of what was anticipated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fragments part the vector: layers are dealt out, and what is in no layer is the last one."""
+"""Fragments divide the vector: layers are dealt out, and parameters of no layer go into the last fragment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EQUAL = Layout({f"layers.{each}.weight": (5, 2) for each in range(12)})
 
 
 def fragment_bytes(parts: tuple[Fragment, ...], value_bytes: float = 4) -> tuple[float, ...]:
-    """What each fragment's exchange carries one way, uncompressed; the greatest is the peak."""
+    """The bytes that each fragment's exchange sends one way, uncompressed; the greatest is the peak."""
     return tuple(part.size * value_bytes for part in parts)
 
 

@@ -1,4 +1,4 @@
-"""Gossip: the numbers of a ring, the mean that stays, and the merge at the end."""
+"""Gossip: the numbers of a ring, a mean that does not change, and the merge at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def draws(seed: int, *shape: int) -> Tensor:
 
 
 def mix_all(stack: Tensor, matrix: list[list[float]], steps: int = 1) -> Tensor:
-    """What becomes of the weights of all, (M, d), in so many steps with the weights (M, M); W's rows sum to 1."""
+    """All weights, (M, d), after `steps` steps with the mixing matrix (M, M), whose rows sum to 1."""
     for _ in range(steps):
         stack = torch.stack([_row(stack, own, row) for own, row in enumerate(matrix)])
     return stack

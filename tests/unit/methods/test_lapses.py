@@ -1,4 +1,4 @@
-"""What every method does when no answer comes, and what a newcomer begins with."""
+"""What every method does when a round brings no answer, and with what a newcomer begins."""
 
 from __future__ import annotations
 

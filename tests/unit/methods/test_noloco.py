@@ -1,4 +1,4 @@
-"""NoLoCo: the numbers of a small example, what the mean does, and where stability ends."""
+"""NoLoCo: the numbers of a small example, how the mean moves, and where stability ends."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Peer:
 
 
 def exchange(method: NoLoCo, two: list[Peer]) -> tuple[list[Answer], list[Contribution]]:
-    """What comes to two peers that exchange now, and what each has made for it."""
+    """What two peers that exchange now get, and what each has made for it."""
     made = [method.contribute(0, each.theta, each.agreed, each.private) for each in two]
     along = [[each.agreed[name] for name in method.sends] for each in two]
     value = torch.stack([torch.stack([each.payload, *more]) for each, more in zip(made, along, strict=True)])

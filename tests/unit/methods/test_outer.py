@@ -1,4 +1,4 @@
-"""A daemon's state by other methods than DiLoCo: fragments, AdamW on the agreed state, and means that are shown."""
+"""A daemon's state with other methods than DiLoCo: fragments, AdamW on the agreed state, means for workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas whose agendas and workers do their parts in any order come to what the rule gives, to the bit."""
+"""Agendas and worker weights of replicas give what the rule gives, to the bit, in any order of events."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def along(method: Method, payload: Tensor, held: Vectors) -> Tensor:
 
 
 def by_the_rule(method: Method, theta: Tensor, partner: Partner) -> list[Vectors]:
-    """What each peer holds after the last round."""
+    """The replica of each peer after the last round."""
     begun = [method.begin(theta) for _ in range(PEERS)]
     held, private = [each[0] for each in begun], [each[1] for each in begun]
     thetas, round, answers = [theta] * PEERS, 0, dict[int, Answer]()
@@ -120,7 +120,7 @@ class Swarm:
         return Peer(index, agenda, worker, [self._method.begin(theta)[0]], agenda.begin(0))
 
     def _outcome(self, peer: Peer) -> Vectors | None:
-        """What it holds after the next round; None if that is not over."""
+        """The replica after the next round; None while that is not over."""
         round = peer.base + 1
         other = self._partner(peer.index, round) if round <= ROUNDS else None
         if round > ROUNDS or round not in peer.sent or (other is not None and round not in self.peers[other].sent):

@@ -1,4 +1,4 @@
-"""SparseLoCo: the numbers of a small example, what is never lost, and its two means."""
+"""SparseLoCo: the numbers of a small example, what is never lost, and its two kinds of mean."""
 
 from __future__ import annotations
 

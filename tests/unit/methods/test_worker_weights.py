@@ -1,4 +1,4 @@
-"""What a worker's weights make of answers that are in its weights already, or that it can no longer be shown."""
+"""A worker's weights and answers that they contain already, or that can no longer be shown to the worker."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ AXIAL = {"axial_pos_embds": True, "axial_pos_embds_dim": [8, 8]}
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:
-    """Of a node whose data are a text, and a tokenizer of more tokens than the model has."""
+    """The runs of a node whose data are a text, and a tokenizer with more tokens than the model."""
     import tokenizers
 
     data = tmp_path / "data"

@@ -1,4 +1,4 @@
-"""Models of Hugging Face in a manifest: data only, bounded, canonical; what a founder fills in."""
+"""Models of Hugging Face in a manifest: data only, bounded, canonical; and what the founder fills in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers, rows of tables and streams: made by the tests, read without a network."""
+"""Tokenizers, tables of token bytes and streams of tokens: made by the tests, without a network."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def encode(text: str) -> torch.Tensor:
 
 
 def read(stream: Stream, lane: int, count: int = 12, round: int = 1) -> list[str]:
-    """What a lane reads in its first batches, text by text; the last may be cut."""
+    """The texts that a lane reads in its first batches; the last one may be cut."""
     parts = [stream.batch(5, lane, round, 2, 64)[:, :-1].flatten() for _ in range(count)]
     return bytes(torch.cat(parts).tolist()).decode().split("\0")
 

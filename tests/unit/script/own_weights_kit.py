@@ -1,4 +1,4 @@
-"""Optimizers that keep weights in their state, as small as they can be without being others: and some that do not."""
+"""The smallest optimizers that keep weights in their state in each of the known ways, and some that do not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Parameters = Any
 
 
 class EachWeight(Optimizer):
-    """Who takes a step with one weight after the other, by `update`."""
+    """An optimizer that steps each weight by `update`."""
 
     def __init__(self, params: Parameters, lr: float = 0.1, **defaults: Any) -> None:
         super().__init__(params, {"lr": lr, **defaults})
@@ -32,7 +32,7 @@ class EachWeight(Optimizer):
 
 
 class ScheduleFreeSGD(Optimizer):
-    """As schedulefree.SGDScheduleFree: in the module is y, in the state z, and after `eval()` x is in the module."""
+    """As schedulefree.SGDScheduleFree: the module holds y, the state z; after `eval()` the module holds x."""
 
     def __init__(self, params: Parameters, lr: float = 0.1, momentum: float = 0.9, first: int = 1) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "k": first - 1, "train_mode": False})
@@ -85,7 +85,7 @@ class ScheduleFreeAdamW(ScheduleFreeSGD):
 
 
 class Lookahead(Optimizer):
-    """Around another, without Optimizer.__init__, as it is passed around; slow weights are made when first needed."""
+    """Lookahead as it is often copied: it wraps an optimizer, without Optimizer.__init__; slow weights come later."""
 
     def __init__(self, optimizer: Optimizer, k: int = 2, alpha: float = 0.5) -> None:
         self.optimizer, self.k, self.alpha, self.count = optimizer, k, alpha, 0
@@ -108,7 +108,7 @@ class Lookahead(Optimizer):
 
 
 class EarlyLookahead(Optimizer):
-    """The same, with slow weights from the start, in a list of lists."""
+    """Lookahead with slow weights from the start, in a list of lists."""
 
     def __init__(self, optimizer: Optimizer, k: int = 3, alpha: float = 0.5) -> None:
         super().__init__(optimizer.param_groups, {})
@@ -127,7 +127,7 @@ class EarlyLookahead(Optimizer):
 
 
 class Masters(EachWeight):
-    """It steps copies in another precision, and writes them over the module's."""
+    """Steps copies of the weights in another precision, and writes them over the module's."""
 
     def update(self, p: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         master = state.setdefault("master", p.detach().double())
@@ -136,7 +136,7 @@ class Masters(EachWeight):
 
 
 class Averaging(EachWeight):
-    """SGD with an average that it steps, and another that begins after some steps, as SWA's."""
+    """SGD with an average of the weights, and another one that begins after some steps, as SWA's."""
 
     count = 0
 
@@ -152,7 +152,7 @@ class Averaging(EachWeight):
 
 
 class Prodigal(Optimizer):
-    """As Prodigy: steps are as long as the way from where it began says, of which each `every`-th number is kept."""
+    """As Prodigy: step sizes follow from the distance to the first weights, of which each `every`-th number is kept."""
 
     def __init__(self, params: Parameters, every: int = 1) -> None:
         super().__init__(params, {"every": every, "d": 1e-2, "sum": 0.0})
@@ -179,7 +179,7 @@ class Prodigal(Optimizer):
 
 
 class AdaptingSGD(EachWeight):
-    """As D-Adaptation's SGD: x0, a sum s of gradients, z = x0 - s, and weights that follow z slowly."""
+    """As D-Adaptation's SGD: x0, the sum s of gradients, z = x0 - s, and weights that follow z slowly."""
 
     def __init__(self, params: Parameters, lr: float = 0.1, momentum: float = 0.9) -> None:
         super().__init__(params, lr, momentum=momentum)
@@ -193,7 +193,7 @@ class AdaptingSGD(EachWeight):
 
 
 class Momentum(EachWeight):
-    """What is no weights: a mean of gradients, the last step and the last gradient."""
+    """State without any weights: a mean of gradients, the last step and the last gradient."""
 
     def update(self, p: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         mean = state.setdefault("mean", torch.zeros_like(p)).lerp_(grad, 0.1)
@@ -205,7 +205,7 @@ class Momentum(EachWeight):
 
 
 class FlatMasters(Optimizer):
-    """One row of all weights in another precision, a little longer than they are."""
+    """Keeps all weights in one vector in another precision, padded to be a little longer."""
 
     def __init__(self, params: Parameters, lr: float = 0.1, padding: int = 3) -> None:
         super().__init__(params, {"lr": lr})
@@ -224,7 +224,7 @@ class FlatMasters(Optimizer):
 
 
 class ReshapedMasters(Optimizer):
-    """Masters as matrices, or rows."""
+    """Keeps copies of the weights as matrices, or as rows."""
 
     def __init__(self, params: Parameters, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr})
@@ -240,7 +240,7 @@ class ReshapedMasters(Optimizer):
 
 
 class Slow:
-    """What a Lookahead may keep its slow weights in."""
+    """An object in which a Lookahead may keep its slow weights."""
 
     __slots__ = ("weights",)
 
@@ -249,7 +249,7 @@ class Slow:
 
 
 class PlainLookahead:
-    """No subclass of torch's Optimizer; its slow weights are in an object, or a module."""
+    """A Lookahead that is no torch Optimizer; its slow weights are in an object, or in a module."""
 
     def __init__(self, optimizer: Optimizer, k: int = 2, alpha: float = 0.5, *, is_module: bool = False) -> None:
         self.optimizer, self.k, self.alpha, self.count = optimizer, k, alpha, 0
@@ -285,7 +285,7 @@ class PlainLookahead:
 
 
 class ScheduleFreeWrapper:
-    """As schedulefree.ScheduleFreeWrapper: any optimizer makes the steps of z, in whose state that is."""
+    """As schedulefree.ScheduleFreeWrapper: any optimizer makes the steps of z, which is in that one's state."""
 
     def __init__(self, base: Optimizer, momentum: float = 0.9) -> None:
         self.base, self.momentum, self.train_mode, self.count = base, momentum, False, 0
@@ -333,7 +333,7 @@ class ScheduleFreeWrapper:
 
 
 class Ema(Optimizer):
-    """SGD with a copy of the whole module, that follows it and to which it goes now and then."""
+    """SGD with an average of the whole module, which it takes over now and then."""
 
     def __init__(self, module: torch.nn.Module, lr: float = 0.1) -> None:
         super().__init__(module.parameters(), {"lr": lr})
@@ -353,7 +353,7 @@ class Ema(Optimizer):
 
 
 class ZeroAverage(Optimizer):
-    """As SPlus: it shows an average from zeros, divided by how far it has come, which wants a step first."""
+    """As SPlus: `eval()` shows an average that starts at zero, corrected for that; so it needs a step first."""
 
     def __init__(self, params: Parameters, lr: float = 0.1, rate: float = 0.9) -> None:
         super().__init__(params, {"lr": lr, "train_mode": True})
@@ -389,7 +389,7 @@ class ZeroAverage(Optimizer):
 
 
 class Latest(Optimizer):
-    """SGD that goes to the mean of its last weights now and then, as LAWA."""
+    """As LAWA: SGD that takes over the mean of its last weights now and then."""
 
     def __init__(self, params: Parameters, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr})
@@ -408,7 +408,7 @@ class Latest(Optimizer):
 
 
 class Hidden(Optimizer):
-    """Masters where nobody looks."""
+    """Keeps copies of the weights where no code of Shoal looks for them."""
 
     def __init__(self, params: Parameters, lr: float = 0.01) -> None:
         super().__init__(params, {"lr": lr})

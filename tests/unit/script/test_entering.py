@@ -1,4 +1,4 @@
-"""A script enters a run that it is invited to only with the module that the run is about."""
+"""A script enters a run by invitation only with the module that the run is about."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def owned(module: nn.Module) -> OwnModule:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> api.Run:
-    """Of a module of 4 by 2 weights."""
+    """A run of a module with 4 by 2 weights."""
 
     @contextmanager
     def at_hand() -> Iterator[Node]:

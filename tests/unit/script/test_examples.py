@@ -1,4 +1,4 @@
-"""What is imported when, and the example of a method of one's own."""
+"""Which modules scripts import when, and the example of a method of your own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left on disk where a script's run could not be founded, or where nobody knows whether it was."""
+"""What is left on disk if a script's run could not be founded, or if nobody knows whether it was."""
 
 from __future__ import annotations
 

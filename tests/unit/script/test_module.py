@@ -1,4 +1,4 @@
-"""A user's module and optimizer: what fits a run, and the words for what does not."""
+"""A user's module and optimizer: what fits a run, and the sentences for what does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any name and shape that torch allows is kept as it is, on the wire and on disk, or refused before anything is."""
+"""All names and shapes that torch allows are kept, on the wire and on disk, or refused before anything starts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NAMES = [
 
 
 class AnyNames(nn.Module):
-    """Of parameters and modules by any names."""
+    """A module whose parameters and submodules have any names."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()

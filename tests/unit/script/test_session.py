@@ -84,7 +84,7 @@ class Bench:
         self.optimizer.step()
 
     def until_due(self) -> None:
-        """What was told has arrived."""
+        """Wait until the orders have arrived."""
         first = self.session._order
         assert first is not None
         until(lambda: self.session._orders.is_due(first))
@@ -467,7 +467,7 @@ def test_a_part_that_nobody_has_any_more_is_over(bench: Bench) -> None:
 
 
 def until(condition: Callable[[], Any]) -> None:
-    """For what the reader thread has still to do."""
+    """Wait for work of the reader thread."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline

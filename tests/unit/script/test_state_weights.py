@@ -1,4 +1,4 @@
-"""Weights that an optimizer keeps in its state go along when the module's are replaced, and nothing else does."""
+"""Weights in an optimizer's state follow when the module's are replaced, and nothing else does."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Trained:
         self.optimizer.step()
 
     def shown(self) -> Tensor:
-        """As at the end of the docs' loop."""
+        """The weights that are shown, as at the end of the docs' loop."""
         if hasattr(self.optimizer, "eval"):
             self.optimizer.eval()
         return torch.cat([weight.detach().flatten() for weight in self.net.parameters()])
@@ -227,7 +227,7 @@ def test_what_is_handed_in_is_what_is_shown() -> None:
 
 
 class Showing(SGD):
-    """As SPlus: its `eval()` wants what the first step makes."""
+    """As SPlus: its `eval()` needs the state that the first step makes."""
 
     is_broken = False
 

@@ -1,4 +1,4 @@
-"""What tests of inference work with: a tiny model, a scorer that follows a script, readers that can be full or gone."""
+"""Parts for tests of inference: a tiny model, a scorer that follows a rule, readers that can be full or gone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def job(text: str = "ab", most: int = 8, sampling: Sampling = GREEDY, **more: ob
 
 
 class Script(Scorer):
-    """A scorer whose next token follows from what a slot holds; it notes each call, and may be made to fail."""
+    """A scorer whose next token follows by `rule` from a slot's tokens; it records its calls, and can fail."""
 
     def __init__(self, rule: Callable[[list[int]], int], slots: int = 4, limit: int = 100_000) -> None:
         self.vocab, self.limit, self.slots, self.version = 256, limit, slots, "s1"
@@ -65,19 +65,19 @@ class Script(Scorer):
 
 
 def counting(held: list[int]) -> int:
-    """a, b, c ... z, a, ..."""
+    """The rule that writes a, b, c ... z, a, ..."""
     return 97 + (held[-1] - 96) % 26
 
 
 def saying(text: str, after: int) -> Callable[[list[int]], int]:
-    """A rule that writes `text` after a prompt of so many tokens, and then ends it."""
+    """The rule that writes `text` after a prompt of `after` tokens, and then a token that ends it."""
     tokens = [*text.encode(), 0]
     return lambda held: tokens[min(len(held) - after, len(tokens) - 1)]
 
 
 @dataclass(eq=False)
 class Collecting:
-    """A reader."""
+    """A reader that keeps all that it is sent."""
 
     is_gone: bool = False
     has_room: bool = True

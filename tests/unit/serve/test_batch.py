@@ -1,4 +1,4 @@
-"""Whose turn it is: every writer in each step, prompts by chunks and in turn, and nobody pays for another's trouble."""
+"""Turns in a batch: every writer in each step, prompts by chunks in turn, and no request pays for another's trouble."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_call_that_fails_ends_those_in_it_and_no_others(failure: Exception, ki
 
 
 class Diverging(Script):
-    """Of what begins with an x there are no probabilities."""
+    """Texts that begin with an x get no probabilities."""
 
     def extend(self, pieces: Sequence[Piece], within: bool = False) -> Predictions:
         answer = super().extend(pieces)

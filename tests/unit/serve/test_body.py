@@ -1,4 +1,4 @@
-"""One rule for the keys of all bodies: what is null is absent, what means nothing is ignored, refused, or unknown."""
+"""One rule for the keys of all request bodies: null is absent; others are used, ignored, refused, or unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What well-known clients send is taken; what we answer may be sent back; an error names the very key."""
+"""Requests of well-known clients are accepted, our answers may be sent back, and an error names the exact key."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ PLANNED: list[tuple[dict[str, Any], str, str]] = [
 
 
 def planned(body: dict[str, Any]) -> Plan:
-    """For a model whose context is 50 tokens."""
+    """The plan of a request, for a model with a context of 50 tokens."""
     model = served(Script(counting, limit=50))
     if "messages" in body:
         return parse_body(ChatRequest, body).plan(model, 0)

@@ -1,4 +1,4 @@
-"""What an expert says of the tokens that it reads is what it had foreseen of them, however they are cut into pieces."""
+"""An expert scores the tokens that it reads as it had predicted them, however they are cut into pieces."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def scripted(round: int, rule: Callable[[list[int]], int] = counting) -> Version
 
 
 def alone(round: int, text: str, sampling: Sampling) -> str:
-    """What these weights write, by themselves."""
+    """The text that these weights write when they serve alone."""
     batch, reader = Batch(fresh(round).scorer, ByteVocabulary()), Collecting()
     batch.join(job(text, 60, sampling, ignore_end=True), reader)
     run(batch)

@@ -11,7 +11,7 @@ LETTERS = st.text("ab", max_size=24)
 
 
 def fed(parts: list[str], stops: list[str]) -> tuple[str, bool]:
-    """What goes out, and whether a stop was found."""
+    """The text that goes out, and whether a stop was found."""
     machine = Stops(stops)
     out = "".join(machine.push(part) for part in parts)
     return out + machine.flush(), machine.found

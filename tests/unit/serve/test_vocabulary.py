@@ -28,7 +28,7 @@ def byte_level() -> TokenizerVocabulary:
 
 
 def byte_fallback() -> TokenizerVocabulary:
-    """One of words with a byte each for what is none, as Llama's first was made."""
+    """A tokenizer of words, with a token for each byte of other text, as Llama's first one."""
     tokenizers: Any = needs("tokenizers")
     words = ["<unk>", *(f"<0x{each:02X}>" for each in range(256)), "▁", "▁a", "▁sheep", "s", "h", "e", "p"]
     merges: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Small trainers, and what a test looks at in them."""
+"""Small trainers, and functions that read their weights, moments and gradients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stored(each: InnerTrainer) -> Tensor:
 
 
 def gradient(each: InnerTrainer) -> Tensor:
-    """That of the last step, as the optimizer had it."""
+    """The gradient of the last step, as the optimizer used it."""
     found = {name: weight.grad for name, weight in each.model.named_parameters() if weight.grad is not None}
     return each.layout.pack(found)
 
@@ -49,7 +49,7 @@ class SmallMemory:
 
     def __init__(self, each: InnerTrainer, rows: int) -> None:
         self.rows = rows
-        self.seen: list[int] = []  # what was tried
+        self.seen: list[int] = []  # how many sequences were tried at once
         each.model.get_submodule("model").register_forward_pre_hook(self._look)
 
     def _look(self, _: object, inputs: tuple[Tensor]) -> None:

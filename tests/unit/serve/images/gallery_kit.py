@@ -40,13 +40,13 @@ class Brush:
         monkeypatch.setattr(SamplingBatch, "step", held_step)
 
     def allow(self, steps: int) -> None:
-        """That many in all."""
+        """Allow `steps` steps in all."""
         with self._changed:
             self._allowed = steps
             self._changed.notify_all()
 
     async def at(self, number: int) -> None:
-        """Until that step is held."""
+        """Wait until that step is held."""
 
         def wait() -> bool:
             with self._changed:

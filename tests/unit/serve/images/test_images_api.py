@@ -39,7 +39,7 @@ async def painted(asking: openai.AsyncOpenAI, prompt: str, seed: int, **more: An
 
 
 async def scraped(asking: openai.AsyncOpenAI) -> dict[str, float]:
-    """What /metrics says, by names with their labels; a real parser reads it."""
+    """The samples of /metrics, by name with labels; a real parser reads them."""
     async with aiohttp.ClientSession() as session, session.get(str(asking.base_url.join("/metrics"))) as answer:
         families = list(text_string_to_metric_families(await answer.text()))
     return {each.name + labelled(each.labels): each.value for family in families for each in family.samples}

@@ -1,4 +1,4 @@
-"""The simulator has teeth: each rule that is taken out is missed, and by the promise that it keeps."""
+"""Each rule of replicas is needed: if it is taken out, the simulator names the promise that breaks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def stale_rounds_count(patch: pytest.MonkeyPatch) -> None:
-    """A chunk counts in whatever round it arrives."""
+    """A chunk counts in any round in which it arrives."""
     sound = ReplicaRounds.receive
 
     def receive(self: ReplicaRounds, now: float, sender: PeerId, message: REPLICA_MESSAGES) -> list[Effect]:
-        exchange = self._round._exchange if self._round is not None else None
+        exchange = self.exchange
         if isinstance(message, Contribution) and exchange is not None and exchange.pairing.partner == sender:
             pairing = exchange.pairing
             message = Contribution(pairing.round, 0, pairing.number, message.chunk, message.epoch, message.payload)
@@ -45,7 +45,7 @@ def stale_rounds_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_a_vector_counts(patch: pytest.MonkeyPatch) -> None:
-    """Of a partner that is lost what came counts."""
+    """The chunks of a lost partner count, though some are missing."""
 
     def lose(self: PairExchange) -> list[Effect]:
         if self.is_over:
@@ -57,7 +57,7 @@ def half_a_vector_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def it_is_told_again(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has told of an exchange tells of it once more when the partner's word comes again."""
+    """An exchange is reported again when the partner's word comes again."""
     sound = PairExchange._finish
 
     def finish(self: PairExchange) -> list[Effect]:
@@ -68,7 +68,7 @@ def it_is_told_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def numbers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    """A chunk counts in whatever pairing of its round it arrives."""
+    """A chunk counts in any pairing of its round."""
     sound = PairExchange.receive
 
     def receive(self: PairExchange, now: float, sender: PeerId, message: PAIR_MESSAGES) -> list[Effect]:
@@ -80,12 +80,12 @@ def numbers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 def numbers_are_not_drawn(patch: pytest.MonkeyPatch) -> None:
-    """Every pairing has the same number, in whatever life of whom."""
+    """All pairings have the same number, also after a restart."""
     patch.setattr(one_round, "pairing_number", lambda one, other: 0)
 
 
 def leaps_have_no_bound(patch: pytest.MonkeyPatch) -> None:
-    """Who is far behind goes on with its own replica."""
+    """A member that is far behind goes on with its own replica."""
     open, catch_up = ReplicaRounds.open, ReplicaMember._catch_up
 
     def open_far(self: ReplicaRounds, now: float, base: int, *, may_leap: bool = False) -> list[Effect]:
@@ -99,7 +99,7 @@ def leaps_have_no_bound(patch: pytest.MonkeyPatch) -> None:
 
 
 def leaps_go_further_than_most(patch: pytest.MonkeyPatch) -> None:
-    """Who is behind is ahead afterwards."""
+    """A member that is behind leaps ahead of the others."""
     sound = ReplicaRounds.lead
 
     def lead(self: ReplicaRounds) -> int:
@@ -110,17 +110,17 @@ def leaps_go_further_than_most(patch: pytest.MonkeyPatch) -> None:
 
 
 def leases_pin_nothing(patch: pytest.MonkeyPatch) -> None:
-    """The donor goes on, and what is copied is gone."""
+    """The donor goes on, and the version that is copied is gone."""
     patch.setattr(Donor, "_pin", lambda self: None)
 
 
 def leases_never_end(patch: pytest.MonkeyPatch) -> None:
-    """What was copied once is kept for ever."""
+    """A version that was copied once is kept for ever."""
     patch.setattr(Donor, "expire", lambda self, now: None)
 
 
 def replayed(sender: PeerId, message: Contribution) -> Step[Replica]:
-    """What the network does when it brings a message once more."""
+    """The network delivers a message once more."""
     return lambda node, now: node.receive(now, sender, message)
 
 
@@ -157,12 +157,10 @@ def mail_of_another_life() -> None:
 
     def watch(peer: PeerId) -> None:
         node = world.node(names[0])
-        one = node.member._rounds._round
-        exchange = one._exchange if one is not None else None
+        exchange = node.member.rounds.exchange
         if exchange is None or exchange.is_over or exchange.has_all or exchange.pairing.round in rounds:
             return
-        missing = next(chunk for chunk in range(exchange.pairing.chunks) if chunk not in exchange._payloads)
-        round = exchange.pairing.round
+        missing, round = exchange.missing[0], exchange.pairing.round
         rounds.add(round)
         payload = bytes(msgpack.packb([names[1], 7, round, missing, 0.5]))
         world.command(names[0], replayed(names[1], Contribution(round, 0, 0, missing, EPOCH, payload)))
@@ -173,7 +171,7 @@ def mail_of_another_life() -> None:
 
 
 def absence(pause: float) -> None:
-    """Of four, one is away for so long; then it is among the others again, soon."""
+    """One of four members is away for `pause` seconds; soon afterwards it must be among the others again."""
     names = peers_named(4)
     world, _ = build(2, 4, WAN, Shape(start_members=4))
     world.run_until(lambda: all_at(world, 4), within=60.0)
@@ -202,15 +200,15 @@ def slow_copy() -> None:
         raise Violation("Bounded", "a version is kept for a newcomer that has long had it")
 
 
-def misfortune() -> None:
-    """Deaths in the middle of exchanges, among others."""
+def many_faults() -> None:
+    """Several kinds of faults, among them deaths in the middle of exchanges."""
     for seed in range(12):
         run_seed(seed)
 
 
 BROKEN = [
     (stale_rounds_count, late_mail, "Whole or nothing"),
-    (half_a_vector_counts, misfortune, "Whole or nothing"),
+    (half_a_vector_counts, many_faults, "Whole or nothing"),
     (it_is_told_again, late_mail, "At most once"),
     (numbers_are_not_compared, mail_of_another_life, "Whole or nothing"),
     (numbers_are_not_drawn, mail_of_another_life, "Whole or nothing"),
@@ -239,7 +237,7 @@ def test_the_sound_rules_pass_where_the_broken_ones_are_caught(scene: Callable[[
 
 
 def test_one_sided_applications_are_counted() -> None:
-    """Without the word that all has arrived, who has a fast partner goes on and leaves it with nothing."""
+    """Without the word that all has arrived, a member with a slow uplink goes on and its partner gets nothing."""
     counts = []
     for is_sound in (True, False):
         with pytest.MonkeyPatch.context() as patch:

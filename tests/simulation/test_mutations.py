@@ -1,8 +1,8 @@
-"""The simulator has teeth: each rule that is taken out of the cores is missed, and by the promise that it keeps.
+"""Each rule of the cores is needed: if it is taken out, the simulator names the promise that breaks.
 
-A mutation is a patch of one rule. It is run on a few seeds that were found by search; on all of them the sound cores
-pass, and the oracle must name the broken promise on at least one of them, and no other promise on any. Any other
-exception is a failure: it would mean that luck, not the oracle, has caught it.
+A mutation is a patch of one rule. It runs on a few seeds that were found by search. On all of them the sound cores
+pass; on at least one the oracle must name the promise that the mutation breaks, and on none another promise. Any other
+exception is a failure: it would mean that luck, and not the oracle, has caught the mutation.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def commit_without_a_majority(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_prepared_values(patch: pytest.MonkeyPatch) -> None:
-    """Every new leader feels free."""
+    """A new leader proposes what it likes, whatever was prepared before."""
     for module in (commit, attempt, gathering):
         patch.setattr(module, "must_propose", lambda answers, leaves, voters: None)
 
 
 def join_twice(patch: pytest.MonkeyPatch) -> None:
-    """Whoever loses its leader joins the next one in the same attempt."""
+    """A member that loses its leader joins the next one in the same attempt."""
     sound = matchmaking.Matchmaking.enter
 
     def enter(self: matchmaking.Matchmaking, now: float, number: int) -> list[Effect]:
@@ -59,13 +59,13 @@ def join_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def roster_without_the_old_quorum(patch: pytest.MonkeyPatch) -> None:
-    """A leader closes with whoever is there, and everybody follows."""
+    """A leader closes its group without a quorum, and everybody follows."""
     for module in (gathering, roster):
         patch.setattr(module, "is_quorum", lambda present, voters, left=(): True)
 
 
 def count_a_contributor_twice(patch: pytest.MonkeyPatch) -> None:
-    """What comes again is added again."""
+    """A contribution that comes again is added again."""
     sound = owned.OwnedChunk.add
 
     def add(self: owned.OwnedChunk, peer: PeerId, payload: bytes) -> list:
@@ -77,7 +77,7 @@ def count_a_contributor_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def apply_before_commit(patch: pytest.MonkeyPatch) -> None:
-    """Holding the bytes of a proposal is taken for its being decided."""
+    """A member that holds the bytes of a proposal takes it for decided."""
     sound = Commit.bytes_held
 
     def bytes_held(self: Commit) -> list[Effect]:
@@ -89,7 +89,7 @@ def apply_before_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def accept_a_stale_round(patch: pytest.MonkeyPatch) -> None:
-    """A contribution counts in whatever round it arrives."""
+    """A contribution counts in any round in which it arrives."""
     sound = rounds.Rounds.receive
 
     def receive(self: rounds.Rounds, now: float, sender: PeerId, message: Message) -> list[Effect]:
@@ -129,12 +129,12 @@ def keep_the_weight_of_the_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 def drop_the_residual(patch: pytest.MonkeyPatch) -> None:
-    """Whoever is in the group takes itself to be in every chunk."""
+    """A member of the group takes itself to be counted in every chunk."""
     patch.setattr(outcome, "in_mask", lambda mask, index: True)
 
 
 def put_new_voters_first(patch: pytest.MonkeyPatch) -> None:
-    """The next voters stand in the order of the roster, whoever voted before."""
+    """The next voters are in the order of the roster, even if old voters are among them."""
 
     def next_voters(base: roster.Base, members: Sequence[PeerId], gone: Sequence[PeerId]) -> tuple[PeerId, ...]:
         return tuple(peer for peer in members if peer not in gone)
@@ -143,23 +143,23 @@ def put_new_voters_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_samples_of_the_dead(patch: pytest.MonkeyPatch) -> None:
-    """Everybody's tokens count, whoever is in the means."""
+    """The tokens of all members count, also of those that are in no mean."""
     patch.setattr(certificate, "counted_everywhere", lambda chunks, members: list(range(members)))
 
 
 def vote_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
-    """A vote leaves at once; the disk can wait."""
+    """A vote is sent before it is on disk."""
     sound = Commit.bytes_held
     patch.setattr(Commit, "bytes_held", lambda self: [each for each in sound(self) if not isinstance(each, Persist)])
 
 
 def forget_the_record(patch: pytest.MonkeyPatch) -> None:
-    """Whoever starts again takes part in the open round as if it had never said anything in it."""
+    """A member that starts again takes part in the open round as if it had never voted in it."""
     patch.setattr(VoteState, "resume", lambda round, part, record: VoteState(round, part))
 
 
 def let_another_state_in(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at the state that a member stands on before it is in the group."""
+    """A member gets into the group whatever state it has."""
     sound_add, sound_check = gathering.Gathering.add, roster.check_roster
 
     def add(self: gathering.Gathering, now: float, join: Join) -> bool:
@@ -181,56 +181,58 @@ def let_another_state_in(patch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass(frozen=True)
-class Tooth:
-    """A mutation, and where and how it is caught."""
+class Mutation:
+    """A patch, the promise that it breaks, and the scenario and seeds that show it."""
 
-    mutate: Patch
+    patch: Patch
     promise: str
     scenario: Callable[[int], object]
     seeds: Sequence[int]
 
 
-TEETH = [
-    Tooth(commit_without_a_majority, "Agreement", scenarios.calm, (0, 1)),
-    Tooth(ignore_prepared_values, "Agreement", scenarios.lost_commit, (2, 3, 9, 12)),
-    Tooth(join_twice, "Agreement", scenarios.rival_leaders, (3, 7, 16, 17)),
-    Tooth(roster_without_the_old_quorum, "Agreement", scenarios.split_vote, (9, 11, 27, 28)),
-    Tooth(count_a_contributor_twice, "Validity", scenarios.echoes, (3, 4, 8, 9)),
-    Tooth(apply_before_commit, "All or nothing", scenarios.calm, (0, 1)),
-    Tooth(accept_a_stale_round, "Validity", scenarios.echoes, (41, 48, 52, 69)),
-    Tooth(accept_a_stale_epoch, "Cheap loss", scenarios.two_deaths, (26, 28, 29, 46)),
-    Tooth(forget_to_reassign, "Termination", single_death.run_death, (1, 4, 16, 18)),
-    Tooth(keep_the_weight_of_the_dead, "Validity", single_death.run_death, (1, 4, 17, 18)),
-    Tooth(put_new_voters_first, "Agreement", scenarios.calm, (0, 1)),
-    Tooth(count_samples_of_the_dead, "Validity", single_death.run_death, (1, 4, 17, 18)),
-    Tooth(vote_before_it_is_on_disk, "Agreement", scenarios.calm, (0, 1)),
-    Tooth(forget_the_record, "Validity", scenarios.restarts, (2, 4, 5)),
-    Tooth(let_another_state_in, "Fencing", scenarios.memory_hit, (0, 1, 2, 3)),
-    Tooth(drop_the_residual, "Residual", scenarios.left_out, (1, 2, 3, 4)),
+MUTATIONS = [
+    Mutation(commit_without_a_majority, "Agreement", scenarios.calm, (0, 1)),
+    Mutation(ignore_prepared_values, "Agreement", scenarios.lost_commit, (2, 3, 9, 12)),
+    Mutation(join_twice, "Agreement", scenarios.rival_leaders, (3, 7, 16, 17)),
+    Mutation(roster_without_the_old_quorum, "Agreement", scenarios.split_vote, (9, 11, 27, 28)),
+    Mutation(count_a_contributor_twice, "Validity", scenarios.echoes, (3, 4, 8, 9)),
+    Mutation(apply_before_commit, "All or nothing", scenarios.calm, (0, 1)),
+    Mutation(accept_a_stale_round, "Validity", scenarios.echoes, (41, 48, 52, 69)),
+    Mutation(accept_a_stale_epoch, "Cheap loss", scenarios.two_deaths, (26, 28, 29, 46)),
+    Mutation(forget_to_reassign, "Termination", single_death.run_death, (1, 4, 16, 18)),
+    Mutation(keep_the_weight_of_the_dead, "Validity", single_death.run_death, (1, 4, 17, 18)),
+    Mutation(put_new_voters_first, "Agreement", scenarios.calm, (0, 1)),
+    Mutation(count_samples_of_the_dead, "Validity", single_death.run_death, (1, 4, 17, 18)),
+    Mutation(vote_before_it_is_on_disk, "Agreement", scenarios.calm, (0, 1)),
+    Mutation(forget_the_record, "Validity", scenarios.restarts, (2, 4, 5)),
+    Mutation(let_another_state_in, "Fencing", scenarios.memory_hit, (0, 1, 2, 3)),
+    Mutation(drop_the_residual, "Residual", scenarios.left_out, (1, 2, 3, 4)),
 ]
 
 
-def test_every_promise_has_a_tooth() -> None:
-    assert set(PROMISES) <= {tooth.promise for tooth in TEETH}
+def test_every_promise_has_a_mutation() -> None:
+    assert set(PROMISES) <= {mutation.promise for mutation in MUTATIONS}
 
 
-@pytest.mark.parametrize("tooth", TEETH, ids=lambda tooth: tooth.mutate.__name__)
-def test_a_missing_rule_is_missed_by_its_promise(tooth: Tooth, monkeypatch: pytest.MonkeyPatch) -> None:
-    tooth.mutate(monkeypatch)
-    caught = [violation for seed in tooth.seeds if (violation := _violation(tooth, seed)) is not None]
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.patch.__name__)
+def test_a_missing_rule_is_missed_by_its_promise(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation.patch(monkeypatch)
+    caught = [violation for seed in mutation.seeds if (violation := _violation(mutation, seed)) is not None]
     assert caught, "nobody missed it"
-    assert {violation.promise for violation in caught} == {tooth.promise}, caught
+    assert {violation.promise for violation in caught} == {mutation.promise}, caught
 
 
-def _violation(tooth: Tooth, seed: int) -> Violation | None:
+def _violation(mutation: Mutation, seed: int) -> Violation | None:
     try:
-        tooth.scenario(seed)
+        mutation.scenario(seed)
     except Violation as violation:
         return violation
     return None
 
 
-@pytest.mark.parametrize("scenario", {tooth.scenario: None for tooth in TEETH}, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize(
+    "scenario", {mutation.scenario: None for mutation in MUTATIONS}, ids=lambda scenario: scenario.__name__
+)
 def test_the_sound_cores_pass_where_the_mutated_ones_fail(scenario: Callable[[int], object]) -> None:
-    for seed in sorted({seed for tooth in TEETH if tooth.scenario is scenario for seed in tooth.seeds}):
+    for seed in sorted({seed for mutation in MUTATIONS if mutation.scenario is scenario for seed in mutation.seeds}):
         scenario(seed)

@@ -1,4 +1,4 @@
-"""A member whose contributions cannot be such, by their size: they cost it its say, and the others no time."""
+"""A member whose contributions are of an impossible size is left out of the mean, and costs the others no time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an answer of a node is what the table of operations says: with all keys, or those that a fake has."""
+"""Compares a node's answers with their types in the table of operations; a fake's may lack keys."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 
-def misfits(hint: Any, value: Any, where: str = "answer", *, needs_all: bool = False) -> Iterator[str]:
-    """What of a value is not as its type says; `needs_all`: a key that is lacking is told, too."""
+def type_errors(hint: Any, value: Any, where: str = "answer", *, needs_all: bool = False) -> Iterator[str]:
+    """Each way in which a value differs from its type hint; with `needs_all`, missing keys as well."""
     if (is_typeddict(hint) and not isinstance(value, dict)) or (
         get_origin(hint) is list and not isinstance(value, list)
     ):
@@ -17,17 +17,17 @@ def misfits(hint: Any, value: Any, where: str = "answer", *, needs_all: bool = F
         hints = get_type_hints(hint)
         for key, each in value.items():
             if key in hints:
-                yield from misfits(hints[key], each, f"{where}.{key}", needs_all=needs_all)
+                yield from type_errors(hints[key], each, f"{where}.{key}", needs_all=needs_all)
             else:
                 yield f"{where}.{key} is unknown"
         if needs_all:
             yield from (f"{where}.{key} is lacking" for key in sorted(hint.__required_keys__ - value.keys()))
     elif isinstance(hint, UnionType):
-        if all(list(misfits(each, value, needs_all=needs_all)) for each in get_args(hint)):
+        if all(list(type_errors(each, value, needs_all=needs_all)) for each in get_args(hint)):
             yield f"{where} is {value!r}, not {hint}"
     elif get_origin(hint) in (list, Sequence):
         for number, each in enumerate(value):
-            yield from misfits(get_args(hint)[0], each, f"{where}[{number}]", needs_all=needs_all)
+            yield from type_errors(get_args(hint)[0], each, f"{where}[{number}]", needs_all=needs_all)
     else:
         kind = get_origin(hint) or hint
         is_fit = isinstance(value, (int, float) if kind is float else kind) or (kind is NoneType and value is None)
