@@ -50,11 +50,11 @@ class ByteDetokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        """See Writer."""
+        """See Detokenizer."""
         return self._decoder.decode(bytes([token]))
 
     def flush(self) -> str:
-        """See Writer."""
+        """See Detokenizer."""
         return self._decoder.decode(b"", True)
 
 
@@ -74,7 +74,7 @@ class TokenizerDetokenizer:
         self._look_at(tail if last < 0 else self._dot + tail[last + 1 :])
 
     def push(self, token: int) -> str:
-        """See Writer."""
+        """See Detokenizer."""
         if token in self._bytes:
             held = self._rest() if self._run is None else ""
             self._run = self._run or ByteDetokenizer()
@@ -86,7 +86,7 @@ class TokenizerDetokenizer:
         return out + self._next(token)
 
     def flush(self) -> str:
-        """See Writer."""
+        """See Detokenizer."""
         return self._rest() if self._run is None else self._run.flush()
 
     def _look_at(self, window: list[int]) -> None:

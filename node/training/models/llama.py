@@ -24,11 +24,11 @@ class LlamaKind:
     """Needs only torch, and no download: the seed gives the first weights, to the bit."""
 
     def shapes(self, spec: ModelSpec) -> Shapes:
-        """See kind.py."""
+        """See Kind."""
         return {place.name: place.shape for place in Layout.of(skeleton(spec))}
 
     def build(self, spec: ModelSpec, seed: int, weights: Sequence[Path] = ()) -> Llama:
-        """See kind.py."""
+        """See Kind."""
         return build(spec, seed)
 
     def flops_per_token(self, spec: ModelSpec) -> int:
