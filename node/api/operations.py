@@ -1,8 +1,8 @@
 """The admin API as one table: for each operation its path, its request, its answer and its errors.
 
 Everything else about the API follows from the table. The daemon has a handler for each operation, of which
-`web/routes.py` makes a route; the client has a method for each, and so has the tests' fake node; docs/api.md is printed
-from the table.
+daemon/web/routes.py makes a route (only `login_code` is answered by daemon/web/session.py); the client has a method for
+each, and so has the tests' fake node; docs/api.md is printed from the table.
 
 Rules:
 - A request is a frozen dataclass. Fields that the path names are in the path, the others in the query of a GET and in

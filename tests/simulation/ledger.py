@@ -35,7 +35,7 @@ RUN = RunId(bytes(range(32)))  # the run that is simulated
 Voters = tuple[PeerId, ...]
 
 
-def is_majority(votes: Collection[PeerId], voters: Sequence[PeerId], left: Collection[PeerId]) -> bool:
+def holds_quorum(votes: Collection[PeerId], voters: Sequence[PeerId], left: Collection[PeerId]) -> bool:
     """More than half of those voters that have not left, or exactly half with the first of them."""
     entitled = [voter for voter in voters if voter not in left]
     twice = 2 * sum(voter in votes for voter in entitled)
@@ -160,7 +160,7 @@ class Ledger:
             )
         leaves = self.leaves[proposal.round]
         left = [peer for peer in leaves if peer not in voted and leaves[peer].promised.order <= ballot.order]
-        if not (is_majority(voted, old, left) and is_majority(voted, proposal.voters, left)):
+        if not (holds_quorum(voted, old, left) and holds_quorum(voted, proposal.voters, left)):
             return
         if self.decided.setdefault(proposal.round, proposal) != proposal:
             raise Violation("Agreement", f"two values of round {proposal.round} are decided")

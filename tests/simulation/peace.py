@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.rounds import Leave, PreparedValue
-from tests.simulation.ledger import Ledger, Voters, is_majority
+from tests.simulation.ledger import Ledger, Voters, holds_quorum
 from tests.simulation.oracle import Oracle
 from tests.simulation.promises import Violation
 from tests.simulation.swarm import Peer
@@ -82,7 +82,7 @@ class _Outlook:
         value = self._to_adopt(old)
         electorates = [old] if value is None else [old, value.proposal.voters]
         for voters in electorates:
-            if not is_majority(self._able, voters, list(self._leaves)):
+            if not holds_quorum(self._able, voters, list(self._leaves)):
                 absent = ", ".join(self._absent(voters))
                 return (
                     f"round {round} has no quorum without {absent}" if absent else f"no voter of round {round} is left"
@@ -112,7 +112,7 @@ class _Outlook:
 
         def may_have_decided(voters: Voters) -> bool:
             possible = [*holders, *(voter for voter in voters if voter not in answers)]
-            return is_majority(possible, voters, [peer for peer in self._leaves if peer not in possible])
+            return holds_quorum(possible, voters, [peer for peer in self._leaves if peer not in possible])
 
         return top if may_have_decided(old) and may_have_decided(top.proposal.voters) else None
 

@@ -15,7 +15,7 @@ from shoal.protocol.base.ids import PeerId, result_hash
 from shoal.protocol.messages.rounds import Certificate, Prepared, Proposal, Roster
 from shoal.protocol.rounds.agreement.certificate import proposal_digest, result_digest
 from shoal.protocol.rounds.allreduce.shelf import Decision
-from tests.simulation.ledger import Ledger, Voters, is_majority
+from tests.simulation.ledger import Ledger, Voters, holds_quorum
 from tests.simulation.promises import Violation
 from tests.simulation.signing import check_signed
 
@@ -53,7 +53,7 @@ class Proofs:
         proposal = certificate.proposal
         votes, left = [vote.peer for vote in certificate.votes], [leave.peer for leave in certificate.leaves]
         for name, voters in (("old", before), ("new", proposal.voters)):
-            if not is_majority(votes, voters, left):
+            if not holds_quorum(votes, voters, left):
                 raise Violation(
                     "Agreement", f"round {proposal.round} was decided without a quorum of its {name} voters"
                 )
@@ -120,7 +120,7 @@ def _check_roster(roster: Roster, proposal: Proposal, before: Sequence[PeerId]) 
             raise Violation("Fencing", f"{join.peer} is in the group of round {proposal.round} with another state")
         if join.weight != weight:
             raise Violation("Validity", f"{join.peer} joined round {proposal.round} with {join.weight}, not {weight}")
-    if not is_majority([join.peer for join in roster.joins if join.votes], before, left):
+    if not holds_quorum([join.peer for join in roster.joins if join.votes], before, left):
         raise Violation("Agreement", f"the group of round {proposal.round} is no quorum of its old voters")
     if any(peer in proposal.voters for peer in left):
         raise Violation("Agreement", f"somebody who signed off before round {proposal.round} votes after it")

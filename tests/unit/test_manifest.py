@@ -44,7 +44,7 @@ def test_a_method_whose_name_is_a_table_is_the_senders_mistake() -> None:
 
 
 def test_the_run_id_of_a_fixed_manifest_never_changes() -> None:
-    # A key added to the schema changes it: then older versions cannot take part, and PROTOCOL must grow too.
+    # A key that `canonical` writes at its default changes it: then older versions cannot take part, and PROTOCOL grows.
     assert Manifest(name="golden").run_id.hex() == GOLDEN
 
 
