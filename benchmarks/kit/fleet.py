@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -59,8 +60,9 @@ class Child:
         return self.answer()
 
     def end_input(self) -> None:
-        """The end of input tells the child to end."""
-        cast(IO[str], self.process.stdin).close()
+        """The end of input tells the child to end; one that has ended before it took its last input is told nothing."""
+        with suppress(BrokenPipeError):
+            cast(IO[str], self.process.stdin).close()
 
     def end(self, grace: float) -> None:
         """Waits for the child to end, and kills it after `grace` seconds; one that was stopped is continued."""

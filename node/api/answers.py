@@ -349,7 +349,7 @@ class RunCounters(TypedDict):
 
     samples: int
     failures: dict[str, int]
-    durations: Annotated[list[list[Any]], "rows [upper bound in seconds, or None for the last; number of rounds]"]
+    durations: Annotated[list[list[Any]], "rows [upper bound in seconds, or null for the last; number of rounds]"]
     seconds: float
     exchanges: dict[str, int]
     sync: Traffic

@@ -45,7 +45,7 @@ class Predictions:
     """A scorer's answer to several pieces; what it says of slots in `failed` means nothing.
 
     `within` sums log p of each piece's tokens except the first, which the answer to the piece before has predicted. It
-    is zeros unless it was asked for.
+    need not mean anything unless it was asked for.
     """
 
     rows: LogProbs  # (pieces, vocab): natural log-probabilities of the token after each piece

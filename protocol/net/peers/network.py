@@ -58,7 +58,7 @@ class Network(Handlers):
         self._own_addresses = OwnAddresses()
         self._transport = Transport(identity, STREAM_PROTOCOLS, self._accept, self._change, on_path=self._path_changed)
         self.throttle = self._transport.throttle  # its rates are set before `start`
-        self.relay_accounts = self._transport.relay_accounts  # what others have of us as a relay; read only
+        self.relay_accounts = self._transport.relay_accounts  # what this node does for others as a relay; read only
         self.remote_addresses, self.came_to = self._transport.remote_addresses, self._transport.came_to
         self.seen_by, self.large_packets_pass = self._transport.seen_by, self._transport.large_packets_pass
         self.be_relay, self.forget_relay = self._transport.be_relay, self._transport.forget_relay

@@ -83,7 +83,7 @@ class TrioHost:
         self._on_stream, self._on_connection = on_stream, on_connection
         self._in_use = WeakValueDictionary[PeerId, INetConn]()  # of the newest stream of the first protocol
         self._on_step = on_step  # is told what was tried here (journal.py)
-        self.relay_accounts = accounts  # what others have of us as a relay
+        self.relay_accounts = accounts  # what this node does for others as a relay
         self.throttle = throttle  # the owner's rate limits
         self.addresses: tuple[str, ...] = ()  # where we listen, and where several peers report to see us
 
