@@ -76,6 +76,7 @@ TORCH_ALLOWED = (
     *("node/lab/", "node/client/script/", "node/client/up/job.py"),
 )
 WORKERS = ("node/worker/", "node/diffusion/worker.py", "node/client/script/")  # built-in workers, and users' scripts
+FORKS_WORKERS = "node/client/up/forking.py"  # becomes one
 EXECUTING = {
     *(f"builtins.{name}" for name in ("eval", "exec", "compile", "__import__")),
     *("pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "runpy"),
@@ -159,7 +160,7 @@ def check_import(path: str, line: int, name: str) -> Iterator[tuple[int, str]]:
         yield line, f"imports {name}: only `shoal.{rest or top}` style names hold outside the source tree"
     if top == "shoal" and layer_of(path) < layer_of(rest.replace(".", "/")):
         yield line, f"imports {name}: upward, from {LAYERS[layer_of(path)]} (the layers are in tests/architecture.py)"
-    if within(name, {"shoal.node.worker"}) and not path.startswith(WORKERS):
+    if within(name, {"shoal.node.worker"}) and not path.startswith((*WORKERS, FORKS_WORKERS)):
         yield line, f"imports {name}: a worker is another process, and what is shared with it lies in node/ipc"
     if path.startswith(WORKERS) and within(name, {"shoal.node.supervisor"}):
         yield line, f"imports {name}: the daemon is another process, and what is shared with it lies in node/ipc"

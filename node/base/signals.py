@@ -7,15 +7,24 @@ or in a shell's background jobs. A second signal does not cut the orderly end sh
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import select
 import signal
+import sys
 from collections.abc import Callable
 
 STANDARD = (0, 1, 2)
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # USR1 and those after it are sent by schedulers before they kill a job, by limits of time (`ulimit -t`, `alarm`), and
 # for a failing power supply.
 IF_NOT_IGNORED = ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGPWR")
+
+
+def die_with_parent() -> None:
+    """On Linux, have the kernel kill this process when the thread that started it ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:

@@ -5,16 +5,10 @@ python -m shoal.node.diffusion.worker --socket PATH
 
 from __future__ import annotations
 
-import sys
-
 from shoal.node.base.extensions import register
 from shoal.node.diffusion.extension import EXTENSION, NAMES
 from shoal.node.worker.worker import main
-from shoal.protocol.base.errors import ShoalError
 
 if __name__ == "__main__":
     register(NAMES, lambda: EXTENSION)
-    try:
-        main()
-    except ShoalError as error:
-        sys.exit(f"worker: {error}")
+    main()

@@ -1,8 +1,9 @@
 """A worker's subprocess: starting it, ending it, and telling how it ended.
 
 It is started from the thread of the event loop, never from a pool, because on Linux a worker asks the kernel to be
-killed with the *thread* that started it. To end it, its socket is closed first, at which a healthy worker ends; then it
-is terminated, then killed, always by its own process id only.
+killed with the *thread* that started it. A node of `shoal up` has its workers forked (node/base/fork_server.py). To end
+a worker, its socket is closed first, at which a healthy one ends; then it is terminated, then killed, always by its own
+process id only.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
-from asyncio.subprocess import DEVNULL, STDOUT, Process
+from asyncio.subprocess import DEVNULL, STDOUT
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
+from shoal.node.base.fork_server import FORK_SERVER, MAX_PACKET, Program, exit_code, process_id, request
 from shoal.node.base.logs import rotate_if_large
 from shoal.node.base.pools import DISK
 from shoal.node.base.step_options import TrainerOptions
@@ -50,11 +53,58 @@ class StartError(Exception):
     """The process could not be started."""
 
 
+class Process(Protocol):
+    """What is needed of asyncio.subprocess.Process."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class ForkedProcess:
+    """A process that a fork server has started for us."""
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self.pid = pid
+        self._connection = connection
+        self._end = asyncio.ensure_future(self._wait())
+
+    @property
+    def returncode(self) -> int | None:
+        return self._end.result() if self._end.done() else None
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._end)
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.returncode is not None:
+            raise ProcessLookupError
+        os.kill(self.pid, number)
+
+    async def _wait(self) -> int:
+        with self._connection:
+            return exit_code(await asyncio.get_running_loop().sock_recv(self._connection, MAX_PACKET))
+
+
 @asynccontextmanager
-async def worker_process(settings: WorkerSettings, socket: Path) -> AsyncIterator[tuple[Process, int]]:
+async def worker_process(settings: WorkerSettings, path: Path) -> AsyncIterator[tuple[Process, int]]:
     """A running worker, and the size of its log before it; when the context is left, the worker has ended."""
     try:
-        process, begin = await _start(settings, socket)
+        process, begin = await _start(settings, path)
     except OSError as error:
         raise StartError(str(error)) from error
     try:
@@ -91,23 +141,33 @@ async def first_of(*coroutines: Coroutine[Any, Any, str]) -> str:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _start(settings: WorkerSettings, socket: Path) -> tuple[Process, int]:
+async def _start(settings: WorkerSettings, path: Path) -> tuple[Process, int]:
     try:
         async with asyncio.timeout(DISK_WITHIN):
             log, begin = await DISK.run(_opened, settings.log)
     except TimeoutError:
         raise StartError(f"{settings.log} cannot be opened: its disk does not answer") from None
+    argv, environ = [*settings.program, "--socket", str(path)], _environment(settings.threads)
     with log:
-        process = await asyncio.create_subprocess_exec(
-            *settings.program,
-            "--socket",
-            str(socket),
-            stdin=DEVNULL,
-            stdout=log,
-            stderr=STDOUT,
-            env=_environment(settings.threads),
-        )
+        process: Process | None = None
+        program = Program.of(argv, environ, "shoal worker")
+        if program is not None and (server := os.environ.get(FORK_SERVER)):
+            with suppress(OSError):  # the server has ended: start it as elsewhere
+                process = await _fork(server, program, log)
+        if process is None:
+            process = await asyncio.create_subprocess_exec(*argv, stdin=DEVNULL, stdout=log, stderr=STDOUT, env=environ)
     return process, begin
+
+
+async def _fork(server: str, program: Program, log: BinaryIO) -> ForkedProcess:
+    connection = request(server, program, log.fileno())
+    connection.setblocking(False)
+    try:
+        pid = process_id(await asyncio.get_running_loop().sock_recv(connection, MAX_PACKET))
+    except BaseException:
+        connection.close()
+        raise
+    return ForkedProcess(connection, pid)
 
 
 def _opened(log: Path) -> tuple[BinaryIO, int]:

@@ -11,11 +11,9 @@ ends at once, in the middle of a step if need be.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import hashlib
 import math
 import os
-import signal
 import sys
 import threading
 import time
@@ -30,7 +28,7 @@ from torch import Tensor
 
 from shoal.node.base.logs import setup_logging
 from shoal.node.base.refusals import refusal
-from shoal.node.base.signals import ignore_all_but_sigterm
+from shoal.node.base.signals import die_with_parent, ignore_all_but_sigterm
 from shoal.node.ipc.link import WorkerLink
 from shoal.node.ipc.messages import Failed, Progress, Ready, Stop, Train, Welcome
 from shoal.node.ipc.worker_end import failure_reason
@@ -44,7 +42,6 @@ from shoal.node.worker.weights import WorkerWeights
 from shoal.protocol.base.errors import ShoalError, TransportError
 from shoal.protocol.base.ids import RunId
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 OOM_SCORE = 500  # counts as half of the machine's memory in addition to ours: proc(5)
 
 
@@ -147,12 +144,6 @@ def build_trainer(welcome: Welcome) -> InnerTrainer:
     return InnerTrainer(manifest, corpus, device, welcome.trainer, peak_flops(torch.device(device)))
 
 
-def die_with_parent() -> None:
-    """On Linux, have the kernel kill us with the daemon, even if no thread of ours gets to run."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def prefer_oom_kill() -> None:
     """If memory runs out, have Linux kill us rather than the daemon, which can start another worker."""
     with suppress(OSError):
@@ -160,14 +151,21 @@ def prefer_oom_kill() -> None:
 
 
 def main() -> None:
-    """Connect, build, train."""
-    die_with_parent()
+    """Connect and work."""
+    die_with_parent()  # even if no thread of ours gets to run
     prefer_oom_kill()
     setup_logging()
     ignore_all_but_sigterm()
     parser = argparse.ArgumentParser(prog="shoal.node.worker.worker", description="The built-in worker of a daemon.")
     parser.add_argument("--socket", type=Path, required=True, help="the Unix socket of the run")
-    link = WorkerLink.connect(parser.parse_args().socket)
+    try:
+        work(WorkerLink.connect(parser.parse_args().socket))
+    except ShoalError as error:
+        sys.exit(f"worker: {error}")
+
+
+def work(link: WorkerLink) -> None:
+    """Build what the daemon's welcome says, and train by its orders."""
     orders = Orders()
     threading.Thread(target=listen, args=(link, orders), name="listen", daemon=True).start()
     try:
@@ -203,7 +201,4 @@ def print_error(error: Exception) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ShoalError as error:
-        sys.exit(f"worker: {error}")
+    main()

@@ -6,20 +6,28 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.node.client.up.processes import Children
+from shoal.node.base.fork_server import ForkServer
+from shoal.node.client.up.processes import Children, fork_server
 from tests.integration.swarm import Swarm
 
 
+@pytest.fixture(scope="session")
+def forking() -> Iterator[ForkServer]:
+    """Forks the nodes of all tests of this process, and their workers, which need not import torch each."""
+    with fork_server() as server:
+        yield server
+
+
 @pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as started:
+def children(forking: ForkServer) -> Iterator[Children]:
+    with Children(server=forking) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
-def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
+def standing(tmp_path_factory: pytest.TempPathFactory, forking: ForkServer) -> Iterator[Swarm]:
     """A swarm that all plays of this process share."""
-    with Swarm(tmp_path_factory.mktemp("swarm")) as swarm:
+    with Swarm(tmp_path_factory.mktemp("swarm"), forking) as swarm:
         yield swarm
 
 

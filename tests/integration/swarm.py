@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from shoal.node.base.fork_server import ForkServer
 from shoal.node.client.up.processes import Children
 from tests.integration.nodes import RealNode, words_of, write_text
 
@@ -19,9 +20,9 @@ FATAL = 2  # the round in which one is killed
 class Swarm:
     """Real daemons on one text, in no run between two plays."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, forking: ForkServer) -> None:
         self._folder = folder
-        self._children = Children(grace=0.0)  # how nodes say goodbye is tested elsewhere
+        self._children = Children(grace=0.0, server=forking)  # how nodes say goodbye is tested elsewhere
         self._started = 0
         self.nodes: list[RealNode] = []
         self.text = write_text(folder)

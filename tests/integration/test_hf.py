@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.api.answers import Answer
+from shoal.node.base.fork_server import ForkServer
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.client.up.processes import Children
 from shoal.node.training.checkpoint.export import export
@@ -45,8 +46,8 @@ chunk_bytes = 8192
 
 
 @pytest.fixture
-def children() -> Iterator[Children]:
-    with Children(grace=0.0) as started:
+def children(forking: ForkServer) -> Iterator[Children]:
+    with Children(grace=0.0, server=forking) as started:
         yield started
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.api.answers import Answer
+from shoal.node.base.fork_server import ForkServer
 from shoal.node.client.up.processes import Children
 from shoal.node.manifest.manifest import Manifest, parse_manifest
 from shoal.node.manifest.requirements import requirements
@@ -84,8 +85,8 @@ PLAYS = [STREAMING, SPARSE, *LATE, Play("ddp", "", last=24), Play("diloco")]
 
 
 @pytest.fixture
-def children() -> Iterator[Children]:
-    with Children(grace=0.0) as started:  # how nodes say goodbye is looked at elsewhere
+def children(forking: ForkServer) -> Iterator[Children]:
+    with Children(grace=0.0, server=forking) as started:  # how nodes say goodbye is looked at elsewhere
         yield started
 
 

@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 from shoal.node.api.answers import Answer
+from shoal.node.base.fork_server import ForkServer
 from shoal.node.client.up.processes import Children
 from shoal.node.manifest.manifest import Manifest, parse_manifest
 from shoal.node.manifest.requirements import requirements
@@ -50,8 +51,8 @@ chunk_bytes = {chunk}
 
 
 @pytest.fixture
-def children() -> Iterator[Children]:
-    with Children(grace=0.0) as started:
+def children(forking: ForkServer) -> Iterator[Children]:
+    with Children(grace=0.0, server=forking) as started:
         yield started
 
 

@@ -71,13 +71,14 @@ def test_a_death_and_an_arrival(tmp_path: Path) -> None:
 
 
 def left_behind(out: Path) -> list[str]:
-    """Processes that mention the test's folder: daemons by their environment, workers by their command line."""
+    """Processes that mention the folder in environment or command line, or work in it, as forked ones do."""
     processes = [each for each in Path("/proc").iterdir() if each.name.isdigit()] if os.path.exists("/proc") else []
     return [each.name for each in processes if str(out).encode() in _words(each)]
 
 
 def _words(process: Path) -> bytes:
     try:
-        return (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+        there = os.fsencode(os.readlink(process / "cwd"))
+        return (process / "environ").read_bytes() + (process / "cmdline").read_bytes() + there
     except OSError:  # it ended meanwhile, or is not ours
         return b""

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shoal.node.base.fork_server import FORK_SERVER, ForkServer
 from shoal.node.base.logs import MAX_LOG
 from shoal.node.ipc.link import WorkerLink
 from shoal.node.ipc.messages import Contribution, Finished, Progress, Train
@@ -292,7 +293,14 @@ async def test_a_worker_that_cannot_even_start_leaves_its_words_in_the_log(tmp_p
         assert "ended with exit status 1: no torch here; its output is in" in seen.lost[0]
 
 
+@pytest.fixture
+def forked(forking: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of the test are forked, as those of `shoal up`."""
+    monkeypatch.setenv(FORK_SERVER, forking.path)
+
+
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("forked")
 async def test_a_worker_that_has_failed_for_good_is_not_started_again(tmp_path: Path) -> None:
     settings = dataclasses.replace(script_settings(tmp_path), manifest=Manifest(name="a").canonical(), program=BUILT_IN)
     settings = dataclasses.replace(settings, device="cuda:63")  # of so many no machine has
@@ -504,6 +512,7 @@ def built_in_settings(folder: Path, inner_steps: int = 8) -> tuple[WorkerSetting
 
 
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("forked")
 async def test_the_built_in_worker_trains_dies_and_trains_again(tmp_path: Path) -> None:
     settings, theta = built_in_settings(tmp_path)
     async with supervised(settings) as (worker, seen):

@@ -46,11 +46,11 @@ def test_a_state_of_adapters_is_measured_on_tokens(plan: Plan, tmp_path: Path) -
         plan.manifest_file.write_text(to_toml(manifest))
         flags = [f"{WEIGHTS}{folder}" for folder in plan.weights]
         what = [str(tmp_path / "result.json"), "validate", str(plan.manifest_file), job.INITIAL, "cpu"]
-        assert job.main([*flags, *what, *map(str, plan.data)]) == 0
+        assert job.do([*flags, *what, *map(str, plan.data)]) == 0
         answer = json.loads((tmp_path / "result.json").read_text())
         assert answer["parameters"] == 2 * 16 * ((16 + 16) + (16 + 8) + (16 + 32))  # layers, rank, three targets
         assert 5 < answer["loss"] < 6, "about ln 256"
-        assert job.main([*what, *map(str, plan.data)]) == 1, "without the weights nothing can be measured"
+        assert job.do([*what, *map(str, plan.data)]) == 1, "without the weights nothing can be measured"
 
 
 def test_each_peer_is_given_the_weights(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

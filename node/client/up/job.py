@@ -122,8 +122,8 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {
 BUILDING = ("validate", "baseline")  # tasks that build a model
 
 
-def main(argv: list[str]) -> int:
-    """Do the task and write its result."""
+def do(argv: list[str]) -> int:
+    """Do the task and write its result; returns the exit code."""
     weights = [Path(each.removeprefix(WEIGHTS)) for each in argv if each.startswith(WEIGHTS)]
     result, task, *arguments = [each for each in argv if not each.startswith(WEIGHTS)]
     torch.set_num_threads(1)
@@ -140,5 +140,10 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def main() -> None:
+    """Do what the process's arguments say."""
+    sys.exit(do(sys.argv[1:]))
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

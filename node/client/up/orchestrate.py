@@ -38,7 +38,7 @@ from shoal.node.client.up.plan import (
     resumed_manifest,
     to_toml,
 )
-from shoal.node.client.up.processes import Children, Jobs
+from shoal.node.client.up.processes import Children, Jobs, fork_server
 from shoal.node.client.up.resume import Resumption, choose, survey
 from shoal.node.client.up.stage import play
 from shoal.node.client.up.swarm import Metrics, Swarm, Unread
@@ -165,7 +165,7 @@ class _Command:
     async def _run(self) -> int:
         out, console = self._out, console_on(self.stream)
         say = LineDisplay(console).say
-        with Metrics(out / "metrics.jsonl") as metrics, Children() as children:
+        with Metrics(out / "metrics.jsonl") as metrics, fork_server() as server, Children(server=server) as children:
             try:
                 with make_display(console) as display:
                     swarm = Swarm(metrics, display, lambda: self.stream.is_unread and not self._options.json)

@@ -9,7 +9,6 @@ Everything but `Jobs` is synchronous: no signal handled by the event loop can in
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -17,23 +16,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
+from typing import BinaryIO
 
 from shoal.node.api.answers import Answer
+from shoal.node.base.fork_server import Forked, ForkServer, Program
 from shoal.protocol.base.errors import LocalError
 
 GRACE = 8.0  # seconds between the request to stop and SIGKILL
 POLL = 0.02
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # workers set their number themselves
 
 
 @dataclass(slots=True)
 class Child:
     """One child process, and the process group that it leads."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     name: str
     is_ending: Callable[[], bool]  # asks the child whether it is
     is_group_killed: bool = False
@@ -59,7 +62,7 @@ class Child:
             self.is_group_killed = True
 
     def _signal_group(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or (macOS) only zombies left
+        with suppress(ProcessLookupError, PermissionError):  # gone, or (macOS) only zombies left
             os.killpg(self.process.pid, number)
 
 
@@ -70,6 +73,7 @@ class Children:
     grace: float = GRACE
     all: list[Child] = field(default_factory=list)
     scratch: TemporaryDirectory[str] = field(default_factory=lambda: TemporaryDirectory(prefix="shoal-up-"))
+    server: ForkServer | None = None  # forks those that are modules of ours, so that they need not import torch each
 
     def start(
         self,
@@ -80,21 +84,22 @@ class Children:
     ) -> Child:
         """Start `argv` in a session of its own; its output is appended to `log`, whose stem is the child's name."""
         log.parent.mkdir(parents=True, exist_ok=True)
+        plain = {**_plain_environment(), "TMPDIR": self.scratch.name}
         with log.open("ab") as output:
-            child = Child(
-                subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env={**_plain_environment(), "TMPDIR": self.scratch.name, **(environ or {})},
-                    start_new_session=True,
-                ),
-                log.stem,
-                is_ending,
-            )
+            child = Child(self._spawn(argv, {**plain, **(environ or {})}, log.stem, output), log.stem, is_ending)
         self.all.append(child)
         return child
+
+    def _spawn(
+        self, argv: Sequence[str], environ: dict[str, str], name: str, output: BinaryIO
+    ) -> subprocess.Popen[bytes] | Forked:
+        program = Program.of(argv, environ, f"shoal {name}", leads_session=True)
+        if self.server is not None and program is not None:
+            with suppress(OSError):  # the server has ended: start it by itself
+                return self.server.fork(program, output)
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ, start_new_session=True
+        )
 
     def stop(self, say: Callable[[str], object] = lambda words: None) -> None:
         """End every child: all are asked at once, and those that are still there after the grace are killed.
@@ -133,6 +138,12 @@ class Children:
         self.scratch.cleanup()
 
 
+def fork_server() -> ForkServer:
+    """A fork server for children: nodes, their workers, and jobs."""
+    argv = [sys.executable, "-P", "-m", "shoal.node.client.up.forking"]
+    return ForkServer(argv, _plain_environment() | ONE_THREAD)
+
+
 def _plain_environment() -> dict[str, str]:
     """The environment without SHOAL_ variables: these set flags of `shoal up`, and would set those of its nodes."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
@@ -143,7 +154,6 @@ def _plain_environment() -> dict[str, str]:
 
 JOB_POLL = 0.1
 WEIGHTS = "--weights="  # before each folder in a job's arguments
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class Jobs:
