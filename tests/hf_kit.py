@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ CONFIG = "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in TABLE
 def needs(package: str) -> Any:
     """The package; without it the tests are skipped, and say what to install."""
     return pytest.importorskip(package, reason=f"{package} IS NOT INSTALLED: pip install 'shoal[hf]'")
+
+
+def skip_without(*packages: str) -> pytest.MarkDecorator:
+    """Skips tests as `needs` does, without importing the packages while tests are collected."""
+    absent = [package for package in packages if find_spec(package) is None]
+    return pytest.mark.skipif(bool(absent), reason=f"{absent} ARE NOT INSTALLED: pip install 'shoal[hf]'")
 
 
 def base_folder(folder: Path, seed: int = 5) -> Path:

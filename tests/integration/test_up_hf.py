@@ -11,12 +11,11 @@ import pytest
 
 from shoal.node.manifest.manifest import load_manifest
 from shoal.node.manifest.model import HfSpec
-from tests.hf_kit import CONFIG, base_folder, needs
+from tests.hf_kit import CONFIG, base_folder, skip_without
 from tests.integration.test_up import PATIENCE, left_behind
 from tests.unit.models.test_tokens import SENTENCES, tokenizer
 
-needs("transformers")
-needs("peft")
+pytestmark = skip_without("transformers", "peft")
 
 MANIFEST = """
 name = "adapters"

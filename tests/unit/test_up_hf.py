@@ -16,12 +16,11 @@ from shoal.node.client.up.plan import Plan, chosen_manifest, make_plan, to_toml
 from shoal.node.client.up.processes import WEIGHTS, Children
 from shoal.node.run.first_weights import create_first_weights
 from shoal.protocol.base.ids import PeerId
-from tests.hf_kit import CONFIG, base_folder, needs
+from tests.hf_kit import CONFIG, base_folder, skip_without
 from tests.integration.test_up_hf import MANIFEST
 from tests.unit.models.test_tokens import SENTENCES, tokenizer
 
-needs("transformers")
-needs("peft")
+pytestmark = skip_without("transformers", "peft")
 
 
 @pytest.fixture
