@@ -78,9 +78,11 @@ class Peer:
             self._on_event,
             _give_up,
         )
-        self.network.on_message = lambda peer, run, words: self.driver.receive(peer, words)
-        self.network.on_payload_done = lambda peer, run, words, sent: member.left(self.driver.now(), peer, words, sent)
-        self.network.on_link = self.driver.link
+        self.network.handlers.on_message = lambda peer, run, words: self.driver.receive(peer, words)
+        self.network.handlers.on_payload_done = lambda peer, run, words, sent: member.left(
+            self.driver.now(), peer, words, sent
+        )
+        self.network.handlers.on_link = self.driver.link
         self.driver.command(lambda now: member.start(now, [name for name in names if name != self.network.peer]))
         while len(member.membership.alive()) < len(names) - 1:
             await asyncio.sleep(0.01)

@@ -80,7 +80,7 @@ async def measure(way: str, rate: int | None, seconds: float) -> Result:
     sender, receiver = (Network(Identity.generate(), host="127.0.0.1", port=0) for _ in range(2))
     if way != "free":
         (sender.throttle.up if way == "up" else receiver.throttle.down).cap(rate)
-    receiver.on_call = lambda peer, message: Refused("")
+    receiver.handlers.on_call = lambda peer, message: Refused("")
     async with AsyncExitStack() as stack:
         for each in (sender, receiver):
             await each.start()
@@ -91,14 +91,14 @@ async def measure(way: str, rate: int | None, seconds: float) -> Result:
         def send(*left: object) -> None:
             sender.send(receiver.peer, RUN, StateChunk(0, 1, 0, payload))
 
-        sender.on_payload_done = send
+        sender.handlers.on_payload_done = send
         for _ in range(AHEAD):
             send()
         await _time(WARM * seconds)
         before, begin = carried() or 0, time.monotonic()
         words = await _words(sender, receiver, begin + seconds)
         speed = ((carried() or 0) - before) / (time.monotonic() - begin)
-        sender.on_payload_done = lambda *left: None
+        sender.handlers.on_payload_done = lambda *left: None
     return Result(way, rate, speed, 1e3 * statistics.median(words), 1e3 * max(words))
 
 

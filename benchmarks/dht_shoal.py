@@ -13,6 +13,7 @@ from kit.peer import Parent
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.ids import Digest, digest
 from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
 
 SETTLE = 60.0  # seconds for a node to learn that it can be dialled, and to know others
@@ -27,12 +28,10 @@ class Node:
         identity = Identity.generate()
         self.network = Network(identity, host="127.0.0.1", port=0)
         self.discovery = Discovery(identity, self.network)
-        self.network.on_call = self.discovery.on_call
-        self.network.on_link = self.discovery.link
 
     async def join(self, first: str) -> None:
         """Listens, and connects to `first`, if it is given."""
-        await self.network.start()
+        await self.network.start(Handlers(on_call=self.discovery.on_call, on_link=self.discovery.link))
         self.discovery.start()
         if first:
             await self.network.connect(first)

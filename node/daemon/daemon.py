@@ -54,6 +54,7 @@ from shoal.protocol.messages.experts import AskExpert
 from shoal.protocol.messages.node import GetManifest, Refused
 from shoal.protocol.net.peers.calls import Serve
 from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.system.version import shoal_version
 
@@ -109,7 +110,7 @@ class Daemon:
     """Implements `NodeService`."""
 
     def __init__(self, settings: NodeSettings, home: Home, identity: Identity) -> None:
-        """Create all parts, from the bottom up. The network calls back only after it has started."""
+        """Create all parts, from the bottom up. Network and discovery call us only after they have started."""
         self._settings, self._home, self._identity = settings, home, identity
         self._stopping = asyncio.Event()
         self._process = ProcessIdentity.own()
@@ -145,18 +146,23 @@ class Daemon:
         self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self._port_mapping.as_json)
         self._doctor = Doctor(self._network, self._discovery, self._relaying, self._peer_finder, lambda: self._open)
         self._calls = self._served()
-        self._network.takes = lambda run: self._runs.get(run) is not None
-        self._network.shares_run = shares_run
-        self._network.on_message, self._network.on_payload_done = self._on_message, self._on_payload_done
-        self._network.on_call, self._network.on_link = self._on_call, self._on_link
+        self._handlers = Handlers(
+            takes=lambda run: self._runs.get(run) is not None,
+            shares_run=shares_run,
+            on_message=self._on_message,
+            on_call=self._on_call,
+            on_link=self._on_link,
+            on_payload_done=self._on_payload_done,
+            on_stranger=self._peer_finder.greet_stranger,
+        )
 
     async def run(self) -> None:
         """Serve until asked to stop; then leave the runs properly."""
         on_ending(lambda _: self._stopping.set())
         if self._fault is not None:
             warn(log, "fault-armed", f"this node will hurt itself, as its environment asks: {self._fault.fault}")
-        await self._network.start()
-        self._discovery.start()
+        await self._network.start(self._handlers)
+        self._discovery.start(on_news=self._relaying.hear_news)
         await self._expert_proxy.start()
         try:
             where = self._settings.admin_host, self._settings.admin_port

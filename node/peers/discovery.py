@@ -93,7 +93,7 @@ class Discovery:
     """Gets and puts records; serves them to others. `needed` says whether a run needs the connection with a peer."""
 
     def __init__(self, identity: Identity, network: Network, needed: Callable[[PeerId], bool] = lambda peer: False):
-        self.on_news: Callable[[], None] = lambda: None  # our verdict, or the set of known servers, has changed
+        self._on_news: Callable[[], None] = lambda: None
         self._network = network
         self._needed = needed
         self._signer = identity.signer(RECORDS)
@@ -110,8 +110,12 @@ class Discovery:
 
     # -- life -----------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Joins the DHT; the network must have been started."""
+    def start(self, on_news: Callable[[], None] = lambda: None) -> None:
+        """Joins the DHT; the network must have been started.
+
+        `on_news` is called when our verdict, or the set of known servers, has changed.
+        """
+        self._on_news = on_news
         self._running = True
         self._carry_out(self._core.start(self.now()))
         self._settle(self._dial_back.verdict)
@@ -270,7 +274,7 @@ class Discovery:
             return
         self._carry_out(self._core.answered(self.now(), ask.number, answer))
         if isinstance(answer, Greeted) and answer.serves:
-            self.on_news()
+            self._on_news()
 
     def _heard(self, peer: PeerId, message: Message) -> Message:
         return within_scope(message, scope_between(self._network.remote_addresses(peer)))
@@ -308,7 +312,7 @@ class Discovery:
     def _settle(self, verdict: Verdict) -> None:
         """A new verdict: publishes the addresses at which others have reached us, and whether we serve."""
         self._network.reachability = verdict.reachability
-        self.on_news()  # before others learn that we serve, as they may then ask us at once to be their relay
+        self._on_news()  # before others learn that we serve, as they may then ask us at once to be their relay
         addresses = verdict.addresses or self._network.own_addresses()
         self._carry_out(self._core.set_contact(self.now(), addresses, verdict.serves))
 

@@ -171,7 +171,6 @@ class PeerFinder:
         self._misses_somebody = misses_somebody
         self._unanswered = Unanswered()
         self._tasks: asyncio.TaskGroup | None = None  # while we run
-        network.on_stranger = self.greet_stranger
 
     async def run(self) -> None:
         """Runs until it is cancelled."""

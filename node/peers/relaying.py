@@ -50,7 +50,6 @@ class Relaying:
         self._mapping = NatMapping()
         self._changed = asyncio.Event()
         self._lent: tuple[str, ...] = ()  # our addresses, as a relay for others
-        discovery.on_news = self._hear_news
 
     @property
     def relays(self) -> list[PeerId]:
@@ -105,7 +104,7 @@ class Relaying:
                     async with asyncio.timeout(LOOK):
                         await self._changed.wait()
 
-    def _hear_news(self) -> None:
+    def hear_news(self) -> None:
         self._lend()
         self._changed.set()
 

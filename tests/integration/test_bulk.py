@@ -67,8 +67,8 @@ class Node:
         self.network = Network(Identity.generate(), host="127.0.0.1", port=0)
         self.heard = Heard()
         self.done: Counter[int] = Counter()
-        self.network.on_message = self.heard.take
-        self.network.on_payload_done = self._note
+        self.network.handlers.on_message = self.heard.take
+        self.network.handlers.on_payload_done = self._note
 
     def _note(self, peer: PeerId, run: RunId, message: Message, was_sent: bool) -> None:
         assert isinstance(message, Contribution | Final)
@@ -208,7 +208,7 @@ async def test_sockets_are_for_those_only_with_whom_we_share_a_run_and_come_soon
     """As when one of two knows of a run that the other is about to hear of: payloads take streams till then."""
     a, b = Node(), Node()
     late = a if who == "who sends" else b
-    late.network.shares_run = lambda peer: False
+    late.network.handlers.shares_run = lambda peer: False
     async with two(a, b):
         a.send(b, contribution(0))
         b.send(a, contribution(0))
@@ -219,7 +219,7 @@ async def test_sockets_are_for_those_only_with_whom_we_share_a_run_and_come_soon
             answer = await to_late.network.call(late.network.peer, question)
             assert isinstance(answer, Refused)
             assert "no run" in answer.reason
-        late.network.shares_run = lambda peer: True
+        late.network.handlers.shares_run = lambda peer: True
         begin = asyncio.get_running_loop().time()
         for number in range(1, 200):
             to_late.send(late, contribution(number, 1000))
@@ -410,7 +410,7 @@ async def test_whoever_closes_in_a_transfer_leaves_no_task_and_no_thread(
     before, tasks = leftovers(), asyncio.all_tasks()
     for begun in (0, 1, 5):
         a, b = Node(), Node()
-        a.network.on_payload_done = lambda *_: None  # what is not sent any more is lost
+        a.network.handlers.on_payload_done = lambda *_: None  # what is not sent any more is lost
         if carrier == "stream":
             cannot_be_dialled(monkeypatch, a, b)
         async with two(a, b):

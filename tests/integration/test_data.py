@@ -136,7 +136,7 @@ def liar_at(node: RealNode, dataset: Dataset) -> Iterator[tuple[PeerId, list[Get
 
     async def live(met: Future[tuple[PeerId, asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
         network, ending = Network(Identity.generate(), host="127.0.0.1", port=0), asyncio.Event()
-        network.on_call = on_call
+        network.handlers.on_call = on_call
         await network.start()
         try:
             await network.connect(node.address)

@@ -30,7 +30,7 @@ async def node(home: Path, *paths: Path) -> AsyncIterator[tuple[Network, Supply]
         assert isinstance(message, GetPiece)
         return await supply.answer(peer, message)
 
-    network.on_call = on_call
+    network.handlers.on_call = on_call
     await network.start()
     try:
         yield network, supply

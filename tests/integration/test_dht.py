@@ -13,6 +13,7 @@ from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, digest
 from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
 
 DEADLINE = 60.0
@@ -25,8 +26,6 @@ class Node:
         self.identity = identity = identity or Identity.generate()
         self.network = Network(identity, host="127.0.0.1", port=0)
         self.dht = Discovery(identity, self.network)
-        self.network.on_call = self.dht.on_call
-        self.network.on_link = self.dht.link
 
     @property
     def is_at_home(self) -> bool:
@@ -34,7 +33,7 @@ class Node:
         return self.dht.verdict.serves and bool(self.dht.contacts())
 
     async def start(self) -> None:
-        await self.network.start()
+        await self.network.start(Handlers(on_call=self.dht.on_call, on_link=self.dht.link))
         self.dht.start()
 
     async def close(self) -> None:

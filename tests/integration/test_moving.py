@@ -85,7 +85,7 @@ async def a_pair(delay: float = DELAY / 4) -> AsyncIterator[Pair]:
         relay.be_relay(relay.own_addresses())
         called.remember(relay.peer, (way,))
         caller.remember(called.peer, (await called.reserve(relay.peer)).addresses)
-        called.on_call = answer
+        called.handlers.on_call = answer
         await caller.call(called.peer, GetManifest("1234"))
         pair = Pair(caller, called)
         assert pair.path(caller) == pair.path(called) == "relayed"

@@ -77,8 +77,8 @@ class Node(Network):
         self.words: list[int] = []
         self.loads: list[int] = []
         self.changes: list[bool] = []
-        self.on_message = self.keep
-        self.on_link = lambda peer, up: self.changes.append(up)
+        self.handlers.on_message = self.keep
+        self.handlers.on_link = lambda peer, up: self.changes.append(up)
 
     def keep(self, peer: PeerId, run: RunId | None, message: Message) -> None:
         if isinstance(message, Word):
@@ -117,9 +117,9 @@ async def test_messages_payloads_and_calls_arrive() -> None:
         assert isinstance(message, GetManifest)
         return Refused(message.run_prefix)
 
-    b.on_call = answer
+    b.handlers.on_call = answer
     sent: list[tuple[PeerId, RunId, Message, bool]] = []
-    a.on_payload_done = lambda *parcel: sent.append(parcel)
+    a.handlers.on_payload_done = lambda *parcel: sent.append(parcel)
     async with running(a, b):
         assert await a.connect(b.addresses()[0]) == b.peer
         payload = bytearray(b"p" * MIB)
@@ -387,7 +387,7 @@ async def test_a_peer_that_was_stopped_for_a_while_loses_nothing() -> None:
     a = Node()
     payload = memoryview(bytes(MIB))
     sent: list[int] = []
-    a.on_payload_done = lambda peer, run, message, left: sent.append(message.number)  # type: ignore[attr-defined]
+    a.handlers.on_payload_done = lambda peer, run, message, left: sent.append(message.number)  # type: ignore[attr-defined]
     async with running(a), peer_process() as (process, address):
         peer = await a.connect(address)
 
@@ -461,7 +461,7 @@ async def test_a_call_that_fails_says_whose_fault_it_is(caplog: pytest.LogCaptur
             await asyncio.Event().wait()
         raise LocalError("we are full")
 
-    b.on_call = serve
+    b.handlers.on_call = serve
     async with running(a, b):
         await a.connect(b.addresses()[0])
         with pytest.raises(RemoteError, match="we are full") as caught:
@@ -485,7 +485,7 @@ async def test_calls_are_bounded_on_both_sides() -> None:
         await gate.wait()
         return Refused("later")
 
-    b.on_call = serve
+    b.handlers.on_call = serve
     async with running(a, b):
         await a.connect(b.addresses()[0])
         asked = [asyncio.create_task(a.call(b.peer, GetManifest(str(n)))) for n in range(calls.MAX_ASKED + 1)]
@@ -504,7 +504,7 @@ async def test_a_lost_connection_fails_the_calls_that_wait() -> None:
     async def never(peer: PeerId, message: Message) -> Message:
         return await asyncio.Event().wait()  # type: ignore[return-value]
 
-    b.on_call = never
+    b.handlers.on_call = never
     async with running(a):
         await b.start()
         await a.connect(b.addresses()[0])
@@ -584,7 +584,7 @@ async def test_bad_messages_are_ignored_and_logged_once(caplog: pytest.LogCaptur
 @pytest.mark.asyncio
 async def test_messages_of_other_runs_are_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     a = Node()
-    a.takes = lambda run: run == RUN
+    a.handlers.takes = lambda run: run == RUN
     decoded: list[bytes] = []
 
     def decode(data: memoryview, sender: PeerId, tags: range) -> Message:
@@ -725,7 +725,7 @@ async def test_a_flood_of_costly_words_does_not_keep_us_from_others(monkeypatch:
             while time.thread_time() < end:
                 pass
 
-    a.on_message = work
+    a.handlers.on_message = work
     async with running(a, b), Rogue() as rogue:
         stream = await rogue.stream_to(a)
         await stream.write(*(framed(encode(Word(1))) for _ in range(500)))
@@ -763,7 +763,7 @@ async def test_a_handlers_mistake_ends_nothing(caplog: pytest.LogCaptureFixture)
         b.keep(peer, run, message)
         raise RemoteError("a bad idea", peer) if len(b.words) == 1 else KeyError("our bug")
 
-    b.on_message = fail
+    b.handlers.on_message = fail
     async with running(a, b):
         await a.connect(b.addresses()[0])
         for number in range(3):
@@ -954,7 +954,7 @@ async def test_of_a_name_that_leads_to_ourselves_too_the_others_are_tried(monkey
 async def test_where_another_answers_than_was_looked_for_is_said_and_it_can_be_greeted() -> None:
     a, b, gone = Node(), Node(), Identity.generate().peer
     found: list[str] = []
-    a.on_stranger = found.append
+    a.handlers.on_stranger = found.append
     async with running(a, b):
         place = b.addresses()[0].partition("/p2p/")[0]
         a.remember(gone, ["/ip4/127.0.0.1/tcp/9"])

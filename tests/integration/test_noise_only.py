@@ -42,6 +42,7 @@ from shoal.protocol.net.circuit.messages import HOP, read_message, status_of, wr
 from shoal.protocol.net.libp2p import swarm
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.peers.peer import CONTROL
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.transport.host import TrioHost
 from tests.integration.test_circuit import hosts
@@ -67,8 +68,7 @@ REFUSED = [each for each in SECURITY if each != noise.PROTOCOL_ID]
 @asynccontextmanager
 async def listening() -> AsyncIterator[tuple[Network, list[PeerId]]]:
     network, seen = Network(Identity.generate(), host="127.0.0.1", port=0), list[PeerId]()
-    network.on_link = lambda peer, up: seen.append(peer)
-    await network.start()
+    await network.start(Handlers(on_link=lambda peer, up: seen.append(peer)))
     try:
         yield network, seen
     finally:

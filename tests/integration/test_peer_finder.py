@@ -55,6 +55,7 @@ async def node(host: str = "127.0.0.1") -> AsyncIterator[Network]:
 @asynccontextmanager
 async def reaching_out(seeker: Network, folder: Path, *bootstrap: str) -> AsyncIterator[PeerFinder]:
     seeking = PeerFinder(seeker, bootstrap, PeerCache(folder / "peers.json"), lambda: not seeker.links())
+    seeker.handlers.on_stranger = seeking.greet_stranger
     task = asyncio.create_task(seeking.run())
     try:
         yield seeking
@@ -111,7 +112,7 @@ async def test_a_black_hole_is_named_once(
         async with node() as good, node() as seeker:
             broken = f"{hole}/p2p/{good.peer}" if named else hole
             ups: list[bool] = []
-            seeker.on_link = lambda peer, up: ups.append(up)
+            seeker.handlers.on_link = lambda peer, up: ups.append(up)
             async with reaching_out(seeker, tmp_path, broken, good.addresses()[0]) as seeking:
                 await until(lambda: hole in caplog.text)
                 await until(seeker.links)

@@ -84,8 +84,8 @@ class Peer:
         )
         self.member = member
         self.driver = Driver(member, self.disk, partial(self.network.carry_out, RUN), self.on_event, self.errors.append)
-        self.network.on_message = lambda peer, run, words: self.driver.receive(peer, words)
-        self.network.on_link = self.driver.link
+        self.network.handlers.on_message = lambda peer, run, words: self.driver.receive(peer, words)
+        self.network.handlers.on_link = self.driver.link
         self.driver.command(lambda now: member.start(now, [name for name in names if name != self.network.peer]))
 
     def on_event(self, event: Event) -> None:
@@ -126,7 +126,7 @@ async def test_a_round_whose_sockets_are_shut_down_commits_in_its_first_attempt(
     sockets = BulkSockets(monkeypatch)
     async with swarm(tmp_path) as peers:
         victim, cut = peers[1], list[int]()
-        taken = victim.network.on_message
+        taken = victim.network.handlers.on_message
 
         def receive(peer: PeerId, run: RunId | None, message: object) -> None:
             """Shut down all sockets that one peer has, once they have carried such a payload."""
@@ -135,7 +135,7 @@ async def test_a_round_whose_sockets_are_shut_down_commits_in_its_first_attempt(
             if not cut and are_open and isinstance(message, kind):
                 cut.append(sum(sockets.shut_down(victim.network, sends=sends) for sends in (True, False)))
 
-        victim.network.on_message = receive
+        victim.network.handlers.on_message = receive
         for peer in peers:
             peer.submit()
         for peer in peers:

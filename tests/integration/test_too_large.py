@@ -63,7 +63,7 @@ def introducer(text: str) -> Iterator[str]:
             members = ((identity.peer, network.addresses()),)
             return ManifestIs(manifest.canonical(), identity.peer, signature, members, 1, 0, 0.0)
 
-        network.on_call = answer
+        network.handlers.on_call = answer
         await network.start()
         links.append(format_link(manifest.run_id, network.addresses()))
         ready.set()

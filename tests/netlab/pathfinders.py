@@ -25,6 +25,7 @@ from shoal.protocol.base.paths import RELAYED
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
 from tests.netlab.segments import Host
 
@@ -118,10 +119,9 @@ class Pathfinder:
         self.discovery = Discovery(self.identity, self.network, lambda peer: True)
         self.relaying = Relaying(self.network, self.discovery, self._tell)
         self.peer_finder = PeerFinder(self.network, (), self._cache, lambda: not self.network.links())
-        self.network.on_call = self._on_call
-        self.network.on_link = self._on_link
-        await self.network.start()
-        self.discovery.start()
+        on_stranger = self.peer_finder.greet_stranger
+        await self.network.start(Handlers(on_call=self._on_call, on_link=self._on_link, on_stranger=on_stranger))
+        self.discovery.start(self.relaying.hear_news)
         self.peer_finder.add_linked(self._link)
         duties = [asyncio.create_task(duty()) for duty in (self.peer_finder.run, self.relaying.run)]
         self._started.set()

@@ -4,7 +4,7 @@ Rules:
 - `send` never blocks, and never raises for failures of the network: messages may be lost, and the cores repair that.
   Messages to a peer arrive in order and at most once; payloads may arrive out of order or, rarely, twice.
 - For each payload `on_payload_done` is called once: when it was written, or when it was dropped.
-- The owner sets the handlers (shared.py) before `start`.
+- The owner gives its handlers (shared.py) to `start`.
 - Another node with our key would get some of our messages, and we some of its: a node that meets one logs it once.
 - The listening port is the first of a pair (the second is for bulk sockets); if a pair is in use, the next is taken.
 """
@@ -43,13 +43,12 @@ FLUSH_CHECK = 0.01  # seconds between two checks whether they are
 log = logging.getLogger(__name__)
 
 
-class Network(Handlers):
+class Network:
     """Messages, calls, links and relaying of one node. Everything belongs to the asyncio loop that calls `start`."""
 
     def __init__(
         self, identity: Identity, *, host: str = "0.0.0.0", port: int = DEFAULT_PORT, bulk_queue: int = BULK_QUEUE
     ) -> None:
-        super().__init__()
         self.peer = identity.peer
         self.relayed_addresses: tuple[str, ...] = ()  # ours through relays
         self.reachability = "unknown"  # whether others can dial us: "public" | "nat" | "unknown"
@@ -66,7 +65,7 @@ class Network(Handlers):
         failures = failure_allowances()
         self._endpoint = Endpoint(identity.peer, self._opened, self.throttle, failures)
         self.set_mapped_port = self._endpoint.set_mapped_port  # of bulk sockets
-        self._shared = Shared(self, self._transport, self._endpoint, failures, bulk_queue)
+        self._shared = Shared(self._transport, self._endpoint, failures, bulk_queue)
         self.bandwidth = self._shared.bandwidth  # of our own line
         self.traffic = self._shared.traffic  # traffic(run)
         self._peers = Peers(self._shared)
@@ -76,8 +75,15 @@ class Network(Handlers):
         )
         self._has_met_same_key = self._closing = False
 
-    async def start(self) -> None:
+    @property
+    def handlers(self) -> Handlers:
+        """What our owner answers and is told."""
+        return self._shared.handlers
+
+    async def start(self, handlers: Handlers | None = None) -> None:
         """Listen; LocalError if no port is free."""
+        if handlers is not None:
+            self._shared.handlers = handlers
         self._port, claim = claim_pair(self._listen_host, self._port)
         try:
             await self._transport.start(*listening(self._listen_host, self._port))
@@ -288,7 +294,7 @@ class Network(Handlers):
             known.disconnected(why)
             if is_stranger:
                 self._peers.forget(peer)  # nothing is kept of a peer that has no address and has disconnected
-        self._shared.tell(self.on_link, peer, up)
+        self._shared.tell(self.handlers.on_link, peer, up)
 
     async def _check_links_for_ever(self) -> None:
         """Check all links regularly; if we were stopped or asleep meanwhile, no peer is blamed for silence."""

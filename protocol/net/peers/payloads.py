@@ -53,7 +53,7 @@ class Payloads:
     ) -> None:
         self._peer, self._shared, self._dialing = peer, shared, dialing
         self._gauge, self._call, self._heard = gauge, call, heard
-        self._handlers, self._endpoint = shared.handlers, shared.endpoint
+        self._endpoint = shared.endpoint
         self._streams = {flow: self._stream(flow) for flow in Flow}
         self._carrier = Carrier(
             shared.bulk_queue,
@@ -95,10 +95,10 @@ class Payloads:
 
         def sent(size: int) -> None:
             self._count_bytes(run, size, 0, flow)
-            self._shared.tell(self._handlers.on_payload_done, self._peer, run, made, True)
+            self._shared.tell(self._shared.handlers.on_payload_done, self._peer, run, made, True)
 
         def lost(reason: TransportError) -> None:
-            self._shared.tell(self._handlers.on_payload_done, self._peer, run, made, False)
+            self._shared.tell(self._shared.handlers.on_payload_done, self._peer, run, made, False)
 
         held = 0 if send.fill is not None else len(made.payload)  # type: ignore[attr-defined]
         self._carrier.put(QueuedPayload(flow, held, pack, sent, lost, send.is_wanted))
@@ -138,7 +138,7 @@ class Payloads:
 
     async def serve(self, question: MayIKnock | Knock) -> Message:
         """Answer a peer that wants to send; a peer that shares no run with us is refused."""
-        if not self._handlers.shares_run(self._peer):
+        if not self._shared.handlers.shares_run(self._peer):
             return Refused("we know of no run that we are in together")
         if isinstance(question, MayIKnock):
             return self._endpoint.invitation(self._peer, sends=False)
@@ -186,7 +186,7 @@ class Payloads:
     def _take(self, flow: Flow, is_relayed: bool, frame: framing.Frame, size: int) -> float:
         """Take a frame of a stream; its payload is copied to memory of its own."""
         self._note(frame.run, size, self._path(is_relayed))
-        if not self._handlers.takes(frame.run):
+        if not self._shared.handlers.takes(frame.run):
             return 0.0
         lend = self._contributions.lend if flow is Flow.SCATTER else MEMORY.lend
         slot = lend(len(frame.payload))
@@ -196,7 +196,7 @@ class Payloads:
         except RemoteError as error:
             self._shared.complain(error)
             return REST
-        self._shared.tell(self._handlers.on_message, self._peer, frame.run, message)
+        self._shared.tell(self._shared.handlers.on_message, self._peer, frame.run, message)
         return 0.0
 
     def _receive(self, opened: BulkSocket) -> None:
@@ -206,7 +206,7 @@ class Payloads:
             self._gauge.came(begin, end, size)
             self._note(run, size, DIRECT)
             if message is not None:
-                self._shared.tell(self._handlers.on_message, self._peer, run, message)
+                self._shared.tell(self._shared.handlers.on_message, self._peer, run, message)
 
         def ended() -> None:
             self._pool.close(receiver.credit)
@@ -222,7 +222,7 @@ class Payloads:
             Credit(),
             endpoint.throttle.down,
             endpoint.posts,
-            self._handlers.takes,
+            self._shared.handlers.takes,
             shared.complain,
             came,
             ended,

@@ -1,7 +1,7 @@
 """What all peers of one network share: handlers, tasks, counters, our own line, and the log of peers' mistakes.
 
 Rules:
-- The owner of the network sets the handlers before it starts; an exception in a handler is logged and ends nothing.
+- The owner of the network gives it the handlers when it starts it; an exception in one is logged and ends nothing.
 - Of each peer, a kind of mistake is logged once, and at most MAX_REASONS kinds; of all peers, at a bounded rate. So
   nobody can make us remember or log without bound.
 """
@@ -13,6 +13,7 @@ import logging
 import socket
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from shoal.protocol.base.allowance import Allowance, Allowances
@@ -36,17 +37,21 @@ LINES = (100, 0.1)  # log lines about all peers, in a burst and per second
 log = logging.getLogger(__name__)
 
 
+def _refuse(peer: PeerId, message: Message) -> Message:
+    raise LocalError(f"{type(message).__name__} is not served here")
+
+
+@dataclass(slots=True)
 class Handlers:
     """The questions and events that a network passes to its owner."""
 
-    def __init__(self) -> None:
-        self.takes: Callable[[RunId | None], bool] = lambda run: True  # whether messages of a run are read at all
-        self.shares_run: Callable[[PeerId], bool] = lambda peer: True  # whether a peer is in a run with us
-        self.on_message: Callable[[PeerId, RunId | None, Message], None] = lambda peer, run, message: None
-        self.on_call: Serve = _refuse  # answers a call, at once or later
-        self.on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
-        self.on_payload_done: Callable[[PeerId, RunId, Message, bool], None] = lambda peer, run, message, sent: None
-        self.on_stranger: Callable[[str], None] = lambda address: None  # another peer answers there
+    takes: Callable[[RunId | None], bool] = lambda run: True  # whether messages of a run are read at all
+    shares_run: Callable[[PeerId], bool] = lambda peer: True  # whether a peer is in a run with us
+    on_message: Callable[[PeerId, RunId | None, Message], None] = lambda peer, run, message: None
+    on_call: Serve = _refuse  # answers a call, at once or later
+    on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
+    on_payload_done: Callable[[PeerId, RunId, Message, bool], None] = lambda peer, run, message, sent: None
+    on_stranger: Callable[[str], None] = lambda address: None  # another peer answers there
 
 
 class Shared:
@@ -54,13 +59,13 @@ class Shared:
 
     def __init__(
         self,
-        handlers: Handlers,
         transport: Transport,
         endpoint: Endpoint,
         failures: Allowances[str],
         bulk_queue: int,
     ) -> None:
-        self.handlers, self.transport, self.endpoint = handlers, transport, endpoint
+        self.handlers = Handlers()  # of our owner, from the start of the network on
+        self.transport, self.endpoint = transport, endpoint
         self.failures = failures  # failed dials of each host (dialing.py)
         self.bulk_queue = bulk_queue  # bytes of payloads that may wait for one peer
         self.bandwidth = Bandwidth()  # of our own line
@@ -121,7 +126,3 @@ class Shared:
 
     def _is_far(self, peer: PeerId) -> bool:
         return any_is_public(self.transport.remote_addresses(peer))
-
-
-def _refuse(peer: PeerId, message: Message) -> Message:
-    raise LocalError(f"{type(message).__name__} is not served here")
