@@ -157,7 +157,6 @@ class PeerFinder:
     def __init__(
         self, network: Network, bootstrap: Sequence[str], cache: PeerCache, misses_somebody: Callable[[], bool]
     ) -> None:
-        self.on_met: Callable[[PeerId, tuple[str, ...]], None] = lambda peer, addresses: None  # a peer has answered
         self.last_seen = cache.load()
         self._network = network
         self._bootstrap = dict.fromkeys(bootstrap)
@@ -290,7 +289,7 @@ class PeerFinder:
                 if not reached:
                     log.info("reached the %s %s: %s", kind.value[0], address, peer)
                 reached = True
-                await self._met(peer, address)
+                self._note(peer, address)
                 await self._test(address, kind, peer)
             await asyncio.sleep(_about(pause))
             pause = min(RETRY_MOST, 2 * pause)
@@ -379,7 +378,7 @@ class PeerFinder:
                 self._unanswered.failed(peer, kind, error)
             return False
         self._unanswered.answered(peer, peer)
-        await self._met(peer, *addresses)
+        self._note(peer, addresses[0])
         return True
 
     async def _greet_at(self, place: str) -> None:
@@ -390,11 +389,10 @@ class PeerFinder:
             log.debug("nobody can be greeted at %s: %s", place, error)
             return
         log.info("%s answers at %s, and is greeted under its own name", peer, place)
-        await self._met(peer, place)
+        self._note(peer, place)
 
-    async def _met(self, peer: PeerId, *addresses: str) -> None:
-        self.on_met(peer, addresses)
-        NOTES.offer(partial(self._cache.reached, peer, addresses[0]))
+    def _note(self, peer: PeerId, address: str) -> None:
+        NOTES.offer(partial(self._cache.reached, peer, address))
 
     async def _until_somebody_is_missed(self) -> None:
         while not self._misses_somebody():

@@ -71,16 +71,18 @@ class WorkerSupervisor:
         on_contribution: Callable[[Contribution], None],
         on_trained: Callable[[], None],
         on_lost: Callable[[WorkerEnd], None],
+        on_sign: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_sign` is called for each step and answer, even to older orders."""
         self.settings = settings
         self.pid: int | None = None
         self.device: str | None = None  # the device of the worker, once it has built its model
         self.socket: Path | None = None  # the path of the socket for workers, once it listens
-        self.on_sign: Callable[[], None] = lambda: None  # called for each step and answer, even to older orders
         self._on_progress = on_progress
         self._on_contribution = on_contribution
         self._on_trained = on_trained
         self._on_lost = on_lost
+        self._on_sign = on_sign
         self._vectors = SharedVectors.create(settings.sizes)
         self._loading = asyncio.Lock()
         self._version: int | None = None  # the round whose state is in the shared vectors; None: none
@@ -309,7 +311,7 @@ class WorkerSupervisor:
             if not isinstance(message, Progress | Contribution | Trained):
                 return f"broke the protocol: {type(message).__name__} is not a worker's to send"
             self._observe(message)
-            self.on_sign()
+            self._on_sign()
             if self._order is None or message.order != self._order.order:
                 continue  # the answer to an older order
             if message.round != self._order.round:

@@ -89,8 +89,8 @@ class Training:
             on_contribution=self._on_contribution,
             on_trained=self._on_trained,
             on_lost=self._on_lost,
+            on_sign=self._on_sign,
         )
-        self._worker.on_sign = self._on_sign
         if moments is not None:
             np.copyto(self._worker.moments, moments)
 

@@ -45,9 +45,10 @@ class FakeWorker:
         on_contribution: Callable[[Contribution], None],
         on_trained: Callable[[], None],
         on_lost: Callable[[WorkerEnd], None],
+        on_sign: Callable[[], None],
     ) -> None:
         self.on_progress, self.on_contribution, self.on_lost = on_progress, on_contribution, on_lost
-        self.on_trained = on_trained
+        self.on_trained, self.on_sign = on_trained, on_sign
         self.contribution: FloatArray = np.ones(SIZE, dtype=np.float32)
         self.orders: list[Train] = []
         self.handed_in: list[int] = []
@@ -57,7 +58,6 @@ class FakeWorker:
         self.is_over = False
         self.pid: int | None = 1
         self.usual_step = 0.0
-        self.on_sign: Callable[[], None] = lambda: None
 
     def forget(self) -> None:
         self.forgotten += 1
