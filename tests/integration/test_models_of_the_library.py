@@ -22,7 +22,6 @@ from shoal.protocol.base.ids import PeerId
 from tests.hf_kit import needs
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))
 
 transformers = needs("transformers")
 

@@ -9,13 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.ending import ended, whole
+
+from shoal.protocol.base.errors import LocalError
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))
-
-from kit.ending import ended, whole  # noqa: E402
-
-from shoal.protocol.base.errors import LocalError  # noqa: E402
 
 WORK = """
 import multiprocessing, sys, time

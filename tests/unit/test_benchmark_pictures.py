@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
 from kit.picture_quality import accuracy, frechet_distance, quality, train_judge
 from kit.picture_table import PictureEvaluation
 

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
 from utilisation import CONTEXT, PACED, STEP, WORKER, H, pace
 
 

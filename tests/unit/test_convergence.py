@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
+import convergence
 import pytest
+from kit.convergence_plot import curve, draw
+from kit.convergence_run import Job, Line, append, missing, read
+from kit.convergence_table import best, results, rows
+from kit.recipes import CHOSEN, GRIDS, SIZES, WORKERS, manifest, points, training
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))
-
-import convergence  # noqa: E402
-from kit.convergence_plot import curve, draw  # noqa: E402
-from kit.convergence_run import Job, Line, append, missing, read  # noqa: E402
-from kit.convergence_table import best, results, rows  # noqa: E402
-from kit.recipes import CHOSEN, GRIDS, SIZES, WORKERS, manifest, points, training  # noqa: E402
-
-from shoal.node.lab.registry import METHODS, parse  # noqa: E402
+from shoal.node.lab.registry import METHODS, parse
 
 
 def line(name: str, seed: int, loss: float | None, **more: object) -> Line:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,6 @@ from shoal.node.training.models.hf import HfModel, digest_of, untrained
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
 from tests.hf_kit import TABLE, needs
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 transformers = needs("transformers")
 

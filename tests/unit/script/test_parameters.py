@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from kit.run_at_hand import RunAtHand
 from torch import nn
 
 from shoal.node.base.home import Home
@@ -24,10 +24,6 @@ from shoal.node.training.state.committed import CommittedState
 from shoal.node.training.state.file import load_state, save_state
 from shoal.node.training.state.shape import shape_of
 from shoal.protocol.base.errors import LocalError
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
-
-from kit.run_at_hand import RunAtHand
 
 NAMES = [
     *("00", "01", "1", "0", "10", "٣", "3", "#", "##", "a#b", "#1", "outer", "exp_avg", "weight", "model"),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from kit.run_at_hand import RunAtHand
 from torch import Tensor, nn
 
 from shoal.node.client.script import state_weights
@@ -25,10 +24,6 @@ from tests.unit.script.own_weights_kit import (
     Prodigal,
     ScheduleFreeSGD,
 )
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
-
-from kit.run_at_hand import RunAtHand
 
 STEPS, ROUNDS = 3, 4
 

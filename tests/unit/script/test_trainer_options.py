@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ pytest.importorskip("accelerate", reason="the Trainer needs it: pip install 'sho
 
 @pytest.fixture(scope="module")
 def table() -> Any:
-    sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
     import trainer_options  # type: ignore[import-not-found]
 
     return trainer_options
