@@ -8,6 +8,7 @@ CC ?= cc
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+STAMP_DEV := $(VENV)/.installed-dev
 
 # A run of the tests starts a hundred processes; compiled files are kept for them, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
@@ -19,7 +20,7 @@ export CFLAGS := $(CFLAGS) -I$(BREW)/include
 export LDFLAGS := $(LDFLAGS) -L$(BREW)/lib
 endif
 
-.PHONY: help swarm experts diffusion install test test-tiers test-swarms netlab test-all lint format bench-peers preflight clean
+.PHONY: help swarm experts diffusion install wheel test test-tiers test-swarms netlab test-all lint format bench-peers preflight clean
 
 help:
 	@echo 'make swarm     train a model with four peers on this machine (ARGS="--peers 6" and so on)'
@@ -34,18 +35,22 @@ help:
 	@echo 'make format    let ruff format and fix what it can'
 	@echo 'make bench-peers  install what benchmarks/ compares with, in environments of their own'
 	@echo 'make install   set up $(VENV) with the development tools, nothing else'
+	@echo 'make wheel     build dist/shoal-*.whl, which pip, pipx and uv install anywhere'
 	@echo 'make clean     remove $(VENV) and what builds and tests left behind'
 
-swarm: install
+swarm: $(STAMP)
 	$(BIN)/shoal up $(ARGS)
 
-experts: install
+experts: $(STAMP)
 	$(BIN)/python benchmarks/experts.py $(ARGS)
 
 diffusion: install
 	$(BIN)/python benchmarks/diffusion.py $(ARGS)
 
-install: $(STAMP)
+install: $(STAMP_DEV)
+
+wheel: $(STAMP)
+	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --wheel-dir dist .
 
 # libp2p brings a C extension that is compiled here. One sentence says what is missing for it, and make stops.
 preflight:
@@ -69,6 +74,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(MAKE) --no-print-directory preflight
 	@echo 'Installing Shoal into $(VENV); torch is large, so the first time may take minutes.'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+# What only developers need is more than twice as many packages again.
+$(STAMP_DEV): $(STAMP)
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
