@@ -243,6 +243,7 @@ class _Server:
     def __init__(self, listener: socket.socket, programs: Programs) -> None:
         self._listener = listener
         self._programs = programs
+        self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._running: dict[int, _Running] = {}  # by a descriptor that becomes readable when the process ends
         self._of: dict[socket.socket, int] = {}  # the descriptor of a connection's process
@@ -260,6 +261,8 @@ class _Server:
                 if ready is self._listener:
                     self._selector.register(self._listener.accept()[0], selectors.EVENT_READ)
                 elif isinstance(ready, socket.socket):
+                    if ready.fileno() == -1:  # its process, which has ended, came first
+                        continue
                     if (program := self._read(ready)) is not None:
                         return program
                 elif isinstance(ready, int):
@@ -296,7 +299,7 @@ class _Server:
             return False
         if pid == 0:
             self._forget()
-            _become(program, output)
+            _become(program, output, self._pid)
             return True
         ended = os.pidfd_open(pid)
         self._running[ended] = _Running(pid, program.leads_session, connection)
@@ -334,9 +337,11 @@ class _Server:
                 os.close(file)
 
 
-def _become(program: Program, output: int) -> None:
+def _become(program: Program, output: int, server: int) -> None:
     """Take on what a program that is started by itself would get from its parent."""
     die_with_parent()
+    if os.getppid() != server:  # it has died already
+        os.kill(os.getpid(), signal.SIGKILL)
     if program.leads_session:
         os.setsid()
     with open(os.devnull, "rb") as nothing:

@@ -1,9 +1,10 @@
 """The child processes of `shoal up`, none of which outlives it.
 
-Each child leads a session of its own, so that its own children (a daemon's worker) die with its process group, and a
-Ctrl-C in the terminal reaches `shoal up` alone. Children are asked to stop, and after a grace their whole group gets
-SIGKILL; a child that says that it is ending, such as a node that saves a large run, is waited for as long as it takes.
-Everything but `Jobs` is synchronous: no signal handled by the event loop can interrupt the clean-up.
+Each child leads a session of its own, so that its own children die with its process group, and a Ctrl-C in the terminal
+reaches `shoal up` alone. A daemon's worker, which the fork server starts, dies with the daemon (fork_server.py).
+Children are asked to stop, and after a grace their whole group gets SIGKILL; a child that says that it is ending, such
+as a node that saves a large run, is waited for as long as it takes. Everything but `Jobs` is synchronous: no signal
+handled by the event loop can interrupt the clean-up.
 """
 
 from __future__ import annotations
