@@ -12,8 +12,10 @@ from shoal.node.base import settings
 from shoal.node.base.options import NodeSettings, UsageError
 from shoal.node.base.settings import BY_KEY, SETTINGS, Choice, find_setting
 from shoal.node.base.step_options import TrainerOptions
+from shoal.node.manifest.toml import inline
 from tests.fake_service import ADDRESS, LINK, RUN
 
+ROOT = Path(__file__).parents[2]
 HOME = Path("/home/of/node")
 UNUSUAL = NodeSettings(
     home=HOME,
@@ -146,3 +148,15 @@ def test_an_unknown_key_comes_with_the_nearest_one(wrong: str, meant: str | None
     with pytest.raises(UsageError, match=r"unknown key .*; the nearest known key is '") as raised:
         find_setting(wrong)
     assert meant is None or str(raised.value).endswith(f"'{meant}'")
+
+
+def test_the_page_about_settings_has_the_table() -> None:
+    text = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    rows = "\n".join(f"| `{each.key}` | {_usual(each.key)} | {each.help} |" for each in SETTINGS)
+    assert rows in text, f"its table should be:\n{rows}"
+
+
+def _usual(key: str) -> str:
+    if BY_KEY[key].usually:
+        return BY_KEY[key].usually
+    return f"`{inline(settings.written(NodeSettings(HOME))[key])}`"
