@@ -12,6 +12,7 @@ from shoal.node.api.errors import UnknownRound, find_run
 from shoal.node.api.operations import OPERATIONS, Handler
 from shoal.node.base.home import DaemonInfo, Home
 from shoal.node.base.options import NodeSettings
+from shoal.node.base.settings import written
 from shoal.node.daemon.diagnostics.node_checks import Facts, report
 from shoal.node.daemon.web.server import serve_api
 from shoal.node.manifest.manifest import Introduction, Manifest
@@ -113,6 +114,7 @@ class FakeService:
         self.missing = ""  # why this machine does not have the data of other runs
         self.facts = Facts(reachability="public", found_at=("/ip4/192.0.2.9/tcp/4101",), peers=1)
         self.facts_before: list[Facts] = []  # what it finds out first
+        self.settings_of_start: NodeSettings | None = None
         self._on_stop = on_stop
 
     def handlers(self) -> list[Handler]:
@@ -161,6 +163,9 @@ class FakeService:
             "ending": self.ending,
             "runs": [run, *self.not_open],
         }
+
+    def settings(self) -> Any:
+        return {"settings": written(self.settings_of_start) if self.settings_of_start is not None else {}}
 
     def peers(self) -> Any:
         rates = {"send_rate": 2.5e6, "receive_rate": None}
@@ -292,6 +297,7 @@ async def run_fake(settings: NodeSettings) -> None:
         raise ExceptionGroup("tasks", [LocalError("the identity key is of another planet")])
     asked = asyncio.Event()
     service = FakeService(on_stop=(lambda: None) if mood == "deaf" else asked.set)
+    service.settings_of_start = settings
     home = Home(settings.home)
     async with serve_api(service, home.token(), settings.admin_host, settings.admin_port) as (host, port):
         home.write_daemon(DaemonInfo(os.getpid(), host, port, PEER, logs_here=home.is_log(2)))

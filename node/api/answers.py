@@ -131,6 +131,12 @@ class RunRow(WorkerRow):
     experts: Annotated[dict[str, Any] | None, "of a family: {parts, finished, trains}"]
 
 
+class Settings(TypedDict):
+    """The settings that the node was started with."""
+
+    settings: Annotated[dict[str, Any], "by their keys in config.toml, as they are written there"]
+
+
 class Status(LimitsStatus, RelayStatus):
     """The node as it is now."""
 

@@ -35,6 +35,7 @@ from shoal.node.api.answers import (
     RunName,
     RunRow,
     SavedState,
+    Settings,
     Status,
     Stopping,
     Timeline,
@@ -241,6 +242,13 @@ class Operations:
         EmptyRequest,
         list[PeerRow],
         "The members of the node's runs, and all other connected peers: how each is reached, why so, and how fast.",
+    )
+    settings = Operation(
+        "GET",
+        "/v1/settings",
+        EmptyRequest,
+        Settings,
+        "What the node was started with: what flags, variables of the environment, config.toml and defaults came to.",
     )
     netcheck = Operation(
         "GET",

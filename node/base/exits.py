@@ -26,7 +26,7 @@ class Exit(IntEnum):
 HELP = {
     Exit.OK: "Done.",
     Exit.FAILED: "It did not work; the message says whose fault it was and what to do.",
-    Exit.USAGE: "The command line is wrong.",
+    Exit.USAGE: "The command line, a variable of the environment or config.toml is wrong.",
     Exit.NO_DAEMON: "No node runs in this SHOAL_HOME: `shoal node start`.",
     Exit.ALONE: "The node is SOLO and should not be: start it with `--bootstrap`.",
     Exit.VERSION: "The node runs another version than this command: restart it.",

@@ -1,5 +1,6 @@
 """The home folder of one node: SHOAL_HOME, or the platform's data folder.
 
+    config.toml    the owner's settings, see settings.py; there if the owner has made any
     identity.key   the node's private key, 0600
     token          the secret that callers of the admin API must show, 0600
     lock           held (flock) by the daemon as long as it lives; names its process (process_identity.py)
@@ -61,6 +62,10 @@ class Home:
     @property
     def identity_key(self) -> Path:
         return self.root / "identity.key"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.toml"
 
     @property
     def lock(self) -> Path:

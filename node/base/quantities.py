@@ -17,10 +17,8 @@ RATE = NUMBER + r"(?:((?i:bits?(?:/s|ps)?)|bps)|B(?:ps|/s)?|bytes?(?:/s)?)\s*"  
 VOLUME = NUMBER + r"(?:B|bytes?)\s*"
 
 
-def parse_rate(flag: str, text: str | None) -> int | None:
+def parse_rate(flag: str, text: str) -> int:
     """A rate in bytes a second; UsageError if `text` is none, or less than MIN_RATE."""
-    if text is None:
-        return None
     found = re.fullmatch(RATE, text)
     if found is None:
         raise UsageError(f"{flag} {text} is no rate: write it in bits, as 20Mbit, or in bytes, as 2.5MB/s")
@@ -31,10 +29,8 @@ def parse_rate(flag: str, text: str | None) -> int | None:
     return round(rate)
 
 
-def parse_volume(flag: str, text: str | None) -> int | None:
+def parse_volume(flag: str, text: str) -> int:
     """A volume in bytes; UsageError if `text` is none, or less than MIN_PER_DAY."""
-    if text is None:
-        return None
     found = re.fullmatch(VOLUME, text)
     if found is None:
         raise UsageError(f"{flag} {text} is no volume: write it in bytes, as 20GB or 500MB")
@@ -42,6 +38,17 @@ def parse_volume(flag: str, text: str | None) -> int | None:
     if volume < MIN_PER_DAY:
         raise UsageError(f"{flag} {text} is too little to take part in anything: at least {as_volume(MIN_PER_DAY)}")
     return round(volume)
+
+
+def write_rate(rate: int) -> str:
+    """A rate in bytes a second as `parse_rate` reads it, exactly."""
+    bits = _exact(8 * rate)
+    return f"{bits}bit" if bits[-1].isalpha() else f"{rate}B/s"
+
+
+def write_volume(volume: int) -> str:
+    """A volume in bytes as `parse_volume` reads it, exactly."""
+    return f"{_exact(volume)}B"
 
 
 def as_rate(rate: float) -> str:
@@ -61,6 +68,14 @@ def limits_in_words(limits: Mapping[str, Any]) -> str | None:
     said += [f"{as_rate(down)} down"] if down else []
     said += [f"{as_volume(volume)} a day, {as_volume(limits.get('used_today') or 0)} used today"] if volume else []
     return ", ".join(said) or None
+
+
+def _exact(amount: int) -> str:
+    """A whole number with the largest unit in which it is one."""
+    for unit, factor in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if amount and amount % factor == 0:
+            return f"{amount // factor}{unit}"
+    return str(amount)
 
 
 def _scaled(amount: float) -> str:

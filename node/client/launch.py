@@ -1,7 +1,8 @@
 """Starts a node's process and ends it, for the command line.
 
 A node is always `python -m shoal.node node start --foreground`, whether a service manager starts it, `shoal up`, or
-`start_in_background`, which only adds a session of its own and a log file. A node is ended by a request to its API. A
+`start_in_background`, which only adds a session of its own and a log file. It reads the environment and config.toml by
+itself, and so gets no more flags than its user gave. A node is ended by a request to its API. A
 signal is the fallback: it only goes to the process that holds the home's lock just then, and only if that is proven to
 run here (process_identity.py). A node that says that it is ending is waited for as long as it takes: it may be saving a
 large run.
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -28,6 +29,7 @@ from shoal.node.base.logs import last_line, log_size, rotate_if_large
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import reason
+from shoal.node.base.settings import flags_of
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.net.system.descriptors import raise_limit
 
@@ -57,8 +59,11 @@ def run_here(settings: NodeSettings) -> None:
         asyncio.run(run(settings))
 
 
-def start_in_background(settings: NodeSettings) -> str:
-    """Start a node that outlives this process; returns a sentence once it answers. LocalError if it ends before."""
+def start_in_background(settings: NodeSettings, flags: Sequence[str] = ()) -> str:
+    """Start a node that outlives this process; returns a sentence once it answers. LocalError if it ends before.
+
+    `settings` are what `flags`, the environment and config.toml come to.
+    """
     check_is_here([settings.device])
     home = Home(settings.home).create()
     if (pid := home.daemon_pid()) is not None:
@@ -66,7 +71,7 @@ def start_in_background(settings: NodeSettings) -> str:
     rotate_if_large(home.daemon_log)
     with home.daemon_log.open("ab") as log:
         start_of_log = log.tell()
-        child = _spawn(settings, home, log)
+        child = _spawn(flags, home, log)
     try:
         return _wait_for_answer(child, settings, home, start_of_log)
     except KeyboardInterrupt:
@@ -89,14 +94,16 @@ def _wait_for_answer(child: subprocess.Popen[bytes], settings: NodeSettings, hom
     raise LocalError(f"the node (pid {child.pid}) gave no answer in {START_PATIENCE:.0f} s: see {home.daemon_log}")
 
 
-def _spawn(settings: NodeSettings, home: Home, log: BinaryIO) -> subprocess.Popen[bytes]:
-    """Start the node in a session of its own, so that neither Ctrl-C nor closing the terminal reaches it."""
+def _spawn(flags: Sequence[str], home: Home, log: BinaryIO) -> subprocess.Popen[bytes]:
+    """Start the node in a session of its own, so that neither Ctrl-C nor closing the terminal reaches it.
+
+    It begins in the present folder: the environment may hold paths that are relative to it.
+    """
     return subprocess.Popen(
-        foreground_argv(settings),
+        node_argv(flags),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        cwd=home.root,
         env={**os.environ, "SHOAL_HOME": str(home.root)},
         start_new_session=True,
     )
@@ -111,36 +118,14 @@ class StartFailed(LocalError):
         self.code = Exit(code) if code in set(Exit) else Exit.FAILED
 
 
+def node_argv(flags: Sequence[str]) -> list[str]:
+    """The command line that runs a node in the foreground."""
+    return [sys.executable, "-P", "-m", "shoal.node", "node", "start", "--foreground", *flags]
+
+
 def foreground_argv(settings: NodeSettings) -> list[str]:
-    """The command line that runs a node with these settings in the foreground."""
-    argv = [sys.executable, "-P", "-m", "shoal.node", "node", "start", "--foreground"]
-    argv += ["--port", str(settings.port), "--listen-host", settings.listen_host]
-    argv += ["--admin-port", str(settings.admin_port), "--admin-host", settings.admin_host]
-    argv += ["--threads", str(settings.threads), "--device", settings.device]
-    argv += ["--micro-batch", str(settings.trainer.micro_batch)]
-    argv += ["--recompute"] if settings.trainer.recompute else []
-    argv += ["--compile"] if settings.trainer.compiled else []
-    for folder in settings.trainer.weights:
-        argv += ["--weights", folder]
-    argv += ["--checkpoint-every", str(settings.checkpoint_every), "--checkpoint-keep", str(settings.checkpoint_keep)]
-    for address in settings.bootstrap:
-        argv += ["--bootstrap", address]
-    argv += ["--data-limit", str(settings.data_limit)]
-    argv += [] if settings.share_data else ["--no-share-data"]
-    argv += [] if settings.max_up is None else ["--max-up", f"{settings.max_up}B/s"]
-    argv += [] if settings.max_down is None else ["--max-down", f"{settings.max_down}B/s"]
-    argv += [] if settings.max_per_day is None else ["--max-per-day", f"{settings.max_per_day}B"]
-    for path in settings.data:
-        argv += ["--data", str(path)]
-    if settings.create is not None:
-        argv += ["--create", str(settings.create)]
-    for run in settings.join:
-        argv += ["--join", run]
-    if not settings.mdns:
-        argv.append("--no-mdns")
-    if not settings.port_mapping:
-        argv.append("--no-port-mapping")
-    return argv if settings.train else [*argv, "--no-train"]
+    """The command line that runs a node with these settings in the foreground, see `flags_of`."""
+    return node_argv(flags_of(settings))
 
 
 def stop(home: Home, say: Callable[[str], object]) -> str:

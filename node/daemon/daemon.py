@@ -24,6 +24,7 @@ from shoal.node.base.malloc import resident_bytes
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.pools import NOTES
 from shoal.node.base.process_identity import ProcessIdentity, network_namespace
+from shoal.node.base.settings import written
 from shoal.node.base.signals import on_ending
 from shoal.node.daemon.diagnostics.doctor import Doctor
 from shoal.node.daemon.diagnostics.netcheck import NetCheck
@@ -325,6 +326,7 @@ class Daemon:
         return [
             table.status.handled_by(self.status),
             table.peers.handled_by(self.peers),
+            table.settings.handled_by(lambda: {"settings": written(self._settings)}),
             table.netcheck.handled_by(self._netcheck.answer),
             table.examine.handled_by(self._doctor.examine),
             table.runs.handled_by(lambda: self.status()["runs"]),

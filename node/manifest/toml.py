@@ -50,7 +50,7 @@ def _with_line(text: str, table: dict[str, Any]) -> str | None:
     if number is None:
         return None
     before = lines[number - 1].partition("=")[0]
-    lines[number - 1] = f"{before}= {_inline(table['model']['config'])}"
+    lines[number - 1] = f"{before}= {inline(table['model']['config'])}"
     try:
         made = "\n".join(lines)
         return made if tomllib.loads(made) == table else None
@@ -63,9 +63,9 @@ def line_of(text: str, key: Sequence[str]) -> int | None:
     found, most, table = None, 0, list[str]()
     for number, line in enumerate(text.split("\n"), start=1):
         if (header := HEADER.match(line)) is not None:
-            said = table = _parts(header[1])
+            said = table = parts_of(header[1])
         elif (assignment := ASSIGNMENT.match(line)) is not None:
-            said = [*table, *_parts(assignment[1])]
+            said = [*table, *parts_of(assignment[1])]
         else:
             continue
         shared = said[: len(key)]
@@ -74,22 +74,22 @@ def line_of(text: str, key: Sequence[str]) -> int | None:
     return found
 
 
-def _parts(dotted: str) -> list[str]:
+def parts_of(dotted: str) -> list[str]:
     return [part.strip().strip("\"'") for part in dotted.split(".")]
 
 
 def _assignments(table: dict[str, Any]) -> Iterator[str]:
-    return (f"{_key(key)} = {_inline(value)}" for key, value in table.items() if value is not None)
+    return (f"{_key(key)} = {inline(value)}" for key, value in table.items() if value is not None)
 
 
 def _key(key: str) -> str:
     return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
 
 
-def _inline(value: Any) -> str:
+def inline(value: Any) -> str:
     """A value in one line: scalars and lists are written as in JSON, tables as TOML's inline tables."""
     if isinstance(value, dict):
         return f"{{ {', '.join(_assignments(value))} }}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_inline, value))}]"
+        return f"[{', '.join(map(inline, value))}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -580,13 +580,13 @@ def test_options_check_themselves() -> None:
 @pytest.fixture
 def background(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     """`node start` starts a real process with a fake node; it is gone when the test ends."""
-    real = launch.foreground_argv
+    real = launch.node_argv
 
-    def fake_argv(settings: NodeSettings) -> list[str]:
-        argv = real(settings)
+    def fake_argv(flags: Sequence[str]) -> list[str]:
+        argv = real(flags)
         return [sys.executable, str(FAKE_DAEMON), *argv[argv.index("shoal.node") + 1 :]]
 
-    monkeypatch.setattr(launch, "foreground_argv", fake_argv)
+    monkeypatch.setattr(launch, "node_argv", fake_argv)
     home = find_home()
     yield home
     if (pid := home.daemon_pid()) is not None:

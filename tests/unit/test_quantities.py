@@ -6,7 +6,7 @@ import pytest
 
 from shoal.node.base.home import find_home
 from shoal.node.base.options import MIN_PER_DAY, MIN_RATE, NodeSettings, UsageError
-from shoal.node.base.quantities import as_rate, as_volume, parse_rate, parse_volume
+from shoal.node.base.quantities import as_rate, as_volume, parse_rate, parse_volume, write_rate, write_volume
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,25 @@ def test_what_is_no_volume_is_refused_with_an_example(text: str) -> None:
         parse_volume("--max-per-day", text)
 
 
-def test_without_a_flag_there_is_no_limit() -> None:
-    assert parse_rate("--max-up", None) is None
-    assert parse_volume("--max-per-day", None) is None
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (2_500_000, "20Mbit"),
+        (125_000_000, "1Gbit"),
+        (8_000, "64kbit"),
+        (2_500_001, "2500001B/s"),
+        (1 << 20, "1048576B/s"),
+    ],
+)
+def test_a_rate_is_written_as_it_is_read(rate: int, text: str) -> None:
+    assert write_rate(rate) == text
+    assert parse_rate("--max-up", text) == rate
+
+
+@pytest.mark.parametrize(("volume", "text"), [(20 * 10**9, "20GB"), (10**8 + 1, "100000001B"), (15 * 10**11, "1500GB")])
+def test_a_volume_is_written_as_it_is_read(volume: int, text: str) -> None:
+    assert write_volume(volume) == text
+    assert parse_volume("--max-per-day", text) == volume
 
 
 def test_too_little_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from shoal.node.base.exits import HELP
-from shoal.node.client.cli import ckpt, diagnostics, experts, node, read, run, serve, up
+from shoal.node.client.cli import ckpt, config, diagnostics, experts, node, read, run, serve, up
 
 CODES = "\n".join(f"  {code:3}  {text}" for code, text in HELP.items())
 NO_REWRAP = "\b"  # a paragraph that begins with it keeps its lines
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command()(up.up)
 app.command()(up.report)
 app.add_typer(node.app, name="node")
+app.add_typer(config.app, name="config")
 app.add_typer(run.app, name="run")
 app.add_typer(ckpt.app, name="ckpt")
 app.command()(serve.generate)

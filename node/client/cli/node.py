@@ -2,211 +2,133 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.node.base import options
+from shoal.node.base import settings
 from shoal.node.base.lines import printable
-from shoal.node.base.step_options import TrainerOptions
-from shoal.node.client.cli.flags import NoTrain, absolute
+from shoal.node.base.options import NodeSettings, UsageError
+from shoal.node.base.settings import SETTINGS, SWITCH, Choice, Setting
 
 if TYPE_CHECKING:
     from shoal.node.api.client import Client
+    from shoal.node.base.home import Home
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Start and stop this machine's node.")
 
 
+def with_settings(function: Callable[..., None]) -> Callable[..., None]:
+    """A command that has a flag for each setting in the place of its parameter `**flags`."""
+    own = inspect.signature(function, eval_str=True).parameters.values()
+    named = [each for each in own if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    usual = settings.written(NodeSettings(Path("/")))
+    flags = [_parameter(each, usual[each.key]) for each in SETTINGS]
+    function.__signature__ = inspect.Signature([*named, *flags])  # type: ignore[attr-defined]
+    return function
+
+
+def _parameter(setting: Setting, usual: settings.Written) -> inspect.Parameter:
+    """The flag of a setting; `usual` is its default, as it is written."""
+    hint: Any = bool if setting.kind is SWITCH else list[str] if setting.kind.is_many else str
+    default = usual if setting.kind is SWITCH else None if usual in ([], settings.NONE) else str(usual)
+    option = typer.Option(
+        default,
+        f"{setting.flag}/{setting.opposite}" if setting.kind is SWITCH else setting.flag,
+        envvar=setting.variable,
+        metavar=setting.metavar or setting.kind.metavar or None,
+        help=setting.help,
+        show_default=setting.usually or not isinstance(usual, bool),
+    )
+    name = setting.key.replace("-", "_")
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=hint)
+
+
 @app.command()
+@with_settings
 def start(
     context: typer.Context,
     foreground: Annotated[
         bool, typer.Option("--foreground/--background", envvar="SHOAL_FOREGROUND", help="Stay in this terminal.")
     ] = False,
-    port: Annotated[
-        int, typer.Option(envvar="SHOAL_PORT", help="For other peers (TCP); this one and the next. 0: any.")
-    ] = options.P2P_PORT,
-    listen_host: Annotated[
-        str, typer.Option(envvar="SHOAL_LISTEN_HOST", help="The address on which other peers reach us.")
-    ] = options.LISTEN_HOST,
-    admin_port: Annotated[
-        int, typer.Option(envvar="SHOAL_ADMIN_PORT", help="For the admin API. 0: any.")
-    ] = options.ADMIN_PORT,
-    admin_host: Annotated[
-        str, typer.Option(envvar="SHOAL_ADMIN_HOST", help="The address of the admin API; keep it private.")
-    ] = options.ADMIN_HOST,
-    bootstrap: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="SHOAL_BOOTSTRAP",
-            metavar="MULTIADDR",
-            help="A node to find the others by: /ip4/192.0.2.7/tcp/4101 or /dns4/NAME/tcp/4101, with /p2p/ID if no "
-            "other may answer there; may be repeated.",
-        ),
-    ] = None,
-    no_mdns: Annotated[
-        bool,
-        typer.Option(
-            "--no-mdns", envvar="SHOAL_NO_MDNS", help="Neither look for nodes on the local network nor be found there."
-        ),
-    ] = False,
-    no_port_mapping: Annotated[
-        bool,
-        typer.Option(
-            "--no-port-mapping",
-            envvar="SHOAL_NO_PORT_MAPPING",
-            help="Do not ask the home router, by NAT-PMP or UPnP, to let others in.",
-        ),
-    ] = False,
-    threads: Annotated[
-        int | None,
-        typer.Option(envvar="SHOAL_THREADS", help="Threads of a training process.", show_default="1 on up to 4 cores"),
-    ] = None,
-    device: Annotated[
-        str, typer.Option(envvar="SHOAL_DEVICE", help="To train on: cpu, mps, cuda, cuda:1; auto: the fastest here.")
-    ] = options.AUTO,
-    micro_batch: Annotated[
-        int,
-        typer.Option(envvar="SHOAL_MICRO_BATCH", help="Sequences to train on at once, at most. 0: as many as fit."),
-    ] = 0,
-    recompute: Annotated[
-        bool,
-        typer.Option(
-            "--recompute",
-            envvar="SHOAL_RECOMPUTE",
-            help="Make activations again instead of keeping them: slower, with less memory.",
-        ),
-    ] = False,
-    compiled: Annotated[
-        bool,
-        typer.Option("--compile", envvar="SHOAL_COMPILE", help="Compile the model's layers, if there is a compiler."),
-    ] = False,
-    weights: Annotated[
-        list[Path] | None,
-        typer.Option(
-            envvar="SHOAL_WEIGHTS",
-            metavar="FOLDER",
-            help="Base weights for runs of LoRA adapters: a folder of safetensors; may be repeated.",
-        ),
-    ] = None,
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            envvar="SHOAL_DATA",
-            metavar="PATH",
-            help="Text for runs about text of one's own: a file or folder; may be repeated.",
-        ),
-    ] = None,
-    data_limit: Annotated[
-        float,
-        typer.Option(
-            envvar="SHOAL_DATA_LIMIT",
-            metavar="GIB",
-            help="How much of a run's text to download at most, if it is not here. 0: nothing.",
-        ),
-    ] = options.DATA_LIMIT,
-    no_share_data: Annotated[
-        bool,
-        typer.Option("--no-share-data", envvar="SHOAL_NO_SHARE_DATA", help="Give no member the text of a run."),
-    ] = False,
-    max_up: Annotated[
-        str | None,
-        typer.Option(
-            envvar="SHOAL_MAX_UP", metavar="RATE", help="Send no faster than this, all in all: 20Mbit or 2.5MB/s."
-        ),
-    ] = None,
-    max_down: Annotated[
-        str | None,
-        typer.Option(envvar="SHOAL_MAX_DOWN", metavar="RATE", help="Receive no faster than this, all in all."),
-    ] = None,
-    max_per_day: Annotated[
-        str | None,
-        typer.Option(
-            envvar="SHOAL_MAX_PER_DAY",
-            metavar="VOLUME",
-            help="Send and receive no more than this a day (UTC), as 20GB: it pauses its runs until the next.",
-        ),
-    ] = None,
-    checkpoint_every: Annotated[
-        int, typer.Option(envvar="SHOAL_CHECKPOINT_EVERY", help="Rounds between two checkpoints. 0: none.")
-    ] = options.CHECKPOINT_EVERY,
-    checkpoint_keep: Annotated[
-        int, typer.Option(envvar="SHOAL_CHECKPOINT_KEEP", help="Checkpoints to keep of each run.")
-    ] = options.CHECKPOINT_KEEP,
-    create: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SHOAL_CREATE", metavar="MANIFEST", help="Be in this manifest's run; found it if we are not in it."
-        ),
-    ] = None,
-    join: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="SHOAL_JOIN",
-            metavar="RUN",
-            help="Be in this run (its link, id or manifest): join it as soon as a peer knows it; may be repeated.",
-        ),
-    ] = None,
-    no_train: NoTrain = False,
+    **flags: Any,
 ) -> None:
-    """Start the node, in the background unless told otherwise."""
+    """Start the node, in the background unless told otherwise; flags count for this start only, see `shoal config`."""
     from shoal.node.api import present
     from shoal.node.api.client import Client
     from shoal.node.base.home import find_home
     from shoal.node.client import launch
 
-    settings = node_settings(context.params)
+    home = find_home()
+    given = _given(context, home)
+    chosen = choose_settings(home, given)
+    options = settings_of(home, chosen)
     if foreground:
-        launch.run_here(settings)
-    else:
-        print(printable(launch.start_in_background(settings)))
-        print(f"page: {Client(find_home()).page(present.is_terminal())}")
+        launch.run_here(options)
+        return
+    words = [word for key, value in given.items() for word in settings.BY_KEY[key].words(value)]
+    print(printable(launch.start_in_background(options, words)))
+    print(f"page: {Client(home).page(present.is_terminal())}")
+    for line in how_to_keep(chosen, choose_settings(home)):
+        print(printable(line))
 
 
-def node_settings(given: Mapping[str, Any]) -> options.NodeSettings:
-    """The node's settings from the parameters of `start`."""
-    from shoal.node.base.home import find_home
-    from shoal.node.base.quantities import parse_rate, parse_volume
+def _given(context: typer.Context, home: Home) -> dict[str, Any]:
+    """The values of the flags on the command line, by key; the environment's are read elsewhere."""
+    found = {}
+    for each in SETTINGS:
+        name = each.key.replace("-", "_")
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            value = context.params[name]
+            texts = list(value) if each.kind.is_many else [str(value)]
+            found[each.key] = each.read_texts(each.flag, texts, home.root)
+    return found
 
-    weights = tuple(absolute(path) for path in given["weights"])
-    return options.NodeSettings(
-        home=find_home().root,
-        port=given["port"],
-        listen_host=given["listen_host"],
-        admin_host=given["admin_host"],
-        admin_port=given["admin_port"],
-        bootstrap=tuple(given["bootstrap"]),
-        mdns=not given["no_mdns"],
-        port_mapping=not given["no_port_mapping"],
-        threads=options.default_threads() if given["threads"] is None else given["threads"],
-        device=given["device"],
-        trainer=TrainerOptions(given["micro_batch"], given["recompute"], given["compiled"], weights),
-        data=tuple(Path(absolute(path)) for path in given["data"]),
-        data_limit=given["data_limit"],
-        share_data=not given["no_share_data"],
-        max_up=parse_rate("--max-up", given["max_up"]),
-        max_down=parse_rate("--max-down", given["max_down"]),
-        max_per_day=parse_volume("--max-per-day", given["max_per_day"]),
-        checkpoint_every=given["checkpoint_every"],
-        checkpoint_keep=given["checkpoint_keep"],
-        create=Path(absolute(given["create"])) if given["create"] else None,
-        join=tuple(run if options.names_a_run(run) else absolute(run) for run in given["join"]),
-        train=not given["no_train"],
+
+def choose_settings(home: Home, given: Mapping[str, Any] | None = None) -> dict[str, Choice]:
+    """Each setting's value and origin, by key: from `given`, the environment, config.toml, or its default.
+
+    UsageError, about the variable or the line, if one is wrong.
+    """
+    from shoal.node.client import config_file
+
+    return settings.choose(
+        home.root,
+        (settings.FILE, config_file.load(home.config)),
+        (settings.ENVIRONMENT, settings.of_environment(os.environ, home.root)),
+        (settings.FLAG, given or {}),
     )
 
 
-def settings_of_environment() -> options.NodeSettings:
-    """The settings of `shoal node start` without flags, from environment variables. UsageError if one is invalid."""
-    command: Any = typer.main.get_command(app)
-    try:
-        with command.commands["start"].make_context("shoal node start", []) as context:
-            return node_settings(context.params)
-    except typer.BadParameter as error:
-        raise options.UsageError(error.format_message()) from error
+def settings_of(home: Home, chosen: Mapping[str, Choice]) -> NodeSettings:
+    """The settings to start a node with; UsageError if its device is not here and no flag says so."""
+    from shoal.node.base.devices import check_is_here
+
+    device = chosen["device"]
+    if device.origin in (settings.FILE, settings.ENVIRONMENT):
+        try:
+            check_is_here([device.value])
+        except UsageError as error:
+            raise UsageError(f"{device.origin}: {error}") from error
+    return settings.node_settings(home.root, {key: choice.value for key, choice in chosen.items()})
+
+
+def how_to_keep(chosen: Mapping[str, Choice], usual: Mapping[str, Choice]) -> list[str]:
+    """Lines that say which values count for this start only, as flags gave them, and how to keep them."""
+    passing = [settings.BY_KEY[key] for key, choice in chosen.items() if choice.value != usual[key].value]
+    if not passing:
+        return []
+    words = {each.key: each.texts(chosen[each.key].value) for each in passing}
+    lines = [f"  shoal config set {shlex.join([key, *texts])}" for key, texts in words.items()]
+    return [f"for this start only: {', '.join(each.flag for each in passing)}; to keep that:", *lines]
 
 
 @contextmanager
@@ -223,7 +145,7 @@ def ensure_node(keep: bool = True) -> Iterator[Client]:
     if home.daemon_pid() is not None:
         yield Client(home)
         return
-    launch.start_in_background(settings_of_environment())
+    launch.start_in_background(settings_of(home, choose_settings(home)))
     client = Client(home)
     print(f"started a node in the background (pid {client.pid}); its log is {home.daemon_log}\n", file=sys.stderr)
     try:

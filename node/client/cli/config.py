@@ -1,0 +1,211 @@
+"""Commands about a node's settings: what they are and where they come from, and config.toml, in which they last."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shoal.node.base.lines import printable
+from shoal.node.client.cli.flags import Json
+from shoal.protocol.base.errors import LocalError, ShoalError
+
+if TYPE_CHECKING:
+    from shoal.node.base.home import Home
+
+EDITOR = "vi"  # if neither VISUAL nor EDITOR names one
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show and change the node's lasting settings.")
+Key = Annotated[str, typer.Argument(help="The setting: a flag of `shoal node start` without its dashes.")]
+
+
+@app.command()
+def show(
+    origin: Annotated[
+        bool,
+        typer.Option(
+            "--origin",
+            envvar="SHOAL_CONFIG_ORIGIN",
+            help="Also where each comes from, and what the running node has if it differs.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show all settings, as a node that is started here and now would have them."""
+    from shoal.node.api.present import show_json
+    from shoal.node.base.home import find_home
+    from shoal.node.base.settings import BY_KEY
+    from shoal.node.client.cli.node import choose_settings
+    from shoal.node.manifest.toml import inline
+
+    home = find_home()
+    rows: dict[str, dict[str, Any]] = {
+        key: {"value": BY_KEY[key].write(choice.value), "origin": choice.origin}
+        for key, choice in choose_settings(home).items()
+    }
+    for key, value in (_running(home) if origin or as_json else {}).items():
+        if key in rows and rows[key]["value"] != value:
+            rows[key]["running"] = value
+    if as_json:
+        show_json(rows)
+        return
+    lines = {key: f"{key} = {inline(row['value'])}" for key, row in rows.items()}
+    width = max(map(len, lines.values()))
+    for key, row in rows.items():
+        print(printable(f"{lines[key]:{width}}  # {_origin(key, row)}" if origin else lines[key]))
+
+
+@app.command("set")
+def set_value(
+    key: Key,
+    values: Annotated[
+        list[str], typer.Argument(metavar="VALUE...", help="As for the flag; several if it may be repeated.")
+    ],
+) -> None:
+    """Make a setting last. It counts from the next start of the node on."""
+    from shoal.node.base.home import find_home
+    from shoal.node.base.settings import find_setting
+    from shoal.node.base.textfile import check_text
+    from shoal.node.client import config_file
+    from shoal.node.manifest.toml import inline
+
+    home, setting = find_home(), find_setting(key)
+    for value in values:
+        check_text(value, f"the value of {key}")
+    written = setting.of_texts(key, values)
+    setting.read(key, written, home.root)
+    config_file.change(home, lambda text: config_file.with_value(text, key, written))
+    print(printable(f"{key} = {inline(written)} is in {home.config}"))
+    _say_what_differs(home, key)
+
+
+@app.command()
+def unset(key: Key) -> None:
+    """Take a setting out of config.toml. Its default counts from the next start of the node on."""
+    from shoal.node.base.home import find_home
+    from shoal.node.base.settings import BY_KEY, find_setting
+    from shoal.node.client import config_file
+
+    home, had = find_home(), False
+
+    def remove(text: str) -> str:
+        nonlocal had
+        fresh = config_file.without(text, key)
+        had = fresh != text
+        return fresh
+
+    config_file.change(home, remove)
+    if not had and key not in BY_KEY:
+        find_setting(key)  # raises, with the nearest key
+    print(printable(f"{key} {'is no longer' if had else 'was not'} in {home.config}"))
+    if had and key in BY_KEY:
+        _say_what_differs(home, key)
+
+
+@app.command()
+def edit() -> None:
+    """Open config.toml in your editor. What you write counts only if all of it is right, and is kept if not."""
+    from shoal.node.base.home import find_home
+    from shoal.node.client import config_file
+
+    home = find_home().create()
+    before, draft = config_file.read_bytes(home.config), home.root / "config.draft.toml"
+    begin = before if before is not None else config_file.template(home.root).encode()
+    if config_file.read_bytes(draft) is None:
+        draft.write_bytes(begin)
+    else:
+        is_older = before is not None and home.config.stat().st_mtime > draft.stat().st_mtime
+        since = f", which is older than {home.config}" if is_older else ""
+        print(printable(f"going on with what you have written in {draft}{since}"), file=sys.stderr)
+    text = _right_text(draft, begin, home.config)
+    if text is None:
+        print(printable(f"{home.config} is as it was"))
+        return
+    with config_file.locked(home):
+        if config_file.read_bytes(home.config) != before:
+            raise LocalError(f"{home.config} has changed meanwhile, and stays so; what you have written is in {draft}")
+        config_file.replace(home.config, text)
+    draft.unlink(missing_ok=True)
+    print(printable(f"wrote {home.config}; it counts from the next start of the node on"))
+
+
+def _right_text(draft: Path, begin: bytes, config: Path) -> str | None:
+    """What the user makes of the draft, once it is right; None if it stays as it began. LocalError if they give up."""
+    from shoal.node.client import config_file
+
+    while True:
+        try:
+            _run_editor(draft)
+        finally:
+            content = config_file.read_bytes(draft)
+            if content == begin:
+                draft.unlink()
+        if content is None or content == begin:
+            return None
+        try:
+            text = config_file.text_of(content, draft)
+            config_file.check(text, draft)
+            return text
+        except ShoalError as error:
+            print(f"shoal: {printable(str(error))}", file=sys.stderr)
+            if not _edits_again():
+                raise LocalError(
+                    f"{config} is as it was; `shoal config edit` goes on with what you have written, in {draft}"
+                ) from error
+
+
+def _run_editor(path: Path) -> None:
+    """LocalError unless the editor ends well."""
+    command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or EDITOR
+    try:
+        code = subprocess.run([*shlex.split(command), str(path)]).returncode
+    except (OSError, ValueError) as error:
+        raise LocalError(f"cannot run the editor {command}: {error}; name another one in VISUAL or EDITOR") from error
+    if code != 0:
+        raise LocalError(f"the editor {command} has ended with {code}; config.toml is as it was")
+
+
+def _edits_again() -> bool:
+    """Whether the user wants to go on; False if nobody can be asked."""
+    if not sys.stdin.isatty():
+        return False
+    print("Edit again? [Y/n] ", end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    return line != "" and line.strip().lower() in ("", "y", "yes")
+
+
+def _running(home: Home) -> dict[str, Any]:
+    """The settings of the running node, by key; none if none runs or answers, which is said."""
+    from shoal.node.api.client import Client, NoDaemon
+
+    try:
+        return dict(Client(home).settings()["settings"])
+    except NoDaemon:
+        return {}
+    except ShoalError as error:
+        print(printable(f"what the running node has is not known: {error}"), file=sys.stderr)
+        return {}
+
+
+def _origin(key: str, row: dict[str, Any]) -> str:
+    from shoal.node.base.settings import BY_KEY, ENVIRONMENT
+    from shoal.node.manifest.toml import inline
+
+    words = str(row["origin"])
+    words += f" ({BY_KEY[key].variable})" if words == ENVIRONMENT else ""
+    return f"{words}; the running node has {inline(row['running'])}" if "running" in row else words
+
+
+def _say_what_differs(home: Home, key: str) -> None:
+    """Say why a node would not have the value now."""
+    from shoal.node.base.settings import BY_KEY
+
+    if os.environ.get(variable := BY_KEY[key].variable):
+        print(f"but {variable} is set in this environment, and beats config.toml", file=sys.stderr)
+    if home.daemon_pid() is not None:
+        print("the running node has it from its next start on: `shoal node stop`, `shoal node start`", file=sys.stderr)
