@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -38,13 +39,14 @@ class Client(Operations):
     NoDaemon if none runs; LocalError if its API cannot be reached from here.
     """
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, patience: float = math.inf) -> None:
+        """`patience`: seconds to wait for an answer at most, if that is less than the operation's own."""
         info = home.read_daemon()
         if info is None:
             raise NoDaemon(_why_absent(home))
         _check_loopback(home, info)
         self.pid = info.pid
-        self._home = home
+        self._home, self._patience = home, patience
         self._host = _reachable(info.admin_host)
         self.port = info.admin_port
 
@@ -100,12 +102,13 @@ class Client(Operations):
         self, operation: Operation[Any, Any], path: str, body: str | None
     ) -> Iterator[http.client.HTTPResponse]:
         headers = {"Authorization": f"Bearer {self._home.token()}", "Content-Type": "application/json"}
-        connection = http.client.HTTPConnection(self._host, self.port, timeout=operation.patience)
+        patience = min(operation.patience, self._patience)
+        connection = http.client.HTTPConnection(self._host, self.port, timeout=patience)
         try:
             connection.request(operation.method, path, body, headers)
             yield connection.getresponse()
         except TimeoutError as error:
-            raise TransportError(f"the node (pid {self.pid}) gave no answer in {operation.patience:.0f} s") from error
+            raise TransportError(f"the node (pid {self.pid}) gave no answer in {patience:g} s") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = str(error) or type(error).__name__
             raise TransportError(f"the node's API at {self.url} does not answer properly: {reason}") from error

@@ -31,11 +31,20 @@ def repair_standard_streams() -> None:
         sys.stdin.reconfigure(errors="surrogateescape")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(encoding="ascii" if is_ascii_only() else None, errors="backslashreplace")
     if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr = _BestEffortStream(
             sys.stderr.detach(), sys.stderr.encoding, "backslashreplace", line_buffering=True
         )
+
+
+def is_ascii_only() -> bool:
+    """Whether the user has chosen the C locale, in which Python writes UTF-8 all the same (PEP 540).
+
+    PYTHONIOENCODING overrules the locale.
+    """
+    chosen = next(filter(None, map(os.environ.get, ("PYTHONIOENCODING", "LC_ALL", "LC_CTYPE", "LANG"))), "")
+    return chosen in ("C", "POSIX")
 
 
 def flush_error() -> str:

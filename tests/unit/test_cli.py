@@ -29,9 +29,10 @@ from shoal.node.base.home import DaemonInfo, Home, find_home
 from shoal.node.base.options import NodeSettings, UpOptions, UsageError
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.client import launch
-from shoal.node.client.cli import main
+from shoal.node.client.cli import completion, main
 from shoal.node.client.cli.app import app
 from shoal.node.daemon.web.server import serve_api
+from shoal.protocol.net.system.version import shoal_version
 from tests.fake_service import ADDRESS, ENTERED, LINK, MANIFEST, PEER, RUN, FakeService
 
 HEAVY = {"torch", "libp2p", "pydantic", "aiohttp", "numpy", "rich", "cryptography", "trio"}
@@ -97,12 +98,23 @@ def test_the_command_line_imports_nothing_heavy() -> None:
     ],
 )
 def test_a_command_loads_only_what_it_needs(words: str, spared: set[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "shoal.node", *words.split()]
-    environ = os.environ | {"SHOAL_HOME": str(tmp_path)}
-    said = subprocess.run(command, capture_output=True, text=True, env=environ).stderr
-    loaded = {line.rpartition("|")[2].strip() for line in said.splitlines() if line.startswith("import time:")}
+    loaded = loaded_by(words.split(), {"SHOAL_HOME": str(tmp_path)})
     assert {"typer", "shoal.node.client.cli.app"} <= loaded
     assert not spared & loaded
+
+
+def test_the_tab_key_loads_nothing_heavy(tmp_path: Path) -> None:
+    asked = {"_SHOAL_COMPLETE": "complete_bash", "COMP_WORDS": "shoal run leave ", "COMP_CWORD": "3"}
+    loaded = loaded_by([], asked | {"SHOAL_HOME": str(tmp_path)})
+    assert "shoal.node.api.client" in loaded
+    assert not (HEAVY | {"shoal.protocol.messages"}) & loaded
+
+
+def loaded_by(words: list[str], environ: dict[str, str]) -> set[str]:
+    """The modules that a command loads in a process of its own."""
+    command = [sys.executable, "-X", "importtime", "-m", "shoal.node", *words]
+    said = subprocess.run(command, capture_output=True, text=True, env=os.environ | environ).stderr
+    return {line.rpartition("|")[2].strip() for line in said.splitlines() if line.startswith("import time:")}
 
 
 def test_help_is_fast() -> None:
@@ -126,7 +138,20 @@ def test_help_explains_the_exit_codes(shoal: Shoal) -> None:
     code, out, _ = shoal("--help")
     assert code == Exit.OK
     assert set(HELP) == set(Exit)
-    assert all(f"{code:3}  {text}" in out for code, text in HELP.items())
+    words = " ".join(out.split())
+    assert all(f" {code} {text}" in words for code, text in HELP.items())
+
+
+def test_the_version(shoal: Shoal) -> None:
+    assert shoal("--version") == shoal("version") == (Exit.OK, f"shoal {shoal_version()}\n", "")
+
+
+@pytest.mark.parametrize("command", [[], ["node", "start"], ["serve"]])
+def test_help_is_as_wide_as_the_terminal(shoal: Shoal, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    for columns in (80, 110):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        _, out, _ = shoal(*command, "--help")
+        assert columns - 20 < max(map(len, out.splitlines())) <= columns
 
 
 def flags() -> Iterator[tuple[str, str, Any]]:
@@ -136,7 +161,8 @@ def flags() -> Iterator[tuple[str, str, Any]]:
         for word, each in getattr(command, "commands", {}).items():
             yield from walk(each, f"{name} {word}")
         for each in command.params:
-            if each.param_type_name == "option" and not each.name.endswith("_completion"):
+            is_of_all = each.name == "version" or each.name.endswith("_completion")
+            if each.param_type_name == "option" and not is_of_all:
                 yield name, each.opts[0], each.envvar
 
     yield from walk(typer.main.get_command(app), "shoal")
@@ -196,9 +222,9 @@ def test_reads_as_json(shoal: Shoal, node: FakeService) -> None:
 
 def test_reads_for_people(shoal: Shoal, node: FakeService) -> None:
     _, out, _ = shoal("status")
-    assert ["state", "CONNECTED"] in [line.split() for line in out.splitlines()]
-    assert f"{RUN[:8]}  stdlib" in out
-    assert "limits        20 Mbit/s up, 20 GB a day, 19.5 GB used today\n" in out
+    assert out.startswith("state    CONNECTED, 1 peer\n")
+    assert f"stdlib ({RUN[:8]}): round 3, 4 members, training\n" in out
+    assert "limits   20 Mbit/s up, 20 GB a day, 19.5 GB used today\n" in out
     assert "more than 95% of it have?[2J passed (volume-nearly-used-up)" in out
     node.paused = "paused: the volume is used up; this node goes on tomorrow"
     assert "Paused: the volume is used up; this node goes on tomorrow." in shoal("status")[1]
@@ -286,7 +312,7 @@ def test_a_lonely_node_says_so(shoal: Shoal, node: FakeService) -> None:
 def test_what_keeps_a_node_from_the_others_is_said_instead_of_advice(shoal: Shoal, node: FakeService) -> None:
     node.state, node.obstacle = "SOLO", "rejoining: nobody has answered yet, tried 3 addresses"
     _, out, _ = shoal("status")
-    assert "\nrejoining: nobody has answered yet, tried 3 addresses\n" in out
+    assert out.startswith("state    SOLO. Rejoining: nobody has answered yet, tried 3 addresses\n")
     assert "--bootstrap" not in out
 
 
@@ -294,7 +320,7 @@ def test_the_first_to_be_back_is_well_and_not_told_to_look_for_others(shoal: Sho
     node.state, node.news = "SOLO", {"is_resting": True}
     code, out, _ = shoal("status", "--exit-code")
     assert code == Exit.OK
-    assert "\nKeeps stdlib after round 3 until others are back.\n" in out
+    assert out.startswith("state    SOLO. Keeps stdlib after round 3 until others are back.\n")
     assert "--bootstrap" not in out
 
 
@@ -302,8 +328,9 @@ def test_device_and_memory_are_shown(shoal: Shoal, node: FakeService) -> None:
     node.news = {"device": "cuda:0 (NVIDIA H200)", "device_memory": 3 << 30, "worker_memory": 700 << 20}
     node.news |= {"micro_batch": 16, "model_flops_utilization": 0.412}
     _, out, _ = shoal("status")
-    assert ["memory", "64.0", "MiB"] in [line.split() for line in out.splitlines()]
-    assert "cuda:0 (NVIDIA H200)  3.0 GiB        700.0 MiB  16           88%     41%" in out
+    assert "64.0 MiB of memory" in out
+    device = "on cuda:0 (NVIDIA H200), 3.0 GiB of its memory, 700.0 MiB of main memory"
+    assert f"  {device}, micro-batch 16, trains 88% of the time, MFU 41%\n" in out
 
 
 def test_runs_are_created_joined_and_left(shoal: Shoal, node: FakeService, tmp_path: Path) -> None:
@@ -349,9 +376,9 @@ def test_what_was_done_to_a_run_as_json(shoal: Shoal, node: FakeService, tmp_pat
 @pytest.mark.parametrize(
     ("news", "said"),
     [
-        ({"waiting_for": "round 4 waits for nu5qcu, jvSQQz"}, "stdlib: round 4 waits for nu5qcu, jvSQQz\n"),
-        ({"warnings": [{"code": "slow", "words": "it is slow"}]}, "stdlib: it is slow (slow)\n"),
-        ({"phase": "failed", "failure": "the disk is full"}, "stdlib has failed on this node: the disk is full\n"),
+        ({"waiting_for": "round 4 waits for nu5qcu, jvSQQz"}, "\n  round 4 waits for nu5qcu, jvSQQz\n"),
+        ({"warnings": [{"code": "slow", "words": "it is slow"}]}, "\n  it is slow (slow)\n"),
+        ({"phase": "failed", "failure": "the disk is full"}, "\n  failed on this node: the disk is full\n"),
     ],
 )
 def test_what_holds_a_run_up_is_said_in_a_sentence(
@@ -738,3 +765,69 @@ def test_experts_of_a_family_are_listed_and_fetched(shoal: Shoal, node: FakeServ
     assert (code, node.calls[-1]) == (Exit.OK, ("experts", "stdlib", str(tmp_path / "out")))
     assert out.splitlines()[0] == f"wrote {tmp_path / 'out'}: net (40 steps)"
     assert "nothing has been published yet of text" in out
+
+
+# -- shell completion ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def complete(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """What bash is offered for the last of these words."""
+
+    def offered(*words: str) -> list[str]:
+        monkeypatch.setenv("_SHOAL_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join(["shoal", *words]))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        code, out, err = shoal()
+        assert (code, err) == (Exit.OK, "")
+        return out.split()
+
+    return offered
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["run", "leave", ""], ["stdlib", "cdcdcdcd"]),
+        (["run", "show", "std"], ["stdlib"]),
+        (["run", "link", "ab"], [RUN[:8]]),
+        (["run", "link", RUN[:9]], [RUN]),
+        (["run", "leave", "other"], []),
+        (["logs", "--round", "3", "--run", ""], ["stdlib", "cdcdcdcd"]),
+        (["serve", "std"], ["stdlib"]),
+        (["experts", "fetch", ""], ["cdcdcdcd"]),
+        (["doctor", ""], [PEER[-6:]]),
+        (["doctor", PEER[-12:-4]], [PEER[-12:]]),
+        (["doctor", "12D3"], [PEER]),
+    ],
+)
+def test_the_tab_key_offers_what_the_node_knows(
+    complete: Callable[..., list[str]],
+    node: FakeService,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    wanted: list[str],
+) -> None:
+    unnamed = {"run": "cd" * 32, "name": None, "experts": {"parts": 2, "finished": 0, "trains": None}}
+    node.not_open = [unnamed]
+    rows = [{"peer": PEER, "run": RUN}, {"peer": PEER, "run": "cd" * 32}, {"peer": "$(reboot)", "run": RUN}]
+    monkeypatch.setattr(node, "peers", lambda: rows, raising=False)
+    assert complete(*words) == wanted
+
+
+def test_the_tab_key_offers_nothing_without_an_answer(
+    complete: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert complete("run", "leave", "") == []
+    monkeypatch.setattr(completion, "LIMIT", 0.05)
+    home = find_home().create()
+    with home.locked(), socket.create_server(("127.0.0.1", 0)) as silent:
+        home.write_daemon(DaemonInfo(os.getpid(), "127.0.0.1", silent.getsockname()[1], PEER))
+        assert complete("run", "leave", "") == []
+
+
+def test_of_things_alike_none_is_offered_by_what_they_share() -> None:
+    things = [["net", "aa11", "aa11ff"], ["net", "aa22", "aa22ff"], ["text", "bb33", "bb33ff"]]
+    assert completion.offered(things, "") == ["aa11", "aa22", "text"]
+    assert completion.offered(things, "aa22f") == ["aa22ff"]
+    assert completion.offered([["rm -rf", "x;y", "ok"]], "") == ["ok"]

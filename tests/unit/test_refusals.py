@@ -161,13 +161,14 @@ def test_what_is_said_beside_has_no_room(home: Path) -> None:
     assert ended("status", redirect="2> /dev/full")[0] == Exit.NO_DAEMON
 
 
-@pytest.mark.parametrize("locale", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+@pytest.mark.parametrize("locale", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}, {"LC_ALL": "C"}])
 def test_letters_that_a_terminal_does_not_know(locale: dict[str, str], tmp_path: Path) -> None:
     place = tmp_path / "caf\u00e9-\udcff"
     (place / "checkpoints" / "round-00000001").mkdir(parents=True)
     code, said = ended(f"ckpt ls {place}", locale | {"SHOAL_HOME": str(tmp_path), "PYTHONCOERCECLOCALE": "0"})
     assert code == Exit.OK
     assert "is damaged" in said
+    assert said.isascii()
 
 
 @pytest.mark.parametrize("words", ["ckpt ls x", "node start", "generate x y"])

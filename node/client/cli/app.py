@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 import typer
+from typer.core import TyperGroup
 
 from shoal.node.base.exits import HELP
 from shoal.node.client.cli import ckpt, config, diagnostics, experts, node, read, run, serve, up
 
-CODES = "\n".join(f"  {code:3}  {text}" for code, text in HELP.items())
-NO_REWRAP = "\b"  # a paragraph that begins with it keeps its lines
+WIDEST = 1_000  # columns: help is as wide as the terminal, where click would stop at 80
+
+
+class WithExitCodes(TyperGroup):
+    """Lists the exit codes at the end of its help."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the end of the help; the types are Any, as typer may bring a click of its own."""
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(f"{code:3}", text) for code, text in HELP.items()])
+
 
 app = typer.Typer(
+    cls=WithExitCodes,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"max_content_width": WIDEST},
     help="Train one model together with strangers' machines, without a server.",
-    epilog="SHOAL_HOME chooses the node's folder; each flag has a variable, named in its help.\n\n"
-    f"{NO_REWRAP}\nExit codes:\n{CODES}",
+    epilog="SHOAL_HOME chooses the node's folder; each flag has a variable, named in its help.",
 )
+
+
+def _show_version(context: typer.Context, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        read.version()
+        raise typer.Exit
+
+
+@app.callback()
+def shoal(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options before any command; `--version` has no variable, which would turn every command into it."""
+
+
 app.command()(up.up)
 app.command()(up.report)
 app.add_typer(node.app, name="node")

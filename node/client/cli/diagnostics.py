@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shoal.node.client.cli.completion import complete_peer
 from shoal.node.client.cli.flags import Json
 
 PAUSE = 0.5  # seconds between two calls of the node
@@ -54,7 +55,11 @@ def _settled(client: Any, limit: float) -> dict[str, Any]:
 def doctor(
     peer: Annotated[
         str,
-        typer.Argument(metavar="PEER", help="A PeerID, the last characters of one in `shoal peers`, or a multiaddr."),
+        typer.Argument(
+            metavar="PEER",
+            help="A PeerID, the last characters of one in `shoal peers`, or a multiaddr.",
+            autocompletion=complete_peer,
+        ),
     ],
     as_json: Json = False,
 ) -> None:

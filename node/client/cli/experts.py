@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from shoal.node.client.cli.completion import complete_family
 from shoal.node.client.cli.flags import Json, this_node
 
 if TYPE_CHECKING:
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
 COLUMNS = ("part", "peer", "steps", "of", "loss", "published", "holders", "here")
 Family = Annotated[
-    str, typer.Argument(metavar="FAMILY", help="The family's id, the first 8 characters of it or more, or its name.")
+    str,
+    typer.Argument(
+        metavar="FAMILY",
+        help="The family's id, the first 8 characters of it or more, or its name.",
+        autocompletion=complete_family,
+    ),
 ]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from shoal.node.base.lines import printable
+from shoal.node.client.cli.completion import complete_run
 from shoal.node.client.cli.flags import Json, this_node
 from shoal.protocol.base.errors import LocalError
 
@@ -88,6 +89,9 @@ def for_people(line: str) -> str:
 
 def status(
     as_json: Json = False,
+    whole: Annotated[
+        bool, typer.Option("--long", envvar="SHOAL_STATUS_LONG", help="All addresses, and whole ids and digests.")
+    ] = False,
     exit_code: Annotated[
         bool,
         typer.Option(
@@ -100,10 +104,14 @@ def status(
 ) -> None:
     """Show the node: am I alone, in which runs, how far, how well."""
     from shoal.node.api import present
+    from shoal.node.client.cli.status_lines import show_status
 
     client = this_node()
     answer = client.status()
-    present.show_json(answer) if as_json else present.show_status(answer, client.page(present.is_terminal()))
+    if as_json:
+        present.show_json(answer)
+    else:
+        show_status(answer, client.page(present.is_terminal()), whole)
     if exit_code:
         from shoal.node.api.status import verdict
 
@@ -130,7 +138,10 @@ def logs(
         typer.Option(envvar="SHOAL_LOGS_ROUND", min=1, help="The timeline of this round instead, as this node saw it."),
     ] = None,
     run: Annotated[
-        str, typer.Option(envvar="SHOAL_LOGS_RUN", help="The run of --round, if the node is in several.")
+        str,
+        typer.Option(
+            envvar="SHOAL_LOGS_RUN", help="The run of --round, if the node is in several.", autocompletion=complete_run
+        ),
     ] = "",
     as_json: Json = False,
 ) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.node.base.lines import printable
+from shoal.node.client.cli.completion import complete_run
 from shoal.node.client.cli.flags import Json, NoTrain, absolute, can_print, this_node
 from shoal.node.client.cli.node import ensure_node
 from shoal.protocol.base.errors import LocalError
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
 MAX_MANIFEST = 64 << 10
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, join, leave and look at runs.")
-Run = Annotated[str, typer.Argument(help="The run's id, the first 8 characters of it or more, or its name.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        help="The run's id, the first 8 characters of it or more, or its name.", autocompletion=complete_run
+    ),
+]
 RunToJoin = Annotated[
     str,
     typer.Argument(metavar="LINK", help="The run's link in quotes, its id, or the first 8 characters of that or more."),
@@ -131,9 +137,10 @@ def leave(run: Run, as_json: Json = False) -> None:
 def ls(as_json: Json = False) -> None:
     """List the runs that this node is in."""
     from shoal.node.api import present
+    from shoal.node.client.cli.status_lines import show_runs
 
     answer = this_node().runs()
-    present.show_json(answer) if as_json else present.show_runs(answer)
+    present.show_json(answer) if as_json else show_runs(answer)
 
 
 @app.command()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shoal.node.client.cli.completion import complete_run
 from shoal.node.client.cli.flags import refuse
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ Source = Annotated[
         metavar="SOURCE",
         help="Folder of a checkpoint, of experts, or of a model that transformers opens; or a run, or a family of "
         "experts, that the node is in, by its name or id.",
+        autocompletion=complete_run,
     ),
 ]
 Mix = Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from shoal.node.base.lines import printable
 from shoal.node.base.options import AUTO, UP_CHECKPOINT_EVERY
 from shoal.node.client.cli.flags import Json, refuse
 
@@ -130,8 +131,25 @@ def _round(flag: str, given: str | None, usual: int, *, fits: bool) -> int | Non
     return int(given)
 
 
-def report(folder: Annotated[Path, typer.Argument(help="The folder that `shoal up` has left.")]) -> None:
-    """Make report.html and loss.svg again from what a `shoal up` has left."""
-    from shoal.node.client.report.page import make_report
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder that `shoal up` has left, or the home of any node.")],
+) -> None:
+    """Make a report, to be read in a browser, of what a `shoal up` or any node has left on the disk.
 
-    print(make_report(folder))
+    Of a `shoal up` these are report.html and loss.svg. Of a node it is a page for each run, with the last rounds as
+    that node saw them; it says what is missing.
+    """
+    from shoal.node.base.home import Home
+
+    home = Home(folder)
+    if (folder / "metrics.jsonl").exists() or not home.runs.is_dir():
+        from shoal.node.client.report.page import make_report
+
+        print(make_report(folder))
+        return
+    from shoal.node.client.report.node_page import make_node_reports
+
+    pages, lacking = make_node_reports(home)
+    for why in lacking:
+        print(f"no report: {printable(why)}", file=sys.stderr)
+    print(*pages, sep="\n")

@@ -1,5 +1,6 @@
-"""Makes `report.html` and `loss.svg`: what one `shoal up` did, for people, from the files in its folder alone.
+"""Makes reports, which are pages for browsers, from files alone.
 
-page (the document, `make_report`) <- charts, words <- story (metrics.jsonl as values); plot and markup draw.
-docs/metrics-jsonl.md describes metrics.jsonl.
+Of one `shoal up`, `report.html` and `loss.svg`: page (the document, `make_report`) <- charts, words <- story
+(metrics.jsonl as values). Of a node, a page for each run: node_page <- node_story (the files in a node's home). plot
+and markup draw. docs/metrics-jsonl.md describes metrics.jsonl.
 """

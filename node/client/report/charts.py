@@ -213,7 +213,7 @@ def members_chart(story: Story) -> Element:
 
 
 def bytes_chart(story: Story) -> Element:
-    """Payload bytes of each round, sent by all members together."""
+    """Payload bytes of each round, sent by all members that report it together."""
     sizes = {each.round: each.bytes for each in story.rounds}
 
     def draw(plot: Plot, place: tuple[float, float], label: str, numbers: list[int]) -> None:
@@ -221,7 +221,8 @@ def bytes_chart(story: Story) -> Element:
         plot.bar(place, (0, size), "counted", f"{label}: {si(size)}B")
 
     top = max(sizes.values()) * 1.1 or 1.0
-    return _per_round(story, Axis(0, top, "", lambda value: f"{si(value)}B"), "Bytes sent per round, by all", draw)
+    title = f"Bytes sent per round, by {'all' if len(story.peers) != 1 else story.peers[0]}"
+    return _per_round(story, Axis(0, top, "", lambda value: f"{si(value)}B"), title, draw)
 
 
 def seconds_chart(story: Story) -> Element | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from xml.etree.ElementTree import Element
@@ -19,7 +20,7 @@ from shoal.node.client.report.charts import (
 from shoal.node.client.report.markup import tag, to_html
 from shoal.node.client.report.plot import chart_style
 from shoal.node.client.report.story import Story, by_round, read_story
-from shoal.node.client.report.words import clock, happenings, outcome, summary, usual_round
+from shoal.node.client.report.words import Sentence, clock, happenings, outcome, summary, usual_round
 from shoal.protocol.base.errors import LocalError
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # the browser loads nothing, whatever the page contains
@@ -29,18 +30,29 @@ MOST_ROWS = 500
 def make_report(folder: Path) -> Path:
     """Write report.html and loss.svg into the folder that a `shoal up` left; returns the page's path."""
     story = read_story(folder)
-    report = folder / "report.html"
+    write(folder / "loss.svg", loss_picture(story))
+    return write(folder / "report.html", page(story))
+
+
+def write(path: Path, text: str) -> Path:
+    """Write a file, and return its path; LocalError if that is impossible."""
     try:
-        (folder / "loss.svg").write_text(loss_picture(story), encoding="utf-8")
-        report.write_text(page(story), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise LocalError(f"cannot write the report into {folder}: {error.strerror}") from error
-    return report
+        raise LocalError(f"cannot write the report into {path.parent}: {error.strerror}") from error
+    return path
 
 
 def page(story: Story) -> str:
-    """The whole document."""
-    parts = [_head(story), _losses(story), _happened(story), _time(story), _rounds(story), _sample(story), _end(story)]
+    """The whole document about a play."""
+    told = happened(happenings(story))
+    return document(
+        story, _head(story), _losses(story), told, phases_of_rounds(story), rounds(story), _sample(story), _end(story)
+    )
+
+
+def document(story: Story, *parts: Element | None) -> str:
+    """A document of these parts."""
     body = tag("body", tag("main", *[part for part in parts if part is not None]))
     return to_html(tag("html", _meta(story), body, lang="en"))
 
@@ -95,15 +107,19 @@ def _losses(story: Story) -> Element | None:
     return tag("section", tag("h2", "Loss"), tag("p", words), *chart)
 
 
-def _happened(story: Story) -> Element:
+def happened(told: Sequence[Sentence]) -> Element | None:
+    """The table of what happened, and when; None if nothing did."""
+    if not told:
+        return None
     rows = [
         tag("tr", tag("td", clock(each.at), class_="time"), tag("td", each.text), class_=each.kind or None)
-        for each in happenings(story)
+        for each in told
     ]
     return tag("section", tag("h2", "What happened"), tag("table", *rows, class_="story"))
 
 
-def _time(story: Story) -> Element | None:
+def phases_of_rounds(story: Story) -> Element | None:
+    """The chart of the phases of each round, with a sentence about a usual round."""
     chart = timeline(story)
     if not chart:
         return None
@@ -114,7 +130,8 @@ def _time(story: Story) -> Element | None:
     return tag("section", tag("h2", "Where the time went"), tag("p", words), *chart, tag("p", usual_round(story)))
 
 
-def _rounds(story: Story) -> Element | None:
+def rounds(story: Story) -> Element | None:
+    """The charts and the table of the committed rounds; None if there are none."""
     if not story.rounds:
         return None
     charts = [members_chart(story), bytes_chart(story), seconds_chart(story)]
@@ -138,8 +155,9 @@ def _table(story: Story) -> Element:
         )
         for each in story.rounds[-MOST_ROWS:]
     ]
-    head = tag("tr", *[tag("th", column) for column in columns])
-    body = [tag("tr", *[tag("td", cell) for cell in row]) for row in rows]
+    known = [place for place in range(len(columns)) if any(row[place] not in ("", "-") for row in rows)]
+    head = tag("tr", *[tag("th", columns[place]) for place in known])
+    body = [tag("tr", *[tag("td", row[place]) for place in known]) for row in rows]
     return tag("details", tag("summary", "All rounds as a table"), tag("table", head, *body, class_="figures"))
 
 

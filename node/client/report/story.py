@@ -204,7 +204,8 @@ def read_story(folder: Path) -> Story:
     """Read metrics.jsonl in `folder`; LocalError if there is none, or a line of it is damaged."""
     path = folder / "metrics.jsonl"
     if not path.exists():
-        raise LocalError(f"{shown(folder)} holds no metrics.jsonl: give the folder that `shoal up` named")
+        words = "give the folder that `shoal up` named, or a node's home"
+        raise LocalError(f"{shown(folder)} holds no metrics.jsonl: {words}")
     lines = read_text(path).split("\n")
     story = Story(folder)
     for number, each in enumerate(lines, start=1):
