@@ -6,10 +6,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shoal.node.base.keys import Form
+
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-HexDigest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]  # may be empty: the founder has not filled it in
-RequiredDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+HexDigest = Annotated[  # may be empty: the founder has not filled it in
+    str, Field(pattern=r"^([0-9a-f]{64})?$"), Form("64 hexadecimal digits, or empty")
+]
+RequiredDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$"), Form("64 hexadecimal digits")]
 MODEL_FILE = "model.safetensors"  # the file with a model's tensors, under the name that transformers uses
 
 

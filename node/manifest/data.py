@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
+from shoal.node.base.keys import Form, Help
 from shoal.node.manifest.base import Count, HexDigest, Spec
 
 
@@ -58,25 +59,58 @@ TOKENIZER = rf"^(hub:{REPOSITORY}@{REVISION}|[A-Za-z0-9][A-Za-z0-9_.-]{{0,95}})?
 
 
 class StreamSpec(Spec):
-    """A dataset of Hugging Face's hub, at one commit."""
+    """A dataset of Hugging Face's hub, at one commit, that each member reads while it trains."""
 
-    dataset: Annotated[str, Field(pattern=rf"^{DATASET}$")]
-    revision: Annotated[str, Field(pattern=rf"^{REVISION}$")]
-    subset: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,96}$")] = ""
-    split: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,96}$")] = "train"
+    dataset: Annotated[
+        str,
+        Field(pattern=rf"^{DATASET}$"),
+        Form('a name on the hub, as "owner/name"'),
+        Help("The dataset's name on the hub. Only public datasets with an owner can be read."),
+    ]
+    revision: Annotated[
+        str,
+        Field(pattern=rf"^{REVISION}$"),
+        Form("a commit, as 40 hexadecimal digits"),
+        Help("The commit of the dataset, so that all members read the same one."),
+    ]
+    subset: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9_.-]{0,96}$"),
+        Form("at most 96 letters, digits and any of _ . -"),
+        Help("Which subset (configuration) of the dataset is read; empty: its only one."),
+    ] = ""
+    split: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9_.-]{1,96}$"),
+        Form("1 to 96 letters, digits and any of _ . -"),
+        Help("Which split of the dataset is read."),
+    ] = "train"
 
 
 class ClustersSpec(Spec):
-    """How a family's data are cut into groups, in place of patterns for each part.
+    """How a family's data are cut into groups of like samples, in place of patterns for each part."""
 
-    `words`: by balanced k-means over tf-idf. `pixels`: by balanced k-means over the pixels of pictures. `random`: by a
-    hash of the sample's name, as a baseline.
-    """
-
-    count: Annotated[int, Field(ge=2, le=MAX_GROUPS)]
-    by: Literal["words", "pixels", "random"] = "words"
-    seed: Count = 0
-    file: HexDigest = ""  # BLAKE3 of the partition's file, filled in by the founder
+    count: Annotated[
+        int,
+        Field(ge=2, le=MAX_GROUPS),
+        Help(
+            "How many groups there are, and so experts: the parts cluster-0, cluster-1 and so on.",
+            unit="groups",
+            larger="more experts, each with less data, that can train on more machines at once",
+            smaller="fewer experts, each with more data",
+        ),
+    ]
+    by: Annotated[
+        Literal["words", "pixels", "random"],
+        Help(
+            'How samples are grouped. "words": texts with like words (balanced k-means over tf-idf); "pixels": '
+            'pictures that look alike (balanced k-means); "random": by a hash of names, to compare with.'
+        ),
+    ] = "words"
+    seed: Annotated[Count, Help("From which random numbers the groups follow; another number gives other groups.")] = 0
+    file: Annotated[
+        HexDigest, Help("The BLAKE3 hash of the file with the groups' centres, which members get.", is_filled_in=True)
+    ] = ""
 
     @model_validator(mode="after")
     def _has_its_file(self) -> ClustersSpec:
@@ -96,10 +130,13 @@ class ClustersSpec(Spec):
 
 
 class ClusterSpec(Spec):
-    """One of the groups; or all of them (number None), each sample labelled with its group, to train a router."""
+    """One of the groups; or all of them, each sample labelled with its group, to train a router."""
 
     groups: ClustersSpec
-    number: Annotated[int, Field(ge=0, lt=MAX_GROUPS)] | None
+    number: Annotated[
+        Annotated[int, Field(ge=0, lt=MAX_GROUPS)] | None,
+        Help("Which of the groups it is, counted from 0.", is_filled_in=True),
+    ]
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> ClusterSpec:
@@ -109,21 +146,64 @@ class ClusterSpec(Spec):
 
 
 class DataSpec(Spec):
-    """Which text, and which tokens."""
+    """The data that a run learns from, and what its tokens are."""
 
-    name: Literal["stdlib", "files", "stream", "digits", "own"] = "stdlib"
-    digest: HexDigest = ""  # of `files`: the hash of the text, which every member must have
-    pieces: HexDigest = ""  # root of the tree of its pieces' hashes; empty: only nodes that have the text can join
-    size: Annotated[int, Field(ge=0, le=2**42)] = 0  # bytes of all pieces; the limit bounds the height of the tree
-    tokenizer: Annotated[str, Field(pattern=TOKENIZER)] = ""  # empty: bytes
-    end_of_text: Annotated[str, Field(max_length=64)] = ""  # the token after each text; empty: none
-    column: Annotated[str, Field(max_length=64)] = (
-        ""  # of tables (JSON, CSV, parquet), whose rows are texts; empty: tables are read as plain text
-    )
-    domain: Annotated[str, Field(max_length=64)] = ""  # column of tables whose value comes first in a row's name
+    name: Annotated[
+        Literal["stdlib", "files", "stream", "digits", "own"],
+        Help(
+            'Where the data come from. "stdlib": the sources of Python\'s standard library; "files": texts that the '
+            'founder\'s node has (`--data`), and that members get from each other; "stream": a dataset of Hugging '
+            'Face\'s hub, read while training; "digits": pictures of digits, for models of kind flow and router; '
+            '"own": data that only the members\' scripts have, for models of kind custom.'
+        ),
+    ] = "stdlib"
+    digest: Annotated[
+        HexDigest, Help("Of `files`: the hash of the whole text, which every member must have.", is_filled_in=True)
+    ] = ""
+    pieces: Annotated[
+        HexDigest,
+        Help(
+            "Of `files`: the root of the hashes of its pieces; without it only nodes that have the text can join.",
+            is_filled_in=True,
+        ),
+    ] = ""
+    size: Annotated[  # the limit bounds the height of the tree
+        int, Field(ge=0, le=2**42), Help("Of `files`: the size of all pieces.", unit="bytes", is_filled_in=True)
+    ] = 0
+    tokenizer: Annotated[
+        str,
+        Field(pattern=TOKENIZER),
+        Form("the name of a file among the data, or hub:owner/name@commit with the 40 digits of a commit"),
+        Help("What makes tokens of texts: a tokenizer.json among the data, by name, or one of the hub; empty: bytes."),
+    ] = ""
+    end_of_text: Annotated[
+        str,
+        Field(max_length=64),
+        Help("The tokenizer's token that stands after each text; empty: texts are joined as they are."),
+    ] = ""
+    column: Annotated[
+        str,
+        Field(max_length=64),
+        Help(
+            "Of tables (JSON, CSV, parquet) and streams: the column whose rows are texts; empty: tables are read as "
+            "plain text."
+        ),
+    ] = ""
+    domain: Annotated[
+        str,
+        Field(max_length=64),
+        Help("Of tables: the column that says where a row belongs; its value begins the row's name; empty: none."),
+    ] = ""
     stream: StreamSpec | None = None
-    only: Annotated[tuple[Pattern, ...], Field(max_length=MAX_PATTERNS)] = ()  # texts by relative path; empty: all
-    cluster: ClusterSpec | None = None  # of the texts that `only` leaves, one group of like texts; None: all
+    only: Annotated[
+        tuple[Pattern, ...],
+        Field(max_length=MAX_PATTERNS),
+        Help("Patterns of relative paths, as docs/*: only texts that match one are read; * stands for slashes, too."),
+    ] = ()
+    cluster: Annotated[
+        ClusterSpec | None,
+        Help("Of the run of a family's part: which group of the data it has, after `only`.", is_filled_in=True),
+    ] = None
 
     @model_validator(mode="after")
     def _pieces_are_of_something(self) -> DataSpec:

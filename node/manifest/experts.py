@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
+from shoal.node.base.keys import Form, Help
 from shoal.node.manifest.base import Count, RequiredDigest, Spec
 from shoal.node.manifest.data import MAX_PATTERNS, ClusterSpec, ClustersSpec, DataSpec, Pattern
 from shoal.node.manifest.model import AnyModel, AnySeeded, FlowSpec, PictureSpec, RouterSpec
@@ -27,20 +28,39 @@ Steps = Annotated[int, Field(ge=1, le=2**40)]
 
 
 class SeedSpec(Spec):
-    """The file with the first weights of a part that has its own model; filled in by the founder."""
+    """The file with the first weights of a part that has its own model."""
 
-    file: RequiredDigest  # its BLAKE3
-    tokens: Count  # that the weights were trained on
+    file: Annotated[RequiredDigest, Help("Its BLAKE3 hash.", is_filled_in=True)]
+    tokens: Annotated[Count, Help("On how many tokens the weights were trained.", unit="tokens", is_filled_in=True)]
 
 
 class PartSpec(Spec):
     """One part of the data, and the expert that is trained on it."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
-    only: Annotated[tuple[Pattern, ...], Field(max_length=MAX_PATTERNS)] = ()
-    steps: Steps | None = None  # inner steps; None: the family's number
-    model: AnySeeded | None = None  # None: the family's
-    seed: SeedSpec | None = None  # only with a model of its own
+    name: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"),
+        Form("1 to 32 letters, digits and any of _ -, of which the first is a letter or digit"),
+        Help("The part's name, which its expert has as well; of a cluster cluster-0, cluster-1 and so on."),
+    ]
+    only: Annotated[
+        tuple[Pattern, ...],
+        Field(max_length=MAX_PATTERNS),
+        Help("Patterns of relative paths, as docs/*: the part has texts that match one; * stands for slashes, too."),
+    ] = ()
+    steps: Annotated[
+        Steps | None,
+        Help(
+            "How many steps its expert is trained for, whole rounds; without it as many as experts.steps says.",
+            unit="steps",
+            larger="its expert learns more, and is finished later",
+            smaller="its expert is finished sooner",
+        ),
+    ] = None
+    model: Annotated[AnySeeded | None, Help("A model of its own; without it the part has the family's.")] = None
+    seed: Annotated[
+        SeedSpec | None, Help("The first weights of a part with a model of its own.", is_filled_in=True)
+    ] = None
 
     @property
     def is_router(self) -> bool:
@@ -49,12 +69,29 @@ class PartSpec(Spec):
 
 
 class ExpertsSpec(Spec):
-    """The experts of a family, in the order that an ensemble uses."""
+    """A family of experts: into which parts the data are cut, and how far the expert of each part is trained."""
 
-    steps: Steps = 1000  # inner steps of an expert
-    publish_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10  # rounds between two published files of an expert
+    steps: Annotated[
+        Steps,
+        Help(
+            "How many steps each expert is trained for; whole rounds of method.inner_steps.",
+            unit="steps",
+            larger="experts learn more, and are finished later",
+            smaller="experts are finished sooner",
+        ),
+    ] = 1000
+    publish_every: Annotated[
+        int,
+        Field(ge=1, le=1_000_000),
+        Help(
+            "After how many rounds an expert's file is published anew.",
+            unit="rounds",
+            larger="less traffic, and more work is lost if the expert's machine dies",
+            smaller="more traffic, and less is lost",
+        ),
+    ] = 10
     clusters: ClustersSpec | None = None  # None: parts are defined by patterns
-    parts: Annotated[tuple[PartSpec, ...], Field(min_length=1, max_length=MAX_PARTS)]
+    parts: Annotated[tuple[PartSpec, ...], Field(min_length=1, max_length=MAX_PARTS)]  # an ensemble uses their order
 
     @model_validator(mode="before")
     @classmethod

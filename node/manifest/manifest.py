@@ -20,6 +20,7 @@ import msgpack
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from shoal.node.base.explain import explain, key_of
+from shoal.node.base.keys import Form, Help
 from shoal.node.base.textfile import MARK, read_text, shown
 from shoal.node.manifest.base import Count, RequiredDigest, Spec
 from shoal.node.manifest.codec import CODECS, RESEARCH_CODECS, SPARSELOCO_CODECS, WEIGHT_CODECS, RunCodec
@@ -59,15 +60,71 @@ class NewerProtocol(LocalError):
 class RoundSpec(Spec):
     """When a round starts, who may be in it, and when the run ends."""
 
-    min_members: Annotated[int, Field(ge=1, le=10_000)] = 2
-    start_members: Annotated[int, Field(ge=1, le=10_000)] = (
-        2  # for round 1, which the first two members to arrive would otherwise start alone
-    )
-    last: Annotated[int, Field(ge=1, le=2**53)] | None = None  # None: the run has no last round
-    pace: Literal["deadline", "steps"] = "deadline"  # slow members hand in what they have, or are waited for
-    max_group: Annotated[int, Field(ge=1, le=1_000)] = 64  # of owners, not of members
-    max_weight: Annotated[int, Field(ge=1, le=2**40)] = 1 << 30  # tokens that a member may claim for a round
-    chunk_bytes: Annotated[int, Field(ge=4096, le=8 << 20)] | None = None  # of fp32; None: chosen for the vector's size
+    min_members: Annotated[
+        int,
+        Field(ge=1, le=10_000),
+        Help(
+            "How many members must be ready before a round is made.",
+            unit="members",
+            larger="the run waits while fewer are there",
+            smaller="the run goes on with few; with 1 also alone",
+        ),
+    ] = 2
+    start_members: Annotated[  # else the first two to arrive would start alone
+        int,
+        Field(ge=1, le=10_000),
+        Help(
+            "How many members must be ready before the first round is made.",
+            unit="members",
+            larger="the run begins later, with more members",
+            smaller="the run begins sooner; whoever comes later joins it",
+        ),
+    ] = 2
+    last: Annotated[
+        Annotated[int, Field(ge=1, le=2**53)] | None,
+        Help(
+            "The number of the last round, after which the run has ended; without it the run goes on until all leave.",
+            unit="rounds",
+            larger="longer training",
+            smaller="shorter training",
+        ),
+    ] = None
+    pace: Annotated[
+        Literal["deadline", "steps"],
+        Help(
+            'Whether slow members are waited for. "deadline": they hand in what they have when the others are done; '
+            '"steps": all do all their steps, so that a run without accidents has the same bits each time.'
+        ),
+    ] = "deadline"
+    max_group: Annotated[
+        int,
+        Field(ge=1, le=1_000),
+        Help(
+            "How many members at most add up contributions for all.",
+            unit="members",
+            larger="the work is shared by more, and each member sends to more",
+            smaller="fewer connections, and more work for each of the few",
+        ),
+    ] = 64
+    max_weight: Annotated[
+        int,
+        Field(ge=1, le=2**40),
+        Help(
+            "For how much work one member's contribution to a round counts at most.",
+            unit="tokens",
+            larger="a fast member, or one that lies, may count for more",
+            smaller="fast members count for less than they have done",
+        ),
+    ] = 1 << 30
+    chunk_bytes: Annotated[
+        Annotated[int, Field(ge=4096, le=8 << 20)] | None,
+        Help(
+            "How long the pieces are in which a vector is averaged, in fp32; without it that follows from its size.",
+            unit="bytes",
+            larger="fewer messages, and more is done again when a member dies",
+            smaller="more members share the work of a small model, with more messages",
+        ),
+    ] = None
 
     @property
     def state_chunk_bytes(self) -> int:
@@ -76,16 +133,32 @@ class RoundSpec(Spec):
 
 
 class CodecSpec(Spec):
-    """How chunks are encoded on their way to the owner (scatter) and back (gather): see docs/codecs.md."""
+    """How numbers are written on their way (docs/codecs.md): fewer bits are less traffic and more rounding."""
 
-    scatter: CodecName = "fp32"
-    gather: CodecName = "fp32"
+    scatter: Annotated[
+        CodecName,
+        Help(
+            "Of contributions, on the way to the member that averages them. With sparseloco topk, and with "
+            "streaming-diloco fp4, unless this says otherwise."
+        ),
+    ] = "fp32"
+    gather: Annotated[
+        CodecName, Help("Of averages, on the way back to all members; each rounding here reaches all of them.")
+    ] = "fp32"
 
 
 class GoalSpec(Spec):
-    """What a run must reach for `shoal up` to report success."""
+    """What a run must reach for `shoal up` to report success; nothing else depends on it."""
 
-    loss_ratio: Annotated[float, Field(gt=0)] = 0.6  # final / initial validation loss, at most
+    loss_ratio: Annotated[
+        float,
+        Field(gt=0),
+        Help(
+            "The final validation loss over the one at the beginning, at most.",
+            larger="easier to reach",
+            smaller="harder to reach",
+        ),
+    ] = 0.6
 
 
 class OriginSpec(Spec):
@@ -95,29 +168,56 @@ class OriginSpec(Spec):
     that the other run would have had.
     """
 
-    run: RequiredDigest
-    round: Annotated[int, Field(ge=0, le=2**53)]  # 0: weights that the founder initialised
-    history: RequiredDigest
-    root: RequiredDigest  # of the state; a joiner checks its download against it
-    samples: Count  # tokens that the state was trained on
-    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]  # random, so each run from the same state has its own id
+    run: Annotated[RequiredDigest, Help("The id of the other run.", is_filled_in=True)]
+    round: Annotated[
+        int,
+        Field(ge=0, le=2**53),
+        Help("Its round; 0: weights that the founder has made.", unit="rounds", is_filled_in=True),
+    ]
+    history: Annotated[RequiredDigest, Help("The history digest of that round.", is_filled_in=True)]
+    root: Annotated[
+        RequiredDigest,
+        Help("The hash of the state, against which a joiner checks its download.", is_filled_in=True),
+    ]
+    samples: Annotated[Count, Help("On how much the state was trained.", unit="tokens", is_filled_in=True)]
+    nonce: Annotated[
+        str,
+        Field(pattern=r"^[0-9a-f]{32}$"),
+        Form("32 hexadecimal digits"),
+        Help("A random number, so that each run from the same state has its own id.", is_filled_in=True),
+    ]
 
 
 class Manifest(Spec):
     """A whole run manifest."""
 
-    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    protocol: Literal[1] = PROTOCOL
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    model: AnyModel = ModelSpec()
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"),
+        Form("1 to 64 letters, digits and any of . _ -, of which the first is a letter or digit"),
+        Help("The run's name, by which people speak of it; what tells it from others is its id."),
+    ]
+    protocol: Annotated[
+        Literal[1], Help("The version of what members say to each other; a node of another version refuses the run.")
+    ] = PROTOCOL
+    seed: Annotated[
+        int,
+        Field(ge=0, lt=2**63),
+        Help("The number from which first weights and the order of the data follow; another number gives others."),
+    ] = 0
+    model: Annotated[AnyModel, Help("The model that is trained; its `name` says of which kind it is.")] = ModelSpec()
     data: DataSpec = DataSpec()
     method: MethodSpec = MethodSpec()
     rounds: RoundSpec = RoundSpec()
     codec: CodecSpec = CodecSpec()
     goal: GoalSpec = GoalSpec()
-    origin: OriginSpec | None = None
+    origin: Annotated[
+        OriginSpec | None, Help("The state that the run goes on from (`shoal run create --from`).", is_filled_in=True)
+    ] = None
     experts: ExpertsSpec | None = None
-    public: bool = False  # whether its members announce it (the founder's node may be gone): `shoal run discover`
+    public: Annotated[  # by its members, as the founder's node may be gone
+        bool, Help("Whether its members announce the run to everybody: `shoal run discover` lists it.")
+    ] = False
 
     @model_validator(mode="before")
     @classmethod
@@ -242,9 +342,13 @@ class Introduction:
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Reads the manifest in a TOML file; LocalError says which key is wrong, and suggests the right one."""
-    text = read_text(path, "the manifest", MAX_MANIFEST)
-    return parse_manifest(with_config(text, path.parent), shown(path))
+    """Reads the manifest in a TOML file; LocalError says in which line, which key is wrong, and what it may be."""
+    return parse_manifest(manifest_text(path), shown(path))
+
+
+def manifest_text(path: Path) -> str:
+    """The text of a TOML file with the config.json in it whose path it names; LocalError if they cannot be read."""
+    return with_config(read_text(path, "the manifest", MAX_MANIFEST), path.parent)
 
 
 def parse_manifest(text: str, origin: str = "manifest") -> Manifest:
@@ -256,13 +360,20 @@ def parse_manifest(text: str, origin: str = "manifest") -> Manifest:
         table = _tuples(tomllib.loads(text))
         return Manifest.model_validate(table)
     except tomllib.TOMLDecodeError as error:
-        raise LocalError(f"{origin} is not TOML: {error}") from error
+        raise LocalError(f"{origin} is not TOML: {error}{_remedy(str(error))}") from error
     except ValidationError as error:
         line = line_of(text, key_of(error, Manifest).split("."))
         where = f"{origin}, line {line}" if line is not None else origin
         raise LocalError(f"{where}: {explain(error, Manifest)}") from error
     except (ValueError, RecursionError) as error:
         raise LocalError(f"{origin}: nested too deeply, or a number too long") from error
+
+
+def _remedy(error: str) -> str:
+    """What to do about a mistake in TOML that is often made; empty if the error says enough."""
+    if error.startswith("Invalid value"):
+        return "; a text stands in quotes, and true and false are written in small letters"
+    return "; a line is a [table], or key = value" if error.startswith("Expected '='") else ""
 
 
 def decode_manifest(data: bytes, run: RunId, sender: PeerId | None = None) -> Manifest:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from shoal.node.base.keys import Help
 from shoal.node.manifest.base import Beta, Count, Spec
 
 
@@ -86,28 +87,177 @@ LAB_SETTINGS = ("mixing_steps", "neighbours")  # of gossip, only in node/lab, wh
 
 
 class MethodSpec(Spec):
-    """Settings of the inner optimizer, of its schedule (warm-up, stable, decay) and of the outer step."""
+    """How a run trains: the method, the members' own steps between two exchanges, and the step after each."""
 
-    name: MethodName = "diloco"
-    inner_steps: Annotated[int, Field(ge=1, le=100_000)] = INNER_STEPS
-    batch: Annotated[int, Field(ge=1, le=65_536)] = 16
-    optimizer: Literal["adamw", "muon"] = "adamw"  # the inner optimizer; see trainer/optimizers.py
-    inner_lr: Annotated[float, Field(gt=0, le=10)] = 2e-3
-    betas: tuple[Beta, Beta] = (0.9, 0.95)
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
-    clip: Annotated[float, Field(gt=0)] = 1.0
-    warmup_steps: Count = 20
-    decay_share: Annotated[float, Field(ge=0, le=1)] = 0.3  # last share of the run, if it has a last round
-    outer_lr: Annotated[float, Field(gt=0, le=10)] = 0.7
-    outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    strides: Annotated[int, Field(ge=1, le=512)] | None = None  # number of fragments that the layers are dealt to
-    delay: Annotated[int, Field(ge=0, le=100_000)] | None = None  # inner steps until a round's result is applied
-    alpha: Annotated[float, Field(ge=0, le=1)] | None = None  # streaming: share of the own weights; noloco: momentum
-    beta: Annotated[float, Field(gt=0, le=10)] | None = None  # noloco: step size on the mean change of the pair
-    gamma: Annotated[float, Field(gt=0, le=2)] | None = None  # noloco: pull between the weights of the pair
-    outer_clip: PositiveFp32 | None = None  # bound of each element of the outer momentum; None: no bound
-    typical_change: PositiveFp32 | None = None  # of a weight in a round; None: no staleness penalty
-    error_decay: Annotated[float, Field(ge=0, le=1)] | None = None  # of the error feedback: what was not sent
+    name: Annotated[
+        MethodName,
+        Help("The training method. Alone it is enough: the others of this table have defaults that suit it."),
+    ] = "diloco"
+    inner_steps: Annotated[
+        int,
+        Field(ge=1, le=100_000),
+        Help(
+            "How many steps each member trains by itself between two exchanges.",
+            unit="steps",
+            larger="less traffic, and members move further apart before they average",
+            smaller="more traffic, and closer to training together",
+        ),
+    ] = INNER_STEPS
+    batch: Annotated[
+        int,
+        Field(ge=1, le=65_536),
+        Help(
+            "How many samples one step of one member learns from.",
+            unit="samples",
+            larger="steps are slower and less noisy; a machine that lacks the memory takes it in parts",
+            smaller="steps are faster and noisier",
+        ),
+    ] = 16
+    optimizer: Annotated[
+        Literal["adamw", "muon"],
+        Help(
+            'The optimizer of a member\'s own steps. "adamw": for all weights; "muon": for the matrices within the '
+            "layers, and AdamW for the rest."
+        ),
+    ] = "adamw"
+    inner_lr: Annotated[
+        float,
+        Field(gt=0, le=10),
+        Help(
+            "The learning rate of a member's own steps, after the warm-up.",
+            larger="learns faster, until the loss rises or becomes NaN",
+            smaller="learns more slowly, and more surely",
+        ),
+    ] = 2e-3
+    betas: Annotated[
+        tuple[Beta, Beta],
+        Help(
+            "AdamW's two rates of forgetting: of the mean gradient, and of its square.",
+            larger="steps follow the gradients of more of the steps before",
+            smaller="steps follow the last gradients",
+        ),
+    ] = (0.9, 0.95)
+    weight_decay: Annotated[
+        float,
+        Field(ge=0, le=1),
+        Help(
+            "How strongly each step pulls the weights towards zero.",
+            larger="weights stay smaller, which helps against learning a small text by heart",
+            smaller="weights are free to grow",
+        ),
+    ] = 0.1
+    clip: Annotated[
+        float,
+        Field(gt=0),
+        Help(
+            "The greatest norm of a gradient; a longer one is shortened to it.",
+            larger="rare large gradients move the weights further",
+            smaller="more gradients are shortened, which is steadier and slower",
+        ),
+    ] = 1.0
+    warmup_steps: Annotated[
+        Count,
+        Help(
+            "Over how many of the first steps the learning rate rises from 0 to inner_lr.",
+            unit="steps",
+            larger="a gentler start, which large models and rates need",
+            smaller="the full rate is reached sooner",
+        ),
+    ] = 20
+    decay_share: Annotated[
+        float,
+        Field(ge=0, le=1),
+        Help(
+            "The last share of the run in which the learning rate falls to 0; without rounds.last it never falls.",
+            larger="the rate falls earlier and more slowly",
+            smaller="the full rate is kept for longer",
+        ),
+    ] = 0.3
+    outer_lr: Annotated[
+        float,
+        Field(gt=0, le=10),
+        Help(
+            "How much of the members' mean change is applied; 1 without momentum is plain averaging.",
+            larger="the run goes further with each average, until it overshoots",
+            smaller="the run follows its members more slowly",
+        ),
+    ] = 0.7
+    outer_momentum: Annotated[
+        float,
+        Field(ge=0, lt=1),
+        Help(
+            "Which share of its last direction an average keeps (Nesterov).",
+            larger="a slower start, and faster progress in a long run, until it overshoots",
+            smaller="each average counts for itself, which suits short runs",
+        ),
+    ] = 0.9
+    strides: Annotated[
+        Annotated[int, Field(ge=1, le=512)] | None,
+        Help(
+            "Into how many fragments the layers are dealt, each exchanged at its own time.",
+            unit="fragments",
+            larger="smaller exchanges, one after the other, which even out the traffic",
+            smaller="fewer and larger exchanges",
+        ),
+    ] = None
+    delay: Annotated[
+        Annotated[int, Field(ge=0, le=100_000)] | None,
+        Help(
+            "How many steps a member trains on while an exchange is under way, before it takes the result.",
+            unit="steps",
+            larger="more time for the network, and results that are older when they are applied",
+            smaller="fresher results, for which training may have to wait",
+        ),
+    ] = None
+    alpha: Annotated[
+        Annotated[float, Field(ge=0, le=1)] | None,
+        Help(
+            "The share of a member's own weights when a result is mixed in; with noloco the momentum.",
+            larger="more of the own weights; with noloco more of the last direction, and less room for gamma",
+            smaller="more of what was agreed; with noloco each exchange counts for itself",
+        ),
+    ] = None
+    beta: Annotated[
+        Annotated[float, Field(gt=0, le=10)] | None,
+        Help(
+            "How much of the mean change of a pair is applied.",
+            larger="replicas go further with each exchange, until they overshoot",
+            smaller="replicas follow their training more slowly",
+        ),
+    ] = None
+    gamma: Annotated[
+        Annotated[float, Field(gt=0, le=2)] | None,
+        Help(
+            "How strongly the two of a pair pull each other closer; less than 2 (1 - alpha^2).",
+            larger="replicas stay closer together",
+            smaller="replicas differ more",
+        ),
+    ] = None
+    outer_clip: Annotated[
+        PositiveFp32 | None,
+        Help(
+            "The bound of each element of the outer momentum; without it there is none.",
+            larger="late averages may move the weights further",
+            smaller="late averages move the weights less",
+        ),
+    ] = None
+    typical_change: Annotated[
+        PositiveFp32 | None,
+        Help(
+            "How far a weight usually moves in a round: a late average corrects a weight the less the further it has "
+            "moved meanwhile; without it all are corrected fully.",
+            larger="less caution about late averages",
+            smaller="more caution about late averages",
+        ),
+    ] = None
+    error_decay: Annotated[
+        Annotated[float, Field(ge=0, le=1)] | None,
+        Help(
+            "Which share of what was not sent is kept for the next round.",
+            larger="changes that wait long are sent in the end",
+            smaller="old changes, which others may have made meanwhile, are forgotten sooner",
+        ),
+    ] = None
 
     @model_validator(mode="before")
     @classmethod

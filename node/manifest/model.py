@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from shoal.node.base.explain import UNKNOWN_NAME
+from shoal.node.base.keys import Form, Help
 from shoal.node.manifest.base import HexDigest, Spec
 from shoal.node.manifest.tensors import TensorGroup, check_size, expand, layer_of, total
 
@@ -49,7 +50,16 @@ TIMES = 32  # size of the embedding of a time
 DIGITS = (8, 10)  # pixels per side, and classes, of data.name = "digits"
 PICTURES = ("flow", "router")  # kinds of models that learn from pictures
 
-Context = Annotated[int, Field(ge=8, le=131_072)]
+Context = Annotated[
+    int,
+    Field(ge=8, le=131_072),
+    Help(
+        "How many tokens the model sees at once, in training and afterwards.",
+        unit="tokens",
+        larger="it can use what stands further back; a step takes more time and memory",
+        smaller="steps are faster and need less memory",
+    ),
+]
 
 
 class ModelTable(Spec):
@@ -66,49 +76,162 @@ class ModelTable(Spec):
 
 
 class ModelSpec(ModelTable):
-    """A Llama-shaped decoder over `vocab` tokens."""
+    """Shoal's own language model, a Llama-shaped decoder, described by a few numbers."""
 
-    name: Literal["llama"] = "llama"
-    vocab: Annotated[int, Field(ge=2, le=1_000_000)] = 256
-    dim: Annotated[int, Field(ge=8, le=65_536)] = 128
-    layers: Annotated[int, Field(ge=1, le=512)] = 4
-    heads: Annotated[int, Field(ge=1, le=512)] = 4
-    kv_heads: Annotated[int, Field(ge=1, le=512)] = 2
-    hidden: Annotated[int, Field(ge=8, le=262_144)] = 384
+    name: Annotated[Literal["llama"], Help("The kind of model: Shoal's own decoder.")] = "llama"
+    vocab: Annotated[
+        int,
+        Field(ge=2, le=1_000_000),
+        Help(
+            "How many different tokens there are: 256 for bytes, with a tokenizer at least as many as it has.",
+            unit="tokens",
+            larger="more parameters in the embedding, and a slower last layer",
+            smaller="fewer parameters; a tokenizer with more tokens is refused",
+        ),
+    ] = 256
+    dim: Annotated[
+        int,
+        Field(ge=8, le=65_536),
+        Help(
+            "How many values stand for a token between two layers (the width); a multiple of 2 * heads.",
+            unit="values",
+            larger="a stronger model; memory, traffic and time grow with its square",
+            smaller="a weaker and faster model",
+        ),
+    ] = 128
+    layers: Annotated[
+        int,
+        Field(ge=1, le=512),
+        Help(
+            "How many layers stand one after the other.",
+            unit="layers",
+            larger="a stronger model; memory, traffic and time grow in proportion",
+            smaller="a weaker and faster model",
+        ),
+    ] = 4
+    heads: Annotated[
+        int,
+        Field(ge=1, le=512),
+        Help(
+            "How many heads of attention a layer has, which share the width.",
+            unit="heads",
+            larger="a layer looks at more places at once, with fewer values for each",
+            smaller="fewer places at once, with more values for each",
+        ),
+    ] = 4
+    kv_heads: Annotated[
+        int,
+        Field(ge=1, le=512),
+        Help(
+            "How many different keys and values the heads share; heads is a multiple of it.",
+            unit="heads",
+            larger="slightly stronger, with more memory when texts are written",
+            smaller="less memory when texts are written",
+        ),
+    ] = 2
+    hidden: Annotated[
+        int,
+        Field(ge=8, le=262_144),
+        Help(
+            "The inner width of a layer's MLP, usually 2.7 to 4 times dim.",
+            unit="values",
+            larger="a stronger model; memory, traffic and time grow in proportion",
+            smaller="a weaker and faster model",
+        ),
+    ] = 384
     context: Context = 128
-    rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
-    tied: bool = True
+    rope_theta: Annotated[
+        float,
+        Field(gt=1),
+        Help(
+            "The base of the rotary embedding of positions.",
+            larger="positions that are far apart are told apart, which suits a long context",
+            smaller="near positions are told apart more sharply, which suits a short context",
+        ),
+    ] = 10_000.0
+    tied: Annotated[
+        bool, Help("Whether the last layer uses the embedding's weights, which saves vocab * dim parameters.")
+    ] = True
 
     @model_validator(mode="after")
     def _heads_fit(self) -> ModelSpec:
         if self.dim % self.heads or self.heads % self.kv_heads or (self.dim // self.heads) % 2:
-            raise ValueError("dim must be a multiple of 2 * heads, and heads a multiple of kv_heads")
+            raise ValueError(
+                f"dim must be a multiple of 2 * heads, and heads a multiple of kv_heads; dim is {self.dim}, heads is "
+                f"{self.heads}, and kv_heads is {self.kv_heads}"
+            )
         return self
 
 
 class LoraSpec(Spec):
     """Low-rank adapters (Hu et al., arXiv 2106.09685) on the `targets`: only these are trained and averaged."""
 
-    rank: Annotated[int, Field(ge=1, le=4096)] = 8
-    alpha: Annotated[float, Field(gt=0, le=65_536)] = 16.0
-    base: Literal["weights", "seed"] = "weights"  # from a folder of each node, or initialised from the manifest's seed
+    rank: Annotated[
+        int,
+        Field(ge=1, le=4096),
+        Help(
+            "The inner width of an adapter.",
+            unit="values",
+            larger="adapters can learn more; their memory and traffic grow in proportion",
+            smaller="less memory and traffic",
+        ),
+    ] = 8
+    alpha: Annotated[
+        float,
+        Field(gt=0, le=65_536),
+        Help(
+            "How strongly adapters act: what they add is multiplied by alpha / rank.",
+            larger="adapters change the model faster",
+            smaller="adapters change the model more slowly",
+        ),
+    ] = 16.0
+    base: Annotated[
+        Literal["weights", "seed"],
+        Help(
+            'Where the frozen weights come from. "weights": a folder of safetensors on each node '
+            '(`shoal node start --weights`); "seed": random numbers by the manifest\'s seed, to try things out.'
+        ),
+    ] = "weights"
     targets: Annotated[
-        tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")], ...], Field(min_length=1, max_length=64)
+        tuple[
+            Annotated[
+                str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$"), Form("1 to 100 letters, digits and any of _ . -")
+            ],
+            ...,
+        ],
+        Field(min_length=1, max_length=64),
+        Help("The names of the model's modules that get an adapter, as peft's target_modules."),
     ]
 
 
 class HfSpec(ModelTable):
-    """A causal language model of transformers; the founder's node fills in the fields below the line."""
+    """A causal language model that Hugging Face's transformers builds from a config."""
 
-    name: Literal["hf"]
-    config: Annotated[str, Field(max_length=MAX_CONFIG)]  # JSON, canonical; in TOML also a table
+    name: Annotated[Literal["hf"], Help("The kind of model: one of Hugging Face's transformers.")]
+    config: Annotated[
+        str,
+        Field(max_length=MAX_CONFIG),
+        Form("the path of a config.json, a table, or JSON"),
+        Help("The path of a config.json, read when the run is created; or its content as a table, or as JSON."),
+    ]
     context: Context = 128
     lora: LoraSpec | None = None
-    # ----
-    vocab: Annotated[int, Field(ge=0, le=4_000_000)] = 0
-    tensors: tuple[TensorGroup, ...] = ()  # trained tensors, in the order of the flat vector
-    frozen: Annotated[int, Field(ge=0, le=1 << 40)] = 0  # number of parameters that are not trained
-    base: HexDigest = ""  # hash of frozen parameters and buffers, which every member that trains must have
+    # ---- filled in by the founder's node:
+    vocab: Annotated[
+        int, Field(ge=0, le=4_000_000), Help("How many different tokens there are.", unit="tokens", is_filled_in=True)
+    ] = 0
+    tensors: Annotated[
+        tuple[TensorGroup, ...], Help("The trained tensors, in the order of the flat vector.", is_filled_in=True)
+    ] = ()
+    frozen: Annotated[
+        int,
+        Field(ge=0, le=1 << 40),
+        Help("How many parameters are not trained.", unit="parameters", is_filled_in=True),
+    ] = 0
+    base: Annotated[
+        HexDigest,
+        Help("The hash of frozen parameters and buffers, which every member that trains must have.", is_filled_in=True),
+    ] = ""
 
     @field_validator("config", mode="before")
     @classmethod
@@ -155,11 +278,18 @@ class HfSpec(ModelTable):
 
 
 class CustomSpec(ModelTable):
-    """A module of the members' scripts: names and shapes of its trained tensors, in the order of the flat vector."""
+    """A module of the members' own scripts, whose `create` writes this table (docs/scripts.md)."""
 
-    name: Literal["custom"]
-    tensors: Annotated[tuple[TensorGroup, ...], Field(min_length=1)]
-    frozen: HexDigest = ""  # hash of the parameters that are not trained (script/module.py); empty: there are none
+    name: Annotated[Literal["custom"], Help("The kind of model: a module that the members' scripts make.")]
+    tensors: Annotated[
+        tuple[TensorGroup, ...],
+        Field(min_length=1),
+        Help("The trained tensors, in the order of the flat vector.", is_filled_in=True),
+    ]
+    frozen: Annotated[
+        HexDigest,
+        Help("The hash of the parameters that are not trained; empty: there are none.", is_filled_in=True),
+    ] = ""
 
     @model_validator(mode="after")
     def _can_be(self) -> CustomSpec:
@@ -192,11 +322,44 @@ class CustomSpec(ModelTable):
 class PictureSpec(ModelTable):
     """Common to both: square grey pictures of `classes`, and a trunk of residual layers."""
 
-    side: Annotated[int, Field(ge=2, le=64)] = 8  # in pixels
-    classes: Annotated[int, Field(ge=1, le=1000)] = 10
-    width: Annotated[int, Field(ge=8, le=8192)] = 128
-    layers: Annotated[int, Field(ge=1, le=64)] = 3
-    hidden: Annotated[int, Field(ge=8, le=32_768)] = 256
+    side: Annotated[
+        int,
+        Field(ge=2, le=64),
+        Help("The width and height of the pictures; those of `digits` have 8.", unit="pixels"),
+    ] = 8
+    classes: Annotated[
+        int, Field(ge=1, le=1000), Help("How many classes the pictures have; `digits` have 10.", unit="classes")
+    ] = 10
+    width: Annotated[
+        int,
+        Field(ge=8, le=8192),
+        Help(
+            "How many values stand for a picture between two layers.",
+            unit="values",
+            larger="a stronger and slower network",
+            smaller="a weaker and faster network",
+        ),
+    ] = 128
+    layers: Annotated[
+        int,
+        Field(ge=1, le=64),
+        Help(
+            "How many residual layers stand one after the other.",
+            unit="layers",
+            larger="a stronger and slower network",
+            smaller="a weaker and faster network",
+        ),
+    ] = 3
+    hidden: Annotated[
+        int,
+        Field(ge=8, le=32_768),
+        Help(
+            "The inner width of a layer.",
+            unit="values",
+            larger="a stronger and slower network",
+            smaller="a weaker and faster network",
+        ),
+    ] = 256
 
     @property
     def context(self) -> int:
@@ -216,9 +379,9 @@ class PictureSpec(ModelTable):
 
 
 class FlowSpec(PictureSpec):
-    """A network that predicts a velocity: its head gives one number for each pixel."""
+    """A network on pictures that predicts the velocity of flow matching, one number for each pixel."""
 
-    name: Literal["flow"]
+    name: Annotated[Literal["flow"], Help("The kind of model: a network that makes pictures of noise.")]
 
     @property
     def parameters(self) -> int:
@@ -227,10 +390,14 @@ class FlowSpec(PictureSpec):
 
 
 class RouterSpec(PictureSpec):
-    """A router: its head gives one number for each of its experts."""
+    """A network that predicts from which group of the data a noisy picture comes: part of a family of kind flow."""
 
-    name: Literal["router"]
-    experts: Annotated[int, Field(ge=1, le=32)] = 8
+    name: Annotated[Literal["router"], Help("The kind of model: a network that chooses among experts on pictures.")]
+    experts: Annotated[
+        int,
+        Field(ge=1, le=32),
+        Help("How many experts it tells apart: as many as experts.clusters.count.", unit="experts"),
+    ] = 8
 
     @property
     def parameters(self) -> int:

@@ -19,6 +19,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
+from shoal.node.base.keys import Help
 from shoal.node.manifest.base import Spec
 from shoal.protocol.base.errors import LocalError
 
@@ -57,10 +58,21 @@ Shapes = Mapping[str, tuple[int, ...]]
 class TensorGroup(Spec):
     """A sequence of tensors in the order of the flat vector, repeated `times` times with numbers from `first` on."""
 
-    names: Annotated[tuple[Name, ...], Field(min_length=1)]
-    shapes: tuple[Annotated[tuple[Dimension, ...], Field(max_length=64)], ...]
-    times: Annotated[int, Field(ge=1, le=MAX_COUNTER)] = 1
-    first: Annotated[int, Field(ge=0, le=MAX_COUNTER)] = 0
+    names: Annotated[
+        tuple[Name, ...],
+        Field(min_length=1),
+        Help("The tensors' names, in which # stands for the counter.", is_filled_in=True),
+    ]
+    shapes: Annotated[
+        tuple[Annotated[tuple[Dimension, ...], Field(max_length=64)], ...],
+        Help("Their shapes, in the same order.", is_filled_in=True),
+    ]
+    times: Annotated[
+        int,
+        Field(ge=1, le=MAX_COUNTER),
+        Help("How often the group comes: how many layers are alike.", unit="layers", is_filled_in=True),
+    ] = 1
+    first: Annotated[int, Field(ge=0, le=MAX_COUNTER), Help("The first number of the counter.", is_filled_in=True)] = 0
 
     @model_validator(mode="after")
     def _belong_together(self) -> TensorGroup:

@@ -60,10 +60,10 @@ def _with_line(text: str, table: dict[str, Any]) -> str | None:
 
 def line_of(text: str, key: Sequence[str]) -> int | None:
     """The number of the line that sets a key in valid TOML; else the line of the innermost table that lacks it."""
-    found, most, table = None, 0, list[str]()
+    found, most, table, counts = None, 0, list[str](), dict[tuple[str, ...], int]()
     for number, line in enumerate(text.split("\n"), start=1):
         if (header := HEADER.match(line)) is not None:
-            said = table = parts_of(header[1])
+            said = table = _counted(parts_of(header[1]), counts, line.lstrip().startswith("[["))
         elif (assignment := ASSIGNMENT.match(line)) is not None:
             said = [*table, *parts_of(assignment[1])]
         else:
@@ -72,6 +72,18 @@ def line_of(text: str, key: Sequence[str]) -> int | None:
         if most < len(shared) and list(key[: len(shared)]) == shared:
             found, most = number, len(shared)
     return found
+
+
+def _counted(parts: Sequence[str], counts: dict[tuple[str, ...], int], is_element: bool) -> list[str]:
+    """The parts of a header with the numbers of elements, as experts.parts.1; `counts` has the last of each list."""
+    path: tuple[str, ...] = ()
+    for place, part in enumerate(parts, start=1):
+        path = (*path, part)
+        if is_element and place == len(parts):
+            counts[path] = counts.get(path, -1) + 1
+        if path in counts:
+            path = (*path, str(counts[path]))
+    return list(path)
 
 
 def parts_of(dotted: str) -> list[str]:

@@ -18,9 +18,7 @@ from shoal.node.base.logs import warn
 from shoal.node.base.options import NodeSettings, UsageError, names_a_run
 from shoal.node.base.pools import RECORDS
 from shoal.node.base.room import or_no_room
-from shoal.node.base.textfile import read_text
-from shoal.node.manifest.manifest import load_manifest
-from shoal.node.manifest.toml import with_config
+from shoal.node.manifest.manifest import load_manifest, manifest_text
 from shoal.node.run.introduction import parse_run_name
 from shoal.node.run.runs import Runs
 from shoal.protocol.base.errors import ShoalError
@@ -57,8 +55,7 @@ class StartupRuns:
         return next((f"not yet in the run {run[:8]}: {why}" for run, why in self._open.items()), None)
 
     async def _found(self, manifest: Path) -> RunLink:
-        text = with_config(read_text(manifest, "the manifest"), manifest.parent)
-        return await self._runs.create(text, self._train)
+        return await self._runs.create(manifest_text(manifest), self._train)
 
     async def _see_to(self, run: str, is_in: Callable[[], bool], enter: Callable[[], Awaitable[RunLink]]) -> None:
         pause, warned = RETRY_FIRST, ""

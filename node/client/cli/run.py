@@ -24,8 +24,6 @@ from shoal.protocol.base.errors import LocalError
 if TYPE_CHECKING:
     from shoal.node.api.answers import Answer, Preview, RunLink
 
-MAX_MANIFEST = 64 << 10
-
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, join, leave and look at runs.")
 Run = Annotated[
     str,
@@ -68,8 +66,11 @@ def create(
 ) -> None:
     """Create a run from a manifest, join it, and print its link; from a checkpoint it goes on, as a new lineage."""
     from shoal.node.api import present
+    from shoal.node.base.textfile import shown
+    from shoal.node.manifest.manifest import manifest_text, parse_manifest
 
-    text = _read_manifest(manifest)
+    text = manifest_text(manifest)
+    parse_manifest(text, shown(manifest))  # a mistake is told with its line, and before a node is started
     with ensure_node() as client:
         answer = client.create_run(text, not no_train, [absolute(each) for each in checkpoints or ()])
     if as_json:
@@ -79,6 +80,40 @@ def create(
         print(f"data: {printable(words)}", file=sys.stderr)
     print(f"created run {answer['name']}; on another machine:\n")
     _show_link(answer, qr)
+
+
+@app.command()
+def init(
+    purpose: Annotated[
+        str, typer.Argument(metavar="[PURPOSE]", help="What the run is for; without it, the purposes are listed.")
+    ] = "",
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="The file to write; by default PURPOSE.toml.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", envvar="SHOAL_INIT_FORCE", help="Overwrite the file if it is there.")
+    ] = False,
+) -> None:
+    """Write a manifest to begin with, for a purpose, with comments that say what its keys mean."""
+    from shoal.node.base.options import UsageError
+    from shoal.node.base.textfile import shown
+    from shoal.node.manifest.starting import PURPOSES, manifest_for, next_command
+
+    if not purpose:
+        for name, each in PURPOSES.items():
+            print(f"{name:8}  {each.about}")
+        print(f"\nshoal run init {next(iter(PURPOSES))}")
+        return
+    if purpose not in PURPOSES:
+        raise UsageError(f"there is no manifest for '{purpose[:80]}'; the purposes are {', '.join(PURPOSES)}")
+    path = file or Path(f"{purpose}.toml")
+    named = shown(path)
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as out:
+            out.write(manifest_for(purpose, named))
+    except FileExistsError as error:
+        raise UsageError(f"{named} is there already: give another name, or --force to overwrite it") from error
+    print(f"wrote {named}; change in it what you like, and then:\n{next_command(purpose, named)}")
 
 
 @app.command()
@@ -240,14 +275,6 @@ def _say(answer: Answer, sentence: str, as_json: bool) -> None:
     from shoal.node.api import present
 
     present.show_json(answer) if as_json else print(sentence)
-
-
-def _read_manifest(path: Path) -> str:
-    """The manifest's text, with the model's config file put in; the node checks what it says."""
-    from shoal.node.base.textfile import read_text
-    from shoal.node.manifest.toml import with_config
-
-    return with_config(read_text(path, "the manifest", MAX_MANIFEST), path.parent)
 
 
 # -- a link as a QR code ------------------------------------------------------------------------------------
