@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.node.api.answers import Answer, PeerRow, PublicRun, Round, RunDetails, RunRow, Status
-from shoal.node.api.status import advice, headline, is_first_back, is_over, label
+from shoal.node.api.status import advice, headline, is_first_back, is_over, join_command, label
 from shoal.node.base import quantities
 from shoal.node.base.lines import printable
 
 COLOURS = {"SOLO": "yellow", "SPLIT": "bold red", "CONNECTED": "green", "IN-ROUND": "bold green"}
 CHECKPOINT_COLUMNS = ("run", "name", "round", "samples", "state", "peer", "MB", "saved", "path")
 RUN_COLUMNS = ("run", "name", "round", "members", "loss", "step", "samples", "tok/s", "digest", "phase")
-PUBLIC_COLUMNS = ("run", "name", "round", "members", "link")
+PUBLIC_COLUMNS = ("run", "name", "round", "members", "to join")
 PEER_COLUMNS = ("peer", "run", "round", "path", "rtt ms", "sends", "receives")
 WORKER_COLUMNS = ("run", "device", "device memory", "memory", "micro-batch", "trains", "MFU")
 WIDE = 116  # columns that whole PeerIDs need
@@ -128,11 +128,11 @@ def _peer_row(peer: PeerRow, whole: bool) -> list[Any]:
 
 
 def show_public_runs(runs: Sequence[PublicRun]) -> None:
-    """One line per announced run; `shoal run join` takes its link."""
+    """One line per announced run, with the command that joins it."""
     if not runs:
         print("no public run was announced; one is public if its manifest says `public = true`")
         return
-    rows = [[short(run["run"]), run["name"], run["round"], run["members"], run["link"]] for run in runs]
+    rows = [[short(run["run"]), run["name"], run["round"], run["members"], join_command(run)] for run in runs]
     show_table(PUBLIC_COLUMNS, rows)
 
 

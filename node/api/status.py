@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shoal.node.api.answers import RunRow, Status
+from shoal.node.api.answers import Answer, RunRow, Status
 from shoal.node.base.exits import Exit
 
 WRONG = {
@@ -55,6 +55,11 @@ def advice(status: Status) -> str | None:
     if status.get("paused") or status.get("obstacle") or is_first_back(status) or is_over(status):
         return None
     return ADVICE.get(status.get("state", ""))
+
+
+def join_command(run: Answer) -> str:
+    """The command by which others join a run, from any answer that has its link."""
+    return f"shoal run join {run['link']}"
 
 
 def headline(status: Status) -> str:

@@ -298,6 +298,12 @@ def test_the_first_to_be_back_is_well_and_not_told_to_look_for_others(shoal: Sho
     assert "--bootstrap" not in out
 
 
+def test_public_runs_are_listed_with_the_commands_that_join_them(shoal: Shoal, node: FakeService) -> None:
+    _, out, _ = shoal("run", "discover")
+    assert out.splitlines()[1].endswith(f"shoal run join {LINK}")
+    assert "open?[2J" in out
+
+
 def test_device_and_memory_are_shown(shoal: Shoal, node: FakeService) -> None:
     node.news = {"device": "cuda:0 (NVIDIA H200)", "device_memory": 3 << 30, "worker_memory": 700 << 20}
     node.news |= {"micro_batch": 16, "model_flops_utilization": 0.412}
@@ -310,7 +316,7 @@ def test_runs_are_created_joined_and_left(shoal: Shoal, node: FakeService, tmp_p
     (tmp_path / "run.toml").write_text("name = 'a'")
     code, out, _ = shoal("run", "create", str(tmp_path / "run.toml"), "--no-train")
     assert code == Exit.OK
-    assert out == f"created run stdlib; on another machine:\n\nshoal run join '{LINK}'\n"
+    assert out == f"created run stdlib; on another machine:\n\nshoal run join {LINK}\n"
     assert shoal("run", "join", "ABCDEF01", "--yes")[0] == Exit.OK
     assert shoal("run", "leave", "stdlib")[0] == Exit.OK
     joined = [("preview", "ABCDEF01"), ("join", MANIFEST.run_id.hex(), True)]
@@ -369,8 +375,9 @@ def test_what_holds_a_run_up_is_said_in_a_sentence(
         ("dead0000", Exit.FAILED, "the network failed: no peer answered"),
         ("b09b09b0", Exit.FAILED, "its log has the details"),
         ("short", Exit.USAGE, "64 hex characters"),
-        (f"shoal:{RUN[:9]}", Exit.USAGE, "the link is not whole"),
-        (f"shoal:{RUN}?v=2", Exit.USAGE, "upgrade Shoal"),
+        (LINK[:40], Exit.USAGE, "the link is cut off: these are 40 of its"),
+        (LINK.replace("shoal1", "shoal2"), Exit.USAGE, "made by a newer Shoal"),
+        (f"shoal:{RUN}?p=/ip4/192.0.2.7/tcp/4101", Exit.USAGE, "of an older Shoal"),
     ],
 )
 def test_an_error_is_one_sentence_with_the_culprit(
@@ -496,7 +503,7 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
         (["--bootstrap", "192.0.2.7:4101"], "/tcp/4101"),
         (["--create", "/nowhere.toml"], "--create"),
         (["--join", "/nowhere.toml"], "--join"),
-        (["--join", "shoal:abc"], "the link is not whole"),
+        (["--join", "shoal1abc"], "the link is cut off"),
     ],
 )
 def test_settings_that_make_no_sense_are_2(shoal: Shoal, arguments: list[str], said: str) -> None:
