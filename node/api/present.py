@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.node.api.answers import Answer, PeerRow, PublicRun, Round, RunDetails, RunRow, Status
-from shoal.node.api.status import advice, headline, is_first_back, is_over, join_command, label
+from shoal.node.api.status import WRONG, absence, headline, is_first_back, is_over, join_command, label, remedy
 from shoal.node.base import quantities
 from shoal.node.base.lines import printable
 
@@ -54,14 +54,14 @@ def show_status(status: Status, page: str) -> None:
     )
     for warning in status.get("warnings") or ():
         print(f"\n{clean(warning['words'])} ({clean(warning['code'])})")
-    remedy = advice(status) or ""
-    says_more = is_first_back(status) or is_over(status)
-    if remedy or status.get("paused") or status.get("obstacle") or says_more:
-        print(f"\n{clean(headline(status))} {remedy}".rstrip())
+    says_more = is_first_back(status) or is_over(status) or status.get("state") in WRONG
+    if says_more or status.get("paused") or status.get("obstacle"):
+        print(f"\n{clean(headline(status))} {remedy(status) or ''}".rstrip())
     if runs := status.get("runs"):
         print()
-        show_runs(runs)
+        _list_runs(runs)
         _show_workers([run for run in runs if run.get("worker_memory") or run.get("device")])
+        _show_invitations(runs)
 
 
 def _untold(addresses: Sequence[str]) -> list[tuple[str, str]]:
@@ -89,10 +89,15 @@ def _line(line: Answer) -> list[tuple[str, str]]:
 
 
 def show_runs(runs: Sequence[RunRow]) -> None:
-    """One line per run, and what holds it up."""
+    """One line per run, what holds it up, and what to send to others if nobody else is in it."""
     if not runs:
         print("in no run; `shoal run create` or `shoal run join` changes that")
         return
+    _list_runs(runs)
+    _show_invitations(runs)
+
+
+def _list_runs(runs: Sequence[RunRow]) -> None:
     show_table(RUN_COLUMNS, [_run_row(run) for run in runs])
     for run in runs:
         if run.get("failure"):
@@ -101,6 +106,13 @@ def show_runs(runs: Sequence[RunRow]) -> None:
             print(f"{clean(label(run))}: {clean(run['waiting_for'])}")
         for warning in run.get("warnings") or ():
             print(f"{clean(label(run))}: {clean(warning['words'])} ({clean(warning['code'])})")
+
+
+def _show_invitations(runs: Sequence[RunRow]) -> None:
+    """The commands by which others join, each on a line of its own."""
+    for run in runs:
+        if run.get("link"):
+            print(f"\n{clean(absence(run))}\n\n{clean(join_command(run))}")
 
 
 def show_peers(peers: Sequence[PeerRow]) -> None:

@@ -116,8 +116,14 @@ def test_what_leads_nowhere_is_one_sentence_and_an_old_name_is_no_obstacle(child
 
     # a member answers there under a new key; b is connected with somebody, and so misses nobody
     created = a.client.create_run(MANIFEST, False)
+    assert a.row()["link"] == created["link"], "it is alone"
     old = f"{port_of(a)}/p2p/{Identity.generate().peer}"
     link = encode_link(RunId(bytes.fromhex(str(created["run"]))), [(OTHER, old.encode())])
     for _ in range(2):
         assert b.client.preview_run(link)["name"] == "tiny"
     assert b.client.join_run(link, False)["run"] == created["run"]
+
+    # the founder says who has left it, and what to send to others
+    b.client.leave_run(str(created["run"]))
+    until(lambda: a.row().get("left") == [b.client.status()["peer"]], "a to say who has left", lambda: words_of(a, b))
+    assert parse_link(str(a.row()["link"])).run.hex() == created["run"]

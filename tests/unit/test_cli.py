@@ -273,7 +273,8 @@ def test_a_lonely_node_says_so(shoal: Shoal, node: FakeService) -> None:
     node.state = "SOLO"
     code, out, _ = shoal("status")
     assert code == Exit.OK
-    assert "--bootstrap" in out
+    assert "\nThis node is alone: no other peer is reachable. It looks for the others by itself" in out
+    assert "--bootstrap" not in out, "it is in a run"
     assert shoal("status", "--exit-code")[0] == Exit.ALONE
     node.state = "SPLIT"
     assert shoal("status", "--exit-code", "--json")[0] == Exit.SPLIT
@@ -296,6 +297,21 @@ def test_the_first_to_be_back_is_well_and_not_told_to_look_for_others(shoal: Sho
     assert code == Exit.OK
     assert "\nKeeps stdlib after round 3 until others are back.\n" in out
     assert "--bootstrap" not in out
+
+
+def test_who_is_alone_in_a_run_is_told_what_to_send_to_others(shoal: Shoal, node: FakeService) -> None:
+    invitation = f"Send this to whoever is to join:\n\nshoal run join {LINK}\n"
+    node.state, node.news = "SOLO", {"members": 1, "link": LINK, "left": []}
+    _, out, _ = shoal("status")
+    assert "\nThis node is alone.\n" in out
+    assert out.endswith(f"\n\nNobody else is in stdlib. {invitation}")
+    assert "--bootstrap" not in out
+    node.state, node.news["left"] = "CONNECTED", ["12D3KooWgone7nBFdh", "12D3KooWnu5\x1b[J"]
+    said = f"\n\nNobody else is in stdlib: 7nBFdh, nu5?[J have left. {invitation}"
+    assert shoal("status")[1].endswith(said)
+    assert shoal("run", "ls")[1].endswith(said)
+    node.obstacle = "rejoining: nobody has answered yet"
+    assert shoal("status")[1].endswith(said), "whatever else it says"
 
 
 def test_public_runs_are_listed_with_the_commands_that_join_them(shoal: Shoal, node: FakeService) -> None:
