@@ -1,35 +1,56 @@
-"""Run links, which a person hands to another to join a run: parsed, checked and made.
+"""Run links, which a person hands to another to join a run: written, read and checked.
 
-    shoal:<run id>?p=<multiaddr>&p=<multiaddr>...          at most 300 characters
+    shoal1 followed by letters and digits, at most 300 characters in all
+
+The 1 is the version. Two letters are the number of letters after them, in base 32, by which a link that was cut off is
+known. The rest is base32 (RFC 4648, without padding) of these bytes:
+
+    32   the run's id
+    ...  fields: a kind (1), a length (1), and so many bytes. Those of unknown kinds are ignored
+           1   an address: the IP address (4 or 16), the TCP port (2)
+           2   an address by a relay: the public keys of relay and peer (32 each), the address of the relay as in 1
+           3   any other multiaddr, as text
+    4    the beginning of a digest of id and fields: a letter that was changed is noticed
+
+So it is one word to shells, to chat programs and to a double click, and case does not matter. A change that older nodes
+must not ignore needs another version, by which they tell that the link is from a newer Shoal.
 
 The id is the hash of the run's manifest, so a link cannot lead into another run, whoever answers at its addresses. The
 addresses are only a starting point: any node will do that knows the run, or other nodes. Hence a link leaves out
-PeerIDs, except those of relays: each has 52 characters, as many as two more addresses. Links with PeerIDs are valid.
-
-Other parameters are for later versions and ignored, unless `v=` says that they must be understood. A link may come from
-anybody: all of it is checked here, once, before anything is dialled.
+PeerIDs, except where a relay needs them. A link may come from anybody: all of it is checked here, once, before anything
+is dialled.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from base64 import b32encode
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from urllib.parse import quote, unquote
+from ipaddress import ip_address
 
-from shoal.dht.scope import Scope, scope_of_host
+from shoal.dht.link_addresses import is_address, ranked
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.base.ids import RunId
-from shoal.protocol.base.multiaddrs import is_port, is_relayed, kind_of, place_of
+from shoal.protocol.base.ids import PeerId, RunId, digest
+from shoal.protocol.base.multiaddrs import CIRCUIT, IpNetwork, host_and_port, is_relayed, multiaddr, relay_of, split
+from shoal.protocol.base.peer_ids import KEY_SIZE, key_of_peer, peer_of_key
 
-SCHEME = "shoal:"
-VERSION = 1
+NAME, VERSION = "shoal", "1"
+PREFIX = NAME + VERSION
+OLD = "shoal:"  # how links began before they were one word
+LIKE_A_LINK = re.compile(r"shoal(:|[1-9][^./\\]*$)", re.IGNORECASE)  # and not like a path
+ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+ID_SIZE, CHECK_SIZE = 32, 4  # bytes
+LENGTH_SIZE = 2  # letters
+DIRECT, RELAYED, OTHER = 1, 2, 3  # kinds of fields
 MAX_LINK = 300  # characters
+ROOM = (MAX_LINK - len(PREFIX) - LENGTH_SIZE) * 5 // 8 - ID_SIZE - CHECK_SIZE  # bytes for fields
+LEAST, MOST = 58, 1023  # letters: of id and check alone; as many as the length can say
 MAX_ADDRESSES = 5  # that we put into one: more make the QR code larger, and joining no likelier
 SURROUNDINGS = " \t\r\n<>()\"'`“”‘’«».,;"  # characters that chats and sentences put around a link
 SHOWN = 60  # characters that an error quotes
-NAME_PROTOCOLS = ("dns", "dns4", "dns6")
+
+Field = tuple[int, bytes]  # kind and value
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,124 +64,151 @@ class RunLink:
 def parse_link(text: str) -> RunLink:
     """The link in a text; raises LocalError, in one sentence, if there is none."""
     link = text.strip(SURROUNDINGS)
+    if link[: len(OLD)].lower() == OLD:
+        raise LocalError(
+            f"the link is of an older Shoal, as it begins with {OLD}: update Shoal on the machine that printed it, and "
+            "ask for the link that `shoal run link` prints there then"
+        )
     if not looks_like_link(text):
         raise LocalError(
-            f"'{_shown(link)}' is no link to a run: one begins with {SCHEME}, as `shoal run link` prints it"
+            f"'{_shown(link)}' is no link to a run: that is one word, which begins with {PREFIX}, as `shoal run link` "
+            "prints it"
         )
-    if len(link) > MAX_LINK:
-        raise LocalError(f"a link to a run has at most {MAX_LINK} characters, and this one {len(link)}")
-    run, _, query = link[len(SCHEME) :].partition("?")
-    values = _values(query)
-    if newer := [version for version in values.get("v", []) if version != str(VERSION)]:
+    if (version := link[len(NAME)]) != VERSION:
         raise LocalError(
-            f"the link was made by a newer Shoal (it is of version '{_shown(newer[0])}', this one reads {VERSION}): "
-            "upgrade Shoal on this machine"
+            f"the link was made by a newer Shoal (it is of version {version}, and this Shoal reads {VERSION}): update "
+            "Shoal on this machine"
         )
-    if not re.fullmatch(r"[0-9a-fA-F]{64}", run):
-        raise LocalError(
-            f"the link is not whole: after {SCHEME} come the 64 hex characters of a run's id, not '{_shown(run)}'"
-        )
-    addresses = tuple(dict.fromkeys(values.get("p", [])))
-    for address in addresses:
-        if not is_address(address):
-            raise LocalError(f"the link has '{_shown(address)}' for an address: one looks like /ip4/192.0.2.7/tcp/4101")
-    return RunLink(RunId(bytes.fromhex(run)), addresses)
+    body = _unpacked(link[len(PREFIX) :].lower())
+    addresses = (_address(kind, value) for kind, value in _fields(body[ID_SIZE:]) if kind in (DIRECT, RELAYED, OTHER))
+    return RunLink(RunId(body[:ID_SIZE]), tuple(dict.fromkeys(addresses)))
 
 
 def looks_like_link(text: str) -> bool:
-    """Whether this is meant to be a link to a run, whole or not."""
-    return text.strip(SURROUNDINGS)[: len(SCHEME)].lower() == SCHEME
+    """Whether this is meant to be a link to a run, whole or not, of whatever version."""
+    return LIKE_A_LINK.match(text.strip(SURROUNDINGS)) is not None
 
 
-def format_link(run: RunId, addresses: Sequence[str]) -> str:
+def format_link(run: RunId, addresses: Sequence[str], bridged: Sequence[IpNetwork] = ()) -> str:
     """The link to a run with the best of `addresses`, in the order of `ranked`, as many as fit."""
-    link, separator, taken = SCHEME + run.hex(), "?", 0
-    for address in ranked(addresses):
-        part = f"{separator}p={quote(address, safe='/:')}"
-        if taken < MAX_ADDRESSES and len(link) + len(part) <= MAX_LINK:
-            link, separator, taken = link + part, "&", taken + 1
-    return link
+    fields, room = list[Field](), ROOM
+    for address in ranked(addresses, bridged):
+        kind, value = _field(address)
+        if len(fields) < MAX_ADDRESSES and len(value) + 2 <= room:
+            fields.append((kind, value))
+            room -= len(value) + 2
+    return encode_link(run, fields)
 
 
-def ranked(addresses: Sequence[str]) -> list[str]:
-    """`addresses` without PeerIDs, best first: each peer's best, then each one's second best, and so on.
-
-    The internet comes before the LAN. An address in a network that no better one is in moves up a turn, for peers that
-    can reach only that network. Loopback addresses are only for swarms that have no others.
-    """
-    scopes = {address: scope(address) for address in addresses if is_address(address)}
-    least = Scope.LAN if any(each >= Scope.LAN for each in scopes.values()) else Scope.LOOPBACK
-    peers: dict[str, list[str]] = {}
-    for address in sorted(scopes, key=lambda address: -scopes[address]):
-        if scopes[address] >= least:
-            peers.setdefault(_peer(address), []).append(address)
-    turns = [(turn, -scopes[address], address) for each in peers.values() for turn, address in enumerate(each)]
-    networks, entries = set[Hashable](), list[tuple[int, bool, int, str]]()
-    for turn, reach, address in sorted(turns, key=lambda each: each[:2]):
-        is_known = (network := _network(address)) in networks
-        networks.add(network)
-        entries.append((turn + is_known, is_known, reach, address))
-    return list(dict.fromkeys(_short(address) for *_, address in sorted(entries, key=lambda each: each[:3])))
+def encode_link(run: RunId, fields: Iterable[Field]) -> str:
+    """The link to a run with these fields."""
+    body = run + b"".join(bytes([kind, len(value)]) + value for kind, value in fields)
+    letters = _letters(body + _check(body))
+    return PREFIX + ALPHABET[len(letters) >> 5] + ALPHABET[len(letters) & 31] + letters
 
 
-def left_out(link: str, addresses: Sequence[str]) -> list[str]:
+def left_out(link: str, addresses: Sequence[str], bridged: Sequence[IpNetwork] = ()) -> list[str]:
     """The addresses of one peer, without its PeerID, for which a link has no room."""
     held = parse_link(link).addresses
-    return [each for each in map(_short, ranked(addresses)) if each not in held]
+    return [each for each in ranked(addresses, bridged) if each not in held]
 
 
-def is_address(text: str) -> bool:
-    """Whether this is a multiaddr that a node may have: a host, a port, and perhaps a PeerID."""
-    start, kind, host, *rest = [*text.split("/"), "", "", ""]
-    segments = re.fullmatch(r"(/[A-Za-z0-9._:-]+){4,}", text)
-    if start or segments is None or rest[0] not in ("tcp", "udp") or not is_port(rest[1]):
-        return False
-    found = _ip(host)
-    return kind in NAME_PROTOCOLS if found is None else kind == f"ip{found.version}"
+# -- fields -------------------------------------------------------------------------------------------------
 
 
-def scope(address: str) -> Scope:
-    """From where an address can be dialled; for a host name a guess, as nothing is looked up."""
-    host = address.split("/")[2]
-    found = _ip(host)
-    if found is not None:
-        return scope_of_host(found) or Scope.LOOPBACK
-    return Scope.LOOPBACK if host == "localhost" else Scope.LAN if host.endswith(".local") else Scope.INTERNET
-
-
-def _values(query: str) -> dict[str, list[str]]:
-    """The parameters of a link, each with its values."""
-    found: dict[str, list[str]] = {}
-    for part in query.partition("#")[0].split("&"):
-        name, _, value = part.partition("=")
-        found.setdefault(name, []).append(unquote(value))
-    return found
-
-
-def _peer(address: str) -> str:
-    """Whose address it is: the PeerID at its end, or at least the host."""
-    return address.rpartition("/p2p/")[2] if "/p2p/" in address else address.split("/")[2]
-
-
-def _network(address: str) -> Hashable:
-    """The network of an address, as far as it shows: private networks are distinguished by their prefix."""
-    name = address.split("/")[2]
-    if (host := _ip(name)) is None:
-        return name
-    if is_relayed(address) or scope_of_host(host) is not Scope.LAN:
-        return kind_of(place_of(address))
-    return ip_network((host, 16 if host.version == 4 else 48), strict=False)
-
-
-def _short(address: str) -> str:
-    return address if is_relayed(address) else place_of(address)
-
-
-def _ip(host: str) -> IPv4Address | IPv6Address | None:
+def _field(address: str) -> Field:
+    """The shortest field for an address."""
     try:
-        return ip_address(host)
+        if not is_relayed(address):
+            return DIRECT, _packed(address)
+        place, relay = relay_of(address)
+        peer = PeerId(split(address)[1])
+        return RELAYED, key_of_peer(PeerId(relay)) + key_of_peer(peer) + _packed(place)
     except ValueError:
-        return None
+        return OTHER, address.encode()
+
+
+def _packed(place: str) -> bytes:
+    """An IP address and a port; ValueError if `place` is not exactly that."""
+    where = host_and_port(place)
+    if where is None or multiaddr(str(where[0]), where[1]) != place:
+        raise ValueError(f"{place} is more than an IP address and a port")
+    return where[0].packed + where[1].to_bytes(2, "big")
+
+
+def _address(kind: int, value: bytes) -> str:
+    """The multiaddr in a field; LocalError if it is none."""
+    try:
+        address = value.decode() if kind == OTHER else _unpacked_place(value, is_behind_relay=kind == RELAYED)
+    except ValueError:  # a wrong size, or no text
+        address = value.hex()
+    if not is_address(address):
+        raise LocalError(f"the link has '{_shown(address)}' for an address: one looks like /ip4/192.0.2.7/tcp/4101")
+    return address
+
+
+def _unpacked_place(value: bytes, is_behind_relay: bool) -> str:
+    names = value[: 2 * KEY_SIZE] if is_behind_relay else b""
+    place = value[len(names) :]
+    address = multiaddr(str(ip_address(place[:-2])), int.from_bytes(place[-2:], "big"))
+    if not is_behind_relay:
+        return address
+    relay, peer = peer_of_key(names[:KEY_SIZE]), peer_of_key(names[KEY_SIZE:])
+    return f"{address}/p2p/{relay}{CIRCUIT}/p2p/{peer}"
+
+
+def _fields(data: bytes) -> Iterator[Field]:
+    """All fields; LocalError if the last one is not whole."""
+    while data:
+        size = data[1] if len(data) > 1 else len(data)
+        if len(data) < 2 + size:
+            raise LocalError("the link was made wrong: its last field is not whole; ask for another one")
+        yield data[0], data[2 : 2 + size]
+        data = data[2 + size :]
+
+
+# -- letters ------------------------------------------------------------------------------------------------
+
+
+def _check(body: bytes) -> bytes:
+    return digest("run link", body)[:CHECK_SIZE]
+
+
+def _letters(data: bytes) -> str:
+    return b32encode(data).decode().rstrip("=").lower()
+
+
+def _unpacked(letters: str) -> bytes:
+    """Id and fields; LocalError, in one sentence, if letters are missing, added or changed."""
+    if strange := next((each for each in letters if each not in ALPHABET), ""):
+        raise LocalError(f"the link has '{_shown(strange)}' in it, which no link has: copy it again, whole and alone")
+    length, rest = letters[:LENGTH_SIZE], letters[LENGTH_SIZE:]
+    data, wanted = _bytes(rest[:MOST]), max(LEAST, _number(length))
+    body, check = data[:-CHECK_SIZE], data[-CHECK_SIZE:]
+    is_intact = len(body) >= ID_SIZE and check == _check(body) and rest == _letters(data)
+    if is_intact and len(rest) == wanted:
+        return body
+    if not is_intact and len(rest) < wanted:
+        whole = len(PREFIX) + LENGTH_SIZE + wanted
+        raise LocalError(
+            f"the link is cut off: these are {len(PREFIX) + len(letters)} of its {whole} characters; copy it whole"
+        )
+    if not is_intact and len(rest) > wanted:
+        raise LocalError(f"the link has {len(rest) - wanted} characters too many at its end: copy it alone")
+    raise LocalError("a letter of the link was changed: copy it again, rather than type it")
+
+
+def _bytes(letters: str) -> bytes:
+    """The whole bytes in these letters."""
+    size, spare = divmod(5 * len(letters), 8)
+    return (_number(letters) >> spare).to_bytes(size, "big")
+
+
+def _number(letters: str) -> int:
+    number = 0
+    for letter in letters:
+        number = number << 5 | ALPHABET.index(letter)
+    return number
 
 
 def _shown(text: str) -> str:

@@ -1,7 +1,7 @@
 """An image classifier on scikit-learn's digits, in an ordinary loop, trained by everybody who has the run's link.
 
     python examples/digits.py                     creates a run, and prints the link by which others join it
-    python examples/digits.py shoal:...           joins it, on any machine; run it again to continue
+    python examples/digits.py LINK                joins it, on any machine; run it again to continue
 
 Two members are needed, each with its own node (SHOAL_HOME), which is started if none runs.
 """

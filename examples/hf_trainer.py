@@ -1,7 +1,7 @@
 """A language model of Hugging Face's transformers in their own Trainer, trained by everybody who has the run's link.
 
     python examples/hf_trainer.py TEXT...                   creates a run about your text files, and prints its link
-    python examples/hf_trainer.py TEXT... --link shoal:...  joins it with your own text
+    python examples/hf_trainer.py TEXT... --link LINK       joins it with your own text
 
 It needs `pip install 'shoal[hf]'`. Nothing is downloaded: the model is tiny and made here, tokens are bytes.
 """

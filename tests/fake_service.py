@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
+from shoal.dht.link import format_link
 from shoal.node.api.errors import UnknownRound, find_run
 from shoal.node.api.operations import OPERATIONS, Handler
 from shoal.node.base.home import DaemonInfo, Home
@@ -20,7 +21,7 @@ from shoal.node.run.introduction import describe
 from shoal.node.run.meters import Meters
 from shoal.node.training.data.supply import DataStanding
 from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.net.system.version import shoal_version
 from shoal.protocol.rounds.matchmaking.failure import Kind
 from tests.fake_timeline import TIMELINE
@@ -29,7 +30,7 @@ PEER = "12D3KooWFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFake"
 RUN = "ab" * 32
 MANIFEST = Manifest(name="stdlib")
 ADDRESS = f"/ip4/127.0.0.1/tcp/4101/p2p/{PEER}"
-LINK = f"shoal:{RUN}?p=/ip4/192.0.2.7/tcp/4101&p=/ip4/192.0.2.8/tcp/4101"
+LINK = format_link(RunId(bytes.fromhex(RUN)), ["/ip4/192.0.2.7/tcp/4101", "/ip4/192.0.2.8/tcp/4101"])
 ENTERED = {"run": RUN, "name": "stdlib", "link": LINK}
 
 CIRCUIT = f"/ip4/198.51.100.1/tcp/4101/p2p/{PEER[:-6]}7nBFdh/p2p-circuit"
@@ -254,7 +255,7 @@ class FakeService:
 
     async def public_runs(self) -> Any:
         row = {"run": RUN, "name": "open\x1b[2J", "round": 9, "members": 4, "announced_by": 3}
-        return [{**row, "link": f"shoal:{RUN}?p=/ip4/192.0.2.1/tcp/4101"}]
+        return [{**row, "link": LINK}]
 
     async def leave_run(self, run: str) -> Any:
         self.calls.append(("leave", find_run(run, {RUN: "stdlib"})))

@@ -101,6 +101,10 @@ class RunRow(WorkerRow):
     round: Annotated[int, "the last one that is applied here"]
     first_round: int | None
     members: Annotated[int | None, "members that are alive, this node included"]
+    left: Annotated[list[str] | None, "the last members that have left it with a goodbye and are not back, as PeerIDs"]
+    link: Annotated[
+        str | None, "by which others join, if nobody else is in it and this node has founded it or the others have left"
+    ]
     digest: Annotated[str | None, "of the run's history"]
     root: Annotated[str | None, "of the state"]
     loss: float | None

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.node.api.answers import Answer, PeerRow, PublicRun, Round, RunDetails
+from shoal.node.api.status import join_command
 from shoal.node.base import quantities
 from shoal.node.base.lines import printable
 
 CHECKPOINT_COLUMNS = ("run", "name", "round", "samples", "state", "peer", "MB", "saved", "path")
-PUBLIC_COLUMNS = ("run", "name", "round", "members", "link")
+PUBLIC_COLUMNS = ("run", "name", "round", "members", "to join")
 PEER_COLUMNS = ("peer", "run", "round", "path", "rtt ms", "sends", "receives")
 WIDE = 116  # columns that whole PeerIDs need
 END = 12  # last characters of a PeerID that are shown in fewer columns
@@ -55,11 +56,11 @@ def _peer_row(peer: PeerRow, whole: bool) -> list[Any]:
 
 
 def show_public_runs(runs: Sequence[PublicRun]) -> None:
-    """One line per announced run; `shoal run join` takes its link."""
+    """One line per announced run, with the command that joins it."""
     if not runs:
         print("no public run was announced; one is public if its manifest says `public = true`")
         return
-    rows = [[short(run["run"]), run["name"], run["round"], run["members"], run["link"]] for run in runs]
+    rows = [[short(run["run"]), run["name"], run["round"], run["members"], join_command(run)] for run in runs]
     show_table(PUBLIC_COLUMNS, rows)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shoal.node.api.answers import RunRow, Status
+from shoal.node.api.answers import Answer, RunRow, Status
 from shoal.node.base.exits import Exit
 
 WRONG = {
@@ -29,6 +29,8 @@ ADVICE = {
     "SOLO": "Start it with --bootstrap and the address of a running node, or another node with an address of this one.",
     "SPLIT": "Check this machine's network and theirs. The run goes on by itself when they are back; nothing is lost.",
 }
+SEARCHING = "It looks for the others by itself: check that they run, and this machine's network."  # in place of SOLO's
+NAMED = 6  # peers, in one sentence
 
 
 def label(run: RunRow) -> str:
@@ -50,11 +52,47 @@ def is_over(status: Status) -> bool:
     return bool(waits) and bool(runs) and all(run.get("phase") == "finished" for run in runs)
 
 
-def advice(status: Status) -> str | None:
-    """What to do about a node's state; None if nothing is wrong, or the headline says it."""
-    if status.get("paused") or status.get("obstacle") or is_first_back(status) or is_over(status):
+def remedy(status: Status) -> str | None:
+    """What to do about a node's state; None if nothing is wrong, or something else says it.
+
+    Only a node that is in no run is told to start with an address: in a run it knows those of others, or they come by
+    its link.
+    """
+    is_calm = status.get("paused") or status.get("obstacle") or is_first_back(status) or is_over(status)
+    if is_calm or (status.get("state") == "SOLO" and lonely_runs(status)):
         return None
+    if status.get("state") == "SOLO" and status.get("runs"):
+        return SEARCHING
     return ADVICE.get(status.get("state", ""))
+
+
+def lonely_runs(status: Status) -> list[RunRow]:
+    """The runs whose link is to be sent to others."""
+    return [] if status.get("paused") else [run for run in status.get("runs", []) if run.get("link")]
+
+
+def invitations(status: Status) -> str | None:
+    """What to send to others, for each run in which nobody else is; None if there are none."""
+    return "; ".join(f"{absence(run)} {join_command(run)}" for run in lonely_runs(status)) or None
+
+
+def advice(status: Status) -> str | None:
+    """What to do, about the node and about the runs in which it is alone, in words; None if nothing."""
+    return " ".join(filter(None, (remedy(status), invitations(status)))) or None
+
+
+def absence(run: RunRow) -> str:
+    """That nobody else is in a run, and who has left it; ends where the command follows by which others join."""
+    left = run.get("left") or []
+    names = ", ".join(peer[-6:] for peer in left[:NAMED])
+    more = " and others" if len(left) > NAMED else ""
+    gone = f": {names}{more} {'have' if len(left) > 1 else 'has'} left" if left else ""
+    return f"Nobody else is in {label(run)}{gone}. Send this to whoever is to join:"
+
+
+def join_command(run: Answer) -> str:
+    """The command by which others join a run, from any answer that has its link."""
+    return f"shoal run join {run['link']}"
 
 
 def headline(status: Status) -> str:
@@ -70,6 +108,8 @@ def headline(status: Status) -> str:
         return f"Keeps {kept} until others are back{f' ({obstacle})' if obstacle else ''}."
     if obstacle:
         return str(obstacle)
+    if state == "SOLO" and lonely_runs(status):
+        return "This node is alone."
     if state in WRONG:
         why = status.get("evidence")
         return f"{WRONG[state]}: {why}." if why else f"{WRONG[state]}."

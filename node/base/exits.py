@@ -28,7 +28,7 @@ HELP = {
     Exit.FAILED: "It did not work; the message says whose fault it was and what to do.",
     Exit.USAGE: "The command line, a variable of the environment or config.toml is wrong.",
     Exit.NO_DAEMON: "No node runs in this SHOAL_HOME: `shoal node start`.",
-    Exit.ALONE: "The node is SOLO and should not be: start it with `--bootstrap`.",
+    Exit.ALONE: "The node is SOLO and should not be: `shoal status` says what to do.",
     Exit.VERSION: "The node runs another version than this command: restart it.",
     Exit.SPLIT: "The swarm is SPLIT: too few of its members are reachable.",
     Exit.FAILED_RUN: "A run or its worker has failed, or it is not in one where it should be: see `shoal status`.",

@@ -144,7 +144,7 @@ class Daemon:
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
         self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
         self._directory = Directory(self._discovery, self._network, lambda: self._open)
-        self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self._port_mapping.as_json)
+        self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self.status)
         self._doctor = Doctor(self._network, self._discovery, self._relaying, self._peer_finder, lambda: self._open)
         self._calls = self._served()
         self._handlers = Handlers(
@@ -276,7 +276,7 @@ class Daemon:
 
     def status(self) -> Status:
         """See NodeService."""
-        rows = [run_view.row(run, self._network.traffic(run.id)) for run in self._open.values()]
+        rows = run_view.all_rows(self._runs, self._network)
         up, down = self._network.bandwidth.claim()
         split = run_view.all_splits((run, self._directory.evidence(run)) for run in self._open.values())
         return {
@@ -297,7 +297,7 @@ class Daemon:
             "untold_addresses": list(self._network.untold_addresses),
             "memory": resident_bytes(),
             "ending": self._stopping.is_set(),
-            "runs": [*run_view.family_rows(self._runs), *rows, *run_view.rows_of_closed(self._runs)],
+            "runs": rows,
         }
 
     def peers(self) -> list[PeerRow]:

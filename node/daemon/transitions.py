@@ -5,7 +5,8 @@ Rules:
   lost together are in one line. For good news it is longer, so that a flapping state is logged once.
 - CONNECTED and IN-ROUND count as one state, because they alternate in every round; the log names the current one.
 - Codes: state-split and state-solo (if the node had others before) are warnings, which say what to do; state-together
-  and state-solo (if it waits for its first peer) are not.
+  and state-solo (if it waits for its first peer) are not. Either state-solo says by which command others join a run in
+  which nobody else is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 from collections.abc import Callable
 
 from shoal.node.api.answers import Status
-from shoal.node.api.status import ADVICE
+from shoal.node.api.status import advice, invitations
 
 LOOK = 1.0  # seconds between two checks
 BAD_HOLDS, GOOD_HOLDS = 2.0, 5.0  # seconds for which a state must hold before it is logged
@@ -51,9 +52,8 @@ class Transitions:
 
 def _say(kind: str, before: str, status: Status) -> None:
     is_bad = kind == "split" or (kind == "solo" and before != "")
-    words = f"{status['state']}: {_evidence(kind, before, status)}"
-    if is_bad:
-        words += f". {ADVICE[status['state']]}"
+    told = advice(status) if is_bad else invitations(status) if kind == "solo" else None
+    words = ". ".join(filter(None, (f"{status['state']}: {_evidence(kind, before, status)}", told)))
     fields = {"state": status["state"], "before": before}
     log.log(logging.WARNING if is_bad else logging.INFO, "%s", words, extra={"code": f"state-{kind}", "fields": fields})
 

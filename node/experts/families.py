@@ -89,6 +89,10 @@ class Families:
         """Whether a family uses the data of that digest."""
         return any(each.manifest.data.digest == digest for each in self.open.values())
 
+    def is_part(self, run: str) -> bool:
+        """Whether this is the run of a family's part, which is trained by one node alone."""
+        return any(each.training.run == run for each in self.open.values())
+
     def experts(self, family: str) -> list[ExpertRow]:
         """The parts of a family."""
         return showing.parts_of(self.find(family))

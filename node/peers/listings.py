@@ -40,8 +40,8 @@ async def public_runs(discovery: Discovery) -> list[PublicRun]:
     """The runs that were announced, those with most members first; LocalError if no DHT server is known."""
     if not discovery.contacts():
         raise LocalError(
-            "this node knows no other that could tell it of public runs: start it with --bootstrap and the address of "
-            "any running node"
+            "this node knows no other that could tell it of public runs: connect it with one first, by a run's link "
+            "or by the address of any running node"
         )
     notices: dict[RunId, list[RunNotice]] = {}
     for each in (await discovery.get(PUBLIC_RUNS)).found:

@@ -29,7 +29,7 @@ from shoal.node.manifest.requirements import parameters, requirements
 from shoal.node.training.data.supply import DataStanding
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId, short
-from shoal.protocol.base.multiaddrs import is_relayed, place_of, shortlist, split
+from shoal.protocol.base.multiaddrs import IpNetwork, is_relayed, place_of, shortlist, split
 from shoal.protocol.base.wire import Message
 from shoal.protocol.membership.vetting import MAX_ADDRESSES, vet_addresses
 from shoal.protocol.messages.dht import Contact
@@ -67,9 +67,13 @@ def introduce(message: GetManifest, runs: Sequence[Run | Family], own_addresses:
     return ManifestIs(run.manifest.canonical(), run.author, run.signature, members, present, round, pace)
 
 
-def link_to(run: Run | Family, own_addresses: tuple[str, ...]) -> str:
-    """The link by which others join a run that we are in, with our addresses and those of other living members."""
-    return format_link(run.id, [*own_addresses, *(address for _, addresses in _others(run) for address in addresses)])
+def link_to(run: Run | Family, own_addresses: tuple[str, ...], bridged: Sequence[IpNetwork] = ()) -> str:
+    """The link by which others join a run that we are in, with our addresses and those of other living members.
+
+    `bridged` are networks inside this machine.
+    """
+    others = (address for _, addresses in _others(run) for address in addresses)
+    return format_link(run.id, [*own_addresses, *others], bridged)
 
 
 def parse_run_name(text: str) -> tuple[str, tuple[str, ...]]:
@@ -95,8 +99,8 @@ async def find_manifest(
     peers = [link.peer for link in network.links()]
     if not peers and not addresses:
         raise LocalError(
-            "no other peer is connected: give the run's whole link, as `shoal run link` prints it on a member, or "
-            "start this node with --bootstrap ADDRESS of one"
+            "no other peer is connected, who could know the run: give its whole link, as `shoal run link` prints it "
+            "on a member"
         )
     inquiry = _Inquiry(run, network, identity)
     found = await _first(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shoal.node.run.runs import Runs
 
 LAST_ROUNDS = 10
+MOST_GONE = 8  # members that have left, in a row
 UNREACHED = cast(PeerConnection, dict.fromkeys(PeerConnection.__annotations__))
 
 
@@ -39,6 +40,8 @@ def row(run: Run, traffic: Traffic) -> RunRow:
         "round": state.round,
         "first_round": run.manifest.first_round,
         "members": len(member.membership.alive()) + 1,
+        "left": [*member.membership.gone()[:MOST_GONE]],
+        "link": None,
         "digest": history_of(member).hex(),
         "root": state.root.hex(),
         "loss": run.training.loss if run.training is not None else None,
@@ -76,9 +79,23 @@ def restoring_row(run: str, is_paused: bool = False, lack: str | None = None) ->
     return {**_row_of_closed(run), "phase": "paused" if is_paused else "restoring", "waiting_for": lack}
 
 
-def family_rows(runs: Runs) -> list[RunRow]:
-    """The rows of families of experts, in which most values are None."""
-    return [cast(RunRow, {**_unknown(), **row}) for row in runs.families.rows()]
+def all_rows(runs: Runs, network: Network) -> list[RunRow]:
+    """The runs in `shoal status`: families of experts, in whose rows most values are None, then the other runs."""
+    families = [cast(RunRow, {**_unknown(), **row}) for row in runs.families.rows()]
+    open_runs = [row(run, network.traffic(run.id)) for run in runs.open.values()]
+    return [*(_with_link(each, runs) for each in (*families, *open_runs)), *rows_of_closed(runs)]
+
+
+def needs_others(row: RunRow) -> bool:
+    """Whether to send a run's link to others: nobody else is in it, and we have founded it, or the others have left."""
+    is_alone = row["members"] == 1 and row["phase"] not in ("finished", "failed")
+    return is_alone and bool(row["is_creator"] or row["left"])
+
+
+def _with_link(row: RunRow, runs: Runs) -> RunRow:
+    if not needs_others(row) or runs.families.is_part(row["run"]):
+        return row
+    return {**row, "link": runs.link(row["run"])["link"]}
 
 
 def rows_of_closed(runs: Runs) -> list[RunRow]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 CIRCUIT = "/p2p-circuit"
 NAMES = (1, 4)  # positions of PeerIDs among the parts after the port
@@ -19,6 +19,7 @@ DOCUMENTATION = tuple(
 )
 Kind = Hashable  # of an address, see kind_of_host
 Place = tuple[str, int]  # a numerical host and a port
+IpNetwork = IPv4Network | IPv6Network
 SITE_LOCAL = ip_network("fec0::/10")  # RFC 3879: deprecated private networks, which Python calls global
 
 

@@ -81,6 +81,11 @@ class MembershipView:
         dead = [member for member in self._table if member.state is State.DEAD and member.since >= time]
         return sorted(member.entry.peer for member in dead)
 
+    def gone(self) -> list[PeerId]:
+        """Members that have left with a goodbye and are not back; the last to go first."""
+        left = [member for member in self._table if member.state is State.LEFT]
+        return [member.entry.peer for member in sorted(left, key=lambda member: -member.since)]
+
     def digest(self) -> Digest:
         """The digest of the members that we see, ourselves included."""
         return view_digest([self._table.own.peer, *self._table.present()])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.dht.link import parse_link
 from shoal.node.client.up.processes import Children
 from tests.integration.nodes import RealNode, until
 
@@ -52,7 +53,7 @@ def test_a_node_that_knows_no_member_finds_the_run_and_outlives_its_founder(tmp_
         until(lambda: run in listed(), "the run to be listed for a stranger", words)
         row = far.client.public_runs()[0]
         assert (row["name"], row["members"]) == ("public-run", 1)
-        assert row["link"].startswith(f"shoal:{run}")
+        assert parse_link(row["link"]).run.hex() == run
 
         def join(name: str, known: RealNode) -> RealNode:
             node = RealNode(tmp_path / name).start(children, known.address)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.dht.link import format_link, parse_link
+from shoal.dht.link import MAX_LINK, OTHER, encode_link, format_link, parse_link
 from shoal.node.api.answers import Answer
 from shoal.node.client.up.processes import Children
 from shoal.protocol.base.errors import LocalError, TransportError
@@ -44,7 +44,7 @@ def test_a_run_outlives_the_one_that_its_first_link_led_to(children: Children, t
         node.ready()
     created = a.client.create_run(MANIFEST, False)
     run, link = str(created["run"]), str(created["link"])
-    assert len(link) <= 300
+    assert len(link) <= MAX_LINK
     broken = format_link(RunId(bytes.fromhex(run)), [hole, "/ip4/127.0.0.1/tcp/1", *parse_link(link).addresses])
     b.client.join_run(broken, True)  # what does not answer delays nobody
     c.client.join_run(link, False)
@@ -54,7 +54,7 @@ def test_a_run_outlives_the_one_that_its_first_link_led_to(children: Children, t
     a.kill()
     before = c.round()
     fresh = str(c.client.run_link(run[:8])["link"])
-    assert all(port_of(node) in fresh for node in (b, c))
+    assert all(port_of(node) in parse_link(fresh).addresses for node in (b, c))
     d.start(children)
     preview = d.client.preview_run(fresh)
     assert (preview["name"], preview["data"]["problem"]) == ("tiny", "")
@@ -107,17 +107,23 @@ def test_what_leads_nowhere_is_one_sentence_and_an_old_name_is_no_obstacle(child
         with pytest.raises(LocalError, match="none of the 2 peers that answered is in a run 0000"):
             ask(other)
         with pytest.raises(TransportError, match=r"/ip4/127\.0\.0\.1/tcp/1: "):
-            ask(f"shoal:{'0' * 64}?p=/ip4/127.0.0.1/tcp/1&p=/ip4/127.0.0.1/tcp/2")
-        with pytest.raises(LocalError, match="is not whole"):
-            ask("shoal:0000")
+            ask(format_link(RunId(bytes(32)), ["/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.1/tcp/2"]))
+        with pytest.raises(LocalError, match="is cut off"):
+            ask("shoal1aaaa")
     assert b.client.runs() == []
     assert list(b.home.runs.iterdir()) == [], "what leads nowhere leaves nothing"
     assert "Traceback" not in b.words()
 
     # a member answers there under a new key; b is connected with somebody, and so misses nobody
     created = a.client.create_run(MANIFEST, False)
+    assert a.row()["link"] == created["link"], "it is alone"
     old = f"{port_of(a)}/p2p/{Identity.generate().peer}"
-    link = f"shoal:{created['run']}?p={old}"
+    link = encode_link(RunId(bytes.fromhex(str(created["run"]))), [(OTHER, old.encode())])
     for _ in range(2):
         assert b.client.preview_run(link)["name"] == "tiny"
     assert b.client.join_run(link, False)["run"] == created["run"]
+
+    # the founder says who has left it, and what to send to others
+    b.client.leave_run(str(created["run"]))
+    until(lambda: a.row().get("left") == [b.client.status()["peer"]], "a to say who has left", lambda: words_of(a, b))
+    assert parse_link(str(a.row()["link"])).run.hex() == created["run"]

@@ -299,7 +299,8 @@ def test_a_lonely_node_says_so(shoal: Shoal, node: FakeService) -> None:
     node.state = "SOLO"
     code, out, _ = shoal("status")
     assert code == Exit.OK
-    assert "--bootstrap" in out
+    assert "\nThis node is alone: no other peer is reachable. It looks for the others by itself" in out
+    assert "--bootstrap" not in out, "it is in a run"
     assert shoal("status", "--exit-code")[0] == Exit.ALONE
     node.state = "SPLIT"
     assert shoal("status", "--exit-code", "--json")[0] == Exit.SPLIT
@@ -324,6 +325,27 @@ def test_the_first_to_be_back_is_well_and_not_told_to_look_for_others(shoal: Sho
     assert "--bootstrap" not in out
 
 
+def test_who_is_alone_in_a_run_is_told_what_to_send_to_others(shoal: Shoal, node: FakeService) -> None:
+    invitation = f"Send this to whoever is to join:\n\nshoal run join {LINK}\n"
+    node.state, node.news = "SOLO", {"members": 1, "link": LINK, "left": []}
+    _, out, _ = shoal("status")
+    assert "\nThis node is alone.\n" in out
+    assert out.endswith(f"\n\nNobody else is in stdlib. {invitation}")
+    assert "--bootstrap" not in out
+    node.state, node.news["left"] = "CONNECTED", ["12D3KooWgone7nBFdh", "12D3KooWnu5\x1b[J"]
+    said = f"\n\nNobody else is in stdlib: 7nBFdh, nu5?[J have left. {invitation}"
+    assert shoal("status")[1].endswith(said)
+    assert shoal("run", "ls")[1].endswith(said)
+    node.obstacle = "rejoining: nobody has answered yet"
+    assert shoal("status")[1].endswith(said), "whatever else it says"
+
+
+def test_public_runs_are_listed_with_the_commands_that_join_them(shoal: Shoal, node: FakeService) -> None:
+    _, out, _ = shoal("run", "discover")
+    assert out.splitlines()[1].endswith(f"shoal run join {LINK}")
+    assert "open?[2J" in out
+
+
 def test_device_and_memory_are_shown(shoal: Shoal, node: FakeService) -> None:
     node.news = {"device": "cuda:0 (NVIDIA H200)", "device_memory": 3 << 30, "worker_memory": 700 << 20}
     node.news |= {"micro_batch": 16, "model_flops_utilization": 0.412}
@@ -337,7 +359,7 @@ def test_runs_are_created_joined_and_left(shoal: Shoal, node: FakeService, tmp_p
     (tmp_path / "run.toml").write_text("name = 'a'")
     code, out, _ = shoal("run", "create", str(tmp_path / "run.toml"), "--no-train")
     assert code == Exit.OK
-    assert out == f"created run stdlib; on another machine:\n\nshoal run join '{LINK}'\n"
+    assert out == f"created run stdlib; on another machine:\n\nshoal run join {LINK}\n"
     assert shoal("run", "join", "ABCDEF01", "--yes")[0] == Exit.OK
     assert shoal("run", "leave", "stdlib")[0] == Exit.OK
     joined = [("preview", "ABCDEF01"), ("join", MANIFEST.run_id.hex(), True)]
@@ -396,8 +418,9 @@ def test_what_holds_a_run_up_is_said_in_a_sentence(
         ("dead0000", Exit.FAILED, "the network failed: no peer answered"),
         ("b09b09b0", Exit.FAILED, "its log has the details"),
         ("short", Exit.USAGE, "64 hex characters"),
-        (f"shoal:{RUN[:9]}", Exit.USAGE, "the link is not whole"),
-        (f"shoal:{RUN}?v=2", Exit.USAGE, "upgrade Shoal"),
+        (LINK[:40], Exit.USAGE, "the link is cut off: these are 40 of its"),
+        (LINK.replace("shoal1", "shoal2"), Exit.USAGE, "made by a newer Shoal"),
+        (f"shoal:{RUN}?p=/ip4/192.0.2.7/tcp/4101", Exit.USAGE, "of an older Shoal"),
     ],
 )
 def test_an_error_is_one_sentence_with_the_culprit(
@@ -523,7 +546,7 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
         (["--bootstrap", "192.0.2.7:4101"], "/tcp/4101"),
         (["--create", "/nowhere.toml"], "--create"),
         (["--join", "/nowhere.toml"], "--join"),
-        (["--join", "shoal:abc"], "the link is not whole"),
+        (["--join", "shoal1abc"], "the link is cut off"),
     ],
 )
 def test_settings_that_make_no_sense_are_2(shoal: Shoal, arguments: list[str], said: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -89,17 +91,14 @@ def test_who_lacks_the_data_is_told_before_it_joins(shoal: Shoal, node: FakeServ
     assert shoal("run", "join", LINK, "--yes", "--no-train")[0] == Exit.OK
 
 
-def test_a_program_gets_the_link_and_nothing_else(shoal: Shoal, node: FakeService) -> None:
-    assert shoal("run", "link", "stdlib") == (Exit.OK, f"{LINK}\n", "")
-    assert shoal("run", "link", "stdlib", "--qr")[1].splitlines() == [LINK, "", *qr_code(LINK)]
+def test_the_link_is_printed_in_a_command_that_can_be_pasted(shoal: Shoal, node: FakeService) -> None:
+    code, out, err = shoal("run", "link", "stdlib")
+    assert (code, shlex.split(out), err) == (Exit.OK, ["shoal", "run", "join", LINK], "")
+    assert shoal(*shlex.split(out)[1:], "--yes")[0] == Exit.OK
+    assert node.calls[-1] == ("join", LINK, True)
+    assert shoal("run", "link", "stdlib", "--qr")[1].splitlines() == [out.strip(), "", *qr_code(LINK)]
+    assert json.loads(shoal("run", "link", "stdlib", "--json")[1])["link"] == LINK
     assert shoal("run", "link", "nothing")[0] == Exit.FAILED
-
-
-def test_a_person_gets_the_link_as_a_shell_takes_it(
-    shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(present, "is_terminal", lambda: True)
-    assert shoal("run", "link", "stdlib", "--no-qr")[1] == f"shoal run join '{LINK}'\n"
 
 
 def test_a_preview_joins_nothing(shoal: Shoal, node: FakeService) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer
 
+from shoal.dht.link import parse_link
 from shoal.node.client.cli import NEED_NO_FOLDER
 from shoal.node.client.cli.app import app
 from tests.architecture import LAYERS
@@ -22,6 +23,12 @@ TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
 def test_every_link_leads_somewhere(document: Path) -> None:
     targets = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
     assert not [target for target in targets if not (document.parent / target).exists()]
+
+
+def test_the_links_to_runs_that_documents_show_are_good_ones() -> None:
+    shown = re.findall(r"\bshoal1\w{20,}", TEXT)
+    assert shown
+    assert all(parse_link(link).addresses for link in shown)
 
 
 def test_every_layer_is_on_the_map() -> None:

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from shoal.dht.link import format_link
 from shoal.node.daemon.diagnostics.peer_checks import of_connection, of_failure
 from shoal.node.daemon.diagnostics.peer_lookup import PeerQuery, parse_query
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.base.ids import PeerId, short
+from shoal.protocol.base.ids import PeerId, RunId, short
 from shoal.protocol.messages.doctor import Seen
 from shoal.protocol.net.measure.journal import Step, Way
 from shoal.protocol.net.measure.link import ConnectionInfo, LinkReport
@@ -104,9 +105,9 @@ def test_who_is_meant() -> None:
         (BOB[-3:], "no peer"),
         ("/ip4/203.0.113.7", "is no address"),
         (f"{DOOR}/p2p/bob", "is no address"),
-        (f"shoal:{'0' * 64}?p={DOOR}", f"`shoal doctor {DOOR}`"),
-        (f"shoal:{'0' * 64}", "a PeerID or an address"),
-        ("shoal:0000", "is not whole"),
+        (format_link(RunId(bytes(32)), [DOOR]), f"`shoal doctor {DOOR}`"),
+        (format_link(RunId(bytes(32)), []), "a PeerID or an address"),
+        ("shoal1aaaa", "is cut off"),
     ],
     ids=[
         "nonsense",

@@ -14,7 +14,7 @@ from shoal.protocol.base.multiaddrs import kind_of, shortlist
 from shoal.protocol.net.system import addresses
 from shoal.protocol.net.system import interfaces as module
 from shoal.protocol.net.system.addresses import FRESH, OwnAddresses, advertised, own_hosts
-from shoal.protocol.net.system.interfaces import RUNNING, InterfaceKind, NetworkInterface, interfaces, ranked
+from shoal.protocol.net.system.interfaces import RUNNING, InterfaceKind, NetworkInterface, bridged, interfaces, ranked
 
 BRIDGES = [NetworkInterface(f"br{i}", (ip_interface(f"172.{17 + i}.0.1/16"),), InterfaceKind.NOWHERE) for i in range(7)]
 VPN = NetworkInterface("tun0", (ip_interface("10.8.0.2/24"),), InterfaceKind.TUNNEL)
@@ -34,6 +34,14 @@ def test_the_way_out_then_networks_then_tunnels_then_what_leads_to_nobody() -> N
     shuffled = list(attached)
     random.Random(7).shuffle(shuffled)
     assert ranked(shuffled, ["10.8.0.2"])[:6] == by_vpn[:6], "whatever the system's order is"
+
+
+def test_networks_inside_this_machine_are_those_that_no_other_interface_is_in() -> None:
+    found = bridged([LAN, VPN, CONTAINERS, *BRIDGES[:2]])
+    assert [str(each) for each in found] == ["172.16.0.0/16", "172.17.0.0/16", "172.18.0.0/16"]
+    unplugged = NetworkInterface("eth1", (ip_interface("192.168.1.9/24"),), InterfaceKind.NOWHERE)
+    assert bridged([LAN, unplugged]) == (), "the other card is in the same network, and plugged in"
+    assert bridged([CONTAINERS], ["172.16.0.1"]) == (), "by which the internet is reached"
 
 
 def test_of_each_kind_the_best_is_kept_and_the_order_too() -> None:
@@ -77,6 +85,8 @@ def test_what_the_system_says_of_interfaces(machine: Path, monkeypatch: pytest.M
         "eth0": InterfaceKind.NETWORK,
     }
     assert advertised(own_hosts())[:3] == ["10.8.0.2", "192.168.7.1", "192.168.1.5"]
+    inside = [f"172.{number}.0.0/24" for number in (*range(17, 24), 30)]
+    assert [str(each) for each in addresses.bridged_networks()] == inside
     monkeypatch.setattr(module, "_flags", lambda name: 0)
     assert {each.kind for each in interfaces()} == {InterfaceKind.NOWHERE}, "without a carrier"
     assert not any(each.multicast for each in interfaces())

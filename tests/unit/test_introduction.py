@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 import msgpack
 import pytest
 
+from shoal.dht.link import RunLink, format_link, parse_link
 from shoal.node.api.errors import UnknownRun
 from shoal.node.manifest.manifest import MAX_MANIFEST, PROTOCOL, Manifest, NewerProtocol, sign_manifest
 from shoal.node.run.introduction import MEMBERS_TOLD, find_manifest, introduce, link_to, parse_run_name
@@ -124,7 +125,7 @@ async def test_without_a_good_answer_the_bad_one_is_told() -> None:
     gone = TransportError("no answer from CARL")
     with pytest.raises(TransportError, match="no answer from CARL; others do not know it"):
         await find_manifest(RUN[:8], network({CARL: gone, BERT: Refused("no")}), ME)
-    with pytest.raises(LocalError, match="--bootstrap"):
+    with pytest.raises(LocalError, match="give its whole link, as `shoal run link` prints it"):
         await find_manifest(RUN[:8], network({}), ME)
 
 
@@ -222,7 +223,7 @@ async def test_providers_are_looked_for_once_somebody_has_not_helped() -> None:
 
 def test_what_a_person_names_a_run_by() -> None:
     assert parse_run_name(RUN[:8].upper()) == (RUN[:8], ())
-    assert parse_run_name(f"shoal:{RUN}?p={HERE}") == (RUN, (HERE,))
+    assert parse_run_name(format_link(MANIFEST.run_id, [HERE])) == (RUN, (HERE,))
     with pytest.raises(LocalError, match="no link to a run"):
         parse_run_name("short")
 
@@ -272,7 +273,7 @@ def test_we_introduce_newcomers_to_a_run_that_we_are_in() -> None:
 
 def test_a_link_leads_to_us_and_to_the_others() -> None:
     link = link_to(run_of(MANIFEST), (f"{HERE}/p2p/{ANNA}", "/ip4/127.0.0.1/tcp/4101"))
-    assert link == f"shoal:{RUN}?p={HERE}&p=/ip4/192.0.2.2/tcp/1"
+    assert parse_link(link) == RunLink(MANIFEST.run_id, (HERE, "/ip4/192.0.2.2/tcp/1"))
 
 
 @pytest.mark.parametrize("prefix", ["", RUN[:7], "0123456789"])

@@ -14,6 +14,7 @@ from shoal.protocol.membership.members import (
     State,
     StatusChanged,
 )
+from shoal.protocol.membership.view import MembershipView
 from shoal.protocol.messages.membership import Entry, Row, RunStatus
 
 ME, A, B, C = PeerId("me"), PeerId("a"), PeerId("b"), PeerId("c")
@@ -51,6 +52,19 @@ def test_a_member_that_has_moved_is_up_elsewhere_unless_it_is_doubted() -> None:
     members.suspect(2.0, A)
     assert members.adopt(3.0, dataclasses.replace(entry(A, version=2), addresses=("/again",))) == StatusChanged(A)
     assert members.trust(4.0, A) == PeerUp(A, ("/again",))
+
+
+def test_who_has_left_is_known_until_it_is_back_and_the_dead_are_not_among_them() -> None:
+    members = table()
+    view = MembershipView(members)
+    for peer in (A, B, C):
+        members.adopt(0.0, entry(peer))
+    members.adopt(1.0, entry(B, version=1, left=True))
+    members.adopt(2.0, entry(A, version=1, left=True))
+    members.declare_dead(3.0, C)
+    assert view.gone() == [A, B]
+    members.adopt(4.0, entry(A, incarnation=1))
+    assert view.gone() == [B]
 
 
 def test_only_a_higher_incarnation_refutes() -> None:

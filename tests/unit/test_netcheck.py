@@ -37,6 +37,8 @@ WANTING = dataclasses.replace(SHUT_OFF, pending=("relays",))
 LOCAL = dataclasses.replace(MET, internet_peers=0, own=(HOME,), found_at=(HOME,))
 UNTRIED = dataclasses.replace(MET, own=(HOME,), pending=("whether others can dial this node",))
 SOLO = Facts(port=4101, own=(HOME,), pending=("other peers",))
+COMMAND = "shoal run join shoal1xyz"
+FOUNDER = dataclasses.replace(SOLO, is_in_runs=True, join_commands=(COMMAND,))
 
 NO_MAPPING: PortMapping = {
     "protocol": None,
@@ -105,6 +107,8 @@ def test_where_a_node_stands(name: str) -> None:
         (dataclasses.replace(HIDDEN, own=(OWN,)), "allow incoming TCP 4101 and 4102"),  # as far as one relay knows
         (UNTRIED, "run `shoal netcheck` again"),
         (SOLO, "start it with --bootstrap"),
+        (FOUNDER, f"send this to whoever is to join: {COMMAND}"),
+        (dataclasses.replace(FOUNDER, join_commands=()), "check that the others of its runs are up"),
     ],
 )
 def test_the_verdict_says_what_to_do(facts: Facts, action: str) -> None:
@@ -112,6 +116,13 @@ def test_the_verdict_says_what_to_do(facts: Facts, action: str) -> None:
     assert sentence.endswith(".")
     assert said.startswith(action)
     assert bool(said) == bool(action)
+
+
+def test_only_a_node_in_no_run_is_told_to_start_with_an_address() -> None:
+    for facts in (SOLO, SHUT_OFF):
+        assert any("--bootstrap" in each.action for each in findings(facts))
+        within = dataclasses.replace(facts, is_in_runs=True)
+        assert not any("--bootstrap" in each.action for each in findings(within))
 
 
 GLOBAL = "/ip6/2001:db8::9/tcp/4101"

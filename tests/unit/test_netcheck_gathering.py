@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -67,8 +68,27 @@ class Around:
         return ALICE
 
 
-def netcheck(around: Any, mapped: PortMapping | None = None) -> NetCheck:
-    return NetCheck(cast(Network, around), cast(Discovery, around), cast(Relaying, around), lambda: mapped)
+class Alone(Around):
+    """Nobody is connected."""
+
+    def links(self) -> list[Link]:
+        return []
+
+
+def netcheck(around: Any, mapped: PortMapping | None = None, runs: Sequence[Answer] = ()) -> NetCheck:
+    status: Any = {"port_mapping": mapped, "runs": runs}
+    return NetCheck(cast(Network, around), cast(Discovery, around), cast(Relaying, around), lambda: status)
+
+
+def test_who_is_alone_in_its_own_run_is_told_by_which_command_others_join() -> None:
+    row = {"run": "ab" * 32, "name": "ours", "link": "shoal1xyz"}
+
+    async def action(*runs: Answer) -> str:
+        return str(netcheck(Alone(), runs=runs).answer()["verdict"]["action"])
+
+    assert asyncio.run(action(row)) == "send this to whoever is to join: shoal run join shoal1xyz"
+    assert "--bootstrap" not in asyncio.run(action(row | {"link": None}))
+    assert "--bootstrap" in asyncio.run(action())
 
 
 async def settled(check: NetCheck) -> Answer:

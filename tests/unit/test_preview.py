@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from shoal.dht.link import MAX_LINK, format_link
 from shoal.node.api.answers import Preview
 from shoal.node.client.cli import run
 from shoal.node.client.cli.preview import METHODS, show_preview
@@ -21,7 +22,7 @@ from shoal.protocol.base.ids import PeerId
 
 STDLIB = load_manifest(Path(__file__).parents[2] / "examples/stdlib.toml")
 AUTHOR = PeerId("12D3KooWAuthor")
-LINK = f"shoal:{STDLIB.run_id.hex()}?p=/ip4/192.0.2.7/tcp/4101&p=/ip4/192.0.2.8/tcp/4101"
+LINK = format_link(STDLIB.run_id, ["/ip4/192.0.2.7/tcp/4101", "/ip4/192.0.2.8/tcp/4101"])
 
 
 def described(manifest: Manifest = STDLIB, present: int = 4, round: int = 14, pace: float = 12.0) -> Preview:
@@ -171,7 +172,7 @@ def test_a_code_has_a_light_margin_and_three_eyes() -> None:
 
 
 def test_the_longest_link_has_a_code_that_fits_a_wide_terminal() -> None:
-    assert len(run.qr_code("shoal:" + "x" * 294)[0]) <= 80
+    assert len(run.qr_code("shoal1" + "x" * (MAX_LINK - 6))[0]) <= 70
 
 
 class Terminal(io.TextIOWrapper):
@@ -212,7 +213,7 @@ def test_a_terminal_gets_a_code_in_colours_of_its_own(monkeypatch: pytest.Monkey
 def test_there_is_no_code_where_it_is_not_wanted_or_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for screen, wanted, columns in (
         (Terminal(), False, 80),
-        (Terminal(), None, 40),
+        (Terminal(), None, 30),
         (Terminal("ascii"), None, 80),
         (Terminal("ascii"), True, 80),
     ):

@@ -11,7 +11,7 @@ import pytest
 from shoal.node.run.meters import Meters
 from shoal.node.run.records import CommitLog
 from shoal.node.run.run import Run
-from shoal.node.run.view import is_active, meters, waiting_for
+from shoal.node.run.view import all_rows, is_active, meters, needs_others, waiting_for
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.net.measure.rates import Traffic
 
@@ -80,6 +80,35 @@ def test_sentences(run: Run, sentence: str | None) -> None:
 def test_warnings_are_of_runs_with_rounds(others: list[PeerId], changes: dict[str, Any], expected: bool) -> None:
     member = SimpleNamespace(membership=SimpleNamespace(alive=lambda: others))
     assert is_active(run(member=member, **changes)) is expected
+
+
+ALONE: Any = {"members": 1, "phase": "training", "is_creator": True, "left": []}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"phase": "matching"}, True),
+        ({"members": 2}, False),
+        ({"phase": "finished"}, False),
+        ({"phase": "failed"}, False),
+        ({"is_creator": False}, False),  # it looks for those by whom it came
+        ({"is_creator": False, "left": ["bob"]}, True),  # who have left it behind
+        ({"members": None, "phase": "restoring", "is_creator": None, "left": None}, False),
+    ],
+)
+def test_whose_link_is_to_be_sent_to_others(changes: dict[str, Any], expected: bool) -> None:
+    assert needs_others(ALONE | changes) is expected
+
+
+def test_the_run_of_a_familys_part_is_trained_alone_and_waits_for_nobody() -> None:
+    part, family = ALONE | {"run": "aa"}, ALONE | {"run": "ff"}
+    families = SimpleNamespace(rows=lambda: [part, family], is_part=lambda run: run == "aa")
+    runs: Any = SimpleNamespace(families=families, open={}, restoring=[], broken={}, restore_obstacles={}, paused="")
+    runs.link = lambda run: {"link": f"shoal1{run}"}
+    links = {each["run"]: each["link"] for each in all_rows(runs, cast(Any, None))}
+    assert links == {"aa": None, "ff": "shoal1ff"}
 
 
 def test_a_run_is_active_until_its_last_round_and_its_age_counts_from_the_joining() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from shoal.dht.link import RunLink, format_link, parse_link
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.room import AvailableMemory, Memory, NoRoom
@@ -23,7 +25,7 @@ from shoal.node.run.run import Run
 from shoal.node.run.runs import Runs
 from shoal.node.run.view import restoring_row
 from shoal.protocol.base.errors import LocalError, TransportError
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.identity import Identity
 from tests.unit.checkpoint_kit import state
@@ -40,9 +42,10 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
-def made(home: Home, known: list[str] | None = None, **settings: Any) -> Runs:
-    """`known` hears the addresses of links."""
-    network = cast(Network, SimpleNamespace(call=None, links=list, remember=lambda peer, addresses: None))
+def made(home: Home, known: list[str] | None = None, around: Mapping[str, Any] | None = None, **settings: Any) -> Runs:
+    """`known` hears the addresses of links; `around` is what the network says."""
+    said = {"call": None, "links": list, "remember": lambda peer, addresses: None, **(around or {})}
+    network = cast(Network, SimpleNamespace(**said))
     identity, cache, discovery = Identity.generate(), PeerCache(home.peers), cast(Any, SimpleNamespace(used=None))
     on_linked = known.extend if known is not None else lambda addresses: None
     return Runs(NodeSettings(home.root, **settings), home, identity, network, cache, None, discovery, {}, on_linked)
@@ -159,7 +162,24 @@ async def test_who_leaves_a_run_keeps_nothing_of_it(home: Home, where: str) -> N
 
 
 HERE = "/ip4/192.0.2.7/tcp/4101"
-LINK = f"shoal:{MANIFEST.run_id.hex()}?p={HERE}"
+LINK = format_link(MANIFEST.run_id, [HERE])
+
+
+def test_a_link_names_no_bridges_and_what_it_has_no_room_for_is_told(home: Home) -> None:
+    lans = [f"/ip4/192.168.{number}.5/tcp/4101" for number in range(7)]
+    bridges = [f"/ip4/10.{number}.0.1/tcp/4101" for number in (88, 89)]
+    me = Identity.generate().peer
+    around = {
+        "addresses": lambda: tuple(f"{each}/p2p/{me}" for each in (*lans[:5], bridges[0], "/ip4/127.0.0.1/tcp/4101")),
+        "untold_addresses": (*lans[5:], bridges[1]),
+        "bridged_networks": (ip_network("10.88.0.0/15"),),
+    }
+    runs = made(home, around=around)
+    run = SimpleNamespace(id=MANIFEST.run_id, manifest=MANIFEST, me=me, others=dict)
+    runs.open = {MANIFEST.run_id.hex(): cast(Run, run)}
+    answer = runs.link("ours")
+    assert parse_link(answer["link"]) == RunLink(MANIFEST.run_id, tuple(lans[:5]))
+    assert answer["untold"] == lans[5:]
 
 
 @pytest.mark.asyncio
@@ -309,7 +329,8 @@ async def test_a_pause_ends_all_runs_well_and_keeps_them_until_it_is_over(home: 
     await runs.pause()
     assert good.has_ended
     assert (runs.open, runs.restoring) == ({}, [SECOND, FIRST])
-    for entering in (runs.join(f"shoal:{'12' * 32}?p=/ip4/127.0.0.1/tcp/1", True), runs.create(TEXT, True)):
+    link = format_link(RunId(b"\x12" * 32), ["/ip4/127.0.0.1/tcp/1"])
+    for entering in (runs.join(link, True), runs.create(TEXT, True)):
         with pytest.raises(LocalError, match="that was all for today"):
             await entering
     await runs.restore([])

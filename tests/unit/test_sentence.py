@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.node.api.status import advice, headline
+from shoal.node.api.status import ADVICE, SEARCHING, advice, headline
 
 RUN = {"name": "stdlib", "round": 3, "phase": "training", "trains": True}
 
@@ -62,11 +62,52 @@ def test_headlines(state: str, peers: int, runs: list[dict[str, Any]], said: str
     status: Any = {"state": state, "peers": peers, "runs": runs}
     assert headline(status) == said
     assert (advice(status) is None) == (state in ("CONNECTED", "IN-ROUND"))
+    assert "--bootstrap" not in (advice(status) or ""), "in a run it finds the others by itself, or they come by a link"
 
 
 def test_a_split_is_said_with_its_evidence() -> None:
     status: Any = {"state": "SPLIT", "evidence": "tiny: no quorum", "peers": 3, "runs": [RUN]}
     assert headline(status) == "The swarm is split: tiny: no quorum."
+
+
+def test_only_a_node_in_no_run_is_told_to_start_with_an_address() -> None:
+    status: Any = {"state": "SOLO", "peers": 0, "runs": []}
+    assert "--bootstrap" in (advice(status) or "")
+    assert advice(status | {"runs": [{"run": "ab" * 32, "name": None, "phase": "restoring"}]}) == SEARCHING
+
+
+LONELY = RUN | {"members": 1, "link": "shoal1xyz", "left": []}
+SEND = "Send this to whoever is to join: shoal run join shoal1xyz"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, f"Nobody else is in stdlib. {SEND}"),
+        ({"left": None}, f"Nobody else is in stdlib. {SEND}"),
+        ({"left": ["12D3Koo7nBFdh"]}, f"Nobody else is in stdlib: 7nBFdh has left. {SEND}"),
+        ({"left": ["12D3Koo7nBFdh", "12D3Koonu5qcu"]}, f"Nobody else is in stdlib: 7nBFdh, nu5qcu have left. {SEND}"),
+        (
+            {"left": [f"12D3Koomember{number}" for number in range(8)]},
+            "Nobody else is in stdlib: ember0, ember1, ember2, ember3, ember4, ember5 and others have left. " + SEND,
+        ),
+    ],
+)
+def test_who_is_alone_in_a_run_sends_its_link(changes: dict[str, Any], said: str) -> None:
+    status: Any = {"state": "SOLO", "peers": 0, "runs": [LONELY | changes]}
+    assert (headline(status), advice(status)) == ("This node is alone.", said)
+    connected = status | {"state": "CONNECTED", "peers": 1}
+    assert (headline(connected), advice(connected)) == ("Connected with 1 peer: training stdlib.", said)
+    resting = status | {"runs": [RESTING | LONELY | changes | {"is_resting": True}]}
+    assert (headline(resting), advice(resting)) == ("Keeps stdlib after round 3 until others are back.", said)
+    tried = status | {"obstacle": "rejoining: nobody has answered yet"}
+    assert (headline(tried), advice(tried)) == ("rejoining: nobody has answered yet", said)
+    assert advice(status | {"paused": "the volume is used up"}) is None
+
+
+def test_a_split_that_leaves_one_alone_says_both() -> None:
+    status: Any = {"state": "SPLIT", "peers": 0, "runs": [LONELY, LONELY | {"name": "b", "link": "shoal1b"}]}
+    assert advice(status) == f"{ADVICE['SPLIT']} Nobody else is in stdlib. {SEND}; Nobody else is in b. {SEND[:-3]}b"
 
 
 RESTING = RUN | {"is_resting": True, "phase": "matching"}
@@ -94,7 +135,7 @@ def test_the_first_to_be_back_is_told_to_wait_and_not_to_look_for_others(
 ) -> None:
     status: Any = {"state": "SOLO", "peers": 0, "runs": runs, "obstacle": obstacle}
     assert headline(status) == said
-    assert (advice(status) is None) == (RUN not in runs)
+    assert advice(status) == (SEARCHING if RUN in runs else None)
 
 
 def test_who_has_finished_all_misses_nobody() -> None:

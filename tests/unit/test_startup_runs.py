@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from shoal.dht.link import format_link
 from shoal.node.api.answers import Answer
 from shoal.node.base.options import NodeSettings
 from shoal.node.manifest.manifest import Manifest, parse_manifest
@@ -17,10 +18,11 @@ from shoal.node.run.introduction import parse_run_name
 from shoal.node.run.runs import Runs
 from shoal.node.run.startup_runs import StartupRuns
 from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import RunId
 
 TEXT = 'name = "ours"\n'
 RUN = parse_manifest(TEXT).run_id.hex()
-LINK = f"shoal:{RUN}?p=/ip4/192.0.2.7/tcp/4101"
+LINK = format_link(RunId(bytes.fromhex(RUN)), ["/ip4/192.0.2.7/tcp/4101"])
 
 
 class FakeRuns:

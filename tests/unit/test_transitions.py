@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.node.api.answers import Status
-from shoal.node.api.status import ADVICE
+from shoal.node.api.status import ADVICE, SEARCHING
 from shoal.node.daemon.transitions import BAD_HOLDS, GOOD_HOLDS, Transitions
 
 RUN = {"name": "tiny", "members": 6}
@@ -60,7 +60,7 @@ def test_from_the_start_to_a_cut_and_back(watched: Watched) -> None:
         ("INFO", "state-together", "CONNECTED: 5 peers are connected; tiny has 6 here"),
         ("WARNING", "state-split", f"SPLIT: {EVIDENCE}. {ADVICE['SPLIT']}"),
         ("INFO", "state-together", "CONNECTED: 1 peer is connected; tiny has 6 here"),
-        ("WARNING", "state-solo", f"SOLO: the last connection is lost. {ADVICE['SOLO']}"),
+        ("WARNING", "state-solo", f"SOLO: the last connection is lost. {SEARCHING}"),
     ]
 
 
@@ -83,3 +83,15 @@ def test_a_blink_is_not_said(watched: Watched) -> None:
     watched.see("SPLIT", BAD_HOLDS / 2)
     watched.see("CONNECTED", 10)
     assert [code for _, code, _ in watched.said] == ["state-together"]
+
+
+def test_who_has_founded_a_run_and_is_alone_says_what_to_send_and_who_has_left(watched: Watched) -> None:
+    founded = RUN | {"members": 1, "link": "shoal1xyz", "left": []}
+    invitation = "Send this to whoever is to join: shoal run join shoal1xyz"
+    watched.see("SOLO", 10, runs=[founded])
+    watched.see("CONNECTED", 10)
+    watched.see("SOLO", 10, runs=[founded | {"left": ["12D3KooW7nBFdh"]}])
+    first, _, last = watched.said
+    assert first == ("INFO", "state-solo", f"SOLO: nobody is connected yet. Nobody else is in tiny. {invitation}")
+    words = f"SOLO: the last connection is lost. Nobody else is in tiny: 7nBFdh has left. {invitation}"
+    assert last == ("WARNING", "state-solo", words)

@@ -33,7 +33,7 @@ Run = Annotated[
 ]
 RunToJoin = Annotated[
     str,
-    typer.Argument(metavar="LINK", help="The run's link in quotes, its id, or the first 8 characters of that or more."),
+    typer.Argument(metavar="LINK", help="The run's link, its id, or the first 8 characters of that or more."),
 ]
 Qr = Annotated[
     bool | None,
@@ -118,17 +118,14 @@ def init(
 
 @app.command()
 def link(run: Run, qr: Qr = None, as_json: Json = False) -> None:
-    """Print a run's link: whoever has it can join, while any of the members in it is there."""
+    """Print the command that joins a run, by its link: whoever has it can join, while any member in it is there."""
     from shoal.node.api import present
 
     answer = this_node().run_link(run)
     if as_json:
         present.show_json(answer)
-    elif present.is_terminal():
-        _show_link(answer, qr)
     else:
-        print(answer["link"])
-        show_qr(answer["link"], qr)
+        _show_link(answer, qr)
     if (untold := answer.get("untold")) and not as_json:
         words = "no room for these addresses of this node; whoever can reach no other one needs --bootstrap with one"
         print(f"the link has {words}: {', '.join(map(present.clean, untold))}", file=sys.stderr)
@@ -229,8 +226,8 @@ def _checked_link(text: str) -> str:
     text = text.strip()
     if not names_a_run(text):
         raise UsageError(
-            f"'{text[:80]}' names no run: give its link (shoal:..., in quotes), or its id (64 hex characters, or the "
-            "first 8 or more)"
+            f"'{text[:80]}' names no run: give its link (one word, as `shoal run link` prints it), or its id (64 hex "
+            "characters, or the first 8 or more)"
         )
     return text
 
@@ -265,8 +262,10 @@ def _confirmed() -> bool:
 
 
 def _show_link(answer: RunLink, qr: bool | None) -> None:
-    """Print the command for another machine, with the link in quotes, as & and ? mean something to a shell."""
-    print(f"shoal run join '{answer['link']}'")
+    """Print the command for another machine."""
+    from shoal.node.api.status import join_command
+
+    print(join_command(answer))
     show_qr(answer["link"], qr)
 
 
@@ -285,7 +284,7 @@ LIGHT_ON_DARK, PLAIN = "\x1b[97;40m", "\x1b[0m"  # scanners want dark modules on
 
 
 def show_qr(text: str, wanted: bool | None) -> None:
-    """Print `text` as a QR code if it is wanted; with None if stdout is a terminal that is wide enough for it.
+    """Print the link `text` as a QR code if `wanted`; with None if stdout is a terminal that is wide enough for it.
 
     Nothing is printed if stdout cannot encode block characters.
     """
@@ -302,9 +301,12 @@ def show_qr(text: str, wanted: bool | None) -> None:
 
 
 def qr_code(text: str) -> list[str]:
-    """The lines of the code, two modules in one character; a full block is light."""
+    """The lines of a link's code, two modules in one character; a full block is light.
+
+    In capitals, which need less room in a code, and in which a link means the same.
+    """
     import segno
 
     out = io.StringIO()
-    segno.make(text, error="l", micro=False).terminal(out, border=QUIET, compact=True)
+    segno.make(text.upper(), error="l", micro=False).terminal(out, border=QUIET, compact=True)
     return out.getvalue().splitlines()

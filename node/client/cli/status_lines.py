@@ -14,7 +14,7 @@ from typing import Any
 from shoal.node.api import present
 from shoal.node.api.answers import Answer, RunRow, Status
 from shoal.node.api.present import END, bits, clean, colour, number, short, size
-from shoal.node.api.status import advice, headline, is_first_back, is_over
+from shoal.node.api.status import absence, headline, is_first_back, is_over, join_command, remedy
 from shoal.node.base import quantities
 from shoal.node.client.cli.diagnosis_lines import place
 from shoal.protocol.base.multiaddrs import kind_of, place_of
@@ -58,6 +58,9 @@ def run_lines(runs: Sequence[RunRow], columns: int | None, whole: bool = False) 
             lines = _folded(words, columns, " " * indent, " " * (indent + INDENT))
             found += [(line, style) for line in lines]
             indent = INDENT
+        if run.get("link"):
+            found += [(line, "") for line in _folded(absence(run), columns, " " * INDENT, " " * INDENT)]
+            found.append((clean(join_command(run)), ""))  # whole, to be copied
     return found
 
 
@@ -92,10 +95,10 @@ def _node(status: Status, page: str, whole: bool) -> Iterator[tuple[str, str, st
 
 def _state(status: Status) -> str:
     """The state, and what is wrong or unusual about it and what to do, or else with how many peers."""
-    state, remedy = str(status.get("state")), advice(status) or ""
-    if remedy or status.get("paused") or status.get("obstacle") or is_first_back(status) or is_over(status):
+    state, advice = str(status.get("state")), remedy(status) or ""
+    if advice or status.get("paused") or status.get("obstacle") or is_first_back(status) or is_over(status):
         said = headline(status)
-        return f"{state}. {said[:1].upper()}{said[1:]} {remedy}".rstrip()
+        return f"{state}. {said[:1].upper()}{said[1:]} {advice}".rstrip()
     count = status.get("peers")
     return f"{state}, {_count(count, 'peer')}" if count else state
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from shoal.dht.scope import Scope, scope_between, scope_of
-from shoal.node.api.answers import NetcheckReport, PortMapping
+from shoal.node.api.answers import NetcheckReport, Status
+from shoal.node.api.status import join_command, lonely_runs
 from shoal.node.base.quantities import limits_in_words
 from shoal.node.daemon.diagnostics.node_checks import RELAYS, Facts, report
 from shoal.node.peers.discovery import Discovery
@@ -38,12 +39,12 @@ log = logging.getLogger("shoal.daemon")
 
 
 class NetCheck:
-    """Answers `netcheck`. `mapped` gives the state of the port mapping, as in `status`."""
+    """Answers `netcheck`; `status` gives the status of the API."""
 
     def __init__(
-        self, network: Network, discovery: Discovery, relaying: Relaying, mapped: Callable[[], PortMapping | None]
+        self, network: Network, discovery: Discovery, relaying: Relaying, status: Callable[[], Status]
     ) -> None:
-        self._network, self._discovery, self._relaying, self._mapped = network, discovery, relaying, mapped
+        self._network, self._discovery, self._relaying, self._status = network, discovery, relaying, status
         self._tasks = Tasks(lambda error: log.error("netcheck made a mistake", exc_info=error))
         self._looked_at: float | None = None
         self._large_packets: tuple[bool, ...] = ()
@@ -72,7 +73,7 @@ class NetCheck:
     def _facts(self) -> Facts:
         links, own, verdict = self._network.links(), self._network.own_addresses(), self._discovery.verdict
         rtts = {link.peer: link.rtt_ms for link in links}
-        throttle = self._network.throttle
+        throttle, status = self._network.throttle, self._status()
         facts = Facts(
             port=next((where[1] for each in own if (where := host_and_port(each)) is not None), 0),
             own=tuple(each for each in own if not is_loopback(each)),
@@ -88,8 +89,10 @@ class NetCheck:
             clocks=tuple(link.ahead for link in links if link.ahead is not None),
             ipv6_answers=self._ipv6_answers,
             large_packets=self._large_packets,
-            portmap=self._mapped(),
+            portmap=status["port_mapping"],
             limits=limits_in_words({"max_up": throttle.up.rate, "max_down": throttle.down.rate}),
+            is_in_runs=bool(status["runs"]),
+            join_commands=tuple(join_command(run) for run in lonely_runs(status)),
         )
         return replace(facts, pending=tuple(self._pending(facts)))
 

@@ -46,6 +46,8 @@ class Facts:
     large_packets: tuple[bool, ...] = ()  # for each peer that was tried, whether large packets came through
     portmap: PortMapping | None = None  # what came of asking the router for a port; None: no router is asked
     limits: str | None = None  # the owner's rate limits, in words
+    is_in_runs: bool = False
+    join_commands: tuple[str, ...] = ()  # by which others join the runs in which nobody else is
     pending: tuple[str, ...] = ()  # what is not known yet, and soon will be
 
     @property
@@ -166,7 +168,7 @@ def verdict(facts: Facts) -> tuple[str, str]:
     """(a sentence about the node as a whole, what to do or "")."""
     kind = nat_kind(facts)
     if not facts.peers:
-        return "This node is alone: it sees no other peer.", "start it with --bootstrap, or join a run by its link"
+        return "This node is alone: it sees no other peer.", _way_to_others(facts)
     sentence = {
         "public": "Others can dial this node: all connections will be direct, and nothing needs to be done.",
         "forwarded": "The router leads others to this node: all connections will be direct, and nothing needs to be "
@@ -176,6 +178,15 @@ def verdict(facts: Facts) -> tuple[str, str]:
     if facts.reachability == "nat":
         return _unreachable(facts, kind), open_ports(facts)
     return (sentence, "") if sentence else (_unsaid(facts), "run `shoal netcheck` again")
+
+
+def _way_to_others(facts: Facts) -> str:
+    """What to do if no peer is connected; whoever is in a run needs no address from elsewhere."""
+    if facts.join_commands:
+        return f"send this to whoever is to join: {'; '.join(facts.join_commands)}"
+    if facts.is_in_runs:
+        return "check that the others of its runs are up, and this machine's network; it looks for them by itself"
+    return "start it with --bootstrap, or join a run by its link"
 
 
 def _unsaid(facts: Facts) -> str:
@@ -314,7 +325,9 @@ def _relays(facts: Facts) -> Finding:
         return Finding("NET-RELAY-OK", OK, f"Relays connect others with this node: {each}.")
     if facts.reachability == "nat":
         words = "No relay connects others with this node: no public peer is known, or none has room."
-        return Finding("NET-RELAY-NONE", BAD, words, "start it with --bootstrap and the address of a public node")
+        way = "have a machine with a public address join a run of this node: it becomes a relay by itself"
+        other = "start it with --bootstrap and the address of a public node"
+        return Finding("NET-RELAY-NONE", BAD, words, way if facts.is_in_runs else other)
     return Finding("NET-RELAY-UNNEEDED", OK, "This node needs no relay.")
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from shoal.dht.directory import members_in
 from shoal.dht.keys import run_key
-from shoal.dht.link import is_address, looks_like_link, parse_link
+from shoal.dht.link import looks_like_link, parse_link
+from shoal.dht.link_addresses import is_address
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.peer_finder import PeerFinder
 from shoal.protocol.base.errors import LocalError, ShoalError

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 
-from shoal.protocol.base.multiaddrs import kind_of_host, multiaddr, shortlist
-from shoal.protocol.net.system.interfaces import InterfaceAddress, interfaces, ranked
+from shoal.protocol.base.multiaddrs import IpNetwork, kind_of_host, multiaddr, shortlist
+from shoal.protocol.net.system.interfaces import InterfaceAddress, bridged, interfaces, ranked
 from shoal.protocol.net.system.resolving import RESOLVER
 
 FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6, "dns": socket.AF_UNSPEC}
@@ -58,8 +58,13 @@ def has_ipv6() -> bool:
 
 def own_hosts() -> list[str]:
     """All our IP addresses but loopbacks, the likeliest to be reachable for others first (interfaces.py)."""
-    known, ways_out = interfaces(), [way for way in map(_way_out, ROUTES) if way]
+    known, ways_out = interfaces(), _ways_out()
     return ranked(known, ways_out) if known else ways_out
+
+
+def bridged_networks() -> tuple[IpNetwork, ...]:
+    """The networks inside this machine, of its containers and virtual machines, as far as the system tells."""
+    return bridged(interfaces(), _ways_out())
 
 
 def advertised(hosts: Sequence[str]) -> list[str]:
@@ -82,6 +87,7 @@ class OwnAddresses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.untold: tuple[str, ...] = ()  # our addresses beyond MAX_OWN, which others are not told
+        self.bridged: tuple[IpNetwork, ...] = ()  # networks inside this machine, see `bridged_networks`
         self._clock = clock
         self._listening: tuple[str, ...] = ()
         self._found: tuple[str, ...] = ()
@@ -93,6 +99,7 @@ class OwnAddresses:
         if now >= self._until or listening != self._listening:
             hosts = own_hosts()
             self._listening, self._found, self._until = listening, reachable_at(listening, hosts), now + FRESH
+            self.bridged = bridged_networks()
             self._note_untold(hosts)
         return self._found
 
@@ -133,6 +140,11 @@ def interface_addresses() -> list[InterfaceAddress]:
 def way_out() -> str:
     """Our IPv4 address on the route to the internet; empty if there is no route."""
     return _way_out(ROUTES[0])
+
+
+def _ways_out() -> list[str]:
+    """Our addresses on the routes to the internet."""
+    return [way for way in map(_way_out, ROUTES) if way]
 
 
 def _way_out(route: tuple[socket.AddressFamily, str]) -> str:

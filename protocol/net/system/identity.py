@@ -1,14 +1,12 @@
 """A node's identity: an Ed25519 key, its libp2p PeerID, and signatures that are valid in one run only.
 
 Rules:
-- A PeerID is the public key itself: base58 of the identity multihash of libp2p's protobuf PublicKey. So a PeerID is
-  enough to check signatures, and there is no table of keys.
+- A PeerID is the public key itself (protocol/base/peer_ids.py), so it is enough to check signatures, and there is no
+  table of keys.
 - The key file holds libp2p's protobuf PrivateKey (Ed25519: seed and public key) and is readable by its owner only. It
   is created whole or not at all; an existing file is never overwritten.
 - A signature is over a digest of (run, data); `None` means "no run", which is a context of its own.
 - `verify` returns False for garbage of any kind, as its input comes from strangers.
-
-The protobuf is encoded by hand, because the CLI must be able to name a node without importing libp2p.
 """
 
 from __future__ import annotations
@@ -21,16 +19,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId, RunId, digest
+from shoal.protocol.base.peer_ids import KEY_SIZE, key_of_peer, peer_of_key
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.net.system.private_file import create_private
 
-KEY_SIZE = 32
-# field 1, varint, Ed25519 = 1; field 2, bytes, their length
-PUBLIC_PREFIX = bytes([0x08, 0x01, 0x12, KEY_SIZE])
 PRIVATE_PREFIX = bytes([0x08, 0x01, 0x12])
-MULTIHASH_PREFIX = bytes([0x00, len(PUBLIC_PREFIX) + KEY_SIZE])  # identity: the "hash" is the key
-MAX_PEER_ID = 64
-BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 class Identity:
@@ -38,7 +31,7 @@ class Identity:
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
-        self.peer = peer_id(key.public_key())
+        self.peer = peer_of_key(key.public_key().public_bytes_raw())
 
     @classmethod
     def generate(cls) -> Identity:
@@ -104,39 +97,10 @@ class RunSigner:
 # -- PeerIDs ------------------------------------------------------------------------------------------------
 
 
-def peer_id(key: Ed25519PublicKey) -> PeerId:
-    """libp2p's PeerID of a public key ("12D3Koo...")."""
-    return PeerId(_base58(MULTIHASH_PREFIX + PUBLIC_PREFIX + key.public_bytes_raw()))
-
-
 @lru_cache(maxsize=4096)
 def public_key(peer: PeerId) -> Ed25519PublicKey:
     """The public key inside a PeerID; ValueError if it is not the PeerID of an Ed25519 key."""
-    head = MULTIHASH_PREFIX + PUBLIC_PREFIX
-    raw = _unbase58(peer)
-    if len(raw) != len(head) + KEY_SIZE or not raw.startswith(head):
-        raise ValueError("not the PeerID of an Ed25519 key")
-    return Ed25519PublicKey.from_public_bytes(raw[len(head) :])
-
-
-def _base58(raw: bytes) -> str:
-    number = int.from_bytes(raw, "big")
-    letters = []
-    while number:
-        number, remainder = divmod(number, 58)
-        letters.append(BASE58[remainder])
-    zeros = len(raw) - len(raw.lstrip(b"\0"))  # leading zero bytes are lost in the number
-    return "1" * zeros + "".join(reversed(letters))
-
-
-def _unbase58(text: str) -> bytes:
-    if len(text) > MAX_PEER_ID:
-        raise ValueError("too long for a PeerID")
-    number = 0
-    for letter in text:
-        number = number * 58 + BASE58.index(letter)
-    zeros = len(text) - len(text.lstrip("1"))
-    return bytes(zeros) + number.to_bytes((number.bit_length() + 7) // 8, "big")
+    return Ed25519PublicKey.from_public_bytes(key_of_peer(peer))
 
 
 # -- the key file -------------------------------------------------------------------------------------------

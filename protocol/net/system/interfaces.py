@@ -22,6 +22,8 @@ from pathlib import Path
 
 import ifaddr
 
+from shoal.protocol.base.multiaddrs import IpNetwork
+
 SYSFS = Path("/sys/class/net")  # Linux: a folder for each interface
 SIOCGIFFLAGS = 0x8913
 POINT_TO_POINT, RUNNING, MULTICAST = 0x10, 0x40, 0x1000  # flags of an interface
@@ -75,6 +77,15 @@ def ranked(attached: Sequence[NetworkInterface], ways_out: Collection[str] = ())
             turns[version] += 1
             rows.append((rank, host))
     return list(dict.fromkeys(host for _, host in sorted(rows, key=lambda row: row[0])))
+
+
+def bridged(attached: Sequence[NetworkInterface], ways_out: Collection[str] = ()) -> tuple[IpNetwork, ...]:
+    """The networks that lead to no other machine, as interfaces to other machines are in none of them."""
+    inside, outside = list[IpNetwork](), list[IpNetwork]()
+    for each in attached:
+        leads_out = each.kind < InterfaceKind.INSIDE or any(str(address.ip) in ways_out for address in each.addresses)
+        (outside if leads_out else inside).extend(address.network for address in each.addresses)
+    return tuple(network for network in inside if not any(network.overlaps(other) for other in outside))
 
 
 def _interface(found: ifaddr.IP) -> InterfaceAddress:
