@@ -13,7 +13,7 @@ import typer
 from shoal.node.base import options
 from shoal.node.base.lines import printable
 from shoal.node.base.step_options import TrainerOptions
-from shoal.node.client.cli.flags import NoTrain, absolute
+from shoal.node.client.cli.flags import NoTrain, absolute, this_node
 
 if TYPE_CHECKING:
     from shoal.node.api.client import Client
@@ -155,8 +155,6 @@ def start(
 ) -> None:
     """Start the node, in the background unless told otherwise."""
     from shoal.node.api import present
-    from shoal.node.api.client import Client
-    from shoal.node.base.home import find_home
     from shoal.node.client import launch
 
     settings = node_settings(context.params)
@@ -164,7 +162,7 @@ def start(
         launch.run_here(settings)
     else:
         print(printable(launch.start_in_background(settings)))
-        print(f"page: {Client(find_home()).page(present.is_terminal())}")
+        print(f"page: {this_node().page(present.is_terminal())}")
 
 
 def node_settings(given: Mapping[str, Any]) -> options.NodeSettings:
@@ -215,16 +213,15 @@ def ensure_node(keep: bool = True) -> Iterator[Client]:
 
     A node that was started here is stopped again after an error, or if `keep` is false.
     """
-    from shoal.node.api.client import Client
     from shoal.node.base.home import find_home
     from shoal.node.client import launch
 
     home = find_home()
     if home.daemon_pid() is not None:
-        yield Client(home)
+        yield this_node()
         return
     launch.start_in_background(settings_of_environment())
-    client = Client(home)
+    client = this_node()
     print(f"started a node in the background (pid {client.pid}); its log is {home.daemon_log}\n", file=sys.stderr)
     try:
         yield client
@@ -236,9 +233,18 @@ def ensure_node(keep: bool = True) -> Iterator[Client]:
 
 
 @app.command()
-def stop() -> None:
-    """Stop the node; its runs go on with the others, or when it is back."""
+def stop(
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            envvar="SHOAL_STOP_FORCE",
+            help="Kill it if it has not ended in some seconds, even if it is still saving its runs.",
+        ),
+    ] = False,
+) -> None:
+    """Stop the node; its runs go on with the others, or when it is back. One that hangs is killed in the end."""
     from shoal.node.base.home import find_home
     from shoal.node.client import launch
 
-    print(launch.stop(find_home(), lambda line: print(line, file=sys.stderr, flush=True)))
+    print(launch.stop(find_home(), lambda line: print(line, file=sys.stderr, flush=True), force))
