@@ -27,7 +27,7 @@ from tests.unit.test_cli import FAKE_DAEMON, Shoal, background, node, shoal
 
 __all__ = ["background", "node", "shoal"]  # fixtures
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 MANIFEST = Path(__file__).parents[2] / "examples" / "stdlib.toml"
 ASKING = [
     *(["status"], ["status", "--exit-code", "--json"], ["peers"], ["netcheck"], ["doctor", "somebody"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from shoal.node.base.exits import HELP
-from shoal.node.client.cli import ckpt, diagnostics, experts, node, read, run, serve, up
+from shoal.node.client.cli import bugreport, ckpt, diagnostics, experts, node, read, run, serve, up
 
 CODES = "\n".join(f"  {code:3}  {text}" for code, text in HELP.items())
 NO_REWRAP = "\b"  # a paragraph that begins with it keeps its lines
@@ -31,4 +31,5 @@ app.command()(read.peers)
 app.command()(diagnostics.netcheck)
 app.command()(diagnostics.doctor)
 app.command()(read.logs)
+app.command()(bugreport.bugreport)
 app.command()(read.version)
