@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
@@ -288,10 +289,16 @@ def _late(service: object, name: str) -> Callable[..., Any]:
     return lambda **fields: getattr(service, name)(**fields)
 
 
+def _be_stuck() -> None:
+    while True:
+        time.sleep(60)
+
+
 async def run_fake(settings: NodeSettings) -> None:
     """Replaces the daemon's `run`. FAKE_NODE=fails: it cannot start; deaf: it does not stop when it is asked.
 
-    FAKE_NODE=slow: it ends after three callers have seen that it is ending; forgets: it ends with an error.
+    FAKE_NODE=slow: it ends after three callers have seen that it is ending; forgets: it ends with an error; stuck: it
+    does not hear SIGTERM, and its event loop gets stuck by SIGUSR1.
     """
     mood = os.environ.get("FAKE_NODE", "")
     if mood == "fails":
@@ -302,8 +309,10 @@ async def run_fake(settings: NodeSettings) -> None:
     home = Home(settings.home)
     async with serve_api(service, home.token(), settings.admin_host, settings.admin_port) as (host, port):
         home.write_daemon(DaemonInfo(os.getpid(), host, port, PEER, logs_here=home.is_log(2)))
-        if mood == "slow":
+        if mood in ("slow", "stuck"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if mood == "stuck":
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _be_stuck)
         await asked.wait()
         service.ending = True
         while mood == "slow" and service.looks < 3:

@@ -7,26 +7,39 @@ from __future__ import annotations
 
 import http.client
 import json
-import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from typing import Any, TypeVar, cast, get_origin
 
 from shoal.node.api.errors import error_blaming
-from shoal.node.api.operations import Operation, Operations
+from shoal.node.api.liveness import WatchedSocket, shows_life
+from shoal.node.api.operations import JOINING, QUICK, Operation, Operations
 from shoal.node.base.home import DaemonInfo, Home
-from shoal.node.base.process_identity import network_namespace
+from shoal.node.base.process_identity import ProcessIdentity, network_namespace
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.net.system.version import shoal_version
 
 MAX_ANSWER = 64 << 20  # bytes
+BUSY_FOR = 30.0  # seconds for which a node that has shown life may be silent: it may be loading torch
+STATES = {  # of the main thread, which runs the event loop: what that means, and what to do about it
+    "T": "its process is stopped, as by Ctrl-Z; `kill -CONT {pid}` lets it go on",
+    "t": "a debugger holds its process",
+    "D": "it waits for a disk or another device; the system's log may say which",
+    "R": "it is busy, and may answer again in a moment",
+}
 
 A = TypeVar("A")
 
 
 class NoDaemon(LocalError):
     """No node runs in the home, or it is not ready."""
+
+
+class NotAnswering(TransportError):
+    """The node's process is there and shows no life: it was stopped, or it hangs. What was asked may still be done."""
 
 
 class VersionMismatch(LocalError):
@@ -36,17 +49,19 @@ class VersionMismatch(LocalError):
 class Client(Operations):
     """Calls the node that runs in `home`; each operation of the API is a method.
 
-    NoDaemon if none runs; LocalError if its API cannot be reached from here.
+    `silence` is for how many seconds the node may show no life, before a long answer or instead of one from memory.
+    No answer is waited for longer than `most` seconds. NoDaemon if no node runs; LocalError if its API cannot be
+    reached from here.
     """
 
-    def __init__(self, home: Home, patience: float = math.inf) -> None:
-        """`patience`: seconds to wait for an answer at most, if that is less than the operation's own."""
+    def __init__(self, home: Home, silence: float = QUICK, most: float = JOINING) -> None:
         info = home.read_daemon()
         if info is None:
             raise NoDaemon(_why_absent(home))
         _check_loopback(home, info)
         self.pid = info.pid
-        self._home, self._patience = home, patience
+        self._home, self._info = home, info
+        self._silence, self._most = silence, most
         self._host = _reachable(info.admin_host)
         self.port = info.admin_port
 
@@ -61,8 +76,8 @@ class Client(Operations):
         return f"{self.url}#login={self.login_code()['code']}" if with_login else self.url
 
     def call(self, operation: Operation[Any, A], request: Any) -> A:
-        """The node's answer. Raises the error that the node reports, TransportError if there is no proper answer, and
-        VersionMismatch.
+        """The node's answer. Raises the error that the node reports, NotAnswering if it shows no life, TransportError
+        if there is no proper answer, and VersionMismatch.
         """
         path, body = path_and_body(operation, request)
         if operation.in_lines:
@@ -102,25 +117,63 @@ class Client(Operations):
         self, operation: Operation[Any, Any], path: str, body: str | None
     ) -> Iterator[http.client.HTTPResponse]:
         headers = {"Authorization": f"Bearer {self._home.token()}", "Content-Type": "application/json"}
-        patience = min(operation.patience, self._patience)
-        connection = http.client.HTTPConnection(self._host, self.port, timeout=patience)
+        is_long, patience = operation.patience > QUICK, min(operation.patience, self._most)
+        if is_long:
+            self._check_alive(self._silence)
+        connection = http.client.HTTPConnection(self._host, self.port, timeout=min(self._silence, patience))
         try:
+            connection.connect()
+            if is_long:
+                check = partial(self._check_alive, BUSY_FOR)
+                connection.sock = WatchedSocket(connection.sock, patience, check)
             connection.request(operation.method, path, body, headers)
             yield connection.getresponse()
         except TimeoutError as error:
-            raise TransportError(f"the node (pid {self.pid}) gave no answer in {patience:g} s") from error
+            if is_long:
+                raise TransportError(f"the node (pid {self.pid}) gave no answer in {patience:.0f} s") from error
+            raise self._not_answering(self._silence) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = str(error) or type(error).__name__
             raise TransportError(f"the node's API at {self.url} does not answer properly: {reason}") from error
         finally:
             connection.close()
 
+    def _check_alive(self, within: float) -> None:
+        """NotAnswering if the node shows no life within so many seconds."""
+        if not shows_life(self._host, self.port, within):
+            raise self._not_answering(within)
+
+    def _not_answering(self, seconds: float) -> NotAnswering:
+        process, last = self._home.daemon_process(), _last_log_line(self._home) if self._info.logs_here else ""
+        is_here = process is not None and process.is_here()
+        end = f"`shoal node stop --force`, or else `kill -9 {self.pid}`, ends it" if is_here else "end it where it runs"
+        return NotAnswering(
+            f"the node (pid {self.pid}) does not answer: it has shown no life for {seconds:.0f} s{last}"
+            f"{_state(process)}. `shoal bugreport` collects what its developers need in order to find out why; {end}"
+        )
+
+
+def _last_log_line(home: Home) -> str:
+    """When the node has logged its last line, as a part of a sentence; empty if that is unknown."""
+    try:
+        at = time.gmtime(home.daemon_log.stat().st_mtime)
+    except OSError:
+        return ""
+    return time.strftime(", and has logged nothing since %Y-%m-%d %H:%M:%S UTC", at)
+
+
+def _state(process: ProcessIdentity | None) -> str:
+    """What the state of the node's process means, as a part of a sentence; empty if it means nothing."""
+    words = STATES.get(process.state(), "") if process is not None else ""
+    return f"; {words.format(pid=process.pid)}" if process is not None and words else ""
+
 
 def _why_absent(home: Home) -> str:
-    pid = home.daemon_pid()
-    if pid is None:
+    process = home.daemon_process()
+    if process is None:
         return f"no node runs in {home.root}: start one with `shoal node start`"
-    return f"the node in {home.root} (pid {pid}) is starting or ending: try again, or see {home.daemon_log}"
+    told = f"the node in {home.root} (pid {process.pid}) is starting or ending"
+    return f"{told}{_state(process)}: try again, or see {home.daemon_log}"
 
 
 def _check_loopback(home: Home, info: DaemonInfo) -> None:

@@ -386,7 +386,6 @@ class Operations:
         EmptyRequest,
         LoginCode,
         "A code for a link that opens the page and logs the browser in.",
-        patience=PATIENT,
     )
     stop = Operation(
         "POST",

@@ -20,6 +20,7 @@ class Exit(IntEnum):
     UNREACHABLE = 9
     NETWORK_TROUBLE = 10
     UNKNOWN = 11
+    NOT_ANSWERING = 12
     INTERRUPTED = 130
 
 
@@ -36,5 +37,6 @@ HELP = {
     Exit.UNREACHABLE: "The peer cannot be reached: `shoal doctor` says whose side that is on.",
     Exit.NETWORK_TROUBLE: "Something between this node and the others is broken: `shoal netcheck` says what.",
     Exit.UNKNOWN: "What was asked is not known yet: ask again later.",
+    Exit.NOT_ANSWERING: "The node's process is there but does not answer: `shoal node stop --force` ends it.",
     Exit.INTERRUPTED: "Interrupted by Ctrl-C.",
 }

@@ -8,8 +8,8 @@
     peers.json     addresses of the peers that were seen last
     weights.sock   socket at which the daemon hands out the parameters of runs, see node/handout.py
     volume.json    bytes that have gone over the wire today, if they are limited
-    logs/          daemon.log and the workers' logs
-    runs/<id>/     one folder per run
+    logs/          daemon.log, and stacks.txt, see node/base/stacks.py
+    runs/<id>/     one folder per run, with its worker's log
     data/<digest>/ data of runs, see node/training/data/store.py
     experts/<hash>/ files of experts, see node/experts/library.py
 
@@ -78,6 +78,10 @@ class Home:
     @property
     def daemon_log(self) -> Path:
         return self.logs / "daemon.log"
+
+    @property
+    def stacks(self) -> Path:
+        return self.logs / "stacks.txt"
 
     @property
     def runs(self) -> Path:

@@ -52,6 +52,13 @@ class ProcessIdentity:
         proven = here.started != UNKNOWN and (sys.platform != "linux" or UNKNOWN not in astuple(here))
         return proven and here == self
 
+    def state(self) -> str:
+        """The letter by which Linux describes what its main thread does (see proc(5)); empty if that is unknown."""
+        with suppress(OSError, IndexError):
+            if self.is_here():
+                return (PROC / str(self.pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[STATE]
+        return ""
+
     def signal(self, number: signal.Signals) -> bool:
         """Send it a signal; False, without a signal, if it is not here or we may not signal it."""
         try:

@@ -5,7 +5,7 @@ A node is always `python -m shoal.node node start --foreground`, whether a servi
 itself, and so gets no more flags than its user gave. A node is ended by a request to its API. A
 signal is the fallback: it only goes to the process that holds the home's lock just then, and only if that is proven to
 run here (process_identity.py). A node that says that it is ending is waited for as long as it takes: it may be saving a
-large run.
+large run. One that shows no life is killed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum, auto
 from pathlib import Path
 from typing import BinaryIO
 
-from shoal.node.api.client import Client, NoDaemon
+from shoal.node.api import liveness
+from shoal.node.api.client import Client, NoDaemon, NotAnswering
+from shoal.node.api.operations import QUICK
 from shoal.node.api.status import label
 from shoal.node.base.devices import check_is_here
 from shoal.node.base.exits import Exit
@@ -30,14 +33,19 @@ from shoal.node.base.options import NodeSettings
 from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import reason
 from shoal.node.base.settings import flags_of
+from shoal.node.base.stacks import stacks_on_request
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.net.system.descriptors import raise_limit
 
 START_PATIENCE = 120.0
 STOP_PATIENCE = 30.0  # for each way of asking, and between two checks that the node is still ending
+FORCED_PATIENCE = 5.0  # the same with --force
+LAST_SILENCE = 10.0  # seconds without life after which a node that was asked to end is killed
+KILLED_WITHIN = 5.0
 POLL = 0.05
 EXIT_WITHIN = 2.0  # from when a process gives up its home to its exit
 ERROR_PREFIX = "shoal: "  # of the last sentence of a process that ends with an error
+WHAT_IS_LOST = "its key, votes and checkpoints are safe on disk, but a run that it alone keeps is lost then"
 
 
 def run_here(settings: NodeSettings) -> None:
@@ -45,7 +53,7 @@ def run_here(settings: NodeSettings) -> None:
     raise_limit()  # of open files, before any is open
     check_is_here([settings.device])
     home = Home(settings.home).create()
-    with home.locked():
+    with home.locked(), stacks_on_request(home.stacks):
         os.chdir(home.root)  # as in the background: the present folder may be deleted, and torch needs one
         os.environ["SHOAL_HOME"] = str(home.root)
         import asyncio
@@ -128,34 +136,63 @@ def foreground_argv(settings: NodeSettings) -> list[str]:
     return node_argv(flags_of(settings))
 
 
-def stop(home: Home, say: Callable[[str], object]) -> str:
+def stop(home: Home, say: Callable[[str], object], force: bool = False) -> str:
     """End the home's node and wait until it is gone; returns a sentence about that. NoDaemon if there is none.
 
-    `say` gets a sentence about what is waited for, if that takes long.
+    A node that shows no life is killed in the end; with `force` any that has not ended in FORCED_PATIENCE, even if it
+    is saving its runs. `say` gets a sentence about what is waited for, if that takes long.
     """
     life, end_of_log = home.daemon_process(), log_size(home.daemon_log)
     if life is None:
         raise NoDaemon(f"no node runs in {home.root}")
-    names, is_gone = dict[str, str](), False
-    with suppress(ShoalError):
-        client = Client(home)
+    names, found = dict[str, str](), Found.RUNNING
+    try:
+        client = Client(home, liveness.ALIVE_WITHIN)
         names = {run["run"]: label(run) for run in client.status()["runs"]}
         client.stop()
-        is_gone = _wait_until_gone(home, life, say)
-    if is_gone:
+        found = _wait_until_gone(home, life, say, force)
+    except NotAnswering:
+        say(f"the node (pid {life.pid}) does not answer; its process is asked to end (SIGTERM)")
+    except ShoalError:
+        pass  # its process is asked instead
+    if found is not Found.GONE:
+        if not _ask_to_end(life) and home.daemon_process() == life:
+            raise LocalError(
+                f"the node in {home.root} (pid {life.pid} where it runs) cannot be asked to end by its API, and is no "
+                "process that may be signalled from here: it is another user's, in another container or on another "
+                "machine, or of an older version. Stop it there, as the user who started it"
+            )
+        found = _wait_until_gone(home, life, say, force)
+    if found is Found.GONE:
         return _stopped(home, life, names, end_of_log)
-    if not life.signal(signal.SIGTERM) and home.daemon_process() == life:
-        raise LocalError(
-            f"the node in {home.root} (pid {life.pid} where it runs) cannot be asked to end by its API, and is no "
-            "process that may be signalled from here: it is another user's, in another container or on another "
-            "machine, or of an older version. Stop it there, as the user who started it"
-        )
-    if _wait_until_gone(home, life, say):
-        return _stopped(home, life, names, end_of_log)
+    if force or found is Found.SILENT:
+        return _kill(home, life, say)
     raise LocalError(
-        f"the node (pid {life.pid}) does not end; `kill -9 {life.pid}` ends it: its key, votes and checkpoints are "
-        "safe on disk, but a run that it alone keeps is lost then"
+        f"the node (pid {life.pid}) does not end; `shoal node stop --force`, or else `kill -9 {life.pid}`, ends it: "
+        f"{WHAT_IS_LOST}"
     )
+
+
+def _ask_to_end(life: ProcessIdentity) -> bool:
+    """Ask the process to end, and wake it if it is stopped, as it could not do so otherwise; False if we may not."""
+    was_asked = life.signal(signal.SIGTERM)
+    life.signal(signal.SIGCONT)
+    return was_asked
+
+
+def _kill(home: Home, life: ProcessIdentity, say: Callable[[str], object]) -> str:
+    """Kill the node's process; returns a sentence about that."""
+    say(f"the node (pid {life.pid}) has not ended; it is killed (SIGKILL)")
+    life.signal(signal.SIGKILL)
+    deadline = time.monotonic() + KILLED_WITHIN
+    while home.daemon_process() == life:
+        if time.monotonic() > deadline:
+            raise LocalError(
+                f"not even SIGKILL has ended the node (pid {life.pid}): it waits for a disk or another device, and "
+                "ends when that answers; see the system's log"
+            )
+        time.sleep(POLL)
+    return f"killed the node (pid {life.pid}): {WHAT_IS_LOST}"
 
 
 def _stopped(home: Home, life: ProcessIdentity, names: Mapping[str, str], begin: int) -> str:
@@ -171,29 +208,47 @@ def _stopped(home: Home, life: ProcessIdentity, names: Mapping[str, str], begin:
     return f"stopped the node (pid {life.pid})" + (f"; it keeps {kept} until it is started again" if kept else "")
 
 
-def _wait_until_gone(home: Home, life: ProcessIdentity, say: Callable[[str], object]) -> bool:
-    """Wait until `life` has released the home's lock, which a node does last; False after STOP_PATIENCE.
+class Found(Enum):
+    """What became of a node that was asked to end."""
 
-    A node that says that it is ending is waited for longer.
+    GONE = auto()
+    ENDING = auto()  # it says so: it may be saving a large run
+    RUNNING = auto()
+    SILENT = auto()  # it shows no life
+
+
+def _wait_until_gone(home: Home, life: ProcessIdentity, say: Callable[[str], object], force: bool) -> Found:
+    """Wait until `life` has released the home's lock, which a node does last, but no longer than our patience.
+
+    A node that says that it is ending is waited for longer, unless `force`.
     """
-    deadline, said = time.monotonic() + STOP_PATIENCE, False
+    deadline, said = time.monotonic() + (FORCED_PATIENCE if force else STOP_PATIENCE), False
     while home.daemon_process() == life:
         if time.monotonic() > deadline:
-            if not is_ending(home):
-                return False
+            found = Found.RUNNING if force else _look(home, LAST_SILENCE)
+            if found is not Found.ENDING:
+                return found
             if not said:
                 who = f"the node (pid {life.pid})"
                 say(f"{who} is still saving its runs; waiting for it (Ctrl-C ends the waiting only)")
             deadline, said = time.monotonic() + STOP_PATIENCE, True
         time.sleep(POLL)
-    return True
+    return Found.GONE
 
 
 def is_ending(home: Home) -> bool:
     """Whether the node says that it is ending; False also if it does not answer, or refuses this client."""
-    with suppress(ShoalError):
-        return Client(home).status().get("ending") is True
-    return False
+    return _look(home, QUICK) is Found.ENDING
+
+
+def _look(home: Home, silence: float) -> Found:
+    """What the node says of itself; RUNNING also if it refuses this client, or is not there."""
+    try:
+        return Found.ENDING if Client(home, silence).status().get("ending") is True else Found.RUNNING
+    except NotAnswering:
+        return Found.SILENT
+    except ShoalError:
+        return Found.RUNNING
 
 
 def _description(client: Client, settings: NodeSettings, home: Home) -> str:

@@ -489,7 +489,7 @@ def test_a_node_that_is_still_starting_is_3(shoal: Shoal) -> None:
 def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["shoal", "status"])
     monkeypatch.setattr(client.Client, "status", lambda self: 1 / 0)
-    monkeypatch.setattr(client.Client, "__init__", lambda self, home: None)
+    monkeypatch.setattr(client.Client, "__init__", lambda self, *_: None)
     with pytest.raises(ZeroDivisionError):
         main()
 

@@ -90,20 +90,26 @@ def sentence(error: ShoalError) -> str:
     """The error in words, after whose fault it is if that is another peer or the network."""
     if isinstance(error, RemoteError):
         return f"another peer is at fault: {error}"
-    return f"the network failed: {error}" if isinstance(error, TransportError) else str(error)
+    is_network = isinstance(error, TransportError) and exit_code(error) == Exit.FAILED  # not a node that hangs
+    return f"the network failed: {error}" if is_network else str(error)
 
 
 def exit_code(error: ShoalError) -> Exit:
     """The documented exit code for `error`."""
     if isinstance(error, NoRoom):
         return Exit.FAILED  # there may be no memory for imports
-    from shoal.node.api.client import NoDaemon, VersionMismatch
+    from shoal.node.api.client import NoDaemon, NotAnswering, VersionMismatch
     from shoal.node.base.options import UsageError
     from shoal.node.client.launch import StartFailed
 
     if isinstance(error, StartFailed):
         return error.code
-    codes = {UsageError: Exit.USAGE, NoDaemon: Exit.NO_DAEMON, VersionMismatch: Exit.VERSION}
+    codes = {
+        UsageError: Exit.USAGE,
+        NoDaemon: Exit.NO_DAEMON,
+        NotAnswering: Exit.NOT_ANSWERING,
+        VersionMismatch: Exit.VERSION,
+    }
     return next((code for kind, code in codes.items() if isinstance(error, kind)), Exit.FAILED)
 
 

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from shoal.node.base.exits import HELP
-from shoal.node.client.cli import ckpt, config, diagnostics, experts, node, read, run, serve, up
+from shoal.node.client.cli import bugreport, ckpt, config, diagnostics, experts, node, read, run, serve, up
 
 WIDEST = 1_000  # columns: help is as wide as the terminal, where click would stop at 80
 
@@ -63,4 +63,5 @@ app.command()(read.peers)
 app.command()(diagnostics.netcheck)
 app.command()(diagnostics.doctor)
 app.command()(read.logs)
+app.command()(bugreport.bugreport)
 app.command()(read.version)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from shoal.node.client.cli.completion import complete_peer
-from shoal.node.client.cli.flags import Json
+from shoal.node.client.cli.flags import Json, this_node
 
 PAUSE = 0.5  # seconds between two calls of the node
 LIMIT = 20.0  # seconds: a peer that dials us in vain takes four, and a relay may be slow
@@ -30,11 +30,9 @@ def netcheck(
     something else is broken, 11 if too little is known yet.
     """
     from shoal.node.api import present
-    from shoal.node.api.client import Client
-    from shoal.node.base.home import find_home
     from shoal.node.client.cli.diagnosis_lines import show_netcheck
 
-    answer = _settled(Client(find_home()), limit)
+    answer = _settled(this_node(), limit)
     present.show_json(answer) if as_json else show_netcheck(answer)
     raise typer.Exit(answer["verdict"]["exit_code"])
 
@@ -65,14 +63,12 @@ def doctor(
 ) -> None:
     """Find out how a peer is reached: what was tried and is tried now, both ends' views, how fast, and what to do."""
     from shoal.node.api import present
-    from shoal.node.api.client import Client
     from shoal.node.base.exits import Exit
-    from shoal.node.base.home import find_home
     from shoal.node.client.cli.diagnosis_lines import ExaminationPrinter
     from shoal.protocol.base.errors import TransportError
 
     shown, report = ExaminationPrinter(), None
-    for answer in Client(find_home()).examine(peer):
+    for answer in this_node().examine(peer):
         if not as_json:
             shown.add(answer)
         report = answer if answer.get("event") == "report" else None

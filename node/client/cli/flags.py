@@ -29,11 +29,12 @@ def refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
 
 
 def this_node() -> Client:
-    """A client of the node of this SHOAL_HOME; NoDaemon if none runs."""
+    """A client of the node of this SHOAL_HOME, for a person who waits; NoDaemon if none runs."""
     from shoal.node.api.client import Client
+    from shoal.node.api.liveness import ALIVE_WITHIN
     from shoal.node.base.home import find_home
 
-    return Client(find_home())
+    return Client(find_home(), ALIVE_WITHIN)
 
 
 def absolute(path: Path | str | None) -> str:

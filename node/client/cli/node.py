@@ -17,6 +17,7 @@ from shoal.node.base import settings
 from shoal.node.base.lines import printable
 from shoal.node.base.options import NodeSettings, UsageError
 from shoal.node.base.settings import SETTINGS, SWITCH, Choice, Setting
+from shoal.node.client.cli.flags import this_node
 
 if TYPE_CHECKING:
     from shoal.node.api.client import Client
@@ -62,8 +63,6 @@ def start(
 ) -> None:
     """Start the node, in the background unless told otherwise; flags count for this start only, see `shoal config`."""
     from shoal.node.api import present
-    from shoal.node.api.client import Client
-    from shoal.node.base.home import find_home
     from shoal.node.client import launch
 
     home = find_home()
@@ -75,7 +74,7 @@ def start(
         return
     words = [word for key, value in given.items() for word in settings.BY_KEY[key].words(value)]
     print(printable(launch.start_in_background(options, words)))
-    print(f"page: {Client(home).page(present.is_terminal())}")
+    print(f"page: {this_node().page(present.is_terminal())}")
     for line in how_to_keep(chosen, choose_settings(home)):
         print(printable(line))
 
@@ -137,16 +136,15 @@ def ensure_node(keep: bool = True) -> Iterator[Client]:
 
     A node that was started here is stopped again after an error, or if `keep` is false.
     """
-    from shoal.node.api.client import Client
     from shoal.node.base.home import find_home
     from shoal.node.client import launch
 
     home = find_home()
     if home.daemon_pid() is not None:
-        yield Client(home)
+        yield this_node()
         return
     launch.start_in_background(settings_of(home, choose_settings(home)))
-    client = Client(home)
+    client = this_node()
     print(f"started a node in the background (pid {client.pid}); its log is {home.daemon_log}\n", file=sys.stderr)
     try:
         yield client
@@ -158,9 +156,18 @@ def ensure_node(keep: bool = True) -> Iterator[Client]:
 
 
 @app.command()
-def stop() -> None:
-    """Stop the node; its runs go on with the others, or when it is back."""
+def stop(
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            envvar="SHOAL_STOP_FORCE",
+            help="Kill it if it has not ended in some seconds, even if it is still saving its runs.",
+        ),
+    ] = False,
+) -> None:
+    """Stop the node; its runs go on with the others, or when it is back. One that hangs is killed in the end."""
     from shoal.node.base.home import find_home
     from shoal.node.client import launch
 
-    print(launch.stop(find_home(), lambda line: print(line, file=sys.stderr, flush=True)))
+    print(launch.stop(find_home(), lambda line: print(line, file=sys.stderr, flush=True), force))

@@ -97,8 +97,8 @@ def status(
         typer.Option(
             "--exit-code",
             envvar="SHOAL_EXIT_CODE",
-            help="A health check: exit with 3 if no node answers, 4 if it is alone, 6 if the swarm is SPLIT, 7 if a "
-            "run has failed.",
+            help="A health check: exit with 3 if no node runs, 4 if it is alone, 6 if the swarm is SPLIT, 7 if a run "
+            "has failed, 12 if it does not answer.",
         ),
     ] = False,
 ) -> None:
