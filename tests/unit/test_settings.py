@@ -95,7 +95,7 @@ def test_of_several_layers_the_last_one_counts() -> None:
         ("max-per-day", "1MB", "SHOAL_MAX_PER_DAY 1MB is too little"),
         ("device", "gpu", "SHOAL_DEVICE gpu is no device"),
         ("data", "/nowhere/at/all", "SHOAL_DATA /nowhere/at/all does not exist"),
-        ("join", "shoal:abc", "SHOAL_JOIN: the link is not whole"),
+        ("join", "shoal1abc", "SHOAL_JOIN: the link is cut off"),
     ],
 )
 def test_a_wrong_variable_is_named(key: str, text: str, said: str) -> None:

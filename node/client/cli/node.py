@@ -63,6 +63,7 @@ def start(
 ) -> None:
     """Start the node, in the background unless told otherwise; flags count for this start only, see `shoal config`."""
     from shoal.node.api import present
+    from shoal.node.base.home import find_home
     from shoal.node.client import launch
 
     home = find_home()
