@@ -95,6 +95,8 @@ def show_runs(runs: Sequence[RunRow]) -> None:
         return
     show_table(RUN_COLUMNS, [_run_row(run) for run in runs])
     for run in runs:
+        if run.get("validation_loss") is not None:
+            print(f"{clean(label(run))}: {_validation(run)}")
         if run.get("failure"):
             print(f"{clean(label(run))} has failed on this node: {clean(run['failure'])}")
         elif run.get("waiting_for"):
@@ -217,6 +219,11 @@ def _run_row(run: RunRow) -> list[Any]:
         short(run.get("digest")),
         _phase(run),
     ]
+
+
+def _validation(run: RunRow) -> str:
+    """The validation loss, with the round to which it belongs."""
+    return f"validation loss {number(run['validation_loss'], 4)} after round {clean(run.get('validation_round'))}"
 
 
 def _phase(run: RunRow) -> Any:
