@@ -211,7 +211,10 @@ def test_the_best_reference_is_drawn_and_a_diverged_one_never(tmp_path: Path) ->
 
 
 def test_validation_losses_of_states_are_a_curve_over_the_tokens_behind_them(tmp_path: Path) -> None:
-    one, other, broken = ({"validation_loss": loss, "validation_sequences": 8} for loss in (4.0, 3.0, float("nan")))
+    def figure(loss: float, sequences: int = 8) -> dict[str, Any]:
+        return {"validation_loss": loss, "validation_sequences": sequences}
+
+    one, other, broken = map(figure, (4.0, 3.0, float("nan")))
     figures = [
         reported(1, 1, **one),
         reported(1, 4, **other),

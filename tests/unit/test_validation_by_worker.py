@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from shoal.node.ipc.messages import Contribution, HandIn, Hurry, Landing, Validated
+from shoal.node.ipc.messages import MOST_SEQUENCES, Contribution, HandIn, Hurry, Landing, Validated
 from shoal.node.training.data.corpus import Corpus
-from shoal.node.training.data.held_out import MOST_SEQUENCES, held_out_sequences
+from shoal.node.training.data.held_out import held_out_sequences
 from shoal.node.training.methods.late import DelayedDiLoCo
 from shoal.node.training.methods.method import Method
 from shoal.node.training.methods.streaming import Streaming

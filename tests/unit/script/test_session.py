@@ -132,22 +132,22 @@ def test_a_scripts_own_function_measures_the_runs_state_before_the_steps() -> No
 
     def validate() -> torch.Tensor:
         assert not torch.is_grad_enabled()
-        assert not bench.model.training
+        assert not script.model.training
         torch.rand(3)
-        seen.append(bench.weights)
+        seen.append(script.weights)
         return torch.tensor(2.5)
 
-    bench = Bench(validate=validate)
+    script = Bench(validate=validate)
     random_state = torch.get_rng_state()
-    bench.node.answer = lambda _: order(2, 2)
-    bench.node.tell(measuring(order(1, 1)))
-    bench.session.start()
+    script.node.answer = lambda _: order(2, 2)
+    script.node.tell(measuring(order(1, 1)))
+    script.session.start()
     for _ in range(3):
-        bench.step()
+        script.step()
     assert seen == [[5, 5, 5, 5]], "the second order did not ask"
-    [figure] = [each for each in bench.node.sent if isinstance(each, Validated)]
+    [figure] = [each for each in script.node.sent if isinstance(each, Validated)]
     assert (figure.order, figure.round, figure.loss, figure.sequences) == (1, 1, 2.5, 1)
-    assert bench.model.training
+    assert script.model.training
     assert torch.equal(torch.get_rng_state(), random_state)
 
 
