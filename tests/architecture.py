@@ -67,7 +67,7 @@ TORCH = {"torch", "safetensors.torch"}
 TORCH_ALLOWED = (
     *("protocol/tensors/compression/", "protocol/tensors/reduction.py"),
     *(f"node/training/{name}/" for name in ("models", "methods", "state", "trainer")),  # loaded with the first run
-    *(f"node/training/data/{name}.py" for name in ("corpus", "lanes", "tokens", "stream")),
+    *(f"node/training/data/{name}.py" for name in ("corpus", "held_out", "lanes", "tokens", "stream")),
     *(f"node/training/checkpoint/{name}.py" for name in ("read", "write")),
     *(f"node/experts/{name}.py" for name in ("merging", "posterior", "files", "founding", "evaluation")),
     *(f"node/worker/{name}.py" for name in ("worker", "stints", "weights")),

@@ -134,6 +134,8 @@ class FakeService:
             "members": 4,
             "digest": "cd" * 32,
             "loss": 1.25,
+            "validation_loss": 1.5,
+            "validation_round": 2,
             "tokens_per_second": 900.0,
             "utilisation": 0.875,
             "model_flops_utilization": 0.375,

@@ -16,7 +16,7 @@ from shoal.node.client.script.api import Run
 from shoal.node.client.script.connection import NodeConnection
 from shoal.node.client.script.founding import manifest_of
 from shoal.node.client.script.module import OwnModule
-from shoal.node.client.script.session import Session
+from shoal.node.client.script.session import Session, Validate
 from shoal.node.ipc.messages import Contribution, Finished, Stop, Train
 from shoal.node.ipc.vectors import SharedVectors, Sizes, mark_of
 from shoal.node.training.methods.method import PARAMETERS, Answer
@@ -71,7 +71,7 @@ class RunAtHand(Run):
 
     loop: Loop | None = None  # once it is founded
 
-    def _attached(self, own: OwnModule, batch_size: int | None) -> Session:
+    def _attached(self, own: OwnModule, batch_size: int | None, validate: Validate | None) -> Session:
         self.loop = self.loop or Loop(own, dict(self._tables))
         link: Any = self.loop
-        return Session(NodeConnection(link), own, self.loop.method, batch_size or 1, lambda: None)
+        return Session(NodeConnection(link), own, self.loop.method, batch_size or 1, lambda: None, validate)

@@ -107,7 +107,9 @@ class RunRow(WorkerRow):
     ]
     digest: Annotated[str | None, "of the run's history"]
     root: Annotated[str | None, "of the state"]
-    loss: float | None
+    loss: Annotated[float | None, "of the last training steps here"]
+    validation_loss: Annotated[float | None, "the newest that was measured here, on a sample of the held-out data"]
+    validation_round: Annotated[int | None, "the round after which the state had that validation loss"]
     step: Annotated[int, "inner steps of the worker"]
     samples: Annotated[int, "tokens behind the state"]
     phase: Annotated[
@@ -262,6 +264,8 @@ class Round(TypedDict):
     is_mutual: Annotated[bool, "whether the partner is known to have taken our vectors, too"]
     lapse: Annotated[str, "why there was no exchange"]
     words: Annotated[str, "the exchange or the lapse, in words"]
+    validation_loss: Annotated[float | None, "of the state after it, if this node has measured that"]
+    validation_sequences: Annotated[int, "held-out sequences on which it was measured; 1 for a script's own figure"]
 
 
 class RunDetails(TypedDict):

@@ -2,8 +2,9 @@
 
     worker  Hello  ->            its process; the daemon answers Welcome, with the shared vectors, or Unwelcome
     worker  Ready  ->            the model is built, on this device
-    daemon  Train  ->  Progress* ->  Contribution, or Trained if none was asked for
+    daemon  Train  ->  Validated if that is asked for, Progress* ->  Contribution, or Trained if none was asked for
     daemon  HandIn ->  the same, with the steps done so far
+    daemon  Hurry  ->  a measurement is broken off, and the steps begin
     daemon  Stop   ->  the worker ends; a closed socket means the same
     daemon  Finished ->  the run's last round is committed, and `agreed` is the result (sent to scripts, see below)
     worker  Failed ->  this order, or in round 0 any order, cannot be carried out; the worker ends
@@ -20,6 +21,9 @@ Rules:
   were committed in between. A worker without weights, or with an order that `is_fresh`, takes those of `agreed`.
 - A new Train replaces the one before. Orders are numbered, so that an answer to an old one is recognised and
   ignored; so is a HandIn for an order that was already handed in.
+- A worker that is asked to measure the validation loss does so before its steps, with the parameters of `agreed`, and
+  trains afterwards as it would have without. It need not answer: a script may have nothing to measure with. A new
+  order, HandIn and Hurry end a measurement.
 
 Any program may be the worker: the built-in trainer relies on nothing but what is said here. In a custom run
 (manifest/model.py) a script of the user's is the worker (client/script/). It comes and goes as it likes: the daemon
@@ -32,8 +36,9 @@ from shoal.node.base.step_options import TrainerOptions
 from shoal.node.ipc.vectors import Sizes
 from shoal.protocol.base.wire import Message, message, value
 
-WORKER_PROTOCOL = 7
+WORKER_PROTOCOL = 8
 MAX_FRAME = 256 << 10  # a Welcome carries a manifest of at most 64 KiB
+MOST_SEQUENCES = 256  # of a validation loss
 
 
 @message(200)
@@ -97,6 +102,7 @@ class Train(Message):
     landings: tuple[Landing, ...] = ()  # the worker skips those that it has merged already
     samples: int = 0  # tokens behind the state of the newest round, of all members
     shows: bool = False  # afterwards leave the weights in `contribution`, without handing in
+    validates: int = 0  # before the steps: measure the validation loss of `agreed` on so many held-out sequences
 
 
 @message(204)
@@ -170,3 +176,21 @@ class Finished(Message):
 
     round: int
     samples: int  # tokens behind the state
+
+
+@message(212)
+class Hurry(Message):
+    """The other members wait: go on with the steps of `order`, without a measurement."""
+
+    order: int
+
+
+@message(213)
+class Validated(Message):
+    """The validation loss of the state with which `order` begins."""
+
+    order: int
+    round: int  # of the order
+    loss: float | None  # in nats; None: it was broken off, or has failed, or is not finite
+    sequences: int  # on how many it was measured; 1 for a script's own measurement
+    seconds: float

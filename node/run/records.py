@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -53,6 +54,17 @@ class CommitRecord:
     partner: PeerId | None = None  # of a replica: the partner of its exchange
     is_mutual: bool = True  # of a replica: whether the partner is known to have taken our part
     lapse: str = ""  # of a replica: why there was no exchange
+    validation_loss: float | None = None  # of the state after it; None if it was not measured here
+    validation_sequences: int = 0  # on how many held-out sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The validation loss of the state after a round, as this node's worker has measured it."""
+
+    round: int
+    loss: float
+    sequences: int  # held-out ones that it was measured on; 1 for a script's own measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,7 @@ class CommitLog:
     def __init__(self) -> None:
         self.records: list[CommitRecord] = []
         self.group = 0  # members of the last round
+        self.validation: Validation | None = None  # the newest one
         self._submitted_at: float | None = None
         self._tokens = 0
         self._loss: float | None = None
@@ -106,6 +119,14 @@ class CommitLog:
     def sent(self, round: int, size: int) -> None:
         """So many bytes of payload have left for a round's all-reduce; some leave after it has committed."""
         self._sent[round] += size
+
+    def validated(self, round: int, loss: float, sequences: int) -> None:
+        """The state after a round was measured; that round need not have a record here."""
+        self.validation = Validation(round, loss, sequences)
+        place = bisect_left(self.records, round, key=lambda record: record.round)
+        if place < len(self.records) and self.records[place].round == round:
+            record = self.records[place]
+            self.records[place] = replace(record, validation_loss=loss, validation_sequences=sequences)
 
     def add(
         self, decision: Decision, me: PeerId, now: float, resent: int, phases: PhaseLog, samples: int

@@ -117,7 +117,17 @@ class Run(ABC):
         if self._settings.trains:
             worker, last = self._settings.worker(self.manifest, self.outer.sizes), self.manifest.rounds.last
             count, spawn = partial(training_now, member.membership), self._tasks.spawn
-            self.training = Training(worker, self.outer, self._submit, spawn, count, self._moments, last, self._absent)
+            self.training = Training(
+                worker,
+                self.outer,
+                self._submit,
+                spawn,
+                count,
+                self._moments,
+                last,
+                self._absent,
+                self.commits.validated,
+            )
             self._moments = None
             self.training.start()
         self._tasks.spawn(self._report())

@@ -34,6 +34,7 @@ def row(run: Run, traffic: Traffic) -> RunRow:
     """The run in `shoal status`."""
     member, state = run.member, run.outer.committed.current
     progress = run.training.progress if run.training is not None else None
+    validation = run.commits.validation
     return {
         "run": run.id.hex(),
         "name": run.manifest.name,
@@ -45,6 +46,8 @@ def row(run: Run, traffic: Traffic) -> RunRow:
         "digest": history_of(member).hex(),
         "root": state.root.hex(),
         "loss": run.training.loss if run.training is not None else None,
+        "validation_loss": validation.loss if validation is not None else None,
+        "validation_round": validation.round if validation is not None else None,
         "step": progress.step if progress is not None else 0,
         "samples": run.samples,
         "phase": "failed" if run.failure else "finished" if run.is_finished else member.phase,

@@ -65,6 +65,10 @@ class Watchdog:
             self._usual.observe(self.silence)
         self._has_stepped, self._lenience, self.silence = True, 1, 0.0
 
+    def measured(self) -> None:
+        """The worker has measured a loss, and begins its steps: that time is not a step's."""
+        self.silence = 0.0
+
     def answered(self, order: int, steps: int) -> None:
         """The worker has answered an order after `steps` steps, which it need not have reported one by one."""
         if steps:

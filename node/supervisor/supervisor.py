@@ -3,7 +3,8 @@
 The supervisor holds one order at a time, which outlives the worker. A worker that ends is replaced, after a back-off
 that doubles, unless its end is final (worker_end.py). The new one gets the same order, with the committed parameters
 and the last moments, which are still in shared memory. Answers to older orders are dropped. A worker that hangs is
-killed and replaced. No worker can take the daemon down.
+killed and replaced. No worker can take the daemon down. A measurement of the validation loss is ordered once: a new
+worker does not repeat it, as it may be what has ended the last one.
 
 If the worker is a script of the user's, the supervisor waits for it, and neither starts nor ends it, however long it is
 silent.
@@ -28,11 +29,13 @@ from shoal.node.ipc.messages import (
     Failed,
     Finished,
     HandIn,
+    Hurry,
     Progress,
     Ready,
     Stop,
     Train,
     Trained,
+    Validated,
     Welcome,
 )
 from shoal.node.ipc.shm import FloatArray
@@ -72,8 +75,12 @@ class WorkerSupervisor:
         on_trained: Callable[[], None],
         on_lost: Callable[[WorkerEnd], None],
         on_sign: Callable[[], None] = lambda: None,
+        on_validated: Callable[[int, Validated], None] = lambda version, validated: None,
     ) -> None:
-        """`on_sign` is called for each step and answer, even to older orders."""
+        """`on_sign` is called for each step and answer, even to older orders.
+
+        `on_validated` gets the round of the state that was measured, too.
+        """
         self.settings = settings
         self.pid: int | None = None
         self.device: str | None = None  # the device of the worker, once it has built its model
@@ -83,12 +90,15 @@ class WorkerSupervisor:
         self._on_trained = on_trained
         self._on_lost = on_lost
         self._on_sign = on_sign
+        self._on_validated = on_validated
         self._vectors = SharedVectors.create(settings.sizes)
         self._loading = asyncio.Lock()
         self._version: int | None = None  # the round whose state is in the shared vectors; None: none
         self._orders = 0
         self._order: Train | None = None  # the current order; None: there is none, or its vectors are being loaded
+        self._sent = 0  # the newest order that a worker has got
         self._hand_in: int | None = None  # the round for which an early hand-in was requested
+        self._hurry: int | None = None  # the round before which nothing is to be measured
         self._finished: Finished | None = None
         self._writer: asyncio.StreamWriter | None = None  # None: no worker is connected
         self._failed: Failed | None = None  # the worker's own report of its failure
@@ -233,6 +243,12 @@ class WorkerSupervisor:
         if self._order and self._order.round == round:
             self._send(HandIn(self._order.order))
 
+    def hurry(self, round: int) -> None:
+        """Have the worker begin the steps of `round`, if it still measures a loss before them."""
+        self._hurry = round
+        if self._order and self._order.round == round and self._order.validates:
+            self._send(Hurry(self._order.order))
+
     # -- one worker process -------------------------------------------------------------------------------
 
     async def _run_process(self, listener: WorkerListener) -> WorkerEnd:
@@ -308,17 +324,18 @@ class WorkerSupervisor:
             if isinstance(message, Ready):
                 self.device = message.device
                 continue
-            if not isinstance(message, Progress | Contribution | Trained):
+            if not isinstance(message, Progress | Contribution | Trained | Validated):
                 return f"broke the protocol: {type(message).__name__} is not a worker's to send"
-            self._observe(message)
-            self._on_sign()
+            if not isinstance(message, Validated):
+                self._observe(message)
+                self._on_sign()
             if self._order is None or message.order != self._order.order:
                 continue  # the answer to an older order
             if message.round != self._order.round:
                 return f"broke the protocol: it was asked for round {self._order.round}, not {message.round}"
             if isinstance(message, Trained if self._order.hand_in else Contribution):
                 return f"broke the protocol: {type(message).__name__} is not what its order asked for"
-            self._pass_on(message)
+            self._pass_on(message, self._order)
 
     async def _watch(self) -> str:
         """Measure how long a script's steps take, without ever ending it."""
@@ -339,9 +356,15 @@ class WorkerSupervisor:
         else:
             self._watchdog.answered(message.order, message.steps if isinstance(message, Contribution) else 0)
 
-    def _pass_on(self, message: Progress | Contribution | Trained) -> None:
+    def _pass_on(self, message: Progress | Contribution | Trained | Validated, order: Train) -> None:
         if isinstance(message, Progress):
             self._on_progress(message)
+            return
+        if isinstance(message, Validated):
+            if order.validates:
+                self._watchdog.measured()
+                self._order = dataclasses.replace(order, validates=0)
+                self._on_validated(order.version, message)
             return
         self._order = None
         self._backoff = self.settings.first_backoff
@@ -360,6 +383,9 @@ class WorkerSupervisor:
         if self._finished is not None:
             self._send(self._finished)
         elif self._order and self._writer:
+            if self._order.order == self._sent or self._order.round == self._hurry:
+                self._order = dataclasses.replace(self._order, validates=0)
+            self._sent = self._order.order
             self._watchdog.ordered(self._order.order)
             self._send(self._order)
             if self._hand_in == self._order.round:

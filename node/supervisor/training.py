@@ -7,6 +7,8 @@ Rules:
 - A worker that is away (liveness.py) holds nobody up: the node takes part without a contribution. If it comes back, its
   contribution to the open round still counts, unless a group was formed meanwhile.
 - A contribution that was trained from an abandoned state is never submitted, even if its round has the same number.
+- Now and then the worker measures the validation loss of the committed state before its steps (validation.py); once the
+  other members wait, that is broken off.
 - Any program may be the worker, so its contributions are checked here.
 - After the run's last round nothing is trained, and no worker of ours runs.
 """
@@ -23,13 +25,14 @@ import numpy as np
 
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import ROUNDS
-from shoal.node.ipc.messages import Contribution, Finished, Landing, Progress, Train
+from shoal.node.ipc.messages import Contribution, Finished, Landing, Progress, Train, Validated
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.ipc.worker_end import WorkerEnd
 from shoal.node.supervisor.agenda import MOST_LANDINGS, Agenda, Stint
 from shoal.node.supervisor.liveness import LOOK, Attendance
 from shoal.node.supervisor.process import WorkerSettings
 from shoal.node.supervisor.supervisor import WorkerSupervisor
+from shoal.node.supervisor.validation import ValidationSchedule
 from shoal.node.training.methods.method import has_own_weights
 from shoal.node.training.state.committed import Snapshot
 from shoal.node.training.state.outer import Outcome, OuterState
@@ -57,9 +60,11 @@ class Training:
         moments: FloatArray | None = None,
         last: int | None = None,
         absent: Callable[[int], None] = lambda round: None,
+        validated: Callable[[int, float, int], None] = lambda round, loss, sequences: None,
     ) -> None:
         """`take_part` gives the number of members that are training, with us; `absent` is called with a round for which
-        no worker of this node trains.
+        no worker of this node trains; `validated` with a round, the validation loss of its state, and the number of
+        held-out sequences on which it was measured.
 
         `moments` (from a checkpoint) are those with which the worker begins; `last` is the run's last round.
         """
@@ -80,6 +85,8 @@ class Training:
         self._begun = 0  # number of calls of `begin`
         self._called_for = 0  # the round for which an early hand-in was requested
         self._absent, self._attendance = absent, Attendance()
+        self._validated = validated
+        self._validation = ValidationSchedule() if settings.program else ValidationSchedule(1, 1)
         self._open = 0  # the open round
         self._awaited = 0  # the round for which the others wait for us, until we have contributed
         self._is_script, self._last = not settings.program, last
@@ -90,6 +97,7 @@ class Training:
             on_trained=self._on_trained,
             on_lost=self._on_lost,
             on_sign=self._on_sign,
+            on_validated=self._on_validated,
         )
         if moments is not None:
             np.copyto(self._worker.moments, moments)
@@ -132,6 +140,7 @@ class Training:
     def call(self, round: int) -> None:
         """The other members wait for our contribution to `round`."""
         self._called_for = round
+        self._worker.hurry(round)
         self._hand_in_if_called()
         if round == self._open != self._awaited:
             self._awaited = round
@@ -195,8 +204,15 @@ class Training:
                 landings=landings,
                 samples=self._samples,
                 shows=stint.shows,
+                validates=self._to_validate(stint, snapshot.round),
             )
             await self._worker.train(order, self._agreed(snapshot), self._outer.answers.get(snapshot.round))
+
+    def _to_validate(self, stint: Stint, round: int) -> int:
+        """On how many sequences the worker is to measure the state of `round`, which it is given for this stint."""
+        if not stint.steps or not (stint.landings or stint.is_fresh):
+            return 0
+        return self._validation.due(asyncio.get_running_loop().time(), round)
 
     def _open_round(self, round: int) -> None:
         self._open, self._awaited = round, 0
@@ -237,6 +253,11 @@ class Training:
 
     def _agreed(self, snapshot: Snapshot) -> list[FloatArray]:
         return [snapshot.array(name) for name in self._outer.method.reads]
+
+    def _on_validated(self, round: int, validated: Validated) -> None:
+        self._validation.measured(validated.seconds, validated.sequences)
+        if validated.loss is not None:
+            self._validated(round, validated.loss, validated.sequences)
 
     def _landing(self, round: int, version: int) -> Landing:
         outcome = self._outcomes.get(round)

@@ -1,8 +1,9 @@
 """What the built-in worker and users' scripts share: receiving orders, and beginning and ending their stints.
 
 `Orders` passes the daemon's orders from the thread that reads the socket to the one that trains.
-`Stints` gets the weights for an order and answers it. The inner steps between `begin` and `end` are made, and counted
-by `add`, by the loop of the built-in trainer (worker.py) or by a user's script (client/script/session.py).
+`Stints` gets the weights for an order, measures their validation loss if asked to, and answers it. The inner steps
+between `begin` and `end` are made, and counted by `add`, by the loop of the built-in trainer (worker.py) or by a user's
+script (client/script/session.py).
 `Utilisation` is the share of its time in which a worker trains; else it waits for the network, or merges what came.
 """
 
@@ -10,22 +11,26 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from shoal.node.ipc.messages import Contribution, HandIn, Train, Trained
+from shoal.node.ipc.messages import Contribution, HandIn, Hurry, Train, Trained, Validated
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.training.trainer.device import pin
+from shoal.node.training.trainer.evaluate import SampleLoss
 from shoal.node.training.trainer.inner import NOTHING, InnerRound
 from shoal.node.worker.weights import Model, WorkerWeights
 from shoal.protocol.base.wire import Message
 
 STINTS = 16  # latest stints that count for the utilisation
+NOT_MEASURED = SampleLoss(None, 0)
 
 
 class Orders:
@@ -34,6 +39,7 @@ class Orders:
     def __init__(self) -> None:
         self._newest: Train | None = None
         self._handed_in = 0  # the newest order that is to be handed in early
+        self._hurried = 0  # the newest order whose steps are to begin at once
         self._changed = threading.Condition()
 
     def take(self, message: Message) -> None:
@@ -43,6 +49,8 @@ class Orders:
                 self._newest = message
             elif isinstance(message, HandIn):
                 self._handed_in = message.order
+            elif isinstance(message, Hurry):
+                self._hurried = message.order
             self._changed.notify_all()
 
     def after(self, done: int) -> Train:
@@ -59,6 +67,10 @@ class Orders:
     def is_due(self, order: Train) -> bool:
         """Whether work on `order` must end: it is replaced, or to be handed in."""
         return self.is_replaced(order) or self._handed_in >= order.order
+
+    def may_measure(self, order: Train) -> bool:
+        """Whether there is time to measure a loss before the steps of `order`."""
+        return not self.is_due(order) and self._hurried < order.order
 
 
 class Utilisation:
@@ -92,6 +104,9 @@ class StorableModel(Model, Protocol):
 
 M = TypeVar("M", bound=StorableModel)
 
+Measure = Callable[[int, Callable[[], bool]], SampleLoss]
+"""Measures the model's loss on so many sequences, until the function that it is given returns False."""
+
 
 class Stints(Generic[M]):
     """The stints of a trainer and its weights; reads and writes the shared vectors, and answers by `send`."""
@@ -124,6 +139,20 @@ class Stints(Generic[M]):
         if order.is_fresh or order.round != self._round:
             self._round, self._done = order.round, NOTHING
         return True
+
+    def validate(self, order: Train, measure: Measure, may_swap: bool = True) -> None:
+        """Measure the validation loss of the state of an order that has begun, if it asks for that.
+
+        The weights to train stay as they are; without `may_swap`, nothing is measured where they are not that state's.
+        """
+        if not order.validates or not self._orders.may_measure(order):
+            return
+        began = time.monotonic()
+        go_on = partial(self._orders.may_measure, order)
+        with self._weights.committed(order, may_swap) as is_there:
+            made = measure(order.validates, go_on) if is_there else NOT_MEASURED
+        loss = made.loss if made.loss is not None and math.isfinite(made.loss) else None
+        self._send(Validated(order.order, order.round, loss, made.sequences, time.monotonic() - began))
 
     def add(self, made: InnerRound) -> None:
         """Count inner steps that were made."""

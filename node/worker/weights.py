@@ -11,7 +11,8 @@ the method has to read is no longer there, only the agreed vectors contain it: t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -65,6 +66,7 @@ class WorkerWeights:
         self._offered: dict[int, Vectors] = {}  # by round: the private vectors after its contribution, if it is counted
         self._version: int | None = None  # of our copy of the agreed vectors; None: it is not complete
         self._has_weights = False
+        self._are_agreed = False  # whether the weights that `take` has left are the agreed parameters
         self._began = 0  # the version from which our weights began
         self._landed = -1  # the newest round whose answer is merged, or need not be
 
@@ -80,6 +82,7 @@ class WorkerWeights:
 
         False if the order was replaced while we read its vectors; landings that were merged by then stay merged.
         """
+        self._are_agreed = False
         if order.is_fresh or not self._has_weights:
             return self._begin(order)
         landings = [each for each in order.landings if each.round > self._landed]
@@ -88,6 +91,24 @@ class WorkerWeights:
         if any(map(self._is_lost, landings)):
             return self._begin(order)
         return all(self._land(landing, order) for landing in landings)
+
+    @contextmanager
+    def committed(self, order: Train, may_swap: bool) -> Iterator[bool]:
+        """A context in which the model has the agreed parameters of `order`, which was just taken; False if it has not.
+
+        Where these are not the weights to train, the model gets them only if it `may_swap`, and then its own back.
+        """
+        if self._version != order.version or not (self._are_agreed or may_swap):
+            yield False
+            return
+        own = None if self._are_agreed else self._model.read()
+        if own is not None:
+            self._model.load(self._agreed[PARAMETERS])
+        try:
+            yield True
+        finally:
+            if own is not None:
+                self._model.load(own)
 
     def contribute(self, round: int, source: Tensor, out: Tensor) -> Tensor:
         """Make the payload for a round's part from the weights or the gradient `source` (d,).
@@ -119,6 +140,7 @@ class WorkerWeights:
         self._private, self._offered = joined, {}
         self._landed = max((each.round for each in order.landings), default=-1)
         self._model.load(self._agreed[PARAMETERS])
+        self._are_agreed = True
         return True
 
     def _copy_agreed(self, order: Train) -> bool:
@@ -144,6 +166,7 @@ class WorkerWeights:
         self._private, self._landed = merged.private, landing.round
         if merged.theta is not weights:
             self._model.load(merged.theta)
+        self._are_agreed = merged.theta is self._agreed[PARAMETERS]
         return True
 
     def _merged(self, landing: Landing, theta: Tensor) -> Merged:

@@ -36,8 +36,10 @@ from shoal.node.manifest.manifest import decode_manifest
 from shoal.node.training.data.corpus import load_corpus
 from shoal.node.training.methods.registry import method_of
 from shoal.node.training.trainer.device import choose_device, device_bytes, device_name, peak_flops
+from shoal.node.training.trainer.evaluate import SampleLoss
 from shoal.node.training.trainer.inner import InnerRound, InnerStep, InnerTrainer
-from shoal.node.worker.stints import Orders, Stints, StorableModel
+from shoal.node.training.trainer.stepper import make_room
+from shoal.node.worker.stints import NOT_MEASURED, Orders, Stints, StorableModel
 from shoal.node.worker.weights import WorkerWeights
 from shoal.protocol.base.errors import ShoalError, TransportError
 from shoal.protocol.base.ids import RunId
@@ -54,6 +56,8 @@ class Trainer(StorableModel, Protocol):
 
     def gradient(self, round: int, lanes: Sequence[int], first: int, out: Tensor) -> InnerStep: ...
 
+    def validate(self, sequences: int, go_on: Callable[[], bool]) -> SampleLoss: ...
+
     @property
     def micro_batch(self) -> int: ...
 
@@ -62,6 +66,8 @@ class Trainer(StorableModel, Protocol):
 
 class TrainingLoop(Stints[Trainer]):
     """Carries out orders; `send` sends a message to the daemon."""
+
+    _complaint = ""  # why the validation loss could not be measured
 
     def run(self) -> None:
         """Work until an order fails or the daemon is gone."""
@@ -82,10 +88,23 @@ class TrainingLoop(Stints[Trainer]):
         """Carry out one order: merge its landings, train, and answer."""
         if not self.begin(order):
             return  # a newer order has replaced it
+        self.validate(order, self._measure)
         if order.steps and not self._orders.is_due(order):
             with self.utilisation.working(time.monotonic):
                 self.add(self._train(order))
         self.end(order)
+
+    def _measure(self, sequences: int, go_on: Callable[[], bool]) -> SampleLoss:
+        """Measure the validation loss; an error, such as a lack of memory, costs the figure and not the training."""
+        try:
+            return self._trainer.validate(sequences, go_on)
+        except Exception as error:
+            complaint = f"{type(error).__name__}: {error}".partition("\n")[0]
+        make_room(self._trainer.device)  # not in the except clause: there, the error's stack still holds the memory
+        if complaint != self._complaint:
+            print(f"worker: the validation loss cannot be measured: {complaint}", file=sys.stderr, flush=True)
+            self._complaint = complaint
+        return NOT_MEASURED
 
     def _train(self, order: Train) -> InnerRound:
         watch = self._watch(order)

@@ -61,6 +61,9 @@ def test_a_death_and_an_arrival(tmp_path: Path) -> None:
     assert len({hashlib.sha256(file.read_bytes()).digest() for file in files}) == 1
     assert answer["val_loss"] < 0.9 * answer["initial_val_loss"]
     assert answer["bytes_per_parameter_per_round"] > 0
+    figures = validation_losses(tmp_path / "out" / "metrics.jsonl", "peer-1")
+    assert min(figures) == 1
+    assert figures[max(figures)] < figures[1], "it learns, and that is seen on the way"
     report = (tmp_path / "out" / "report.html").read_text()
     assert "peer-3 was killed with SIGKILL" in report
     assert "peer-4 joined the run" in report
@@ -68,6 +71,13 @@ def test_a_death_and_an_arrival(tmp_path: Path) -> None:
         assert f'class="bar {phase}"' in report
     assert (tmp_path / "out" / "loss.svg").exists()
     assert not left_behind(tmp_path)
+
+
+def validation_losses(metrics: Path, peer: str) -> dict[int, float]:
+    """What a peer has measured while it trained, by the round after which the state was that."""
+    lines = map(json.loads, metrics.read_text().splitlines())
+    rounds = [each for each in lines if each["kind"] == "round" and each["peer"] == peer]
+    return {each["round"]: each["validation_loss"] for each in rounds if each["validation_loss"] is not None}
 
 
 def left_behind(out: Path) -> list[str]:

@@ -249,6 +249,12 @@ def test_a_family_says_how_many_of_its_experts_are_finished(shoal: Shoal, node: 
     assert "training, 2 of 3 experts finished" in shoal("status")[1]
 
 
+def test_a_validation_loss_is_shown_with_its_round_once_there_is_one(shoal: Shoal, node: FakeService) -> None:
+    assert "\nstdlib: validation loss 1.5000 after round 2\n" in shoal("status")[1]
+    node.news = {"validation_loss": None, "validation_round": None}
+    assert "validation loss" not in shoal("status")[1]
+
+
 def test_a_terminal_gets_the_same_in_a_table(shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")

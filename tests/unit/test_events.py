@@ -77,7 +77,7 @@ async def test_when_nothing_changes_there_is_a_beat(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(events, "EVERY", 0.01)
     monkeypatch.setattr(events, "BEAT", 0.05)
     service = FakeService()
-    service.news = {"loss": None, "tokens_per_second": None}
+    service.news = {"loss": None, "tokens_per_second": None, "validation_loss": None}
     monkeypatch.setattr(service, "peers", list)
     monkeypatch.setattr(service, "rounds", lambda run, last=None: [])
     async with serving(service) as (http, url), http.get(url, headers=HEADERS) as response:
@@ -175,10 +175,10 @@ def test_a_point_has_our_values_and_those_of_the_swarm() -> None:
     recorder = Recorder(service)
     service.news = {"loss": 1.0, "tokens_per_second": 70.0}
     ((point,), _) = (recorder.look(111.0)["curves"][RUN]["points"], None)
-    assert point == [111.0, 1.0, 2.0, 70.0, 50.0]
-    service.news = {"loss": None, "tokens_per_second": None}  # a node that does not train sees the others
+    assert point == [111.0, 1.0, 2.0, 70.0, 50.0, 1.5]
+    service.news = {"loss": None, "tokens_per_second": None, "validation_loss": None}  # who does not train sees others
     (later,) = recorder.look(160.0)["curves"][RUN]["points"]
-    assert later == [160.0, None, 2.5, None, 10.0]  # the next round is long in coming
+    assert later == [160.0, None, 2.5, None, 10.0, None]  # the next round is long in coming
 
 
 def test_a_run_that_was_left_leaves_no_curve() -> None:

@@ -66,6 +66,16 @@ def test_slow_steps_earn_patience(watched: Watched) -> None:
     assert HANG_MANY * 20.0 <= (watched.hangs_after(10_000.0) or 0) < 2 * HANG_MANY * 20.0
 
 
+def test_the_time_of_a_measurement_is_no_steps(watched: Watched) -> None:
+    watched.dog.ordered(1)
+    watched.steps(30, 1.0)
+    usual = watched.dog.usual
+    assert watched.hangs_after(50.0) is None
+    watched.dog.measured()
+    watched.steps(30, 1.0)
+    assert watched.dog.usual == pytest.approx(usual, rel=0.1)
+
+
 def test_new_orders_are_no_sign_of_life(watched: Watched) -> None:
     watched.dog.ordered(1)
     watched.dog.stepped()

@@ -38,6 +38,8 @@ async def test_every_promised_metric_has_the_nodes_number() -> None:
     run = ("run", RUN)
     assert {
         ("shoal_run_loss", (run,)): 1.25,
+        ("shoal_run_validation_loss", (run,)): 1.5,
+        ("shoal_run_validation_round", (run,)): 2.0,
         ("shoal_run_tokens_per_second", (run,)): 900.0,
         ("shoal_run_utilisation", (run,)): 0.875,
         ("shoal_run_model_flops_utilization", (run,)): 0.375,
@@ -97,10 +99,11 @@ async def test_a_run_that_cannot_be_entered_again_has_its_id_for_a_name() -> Non
 async def test_what_is_not_known_has_no_sample_and_solo_is_an_alarm() -> None:
     service = FakeService()
     service.state = "SOLO"
-    service.news = {"loss": None}
+    service.news = {"loss": None, "validation_loss": None}
     _, samples = await scrape(service)
     assert samples["shoal_node_alone", ()] == 1.0
     assert ("shoal_run_loss", (("run", RUN),)) not in samples
+    assert ("shoal_run_validation_loss", (("run", RUN),)) not in samples
 
 
 def test_what_happens_is_counted_once() -> None:

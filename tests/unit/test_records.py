@@ -6,7 +6,7 @@ import pytest
 
 from shoal.node.run import records
 from shoal.node.run.phases import PhaseLog
-from shoal.node.run.records import CommitLog
+from shoal.node.run.records import CommitLog, Validation
 from tests.unit.test_outgoing import ME, decision
 
 
@@ -39,3 +39,17 @@ def test_the_last_ones_can_be_had_alone(commits: CommitLog) -> None:
     assert [row["round"] for row in commits.as_json(3)] == [18, 19, 20]
     assert commits.as_json(99) == commits.as_json()
     assert commits.last_commit == commits.records[-1].applied_at
+
+
+def test_a_validation_loss_is_in_the_record_of_its_round(commits: CommitLog) -> None:
+    commits.validated(19, 2.5, 64)
+    figures = {row["round"]: (row["validation_loss"], row["validation_sequences"]) for row in commits.as_json()}
+    assert figures == {round: (2.5, 64) if round == 19 else (None, 0) for round in range(11, 21)}
+    assert commits.validation == Validation(19, 2.5, 64)
+
+
+@pytest.mark.parametrize("round", [3, 25])
+def test_a_round_without_a_record_may_be_measured_too(commits: CommitLog, round: int) -> None:
+    commits.validated(round, 2.5, 8)
+    assert commits.validation == Validation(round, 2.5, 8)
+    assert all(row["validation_loss"] is None for row in commits.as_json())

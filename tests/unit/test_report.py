@@ -210,6 +210,25 @@ def test_the_best_reference_is_drawn_and_a_diverged_one_never(tmp_path: Path) ->
     assert curves["one peer alone"] == ((100.0, 5.0), (200.0, 4.5))
 
 
+def test_validation_losses_of_states_are_a_curve_over_the_tokens_behind_them(tmp_path: Path) -> None:
+    def figure(loss: float, sequences: int = 8) -> dict[str, Any]:
+        return {"validation_loss": loss, "validation_sequences": sequences}
+
+    one, other, broken = map(figure, (4.0, 3.0, float("nan")))
+    figures = [
+        reported(1, 1, **one),
+        reported(1, 4, **other),
+        reported(2, 4, validation_loss=6.0, validation_sequences=16),
+    ]
+    story = told(tmp_path, [*lines(), *figures, reported(1, 6, **broken)])
+    curves = {each.name: each for each in loss_curves(story)}
+    assert curves["validation, on a sample"].points == ((300.0, 4.0), (1200.0, 5.0))
+    assert 'class="curve validation"' in page(story)
+    make_report(tmp_path)
+    assert ".validation {" in (tmp_path / "loss.svg").read_text()
+    assert not [each for each in loss_curves(told(tmp_path, lines())) if each.kind == "validation"]
+
+
 def test_bars_end_when_the_round_was_applied(story: Story) -> None:
     found = [each for each in bars(story, range(1, 3)) if each.peer == "peer-3"]
     assert found[0].start == pytest.approx(10.0)

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.ipc.messages import Contribution, Landing, Progress, Train
+from shoal.node.ipc.messages import Contribution, Landing, Progress, Train, Validated
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.ipc.vectors import Sizes
 from shoal.node.ipc.worker_end import WorkerEnd
 from shoal.node.supervisor import training
 from shoal.node.supervisor.process import BUILT_IN, WorkerSettings
 from shoal.node.supervisor.training import Training
+from shoal.node.supervisor.validation import LEAST
 from shoal.node.training.methods.diloco import DiLoCo
 from shoal.node.training.methods.late import EagerDiLoCo
 from shoal.node.training.methods.method import Method
@@ -46,12 +47,15 @@ class FakeWorker:
         on_trained: Callable[[], None],
         on_lost: Callable[[WorkerEnd], None],
         on_sign: Callable[[], None],
+        on_validated: Callable[[int, Validated], None],
     ) -> None:
         self.on_progress, self.on_contribution, self.on_lost = on_progress, on_contribution, on_lost
         self.on_trained, self.on_sign = on_trained, on_sign
+        self.on_validated = on_validated
         self.contribution: FloatArray = np.ones(SIZE, dtype=np.float32)
         self.orders: list[Train] = []
         self.handed_in: list[int] = []
+        self.hurried: list[int] = []
         self.forgotten = 0
         self.unloaded = 0
         self.retired: list[bool] = []  # whether its contribution was kept
@@ -74,6 +78,9 @@ class FakeWorker:
     def hand_in(self, round: int) -> None:
         self.handed_in.append(round)
 
+    def hurry(self, round: int) -> None:
+        self.hurried.append(round)
+
 
 @dataclass
 class Bench:
@@ -83,6 +90,7 @@ class Bench:
     worker: FakeWorker
     submitted: list[tuple[int, int, FloatArray | None]]
     absent: list[int]  # rounds for which nobody trains
+    validated: list[tuple[int, float, int]]
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def settle(self) -> None:
@@ -106,8 +114,23 @@ class Outer:
         return self.committed.lease()
 
 
+class Committing(Outer):
+    """Holds the state of whatever round is asked for."""
+
+    def lease(self, round: int | None) -> Lease:
+        if round is not None:
+            shape = StateShape(Layout({"weight": (SIZE,)}), 4096)
+            self.committed = state_of(shape, torch.zeros(SIZE), round=round)
+        return self.committed.lease()
+
+
 def bench_of(
-    method: Method, folder: Path, monkeypatch: pytest.MonkeyPatch, last: int | None = None, is_script: bool = False
+    method: Method,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    last: int | None = None,
+    is_script: bool = False,
+    outer: type[Outer] = Outer,
 ) -> Bench:
     monkeypatch.setattr(training, "WorkerSupervisor", FakeWorker)
     monkeypatch.setattr(training, "LOOK", 0.0)
@@ -125,9 +148,14 @@ def bench_of(
         submitted.append((round, weight, vector))
 
     absent: list[int] = []
-    outer = Outer(method)
-    made = Training(settings, outer, submit, spawn, lambda: MEMBERS, None, last, absent.append)  # type: ignore[arg-type]
-    return Bench(made, made._worker, submitted, absent, tasks)  # type: ignore[arg-type]
+    figures: list[tuple[int, float, int]] = []
+
+    def validated(round: int, loss: float, sequences: int) -> None:
+        figures.append((round, loss, sequences))
+
+    state: Any = outer(method)
+    made = Training(settings, state, submit, spawn, lambda: MEMBERS, None, last, absent.append, validated)
+    return Bench(made, made._worker, submitted, absent, figures, tasks)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -174,6 +202,31 @@ async def test_a_worker_is_asked_early_only_after_its_first_step_and_once(bench:
     bench.worker.on_progress(progress(4))
     bench.training.call(3)  # late words about a round that is over
     assert bench.worker.handed_in == [3]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("is_script", "sequences"), [(False, LEAST), (True, 1)])
+async def test_a_state_is_measured_after_the_workers_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_script: bool, sequences: int
+) -> None:
+    bench = bench_of(DiLoCo(5, 0.7, 0.9), tmp_path, monkeypatch, is_script=is_script, outer=Committing)
+    bench.training.begin(2, lane=2)
+    await bench.settle()
+    bench.worker.on_contribution(contribution(3))
+    bench.training.committed(3, lane=2)
+    await bench.settle()
+    assert [order.validates for order in bench.worker.orders] == [0, sequences]
+    bench.worker.on_validated(3, Validated(2, 4, 2.25, sequences, 0.5))
+    bench.worker.on_validated(3, Validated(2, 4, None, 0, 0.5))
+    assert bench.validated == [(3, 2.25, sequences)]
+
+
+@pytest.mark.asyncio
+async def test_once_the_others_wait_nothing_is_measured_before_the_steps(bench: Bench) -> None:
+    bench.training.begin(2, lane=2)
+    bench.training.call(3)
+    assert bench.worker.hurried == [3]
+    await bench.settle()
 
 
 @pytest.mark.asyncio

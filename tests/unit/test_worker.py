@@ -14,6 +14,7 @@ from torch import Tensor
 from shoal.node.ipc.messages import Contribution, Failed, HandIn, Progress, Train
 from shoal.node.training.methods.diloco import DiLoCo
 from shoal.node.training.methods.method import Method
+from shoal.node.training.trainer.evaluate import SampleLoss
 from shoal.node.training.trainer.inner import InnerRound, InnerStep
 from shoal.node.worker.stints import Orders
 from shoal.node.worker.weights import WorkerWeights
@@ -34,6 +35,9 @@ class CountingTrainer:
         self.before_step: Callable[[int], None] = lambda step: None
         self.loss = 0.5
         self.steps = 0
+        self.while_measuring: Callable[[], None] = lambda: None
+        self.held_out_loss: Callable[[], float] = lambda: float(self.weights[0])
+        self.asked: list[int] = []  # on how many sequences it was to measure
 
     def flops_utilization(self, tokens_per_second: float) -> float | None:
         return 0.25
@@ -59,6 +63,12 @@ class CountingTrainer:
     def gradient(self, round: int, lanes: Sequence[int], first: int, out: Tensor) -> InnerStep:
         out.fill_(float(sum(lanes)))
         return InnerStep(first + 1, self.loss, 10)
+
+    def validate(self, sequences: int, go_on: Callable[[], bool]) -> SampleLoss:
+        self.asked.append(sequences)
+        self.while_measuring()
+        loss = self.held_out_loss()
+        return SampleLoss(loss, sequences) if go_on() else SampleLoss(None, 0)
 
     def store(self, out: Tensor) -> None:
         out.fill_(self.steps)

@@ -170,12 +170,19 @@ def _figures(run: RunRow, whole: bool) -> str:
     speed = run.get("tokens_per_second")
     return _joined(
         f"loss {number(run['loss'], 4)}" if run.get("loss") is not None else "",
+        _validation(run),
         f"step {run['step']}" if run.get("step") else "",
         f"{run['samples']:,} tokens" if run.get("samples") else "",
         f"{speed:,.0f} tokens/s" if speed else "",
         f"digest {digest if whole else short(digest)}" if digest else "",
         f"root {root}" if root else "",
     )
+
+
+def _validation(run: RunRow) -> str:
+    """The validation loss, with the round to which it belongs."""
+    loss = run.get("validation_loss")
+    return f"validation loss {number(loss, 4)} after round {run.get('validation_round')}" if loss is not None else ""
 
 
 def _worker(run: RunRow) -> str:

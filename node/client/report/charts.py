@@ -2,7 +2,8 @@
 
 In the loss chart a point is a peer's mean training loss in one round, over the tokens that all members together have
 trained on by then. The swarm's is the mean over its members, weighted by tokens. The references have curves of their
-own. Validation losses are single points, at the beginning and at the end. NaN and infinite losses are not drawn.
+own. Validation losses on all held-out text are single points, at the beginning and at the end; those that the peers
+have measured between rounds, on a sample of it, are a curve. NaN and infinite losses are not drawn.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ BEFORE = 4  # rounds shown before the first thing that happened
 MOST_BARS = 120
 MOST = 500  # points of a curve; more could not be distinguished
 
-Kind = Literal["peer", "swarm", "alone", "joined"]
+Kind = Literal["peer", "swarm", "validation", "alone", "joined"]
 Point = tuple[float, float]  # tokens, nats per byte
 T = TypeVar("T")
+LOSS_STYLE = ".validation { --hue: var(--good); }\n.curve.validation { stroke-width: 2.4; }\n"  # beside chart.css
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def loss_chart(story: Story) -> list[Element]:
 def loss_picture(story: Story) -> str:
     """The loss chart as an SVG file; without a committed round, one that says so."""
     if (found := _loss_plot(story)) is not None:
-        return picture([found[0]], found[1])
+        return picture([found[0]], found[1], LOSS_STYLE)
     empty = Plot(Axis(0, 1, ""), Axis(0, 1, ""), "Training loss over tokens", height=200)
     empty.text(empty.at_x(0.5), empty.at_y(0.5), "no round was committed", "middle", "axis")
     return picture([empty], [])
@@ -93,9 +95,10 @@ def _loss_plot(story: Story) -> tuple[Plot, list[Key]] | None:
 
 
 def loss_curves(story: Story) -> list[Curve]:
-    """The curves of the peers, of the swarm and of the references, in this order, without empty ones."""
+    """The curves of the peers, of the swarm, of its validation and of the references, without empty ones."""
     curves = [Curve(peer, "peer", _peer_points(story, peer)) for peer in story.peers]
     curves.append(Curve("the swarm", "swarm", _swarm_points(story)))
+    curves.append(Curve("validation, on a sample", "validation", _validation_curve(story)))
     for kind in ("alone", "joined"):
         if (reference := story.reference(kind)) is not None:
             name = "one peer alone" if kind == "alone" else "one big machine"
@@ -159,6 +162,22 @@ def _swarm_points(story: Story) -> tuple[Point, ...]:
         tokens = sum(weight for weight, _ in told)
         if tokens and samples is not None:
             points.append((float(samples), sum(weight * loss for weight, loss in told) / tokens))
+    return tuple(points)
+
+
+def _validation_curve(story: Story) -> tuple[Point, ...]:
+    """The validation losses of the states after rounds, each the mean of what peers measured, by their sequences."""
+    points = []
+    for number in sorted(story.ledger.reports):
+        by, samples = story.ledger.reports[number].values(), story.samples_after(number)
+        told = [
+            (each["validation_sequences"], each["validation_loss"])
+            for each in by
+            if _is_drawable(each.get("validation_loss")) and each.get("validation_sequences")
+        ]
+        sequences = sum(weight for weight, _ in told)
+        if sequences and samples is not None:
+            points.append((float(samples), sum(weight * loss for weight, loss in told) / sequences))
     return tuple(points)
 
 

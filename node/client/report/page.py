@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from shoal.node.client.report.charts import (
+    LOSS_STYLE,
     bytes_chart,
     loss_chart,
     loss_picture,
@@ -65,7 +66,7 @@ def _meta(story: Story) -> Element:
         tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", f"Shoal: {_name(story)}"),
-        tag("style", chart_style() + style),
+        tag("style", chart_style() + LOSS_STYLE + style),
     )
 
 
@@ -97,7 +98,8 @@ def _losses(story: Story) -> Element | None:
         return None
     words = (
         "A point is the mean training loss of a peer in one round; lower is better. Each peer reads data of its own. "
-        "Validation losses are measured on text that nobody has trained on."
+        "Validation losses are measured on text that nobody has trained on: on all of it before and after, and on the "
+        "same small sample of it in between."
     )
     if story.first("reference") is not None:
         words += (

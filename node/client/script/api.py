@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shoal.node.client.script.module import OwnModule
-    from shoal.node.client.script.session import Progress, Session
+    from shoal.node.client.script.session import Progress, Session, Validate
 
     Scheduler = TypeVar("Scheduler", bound=torch.optim.lr_scheduler.LRScheduler)
 
@@ -109,7 +109,11 @@ class Run:
         self._said = ""  # the last words about what is waited for
 
     def wrap(
-        self, optimizer: torch.optim.Optimizer, model: nn.Module, batch_size: int | None = None
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module,
+        batch_size: int | None = None,
+        validate: Validate | None = None,
     ) -> torch.optim.Optimizer:
         """Let `optimizer`, which steps all trained parameters of `model`, train in the run from now on.
 
@@ -124,10 +128,15 @@ class Run:
         The trained parameters are exchanged; buffers, such as BatchNorm's running means, and frozen parameters stay
         this machine's own. `batch_size` is the weight of a step in the rounds' means, by default the manifest's
         `method.batch`. After the run's last round, steps leave the model as it is: see `is_over`.
+
+        `validate` returns the model's validation loss, which the node shows. It is called within `wrap` or `step()`,
+        without gradients and in evaluation mode, while the model has the run's committed weights, and so seldom that it
+        takes about 1 % of the script's time.
         """
         from shoal.node.client.script.module import OwnModule, unwrapped
 
-        self._session = session = self._attached(OwnModule(model, unwrapped(optimizer, "optimizer")), batch_size)
+        own = OwnModule(model, unwrapped(optimizer, "optimizer"))
+        self._session = session = self._attached(own, batch_size, validate)
         try:
             session.start()  # another thread may close it while we wait
         except BaseException:
@@ -203,7 +212,7 @@ class Run:
             raise LocalError(f"{again}: `optimizer = run.wrap(optimizer, model)` comes first")
         return self._session
 
-    def _attached(self, own: OwnModule, batch_size: int | None) -> Session:
+    def _attached(self, own: OwnModule, batch_size: int | None, validate: Validate | None) -> Session:
         """A session that has not started, in the run, which is founded or entered if need be."""
         from shoal.node.client.script.session import attach
 
@@ -211,7 +220,7 @@ class Run:
             self.id = self.id or self._found(client, own)
             self._enter(client, own)
             socket = _wait_until_open(client, self.id)
-        return attach(Path(socket), own, batch_size, self._check_run)
+        return attach(Path(socket), own, batch_size, self._check_run, validate)
 
     def _found(self, client: Client, own: OwnModule) -> str:
         from shoal.node.client.script import founding

@@ -16,6 +16,7 @@ from shoal.protocol.base.errors import LocalError
 
 if TYPE_CHECKING:
     from shoal.node.client.script.api import Run
+    from shoal.node.client.script.session import Validate
 
 TrainerCallback: Any = extra.transformers().TrainerCallback
 
@@ -23,18 +24,18 @@ TrainerCallback: Any = extra.transformers().TrainerCallback
 class ShoalCallback(TrainerCallback):  # type: ignore[misc]
     """Lets a Trainer take part in `run` each time that it trains; in between the other members do not wait for it.
 
-    The weight of a step is all samples of its accumulated batches.
+    The weight of a step is all samples of its accumulated batches. `validate` is that of `Run.wrap`.
     """
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, validate: Validate | None = None) -> None:
+        self.run, self.validate = run, validate
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Wait for the run's state, and load it into the Trainer's model."""
         if args.world_size > 1:
             raise LocalError("a run has one process on each node, and this Trainer has several: let each be a node")
         batch = (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps
-        self.run.wrap(given["optimizer"], given["model"], batch)
+        self.run.wrap(given["optimizer"], given["model"], batch, self.validate)
         self.run.follow(given["lr_scheduler"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:

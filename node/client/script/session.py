@@ -8,6 +8,9 @@ A loss belongs to a step's forward pass. A script reports it before `optimizer.s
 the last step if none was reported for that one yet, otherwise to the next one. A step that ends a round hands in at
 once, so its loss is in the round's mean only if it was reported before the step.
 
+A script may have a function that measures the validation loss. It is called now and then while the module has the
+run's committed weights, before the first step of a round.
+
 A process has one session in a run. A second one, as of a notebook's cell that is run twice, replaces the first; the
 replaced optimizer raises an error at its next step, as it would train alone. A session ends when its optimizer is
 garbage-collected, closed or not.
@@ -38,6 +41,7 @@ from shoal.node.training.methods.method import Method
 from shoal.node.training.methods.registry import method_of
 from shoal.node.training.methods.timetable import Timetable
 from shoal.node.training.trainer.device import device_bytes, device_name
+from shoal.node.training.trainer.evaluate import SampleLoss, evaluating
 from shoal.node.training.trainer.inner import InnerRound
 from shoal.node.worker.stints import Stints
 from shoal.node.worker.weights import WorkerWeights
@@ -87,6 +91,9 @@ class Losses:
         self._total, self._count = self._total + self._latest, self._count + 1
 
 
+Validate = Callable[[], "float | torch.Tensor"]
+"""A script's own measurement of the module's validation loss."""
+
 REPLACED = (
     "another `wrap` of this script has taken the place of this optimizer in the run: step that one, or give each "
     "optimizer a run of its own"
@@ -109,11 +116,18 @@ class Session:
     """
 
     def __init__(
-        self, connection: NodeConnection, own: OwnModule, method: Method, batch: int, check_run: Callable[[], None]
+        self,
+        connection: NodeConnection,
+        own: OwnModule,
+        method: Method,
+        batch: int,
+        check_run: Callable[[], None],
+        validate: Validate | None = None,
     ) -> None:
         self.is_closed = False
         self._is_replaced = False
         self._losses = Losses()
+        self._validate = validate
         self._connection, self._link, self._orders = connection, connection.link, connection.orders
         self._own, self._batch, self._check_run = own, batch, check_run
         self._timetable = Timetable(method)
@@ -212,6 +226,8 @@ class Session:
             self._order, self._made, self._is_answered, done = order, 0, False, order.order
             if not self._stints.begin(order):
                 continue  # the order that has replaced it is coming
+            if self._validate is not None:
+                self._stints.validate(order, self._measure, may_swap=False)
             self._began = time.monotonic()
             if order.steps and not self._orders.is_due(order):
                 self._working = self._stints.utilisation.working(time.monotonic)
@@ -220,6 +236,16 @@ class Session:
             self._end(order)
         self._order = None
         self._load_end()
+
+    def _measure(self, sequences: int, go_on: Callable[[], bool]) -> SampleLoss:
+        """The figure of the script's own function.
+
+        Afterwards the module's modes and torch's random numbers are as they were.
+        """
+        assert self._validate is not None
+        devices = [self._own.device] if self._own.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), evaluating(self._own.module):
+            return SampleLoss(float(self._validate()), 1)
 
     def _end(self, order: Train) -> None:
         if self._made:
@@ -255,7 +281,13 @@ _replaced: WeakKeyDictionary[torch.optim.Optimizer, ref[Session]] = WeakKeyDicti
 # Weak references: the optimizer's hook holds its session, which holds the optimizer; a strong one would keep both.
 
 
-def attach(socket: Path, own: OwnModule, batch_size: int | None, check_run: Callable[[], None]) -> Session:
+def attach(
+    socket: Path,
+    own: OwnModule,
+    batch_size: int | None,
+    check_run: Callable[[], None],
+    validate: Validate | None = None,
+) -> Session:
     """Become the worker of the run whose node listens at `socket`.
 
     LocalError if the module is not the run's, or another process is its worker already.
@@ -274,7 +306,7 @@ def attach(socket: Path, own: OwnModule, batch_size: int | None, check_run: Call
             raise LocalError("this run's model is trained by nodes themselves")
         own.check_fits(manifest.model)
         batch = batch_size or manifest.method.batch
-        session = Session(connection, own, method_of(manifest, own.layout), batch, check_run)
+        session = Session(connection, own, method_of(manifest, own.layout), batch, check_run, validate)
     except BaseException:
         connection.hang_up()
         raise

@@ -16,7 +16,7 @@ function clock(time, step) {
 }
 
 /**
- * `series` are {label, name, hint}: `name` is "own" or "swarm", for the colour. `format(value)` writes a value.
+ * `series` are {label, name, hint}: `name` is "own", "swarm" or "validation", for the colour. `format(value)` writes a value.
  * `fromZero`: the axis always includes zero.
  */
 export class Chart {

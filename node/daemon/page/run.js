@@ -8,6 +8,7 @@ import { ago, bytes, count, digest, fixed, peerName, percent, seconds } from "./
 const LOSSES = [
   { label: "this node", name: "own", hint: "training loss here" },
   { label: "swarm", name: "swarm", hint: "mean of the members' training losses" },
+  { label: "validation", name: "validation", hint: "of the committed state, on held-out data, as last measured here" },
 ];
 const SPEEDS = [
   { label: "training here", name: "own", hint: "while it trains" },
@@ -76,6 +77,7 @@ function tiles(row) {
     ["Round", `${row.round}${target}`],
     ["Members", count(row.members)],
     ...(row.exchanges ? [["Exchanges here", count((row.exchanges.mutual ?? 0) + (row.exchanges["one-sided"] ?? 0))]] : []),
+    ...(row.validation_loss == null ? [] : [[`Validation, round ${row.validation_round}`, fixed(row.validation_loss, 3)]]),
     ...(row.trains === false ? [] : training),
     ["Tokens in all", count(row.samples)],
     ["Sent", bytes(row.bytes_sent)],
@@ -105,7 +107,7 @@ export class RunCard extends Card {
   draw({ anew, points }) {
     this.points = anew ? points : this.points.concat(points);
     const column = (index) => this.points.map((point) => point[index]);
-    this.loss.update([column(0), column(1), column(2)]);
+    this.loss.update([column(0), column(1), column(2), column(5)]);
     this.speed.update([column(0), column(3), column(4)]);
   }
 }

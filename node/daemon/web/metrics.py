@@ -111,6 +111,11 @@ def _runs(rows: Sequence[RunRow]) -> Iterator[Metric]:
     yield info
     gauges = {
         "loss": ("loss", "Training loss on this node, the latest that is known."),
+        "validation_loss": (
+            "validation_loss",
+            "Validation loss of a committed state, the newest that was measured on this node.",
+        ),
+        "validation_round": ("validation_round", "The round after which the state had that validation loss."),
         "members": ("members", "Live members of the run, this node included."),
         "round": ("round", "The last round that was applied here."),
         "tokens_per_second": ("tokens_per_second", "How fast this node trains."),

@@ -117,12 +117,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _point(now: float, row: Answer, peers: Sequence[Answer], rounds: Sequence[Answer]) -> Point:
-    """(now, our loss, the mean loss of all members, our tokens per second, the swarm's)."""
+    """(now, our loss, the mean loss of all members, our tokens per second, the swarm's, the validation loss)."""
     own = _number(row.get("loss"))
     others = [_number(peer.get("loss")) for peer in peers if peer["run"] == row["run"]]
     known = [loss for loss in (own, *others) if math.isfinite(loss)]
     swarm = fmean(known) if known else math.nan
-    return (now, own, swarm, _number(row.get("tokens_per_second")), _swarm_speed(now, rounds))
+    speeds = _number(row.get("tokens_per_second")), _swarm_speed(now, rounds)
+    return (now, own, swarm, *speeds, _number(row.get("validation_loss")))
 
 
 def _swarm_speed(now: float, rounds: Sequence[Answer]) -> float:

@@ -2,7 +2,8 @@
 
 The loss is the mean cross-entropy over the validation text, in nats per token, or the mean loss of pictures. The text
 is cut into adjacent windows, so every token but the first is predicted exactly once, given at most `context` tokens. It
-is deterministic: the same parameters give the same loss.
+is deterministic: the same parameters give the same loss. `sample_loss` measures a few sequences in the middle of
+training, which goes on as if nothing had happened.
 
 `generate` samples bytes one after the other, reproducibly for a seed. It has no key-value cache, so it computes the
 whole context again for each byte: simple, and slow for long texts, but a few hundred bytes cost less than the
@@ -11,10 +12,12 @@ validation before them. (shoal.node.inference serves models.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shoal.node.training.models.kind import TrainedModel
 from shoal.protocol.base.errors import LocalError
@@ -29,24 +32,61 @@ def validation_loss(model: TrainedModel, text: Tensor, context: int) -> float:
     Raises LocalError if the text is empty.
     """
     if text.ndim == 2:
-        return _rows_loss(model, text)
+        total, weight = _losses(model, ((part, len(part)) for part in torch.split(text, BATCH_ROWS)))
+        return total / weight
     if len(text) < 2:
         raise LocalError("the validation text is empty")
-    device = next(model.parameters()).device
-    total, was_training = 0.0, model.training
-    model.eval()  # models of transformers may have dropout
-    with torch.inference_mode():
-        for batch in windows(text, context):
-            total += model.loss(batch.long().to(device)).item() * batch[:, 1:].numel()
-    model.train(was_training)
-    return total / (len(text) - 1)
+    total, weight = _losses(model, ((batch.long(), batch[:, 1:].numel()) for batch in windows(text, context)))
+    return total / weight
 
 
-def _rows_loss(model: TrainedModel, rows: Tensor) -> float:
+class SampleLoss(NamedTuple):
+    """What came of measuring a sample."""
+
+    loss: float | None  # None: it was broken off, or there is no sample
+    sequences: int  # that were measured
+
+
+def sample_loss(model: TrainedModel, rows: Tensor, at_once: int, go_on: Callable[[], bool]) -> SampleLoss:
+    """The mean loss of `rows` of tokens, (n, T + 1), or of samples that are not text, in batches of `at_once`.
+
+    It is broken off if `go_on`, which is called before each batch, returns False.
+    """
+    if not len(rows):
+        return SampleLoss(None, 0)
+    batches = (part if part.is_floating_point() else part.long() for part in torch.split(rows, at_once))
+    total, done = _losses(model, ((batch, len(batch)) for batch in batches), go_on)
+    return SampleLoss(total / done if done == len(rows) else None, done)
+
+
+def _losses(
+    model: TrainedModel, batches: Iterable[tuple[Tensor, int]], go_on: Callable[[], bool] = lambda: True
+) -> tuple[float, int]:
+    """The sum of the batches' losses, each times its weight, and the sum of the weights, until `go_on` is False."""
     device = next(model.parameters()).device
-    with torch.inference_mode():
-        losses = [model.loss(part.to(device)).item() * len(part) for part in torch.split(rows, BATCH_ROWS)]
-    return sum(losses) / len(rows)
+    total, done = 0.0, 0
+    with evaluating(model):
+        for batch, weight in batches:
+            if not go_on():
+                break
+            total, done = total + model.loss(batch.to(device)).item() * weight, done + weight
+    return total, done
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """No gradients, and no dropout; afterwards each part of the model is in the mode that it was in.
+
+    This is not torch's inference mode: what a model keeps of a forward pass in that could not be used in training.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
 
 
 def windows(text: Tensor, context: int) -> Iterator[Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.training.data.corpus import Corpus
+from shoal.node.training.data.held_out import held_out_sequences
 from shoal.node.training.data.lanes import lane_batch
 from shoal.node.training.methods.registry import timetable_of
 from shoal.node.training.methods.schedule import rate
@@ -22,6 +23,8 @@ from shoal.node.training.models.kind import TrainedModel
 from shoal.node.training.models.layout import Layout
 from shoal.node.training.models.registry import build, kind_of
 from shoal.node.training.trainer import inner_state
+from shoal.node.training.trainer.device import mixed_precision
+from shoal.node.training.trainer.evaluate import BATCH_TOKENS, SampleLoss, sample_loss
 from shoal.node.training.trainer.optimizers import make_optimizers, set_rate
 from shoal.node.training.trainer.stepper import Stepper
 
@@ -67,6 +70,7 @@ class InnerTrainer:
         """`peak` is the device's speed in floating-point operations per second, for `flops_utilization`."""
         self.manifest = manifest
         self.text, self.stream, self.batches = corpus.train, corpus.stream, corpus.batches
+        self.held_out = held_out_sequences(corpus, manifest.model.context, manifest.seed)
         self.device = torch.device(device)
         options = options or TrainerOptions()
         self.model: TrainedModel = build(manifest, options.folders).to(self.device)
@@ -112,6 +116,17 @@ class InnerTrainer:
         gradients = {name: weight.grad for name, weight in self.model.trained() if weight.grad is not None}
         self.layout.pack(gradients, out)
         return InnerStep(first + 1, loss.item(), self._count(tokens))
+
+    def validate(self, sequences: int, go_on: Callable[[], bool]) -> SampleLoss:
+        """The loss on the first `sequences` of the held-out ones; training goes on as it would have without.
+
+        It is broken off if `go_on`, which is called several times, returns False.
+        """
+        rows = self.held_out[:sequences]
+        at_once = max(1, BATCH_TOKENS // self.manifest.model.context)
+        fits = self.micro_batch or at_once  # in a step, which needs more memory for each
+        with self.stepper.uncompiled(), mixed_precision(self.device):
+            return sample_loss(self.model, rows, min(at_once, fits), go_on)
 
     def store(self, out: Tensor) -> None:
         """Writes the optimizers' state to a vector of `moments_size` numbers."""

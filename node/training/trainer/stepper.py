@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -82,6 +83,14 @@ class Stepper:
     def gradient(self, tokens: Tensor) -> Tensor:
         """Computes the gradient of a batch into the weights' `grad`; the weights stay. Otherwise as `step`."""
         return self._fitting(tokens, lambda: self._measure(tokens.to(self._device)))
+
+    def uncompiled(self) -> AbstractContextManager[object]:
+        """A context in which layers run as they are written, for a pass that is too rare to be compiled for.
+
+        It needs torch 2.6; before, such a pass compiles the layers once more.
+        """
+        stance: Callable[[str], AbstractContextManager[object]] | None = getattr(torch.compiler, "set_stance", None)
+        return stance("force_eager") if self.options.compiled and stance is not None else nullcontext()
 
     def _fitting(self, tokens: Tensor, run: Callable[[], Tensor]) -> Tensor:
         """Calls `run`, and reduces the options until the batch fits; returns its loss."""

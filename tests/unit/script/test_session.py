@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import pickle
 import queue
@@ -22,9 +23,9 @@ from torch.optim import lr_scheduler
 from shoal.node.client.script import connection, session
 from shoal.node.client.script.api import Run
 from shoal.node.client.script.module import OwnModule
-from shoal.node.client.script.session import Progress, Session
+from shoal.node.client.script.session import Progress, Session, Validate
 from shoal.node.ipc.link import WorkerLink
-from shoal.node.ipc.messages import Contribution, Finished, HandIn, Ready, Stop, Train
+from shoal.node.ipc.messages import Contribution, Finished, HandIn, Ready, Stop, Train, Validated
 from shoal.node.ipc.messages import Progress as Report
 from shoal.node.ipc.vectors import SharedVectors, Sizes, mark_of
 from shoal.node.training.methods.diloco import DiLoCo
@@ -66,7 +67,7 @@ class Node:
 class Bench:
     """A module of four weights, which the first step of SGD lowers by 1 each."""
 
-    def __init__(self, rate: float = 1.0) -> None:
+    def __init__(self, rate: float = 1.0, validate: Validate | None = None) -> None:
         self.model = nn.Linear(4, 1, bias=False)
         self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)
         self.model.scale = self.frozen
@@ -76,7 +77,7 @@ class Bench:
         own: Any = OwnModule(self.model, self.optimizer)
         link: Any = self.node
         self.line = connection.NodeConnection(link)
-        self.session = Session(self.line, own, DiLoCo(3, 0.7, 0.9), BATCH, lambda: None)
+        self.session = Session(self.line, own, DiLoCo(3, 0.7, 0.9), BATCH, lambda: None, validate)
 
     def step(self) -> None:
         self.optimizer.zero_grad()
@@ -117,6 +118,44 @@ def test_a_step_that_a_scaler_lets_a_fused_optimizer_skip_is_none(bench: Bench) 
         bench.optimizer.found_inf = torch.tensor(found)  # type: ignore[attr-defined]
         bench.session._stepped()  # as a fused optimizer's step ends; a plain one knows no `found_inf`
         assert bench.session.progress.step == steps
+
+
+# -- a validation loss of the script's own ------------------------------------------------------------------
+
+
+def measuring(order: Train) -> Train:
+    return dataclasses.replace(order, validates=1)
+
+
+def test_a_scripts_own_function_measures_the_runs_state_before_the_steps() -> None:
+    seen: list[list[float]] = []
+
+    def validate() -> torch.Tensor:
+        assert not torch.is_grad_enabled()
+        assert not script.model.training
+        torch.rand(3)
+        seen.append(script.weights)
+        return torch.tensor(2.5)
+
+    script = Bench(validate=validate)
+    random_state = torch.get_rng_state()
+    script.node.answer = lambda _: order(2, 2)
+    script.node.tell(measuring(order(1, 1)))
+    script.session.start()
+    for _ in range(3):
+        script.step()
+    assert seen == [[5, 5, 5, 5]], "the second order did not ask"
+    [figure] = [each for each in script.node.sent if isinstance(each, Validated)]
+    assert (figure.order, figure.round, figure.loss, figure.sequences) == (1, 1, 2.5, 1)
+    assert script.model.training
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_a_script_without_such_a_function_measures_nothing() -> None:
+    bench = Bench()
+    bench.node.tell(measuring(order(1, 1)))
+    bench.session.start()
+    assert not [each for each in bench.node.sent if isinstance(each, Validated)]
 
 
 def test_steps_make_a_round_which_is_handed_in_and_replaced_by_what_came_of_it(bench: Bench) -> None:
