@@ -250,7 +250,7 @@ def test_a_family_says_how_many_of_its_experts_are_finished(shoal: Shoal, node: 
 
 
 def test_a_validation_loss_is_shown_with_its_round_once_there_is_one(shoal: Shoal, node: FakeService) -> None:
-    assert "\nstdlib: validation loss 1.5000 after round 2\n" in shoal("status")[1]
+    assert ", validation loss 1.5000 after round 2, " in shoal("status")[1]
     node.news = {"validation_loss": None, "validation_round": None}
     assert "validation loss" not in shoal("status")[1]
 
@@ -305,7 +305,9 @@ def test_a_lonely_node_says_so(shoal: Shoal, node: FakeService) -> None:
     node.state = "SOLO"
     code, out, _ = shoal("status")
     assert code == Exit.OK
-    assert "\nThis node is alone: no other peer is reachable. It looks for the others by itself" in out
+    assert out.startswith(
+        "state    SOLO. This node is alone: no other peer is reachable. It looks for the others by itself"
+    )
     assert "--bootstrap" not in out, "it is in a run"
     assert shoal("status", "--exit-code")[0] == Exit.ALONE
     node.state = "SPLIT"
@@ -332,14 +334,14 @@ def test_the_first_to_be_back_is_well_and_not_told_to_look_for_others(shoal: Sho
 
 
 def test_who_is_alone_in_a_run_is_told_what_to_send_to_others(shoal: Shoal, node: FakeService) -> None:
-    invitation = f"Send this to whoever is to join:\n\nshoal run join {LINK}\n"
+    invitation = f"Send this to whoever is to join:\nshoal run join {LINK}\n"
     node.state, node.news = "SOLO", {"members": 1, "link": LINK, "left": []}
     _, out, _ = shoal("status")
-    assert "\nThis node is alone.\n" in out
-    assert out.endswith(f"\n\nNobody else is in stdlib. {invitation}")
+    assert out.startswith("state    SOLO. This node is alone.\n")
+    assert out.endswith(f"\n  Nobody else is in stdlib. {invitation}")
     assert "--bootstrap" not in out
     node.state, node.news["left"] = "CONNECTED", ["12D3KooWgone7nBFdh", "12D3KooWnu5\x1b[J"]
-    said = f"\n\nNobody else is in stdlib: 7nBFdh, nu5?[J have left. {invitation}"
+    said = f"\n  Nobody else is in stdlib: 7nBFdh, nu5?[J have left. {invitation}"
     assert shoal("status")[1].endswith(said)
     assert shoal("run", "ls")[1].endswith(said)
     node.obstacle = "rejoining: nobody has answered yet"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from shoal.node.base.home import Home
@@ -60,7 +61,7 @@ def _flags(words: list[str]) -> Iterator[tuple[str, Any]]:
     """(key, value) of each setting on a command line."""
     from shoal.node.base.settings import SETTINGS, SWITCH
 
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         for each in SETTINGS:
             if each.kind is SWITCH and word in (each.flag, each.opposite):
                 yield each.key, word == each.flag

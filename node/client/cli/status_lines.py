@@ -14,7 +14,7 @@ from typing import Any
 from shoal.node.api import present
 from shoal.node.api.answers import Answer, RunRow, Status
 from shoal.node.api.present import END, bits, clean, colour, number, short, size
-from shoal.node.api.status import absence, headline, is_first_back, is_over, join_command, remedy
+from shoal.node.api.status import WRONG, absence, headline, is_first_back, is_over, join_command, remedy
 from shoal.node.base import quantities
 from shoal.node.client.cli.diagnosis_lines import place
 from shoal.protocol.base.multiaddrs import kind_of, place_of
@@ -96,7 +96,8 @@ def _node(status: Status, page: str, whole: bool) -> Iterator[tuple[str, str, st
 def _state(status: Status) -> str:
     """The state, and what is wrong or unusual about it and what to do, or else with how many peers."""
     state, advice = str(status.get("state")), remedy(status) or ""
-    if advice or status.get("paused") or status.get("obstacle") or is_first_back(status) or is_over(status):
+    is_calm = not (status.get("paused") or status.get("obstacle") or is_first_back(status) or is_over(status))
+    if state in WRONG or not is_calm:
         said = headline(status)
         return f"{state}. {said[:1].upper()}{said[1:]} {advice}".rstrip()
     count = status.get("peers")
