@@ -102,7 +102,7 @@ async def test_vectors_of_another_size_are_refused_and_closed(
     assert isinstance(streams, tuple)
     streams[1].close()
     await streams[1].wait_closed()
-    assert len(os.listdir("/dev/fd")) == before
+    assert len(os.listdir("/dev/fd")) <= before  # fewer if something of an earlier test ends meanwhile
 
 
 @pytest.mark.asyncio
