@@ -30,9 +30,12 @@ from types import TracebackType
 from typing import BinaryIO
 
 from shoal.node.base.signals import die_with_parent
+from shoal.protocol.net.system.descriptors import raise_limit
 
 FORK_SERVER = "SHOAL_FORK_SERVER"  # the environment's variable with the path of the server's socket
-CAN_FORK = sys.platform == "linux"  # elsewhere system libraries do not survive a fork, or there is none
+CAN_FORK = sys.platform == "linux" and hasattr(
+    os, "pidfd_open"
+)  # elsewhere system libraries do not survive a fork, or there is none
 MAX_PACKET = 1 << 20  # bytes; the kernel lets a command line with its environment be larger, but not a packet
 BACKLOG = 128
 SERVER_GONE = -signal.SIGKILL  # the exit code of a process whose server has died
@@ -185,6 +188,7 @@ class ForkServer:
             return subprocess.Popen(
                 [*self._argv, str(listener.fileno())],
                 stdin=subprocess.PIPE,  # that it closes tells the server that we are gone
+                stdout=subprocess.DEVNULL,  # ours may be read by a program
                 pass_fds=[listener.fileno()],
                 env=self._environ,
                 start_new_session=True,
@@ -231,6 +235,7 @@ Programs = Mapping[str, Callable[[], object]]  # by module; each takes its argum
 
 def serve(programs: Programs) -> None:
     """Be a fork server that can run `programs`, until its owner is gone; be one of them in each forked process."""
+    raise_limit()  # of open files: two for each process
     gc.collect()
     gc.freeze()  # a collection would touch what was imported, and so copy the pages that all processes share
     program = _Server(socket.socket(fileno=int(sys.argv[-1])), programs).serve()
@@ -284,7 +289,7 @@ class _Server:
         try:
             program = Program.decode(packet)
             if program.module not in self._programs:
-                connection.send(f"{program.module} is not a program of this fork server".encode())
+                _answer(connection, f"{program.module} is not a program of this fork server")
                 return None
             return program if self._fork(connection, program, descriptors[0]) else None
         finally:
@@ -295,7 +300,7 @@ class _Server:
         try:
             pid = os.fork()
         except OSError as error:
-            connection.send(f"the fork server cannot fork: {error}".encode())
+            _answer(connection, f"the fork server cannot fork: {error}")
             return False
         if pid == 0:
             self._forget()
@@ -305,15 +310,14 @@ class _Server:
         self._running[ended] = _Running(pid, program.leads_session, connection)
         self._of[connection] = ended
         self._selector.register(ended, selectors.EVENT_READ)
-        with suppress(OSError):  # its end will be seen when it is read
-            connection.send(str(pid).encode())
+        _answer(connection, str(pid))
         return False
 
     def _reap(self, ended: int) -> None:
         running = self._running.pop(ended)
+        running.kill()  # what is left of its group, while its id cannot be given to another process
         code = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])
-        with suppress(OSError):
-            running.connection.send(str(code).encode())
+        _answer(running.connection, str(code))
         with suppress(KeyError):  # the client has closed it
             self._selector.unregister(running.connection)
         self._selector.unregister(ended)
@@ -335,6 +339,12 @@ class _Server:
                 file.close()
             elif isinstance(file, int) and file != 0:
                 os.close(file)
+
+
+def _answer(connection: socket.socket, words: str) -> None:
+    """Tell a client; that it is gone is seen when its connection is read."""
+    with suppress(OSError):
+        connection.send(words.encode())
 
 
 def _become(program: Program, output: int, server: int) -> None:

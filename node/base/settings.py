@@ -318,7 +318,8 @@ def of_environment(environ: Mapping[str, str], folder: Path) -> dict[str, Any]:
     for each in SETTINGS:
         if text := environ.get(each.variable):
             texts = text.split(each.kind.between) if each.kind.is_many else [text]
-            found[each.key] = each.read_texts(each.variable, texts, folder)
+            if texts := [word for word in texts if word.strip()]:  # an empty path would be the current folder
+                found[each.key] = each.read_texts(each.variable, texts, folder)
     return found
 
 

@@ -226,6 +226,11 @@ def _wait_until_gone(home: Home, life: ProcessIdentity, say: Callable[[str], obj
     while home.daemon_process() == life:
         if time.monotonic() > deadline:
             found = Found.RUNNING if force else _look(home, LAST_SILENCE)
+            if found is Found.SILENT and said:
+                raise LocalError(
+                    f"the node (pid {life.pid}) was saving its runs, and does not answer any more: its disk may be "
+                    f"slow. Wait and try again; `shoal node stop --force` ends it now: {WHAT_IS_LOST}"
+                )
             if found is not Found.ENDING:
                 return found
             if not said:

@@ -91,7 +91,7 @@ def all_rows(runs: Runs, network: Network) -> list[RunRow]:
 
 def needs_others(row: RunRow) -> bool:
     """Whether to send a run's link to others: nobody else is in it, and we have founded it, or the others have left."""
-    is_alone = row["members"] == 1 and row["phase"] not in ("finished", "failed")
+    is_alone = row["members"] == 1 and not row.get("is_resting") and row["phase"] not in ("finished", "failed")
     return is_alone and bool(row["is_creator"] or row["left"])
 
 

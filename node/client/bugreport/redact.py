@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from itertools import pairwise
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from shoal.protocol.base.multiaddrs import DOCUMENTATION, SITE_LOCAL
 
@@ -37,7 +37,7 @@ TOP_LEVEL = (
 OUR_NAMES = ("shoal.", "libp2p.", "_", "~", "$")  # of loggers, services and folders, which look like names of hosts
 
 PEER_ID = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}|16Uiu2HA[1-9A-HJ-NP-Za-km-z]{45}|Qm[1-9A-HJ-NP-Za-km-z]{44}")
-LINK = re.compile(r"shoal:[0-9A-Fa-f]+\?[^\s\"']+")
+LINK = re.compile(r"(?i)\bshoal[0-9][a-z2-7]{20,}")
 PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
 BEARER = re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}")
 NAMED = re.compile(r"(?i)(\b(?:login|token|password|passwd|secret|api[_-]?key)[\"']?\s*[=:]\s*[\"']?)[\w.~+/=-]{12,}")
@@ -118,7 +118,7 @@ def _apply(rules: Iterable[tuple[re.Pattern[str], Replace]], text: str) -> str:
 def _rules(private: Private, hosts: Iterable[str], words: _Words) -> list[tuple[re.Pattern[str], Replace]]:
     """What to look for, and what to put there, in this order: what is most certain first."""
     rules: list[tuple[re.Pattern[str] | None, Replace]] = [
-        (LINK, lambda found: unquote(found[0])),
+        (LINK, lambda found: words.key(found[0].lower())),
         (_any_of(_spellings(private.secrets)), lambda found: words.word("secret", found[0])),
         (PRIVATE_KEY, lambda found: words.key(found[0])),
         (VENDORS, lambda found: words.word("secret", found[0])),

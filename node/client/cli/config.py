@@ -182,9 +182,10 @@ def _edits_again() -> bool:
 def _running(home: Home) -> dict[str, Any]:
     """The settings of the running node, by key; none if none runs or answers, which is said."""
     from shoal.node.api.client import Client, NoDaemon
+    from shoal.node.api.liveness import ALIVE_WITHIN
 
     try:
-        return dict(Client(home).settings()["settings"])
+        return dict(Client(home, ALIVE_WITHIN).settings()["settings"])
     except NoDaemon:
         return {}
     except ShoalError as error:

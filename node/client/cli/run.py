@@ -108,9 +108,10 @@ def init(
         raise UsageError(f"there is no manifest for '{purpose[:80]}'; the purposes are {', '.join(PURPOSES)}")
     path = file or Path(f"{purpose}.toml")
     named = shown(path)
+    text = manifest_for(purpose, named)
     try:
         with path.open("w" if force else "x", encoding="utf-8") as out:
-            out.write(manifest_for(purpose, named))
+            out.write(text)
     except FileExistsError as error:
         raise UsageError(f"{named} is there already: give another name, or --force to overwrite it") from error
     print(f"wrote {named}; change in it what you like, and then:\n{next_command(purpose, named)}")

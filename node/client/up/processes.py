@@ -47,7 +47,8 @@ class Child:
         code = self.process.poll()
         if code is not None and not self.is_group_killed:
             self.is_group_killed = True
-            self._signal_group(signal.SIGKILL)
+            if not isinstance(self.process, Forked):  # the fork server has done so
+                self._signal_group(signal.SIGKILL)
         return code
 
     def ask(self) -> None:
