@@ -214,3 +214,9 @@ def test_garbage_is_refused_in_one_sentence(text: str, complaint: str) -> None:
         parse_link(text)
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 300
+
+
+def test_a_link_longer_than_any_that_we_make_is_refused() -> None:
+    """It might name hundreds of hosts, all of which would be dialled at once."""
+    with pytest.raises(LocalError, match="the link"):
+        parse_link(encode_link(RUN, [(99, b"x" * 30)] * 10))
