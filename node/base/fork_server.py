@@ -38,6 +38,7 @@ CAN_FORK = sys.platform == "linux" and hasattr(
 )  # elsewhere system libraries do not survive a fork, or there is none
 MAX_PACKET = 1 << 20  # bytes; the kernel lets a command line with its environment be larger, but not a packet
 BACKLOG = 128
+ENDS_WITHIN = 2.0  # seconds
 SERVER_GONE = -signal.SIGKILL  # the exit code of a process whose server has died
 
 
@@ -206,7 +207,11 @@ class ForkServer:
         """End the server, and every process that it has forked."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
-            self._process.wait()
+            try:
+                self._process.wait(ENDS_WITHIN)
+            except subprocess.TimeoutExpired:  # it is still importing
+                self._process.kill()
+                self._process.wait()
         self._folder.cleanup()
 
 

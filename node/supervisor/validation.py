@@ -53,16 +53,16 @@ class ValidationSchedule:
         if self._is_asked and round // EVERY == before // EVERY:
             return 0
         self._is_asked = True
+        left = SHARE * (now - self._began) - self._spent
         if self._costs:
             self._count = self._fitting()
-            if self._cost(self._count) > SHARE * (now - self._began) - self._spent:
-                return 0
-        return self._count
+            return self._count if self._cost(self._count) <= left else 0
+        return self._count if left >= 0 else 0  # none has succeeded yet
 
     def measured(self, seconds: float, sequences: int) -> None:
         """A measurement on so many sequences has taken so long, even if it was broken off."""
-        if self._costs:
-            self._spent += seconds
+        if self._costs or not sequences:  # the first that succeeds is free
+            self._spent += max(0.0, seconds)
         if sequences:
             self._costs.append(seconds / sequences)
 

@@ -124,3 +124,14 @@ def test_the_measurement_of_a_script_has_one_size() -> None:
     made = Play(10.0, 0.1, schedule=ValidationSchedule(1, 1)).run(40).made
     assert {sequences for _, sequences in made} == {1}
     assert [round for round, _ in made] == [1, *range(2 * EVERY, 41, EVERY)]
+
+
+def test_measurements_that_always_fail_keep_to_the_share_of_time() -> None:
+    schedule = ValidationSchedule()
+    spent, now = 0.0, 0.0
+    for number in range(200):
+        now = 10.0 * number
+        if schedule.due(now, number):
+            schedule.measured(5.0, 0)
+            spent += 5.0
+    assert 0.0 < spent <= 0.01 * now + 5.0

@@ -48,9 +48,11 @@ def _lines(home: Home) -> Iterator[str]:
     except ShoalError as error:
         yield f"a start would fail: {error}"
         chosen = {}
-    for key, choice in chosen.items():
-        value = BY_KEY[key].write(choice.value)
-        yield f"{key}: {value if choice.origin == DEFAULT else _shown(key, value)} ({choice.origin})"
+    for key in BY_KEY:
+        value = None
+        if (choice := chosen.get(key)) is not None:
+            value = BY_KEY[key].write(choice.value)
+            yield f"{key}: {value if choice.origin == DEFAULT else _shown(key, value)} ({choice.origin})"
         if key in running and running[key] != value:
             yield f"{key}: {_shown(key, running[key])} (the running node)"
     for key, value in _flags(command_line(home)):
