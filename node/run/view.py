@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -89,14 +90,24 @@ def all_rows(runs: Runs, network: Network) -> list[RunRow]:
     return [*(_with_link(each, runs) for each in (*families, *open_runs)), *rows_of_closed(runs)]
 
 
-def needs_others(row: RunRow) -> bool:
-    """Whether to send a run's link to others: nobody else is in it, and we have founded it, or the others have left."""
-    is_alone = row["members"] == 1 and not row.get("is_resting") and row["phase"] not in ("finished", "failed")
+def needs_others(row: RunRow, has_lost: bool = False) -> bool:
+    """Whether to send a run's link to others: nobody else is in it, and we have founded it, or the others have left.
+
+    Not if it `has_lost` members without a goodbye: they may be cut off, or we.
+    """
+    is_alone = (
+        row["members"] == 1
+        and not has_lost
+        and not row.get("is_resting")
+        and row["phase"] not in ("finished", "failed")
+    )
     return is_alone and bool(row["is_creator"] or row["left"])
 
 
 def _with_link(row: RunRow, runs: Runs) -> RunRow:
-    if not needs_others(row) or runs.families.is_part(row["run"]):
+    run = runs.open.get(row["run"])
+    has_lost = run is not None and bool(run.member.membership.lost_since(-math.inf))
+    if not needs_others(row, has_lost) or runs.families.is_part(row["run"]):
         return row
     return {**row, "link": runs.link(row["run"])["link"]}
 

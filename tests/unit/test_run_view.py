@@ -102,6 +102,10 @@ def test_whose_link_is_to_be_sent_to_others(changes: dict[str, Any], expected: b
     assert needs_others(ALONE | changes) is expected
 
 
+def test_a_founder_whose_members_are_out_of_reach_is_not_told_to_look_for_new_ones() -> None:
+    assert not needs_others(ALONE, has_lost=True)
+
+
 def test_the_run_of_a_familys_part_is_trained_alone_and_waits_for_nobody() -> None:
     part, family = ALONE | {"run": "aa"}, ALONE | {"run": "ff"}
     families = SimpleNamespace(rows=lambda: [part, family], is_part=lambda run: run == "aa")
