@@ -101,7 +101,11 @@ class WorkerWeights:
         if self._version != order.version or not (self._are_agreed or may_swap):
             yield False
             return
-        own = None if self._are_agreed else self._model.read()
+        try:
+            own = None if self._are_agreed else self._model.read()
+        except (MemoryError, RuntimeError):  # no room for a copy: that costs the figure, and not the training
+            yield False
+            return
         if own is not None:
             self._model.load(self._agreed[PARAMETERS])
         try:
