@@ -84,6 +84,7 @@ class Failure(Message):
     number: int
     blame: Blame
     reason: str
+    code: str  # of a TransportError; else empty
 
 
 @message(265)
@@ -128,11 +129,13 @@ def failure(number: int, error: Exception) -> Failure:
     kinds = {RemoteError: Blame.PEERS, TransportError: Blame.NETWORKS}
     blame = next((each for kind, each in kinds.items() if isinstance(error, kind)), Blame.OURS)
     words = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}; the log has the details"
-    return Failure(number, blame, words[:400])
+    return Failure(number, blame, words[:400], error.code if isinstance(error, TransportError) else "")
 
 
 def error_of(failure: Failure, peer: PeerId) -> ShoalError:
     """The error that a Failure stands for, at the other end."""
     if failure.blame is Blame.PEERS:
         return RemoteError(failure.reason.removeprefix(f"peer {peer}: "), peer)
-    return (TransportError if failure.blame is Blame.NETWORKS else LocalError)(failure.reason)
+    if failure.blame is Blame.NETWORKS:
+        return TransportError(failure.reason, failure.code)
+    return LocalError(failure.reason)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from shoal.protocol.base.ids import PeerId
 
 NOT_SPOKEN = "not-spoken"  # the code of a TransportError: the peer answers, but does not speak that protocol
+LOST = "lost"  # likewise: the connection was lost during a call
 MAX_REASON = 400  # characters; reasons are logged and shown
 
 

@@ -34,10 +34,12 @@ def test_a_device_that_cannot_be_here_is_refused_before_anything_starts(tmp_path
 
 
 def spoilt(folder: Path, kind: str = "LocalError") -> tuple[str, str]:
-    """A python in which workers cannot read their text, for an error of this kind; its variable and value."""
+    """A python in which workers, forked ones too, cannot read their text, for an error of this kind; its variable and
+    value.
+    """
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
-        "if 'shoal.node.worker.worker' in sys.orig_argv:\n"
+        "if {'shoal.node.worker.worker', 'shoal.node.client.up.forking'} & set(sys.orig_argv):\n"
         "    import shoal.node.training.data.corpus as corpus\n"
         "    from shoal.protocol.base.errors import LocalError\n"
         "    def load_corpus(*_):\n"
@@ -48,11 +50,13 @@ def spoilt(folder: Path, kind: str = "LocalError") -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_its_own_words_are_shown_and_no_other_is_started(
-    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_own_words_are_shown_and_no_other_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*spoilt(tmp_path))
-    node = RealNode(tmp_path / "node").start(children)
+    with Children() as children:  # without the fork server of all tests, which is not spoilt
+        _see_the_words_of(RealNode(tmp_path / "node").start(children))
+
+
+def _see_the_words_of(node: RealNode) -> None:
     node.client.create_run(MANIFEST, True)
     until(lambda: node.row()["worker_failure"], "the failure", node.words)
     words = "the worker has failed: the text of this run cannot be read here. No other is started: mend that, then"

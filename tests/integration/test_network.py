@@ -515,6 +515,30 @@ async def test_a_lost_connection_fails_the_calls_that_wait() -> None:
             await waiting
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("lost", ["question", "answer", "spare"])
+async def test_the_loss_of_one_of_several_connections_fails_the_calls_on_it(lost: str) -> None:
+    a = Node()
+    async with running(a), Rogue() as rogue:
+        connections = [await rogue.dial(a) for _ in range(3)]
+        waiting = asyncio.create_task(a.call(rogue.identity.peer, GetManifest("x"), timeout=DEADLINE))
+        await eventually(lambda: rogue.heard)
+        answers = await rogue.transport.open_stream_on(connections[1], CONTROL)
+        await answers.write(framed(b"", Kind.PONG))
+        spare = await rogue.transport.open_stream_on(connections[2], PROTOCOLS[Flow.GATHER])
+        questions = await rogue.transport.open_stream_on(connections[0], PROTOCOLS[Flow.GATHER])
+        await eventually(lambda: len(a.links()[0].addresses) == 3)
+        {"question": questions, "answer": answers, "spare": spare}[lost].reset()  # and the connection with it
+        await eventually(lambda: len(a.links()[0].addresses) == 2)
+        if lost == "spare":
+            await answers.write(framed(encode(Refused("no")), Kind.ANSWER))
+            assert await waiting == Refused("no")
+        else:
+            with pytest.raises(TransportError, match="is lost"):
+                async with asyncio.timeout(AT_ONCE):
+                    await waiting
+
+
 # -- strangers ----------------------------------------------------------------------------------------------
 
 

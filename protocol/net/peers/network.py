@@ -55,7 +55,9 @@ class Network:
         self.mapped_addresses: tuple[str, ...] = ()  # of our router, from which it forwards to us
         self._listen_host, self._port = host, port
         self._own_addresses = OwnAddresses()
-        self._transport = Transport(identity, STREAM_PROTOCOLS, self._accept, self._change, on_path=self._path_changed)
+        self._transport = Transport(
+            identity, STREAM_PROTOCOLS, self._accept, self._change, on_path=self._path_changed, on_fewer=self._lost_one
+        )
         self.throttle = self._transport.throttle  # its rates are set before `start`
         self.relay_accounts = self._transport.relay_accounts  # what this node does for others as a relay; read only
         self.remote_addresses, self.came_to = self._transport.remote_addresses, self._transport.came_to
@@ -264,6 +266,9 @@ class Network:
 
     def _path_changed(self, peer: PeerId) -> None:
         self._peers.of(peer).path_changed()
+
+    def _lost_one(self, peer: PeerId, why: str) -> None:
+        self._peers.of(peer).lost_one(why)
 
     def _accept(self, peer: PeerId, protocol: str, stream: Stream) -> None:
         if self._closing or peer == self.peer:

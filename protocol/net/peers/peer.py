@@ -7,6 +7,7 @@ Rules:
 - A bad frame or message costs its sender that frame and a line in our log; bad framing costs it the stream.
 - A message of a run that we are not in is dropped undecoded: decoding would cost us more than it cost to send.
 - If the peer has lost a connection that looks alive here, our own messages are not sent there any more.
+- A call fails at once if the stream of its question or that of its answer is lost, though other connections exist.
 - A peer may use a share of our time (BUSY) for its messages and malformed payloads; beyond that it is read more slowly,
   which its connection makes it feel. So a flood, of signatures to check or of anything else, costs its sender most.
 - A peer that does not answer our pings for too long (heartbeat.py) is disconnected: a connection whose other end has
@@ -26,7 +27,7 @@ from typing import Any
 
 from shoal.protocol.base.allowance import Allowance
 from shoal.protocol.base.effects import Send
-from shoal.protocol.base.errors import NOT_SPOKEN, LocalError, RemoteError, TransportError
+from shoal.protocol.base.errors import LOST, NOT_SPOKEN, LocalError, RemoteError, TransportError
 from shoal.protocol.base.frames import MAX_HEAD, Frame, Kind, decode_frame, frame_head
 from shoal.protocol.base.ids import PeerId, RunId, short
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, RUN_TAGS, Message, decode, encode
@@ -125,10 +126,18 @@ class Peer:
         """The last connection with the peer is lost."""
         self.dialing.is_up = False
         self.gauge.reset()
-        reason = TransportError(f"the connection with {short(self.peer)} is lost: {why}")
+        reason = TransportError(f"the connection with {short(self.peer)} is lost: {why}", LOST)
         self._control.clear(reason)
         self.payloads.disconnected(reason)
         self._calls.lose(reason)
+
+    def lost_one(self, why: str) -> None:
+        """One of several connections with the peer is lost, and maybe questions or answers that were on their way."""
+        if self._control.is_broken or self._arrivals.is_broken(CONTROL):
+            self._fail_calls(why)
+
+    def _fail_calls(self, why: str) -> None:
+        self._calls.lose(TransportError(f"a connection with {short(self.peer)} is lost: {why}", LOST))
 
     def check(self, ping_now: bool = False) -> None:
         """Ping if it is time to, or if `ping_now`; disconnect a peer that does not answer."""
@@ -228,6 +237,7 @@ class Peer:
     def _was_lost(self, protocol: str) -> None:
         if protocol == CONTROL:
             self._control.renew()
+            self._fail_calls("the peer has lost it unnoticed by us")
 
     def close(self) -> None:
         """Read nothing more."""

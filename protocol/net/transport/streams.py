@@ -100,6 +100,11 @@ class FrameReader(Generic[F]):
         """Whether the stream goes by a relay."""
         return self._stream.is_relayed
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the stream, or the connection below it, was broken off."""
+        return not self._stream.is_open
+
     def follow(self, last: FrameReader[Any]) -> None:
         """Take nothing before the end of `last`, the peer's earlier stream, or until the limits for that are over."""
         begin = time.monotonic()
@@ -243,6 +248,10 @@ class IncomingStreams:
             last.close()
             self._was_lost(protocol)
 
+    def is_broken(self, protocol: str) -> bool:
+        """Whether the stream of a protocol was broken off, and frames on it may be lost."""
+        return protocol in self._streams and self._streams[protocol].is_broken
+
     def close(self) -> None:
         """Close all of them."""
         for each in [*self._streams.values(), *self._replaced.values()]:
@@ -301,6 +310,11 @@ class Lane:
     def is_idle(self) -> bool:
         """Whether all frames have been written or dropped."""
         return self._writer is None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the stream was broken off, and frames on it may be lost."""
+        return self._stream is not None and not self._stream.is_open
 
     def put(self, frame: QueuedFrame, urgent: bool = False) -> None:
         """Queue a frame, at the front if it is urgent, or drop it if the lane is full."""

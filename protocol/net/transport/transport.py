@@ -100,8 +100,9 @@ class Transport:
     """A libp2p host for asyncio.
 
     `on_stream(peer, protocol, stream)` gets the streams that peers open. `on_peer(peer, is_up)` is told of a peer's
-    first connection, and of the end of its last. `on_path(peer)` is told when a peer begins or ceases to be reached
-    only by a relay. Streams of the first of `protocols` last as long as the connection with the peer.
+    first connection, and of the end of its last; `on_fewer(peer, why)` of the end of one of several. `on_path(peer)` is
+    told when a peer begins or ceases to be reached only by a relay. Streams of the first of `protocols` last as long as
+    the connection with the peer.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Transport:
         on_peer: Callable[[PeerId, bool], None],
         limits: Limits = LIMITS,
         on_path: Callable[[PeerId], None] = lambda peer: None,
+        on_fewer: Callable[[PeerId, str], None] = lambda peer, why: None,
     ) -> None:
         self._bridge = Bridge(self._run, self._end, f"libp2p-{short(identity.peer)}")
         self.throttle, self.journal = Throttle(), Journal()
@@ -124,7 +126,7 @@ class Transport:
             RelayAccounts(limits),
             self.throttle,
         )
-        self._on_stream, self._on_peer, self._on_path = on_stream, on_peer, on_path
+        self._on_stream, self._on_peer, self._on_path, self._on_fewer = on_stream, on_peer, on_path, on_fewer
         self._connections: dict[PeerId, dict[object, Route]] = {}
 
     async def start(self, *listen: str) -> None:
@@ -230,7 +232,7 @@ class Transport:
         self._on_stream(peer, protocol, Stream(self._bridge, raw))
 
     def _change(self, peer: PeerId, connection: object, route: Route, up: bool) -> None:
-        """A connection has come or ended; of several with one peer, only the first and the last are reported."""
+        """A connection has come or ended."""
         connections = self._connections.setdefault(peer, {})
         before, was_relayed = bool(connections), self.path(peer) == RELAYED
         if up:
@@ -246,6 +248,8 @@ class Transport:
         self._note_change(peer, connection, route.addresses, before, bool(connections))
         if before != bool(connections):
             self._on_peer(peer, up)
+        elif not up:
+            self._on_fewer(peer, self._host.why_ended(connection))
 
     def _note_change(self, peer: PeerId, connection: object, leads_to: tuple[str, ...], was: bool, is_up: bool) -> None:
         """Note in the journal that a peer has connected, or that its last connection is lost; `_noted` notes dials."""

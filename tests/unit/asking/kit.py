@@ -9,7 +9,7 @@ from shoal.node.inference.remote.answering.server import ExpertServer
 from shoal.node.inference.remote.asking.expert import Background, RemoteExpert
 from shoal.node.inference.remote.connection import NodeAway
 from shoal.node.inference.scorer import Scorer
-from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.errors import LOST, TransportError
 from shoal.protocol.base.ids import PeerId, digest
 from shoal.protocol.base.wire import NODE_TAGS, Message, decode, encode
 from shoal.protocol.messages.experts import AskExpert
@@ -34,6 +34,7 @@ class Peers:
         self.stuck: set[PeerId] = set()
         self.lying: dict[PeerId, Change] = {}
         self.breaking: set[PeerId] = set()
+        self.held_twice: set[PeerId] = set()  # there are two connections with each
         self.on_break: Callable[[], None] = lambda: None
         self.met: dict[PeerId, int] = {}  # how often each was connected
         self._connected: set[PeerId] = set()
@@ -62,11 +63,12 @@ class Peers:
         self._connected.add(peer)
 
     def break_off(self, peer: PeerId) -> None:
-        """The connection with a peer is lost."""
-        self._connected.discard(peer)
+        """A connection with a peer is lost, and with it the peer, unless there is another one."""
+        if peer not in self.held_twice:
+            self._connected.discard(peer)
+            self.servers[peer].lost(ME)
         self.on_break()
-        self.servers[peer].lost(ME)
-        raise TransportError("the connection is lost")
+        raise TransportError("a connection is lost", LOST)
 
     async def call(self, peer: PeerId, message: Message, limit: float) -> Message:
         """Ask a peer, through the bytes of the wire."""

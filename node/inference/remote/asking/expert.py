@@ -38,7 +38,7 @@ from shoal.node.inference.remote.asking.texts import (
 from shoal.node.inference.remote.connection import NodeAway, PeerCalls
 from shoal.node.inference.remote.rows import unpack
 from shoal.node.inference.scorer import Piece, Predictions, Scorer
-from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
+from shoal.protocol.base.errors import LOST, RemoteError, ShoalError, TransportError
 from shoal.protocol.base.ids import Digest, PeerId, short
 from shoal.protocol.messages.data import Later
 from shoal.protocol.messages.experts import Addition, AskExpert, ExpertSays, Verdict
@@ -241,8 +241,8 @@ class RemoteExpert(Scorer):
         await self._connection.meet(answerer.peer, answerer.meeting_deadline)
         try:
             return await self._ask_all_texts(answerer, asks)
-        except TransportError:
-            if self._connection.is_met(answerer.peer):
+        except TransportError as error:
+            if error.code != LOST and self._connection.is_met(answerer.peer):
                 raise  # it is connected, and does not answer
         self._drop(answerer, asks)
         await self._connection.meet(answerer.peer, answerer.meeting_deadline)
