@@ -23,7 +23,7 @@ from shoal.protocol.base.ids import short
 JOIN_WITHIN = 60.0  # seconds in which a peer that just started must find the run
 RETRY = 0.5
 HEAD_START = 3  # the newcomer's process is started so many rounds before its round: importing takes seconds
-LOADING = 2  # it joins so many rounds before its round: loading torch and the state takes about a round
+LOADING = 1  # it joins so many rounds before its round: as soon as the one before is committed
 
 
 async def play(plan: Plan, swarm: Swarm, children: Children) -> None:
