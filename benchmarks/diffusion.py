@@ -52,7 +52,7 @@ def main() -> int:
     family = read_family(EXAMPLE, options.steps, options.seed)
     if not options.no_peers:
         _check_death(family, options)
-    out = prepare_folder(options.out)
+    out, _ = prepare_folder(options.out)
     began = time.monotonic()
 
     def say(sentence: str) -> None:

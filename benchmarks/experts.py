@@ -72,7 +72,7 @@ def main() -> int:
     options = _parse()
     recipe = Recipe(read_family(options.family, options.steps, options.seed), options.seed_steps)
     recipe.check()
-    out = prepare_folder(options.out)
+    out, _ = prepare_folder(options.out)
     with (out / "log.txt").open("w", encoding="utf-8") as log:
         began = time.monotonic()
 

@@ -188,7 +188,9 @@ class Kademlia:
 
     def _begin(self, now: float, begin: Begin) -> list[Effect]:
         if len(self._queued) >= MAX_QUEUED:
-            raise LocalError(f"more than {MAX_QUEUED} gets and puts are waiting; ask again when some have ended")
+            raise LocalError(
+                f"more than {MAX_QUEUED} gets and puts are waiting; ask again when some have ended", code="busy"
+            )
         self._queued.append(begin)
         return self._finish(now)
 

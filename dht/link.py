@@ -68,17 +68,20 @@ def parse_link(text: str) -> RunLink:
     if link[: len(OLD)].lower() == OLD:
         raise LocalError(
             f"the link is of an older Shoal, as it begins with {OLD}: update Shoal on the machine that printed it, and "
-            "ask for the link that `shoal run link` prints there then"
+            "ask for the link that `shoal run link` prints there then",
+            code="other-protocol",
         )
     if not looks_like_link(text):
         raise LocalError(
             f"'{_shown(link)}' is no link to a run: that is one word, which begins with {PREFIX}, as `shoal run link` "
-            "prints it"
+            "prints it",
+            code="not-a-link",
         )
     if (version := link[len(NAME)]) != VERSION:
         raise LocalError(
             f"the link was made by a newer Shoal (it is of version {version}, and this Shoal reads {VERSION}): update "
-            "Shoal on this machine"
+            "Shoal on this machine",
+            code="other-protocol",
         )
     body = _unpacked(link[len(PREFIX) :].lower())
     addresses = (_address(kind, value) for kind, value in _fields(body[ID_SIZE:]) if kind in (DIRECT, RELAYED, OTHER))
@@ -144,7 +147,10 @@ def _address(kind: int, value: bytes) -> str:
     except ValueError:  # a wrong size, or no text
         address = value.hex()
     if not is_address(address):
-        raise LocalError(f"the link has '{_shown(address)}' for an address: one looks like /ip4/192.0.2.7/tcp/4101")
+        raise LocalError(
+            f"the link has '{_shown(address)}' for an address: one looks like /ip4/192.0.2.7/tcp/4101",
+            code="link-damaged",
+        )
     return address
 
 
@@ -163,7 +169,9 @@ def _fields(data: bytes) -> Iterator[Field]:
     while data:
         size = data[1] if len(data) > 1 else len(data)
         if len(data) < 2 + size:
-            raise LocalError("the link was made wrong: its last field is not whole; ask for another one")
+            raise LocalError(
+                "the link was made wrong: its last field is not whole; ask for another one", code="link-damaged"
+            )
         yield data[0], data[2 : 2 + size]
         data = data[2 + size :]
 
@@ -182,7 +190,10 @@ def _letters(data: bytes) -> str:
 def _unpacked(letters: str) -> bytes:
     """Id and fields; LocalError, in one sentence, if letters are missing, added or changed."""
     if strange := next((each for each in letters if each not in ALPHABET), ""):
-        raise LocalError(f"the link has '{_shown(strange)}' in it, which no link has: copy it again, whole and alone")
+        raise LocalError(
+            f"the link has '{_shown(strange)}' in it, which no link has: copy it again, whole and alone",
+            code="link-damaged",
+        )
     length, rest = letters[:LENGTH_SIZE], letters[LENGTH_SIZE:]
     data, wanted = _bytes(rest[:MOST]), max(LEAST, _number(length))
     body, check = data[:-CHECK_SIZE], data[-CHECK_SIZE:]
@@ -192,11 +203,14 @@ def _unpacked(letters: str) -> bytes:
     if not is_intact and len(rest) < wanted:
         whole = len(PREFIX) + LENGTH_SIZE + wanted
         raise LocalError(
-            f"the link is cut off: these are {len(PREFIX) + len(letters)} of its {whole} characters; copy it whole"
+            f"the link is cut off: these are {len(PREFIX) + len(letters)} of its {whole} characters; copy it whole",
+            code="link-damaged",
         )
     if not is_intact and len(rest) > wanted:
-        raise LocalError(f"the link has {len(rest) - wanted} characters too many at its end: copy it alone")
-    raise LocalError("a letter of the link was changed: copy it again, rather than type it")
+        raise LocalError(
+            f"the link has {len(rest) - wanted} characters too many at its end: copy it alone", code="link-damaged"
+        )
+    raise LocalError("a letter of the link was changed: copy it again, rather than type it", code="link-damaged")
 
 
 def _bytes(letters: str) -> bytes:

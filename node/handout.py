@@ -75,6 +75,8 @@ class NewestState:
 class NotReady(LocalError):
     """The node has no state of the run, and may have one soon."""
 
+    code = "not-ready"
+
 
 def fetch_newest(home: Home, run: RunId, known: Digest = NO_DIGEST, wants: bool = True) -> NewestState:
     """The newest state of `run` at the node of this home, with its parameters unless its root is `known`.
@@ -83,7 +85,7 @@ def fetch_newest(home: Home, run: RunId, known: Digest = NO_DIGEST, wants: bool 
     TransportError if nobody answers.
     """
     if home.daemon_pid() is None:
-        raise LocalError(f"no node runs in {home.root}")
+        raise LocalError(f"no node runs in {home.root}", code="no-node")
     descriptors: list[int] = []
     try:
         answer = _ask(home, AskWeights(HANDOUT_PROTOCOL, run, known, wants), descriptors)

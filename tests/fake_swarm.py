@@ -167,9 +167,11 @@ def fake_argv(settings: Any) -> list[str]:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
+    from shoal.node.base.fork_server import ForkServer
     from shoal.node.client.cli import main
     from shoal.node.client.up import peers
 
+    ForkServer.ready = lambda _: asyncio.sleep(0)  # type: ignore[method-assign, assignment]  # fakes are not forked
     peers.foreground_argv = fake_argv  # type: ignore[attr-defined]
     sys.modules["shoal.node.daemon.daemon"] = types.ModuleType("shoal.node.daemon.daemon")
     sys.modules["shoal.node.daemon.daemon"].run = run_fake  # type: ignore[attr-defined]

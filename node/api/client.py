@@ -37,13 +37,19 @@ A = TypeVar("A")
 class NoDaemon(LocalError):
     """No node runs in the home, or it is not ready."""
 
+    code = "no-node"
+
 
 class NotAnswering(TransportError):
     """The node's process is there and shows no life: it was stopped, or it hangs. What was asked may still be done."""
 
+    code = "not-answering"
+
 
 class VersionMismatch(LocalError):
     """The node and this client are of different versions."""
+
+    code = "other-version"
 
 
 class Client(Operations):
@@ -110,7 +116,7 @@ class Client(Operations):
         if response.status >= 300:
             told = answer if isinstance(answer, dict) else {}
             words = told.get("error") or f"the node answered {response.status} to {operation.method} {path}"
-            raise error_blaming(str(words), told.get("blame"))
+            raise error_blaming(str(words), told.get("blame"), told.get("code"))
 
     @contextmanager
     def _response(
@@ -130,7 +136,9 @@ class Client(Operations):
             yield connection.getresponse()
         except TimeoutError as error:
             if is_long:
-                raise TransportError(f"the node (pid {self.pid}) gave no answer in {patience:.0f} s") from error
+                raise TransportError(
+                    f"the node (pid {self.pid}) gave no answer in {patience:.0f} s", code="node-slow"
+                ) from error
             raise self._not_answering(self._silence) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = str(error) or type(error).__name__
@@ -182,7 +190,8 @@ def _check_loopback(home: Home, info: DaemonInfo) -> None:
     if elsewhere and _is_loopback(_reachable(info.admin_host)):
         raise LocalError(
             f"the node in {home.root} (pid {info.pid} where it runs) listens on the loopback of another container "
-            "or machine: ask it there, or start it with --admin-host and an address that is reached from here"
+            "or machine: ask it there, or start it with --admin-host and an address that is reached from here",
+            code="node-elsewhere",
         )
 
 

@@ -22,7 +22,8 @@ characters, or its name; `family` is the same for a family of experts. Answers a
 meaning; new keys may appear, so readers should ignore keys that they do not know. The header `Shoal-Version` names the
 node's version.
 
-An error is `{"error": "a sentence", "blame": "..."}`, where `blame` says whose fault it was:
+An error is `{"error": "a sentence", "blame": "...", "code": "..."}`. The code is for programs and never changes its
+meaning ([errors.md](errors.md)); `blame` says whose fault it was:
 
 | status | blame | when |
 |---|---|---|

@@ -1,6 +1,6 @@
 """Errors of the API, which say whose fault they are: their form over HTTP, and back to exceptions.
 
-{"error": "a sentence", "blame": "caller" | "peer" | "network" | "machine" | "node"}
+{"error": "a sentence", "blame": "caller" | "peer" | "network" | "machine" | "node", "code": "unknown-run"}
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ MIN_PREFIX = 8  # hex characters of a run id: short enough to type, long enough 
 class UnknownRun(LocalError):
     """The caller named a run that this node does not have, or several at once."""
 
+    code = "unknown-run"
+
 
 class UnknownRound(LocalError):
     """The caller named a round that this node does not know, or not any more."""
+
+    code = "unknown-round"
 
 
 STATUS_AND_BLAME: Mapping[type[ShoalError], tuple[int, str]] = {  # HTTP status and blame; the first match counts
@@ -36,10 +40,10 @@ def status_and_blame(error: ShoalError) -> tuple[int, str]:
     return next(fault for kind, fault in STATUS_AND_BLAME.items() if isinstance(error, kind))
 
 
-def error_blaming(message: str, blame: object) -> ShoalError:
+def error_blaming(message: str, blame: object, code: object = "") -> ShoalError:
     """The exception, on the caller's side, for an error with this blame; LocalError unless peer or network."""
     kinds: dict[object, type[ShoalError]] = {"peer": RemoteError, "network": TransportError}
-    return kinds.get(blame, LocalError)(message)
+    return kinds.get(blame, LocalError)(message, code=code if isinstance(code, str) else "")
 
 
 def find_run(wanted: str, known: Mapping[str, str], kind: str = "run") -> str:
@@ -57,7 +61,9 @@ def find_run(wanted: str, known: Mapping[str, str], kind: str = "run") -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UnknownRun(f"'{wanted}' means several runs: {_listing(found, known)}; give more of the id")
+        raise UnknownRun(
+            f"'{wanted}' means several runs: {_listing(found, known)}; give more of the id", "ambiguous-run"
+        )
     raise UnknownRun(f"this node is in no {kind} '{wanted}'; it is in {_listing(list(known), known) or 'none'}")
 
 

@@ -47,9 +47,9 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     response.headers.setdefault("Cache-Control", "no-store")
 
 
-def failure(status: int, message: str, blame: str = "caller") -> web.Response:
-    """An error response with its blame."""
-    return web.json_response({"error": message, "blame": blame}, status=status)
+def failure(status: int, message: str, code: str, blame: str = "caller") -> web.Response:
+    """An error response with its code and its blame."""
+    return web.json_response({"error": message, "blame": blame, "code": code}, status=status)
 
 
 @web.middleware
@@ -58,22 +58,16 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except web.HTTPException as error:
-        return failure(error.status, error.reason)
+        return failure(error.status, error.reason, "no-such-request")
     except ShoalError as error:
         status, blame = status_and_blame(error)
-        return failure(status, str(error), blame)
+        return failure(status, str(error), error.code, blame)
     except Exception as error:  # a refusal of the system, or a bug: this request fails, the node goes on
         if (said := refusal(error)) is not None:
-            log.error(
-                "%s %s: %s",
-                request.method,
-                request.path,
-                said,
-                extra={"code": "no-room" if isinstance(said, NoRoom) else "refused"},
-            )
-            return failure(507 if isinstance(said, NoRoom) else 500, str(said), blame="machine")
+            log.error("%s %s: %s", request.method, request.path, said, extra={"code": said.code})
+            return failure(507 if isinstance(said, NoRoom) else 500, str(said), said.code, blame="machine")
         log.exception("the API failed on %s %s", request.method, request.path)
-        return failure(500, "the node made a mistake; its log has the details", blame="node")
+        return failure(500, "the node made a mistake; its log has the details", "bug", blame="node")
 
 
 def host_allowed(header: str, host: str) -> bool:

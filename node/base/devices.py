@@ -43,18 +43,22 @@ def check_is_here(devices: Sequence[str]) -> None:
     """UsageError if one of the devices cannot be on this machine, as far as that is known without torch."""
     for device in devices:
         if device == "mps" and sys.platform != "darwin":
-            raise UsageError("--device mps is not here: only Apple's computers have it; use cpu or auto")
+            raise UsageError(
+                "--device mps is not here: only Apple's computers have it; use cpu or auto", code="device-missing"
+            )
         if not device.startswith("cuda"):
             continue
         if not _has_driver() and not _has_card():
             raise UsageError(
                 f"--device {device} is not here: this machine shows neither a GPU of NVIDIA's or AMD's nor a driver of "
-                "one; use --device cpu or auto"
+                "one; use --device cpu or auto",
+                code="device-missing",
             )
         if not _built_for():
             raise UsageError(
                 f"--device {device} is not here: the torch that is installed was built without it; install another "
-                "build, or use --device cpu or auto"
+                "build, or use --device cpu or auto",
+                code="device-missing",
             )
 
 

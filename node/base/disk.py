@@ -33,9 +33,11 @@ class Disk:
             try:
                 records[path.name.removesuffix(SUFFIX)] = decode(path.read_bytes())
             except OSError as error:
-                raise LocalError(f"cannot read {path}: {in_words(error)}") from error
+                raise LocalError(f"cannot read {path}: {in_words(error)}", code="unreadable") from error
             except RemoteError as error:
-                raise LocalError(f"{path} is damaged ({error}); leave the run for good or restore the file") from error
+                raise LocalError(
+                    f"{path} is damaged ({error}); leave the run for good or restore the file", code="record-damaged"
+                ) from error
         return records
 
     def put(self, name: str, record: Message) -> None:
@@ -49,7 +51,8 @@ class Disk:
         except OSError as error:
             raise LocalError(
                 f"cannot write {path}: {in_words(error)}; a member must not forget such a record: "
-                "mend that, then leave the run and join it again"
+                "mend that, then leave the run and join it again",
+                code="unwritable",
             ) from error
 
     def remove(self, name: str) -> None:
@@ -60,7 +63,9 @@ class Disk:
         except FileNotFoundError:  # not even the folder is there
             return
         except OSError as error:
-            raise LocalError(f"cannot remove the record {name} in {self.folder}: {in_words(error)}") from error
+            raise LocalError(
+                f"cannot remove the record {name} in {self.folder}: {in_words(error)}", code="unwritable"
+            ) from error
 
 
 def list_folder(folder: Path) -> list[Path]:
@@ -70,7 +75,7 @@ def list_folder(folder: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise LocalError(f"cannot read {folder}: {in_words(error)}") from error
+        raise LocalError(f"cannot read {folder}: {in_words(error)}", code="unreadable") from error
 
 
 async def write_with_retries(

@@ -79,7 +79,9 @@ def datasets() -> Any:
 
 def missing(package: str, what: str) -> LocalError:
     """The error for a missing package."""
-    return LocalError(f"this machine lacks {package}, which {what} need: install it with {INSTALL}")
+    return LocalError(
+        f"this machine lacks {package}, which {what} need: install it with {INSTALL}", code="package-missing"
+    )
 
 
 def _quiet() -> None:

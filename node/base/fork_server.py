@@ -12,6 +12,7 @@ run is a table of the server's own.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -22,7 +23,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -158,17 +159,33 @@ def exit_code(packet: bytes) -> int:
 class ForkServer:
     """A server that starts with the first process that it is asked for, and runs until it is closed or we are gone."""
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-        """`argv` is a program that calls `serve`; some libraries read `environ` when it imports them."""
-        self._argv, self._environ = argv, environ
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], log: Path | None = None) -> None:
+        """`argv` is a program that calls `serve`; some libraries read `environ` when it imports them.
+
+        What it says goes to the file `log`, or to our stderr.
+        """
+        self._argv, self._environ, self._log = argv, environ, log
         self._folder = TemporaryDirectory(prefix="shoal-fork-")
         self._path = os.path.join(self._folder.name, "socket")
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_imported = False
 
     def fork(self, program: Program, output: BinaryIO) -> Forked:
         """Start a process that writes to `output`, and can ask this server for others; OSError if it cannot be."""
         program.environ[FORK_SERVER] = self.path
-        return Forked(self.path, program, output.fileno())
+        forked = Forked(self.path, program, output.fileno())
+        self._has_imported = True
+        return forked
+
+    async def ready(self) -> None:
+        """Wait until it has imported what its processes need, or has ended: then `fork` does not block."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.setblocking(False)
+            with suppress(OSError):  # it has ended
+                connection.connect(self.path)
+                connection.send(b"ready")  # a packet without a file: it closes the connection
+                await asyncio.get_running_loop().sock_recv(connection, 1)
+        self._has_imported = True
 
     @property
     def path(self) -> str:
@@ -183,13 +200,15 @@ class ForkServer:
         return self._process.pid if self._process is not None else None
 
     def _start(self) -> subprocess.Popen[bytes]:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        with ExitStack() as open_here:
+            listener = open_here.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             listener.bind(self._path)
             listener.listen(BACKLOG)  # so it can be asked at once, and answers when it has imported
             return subprocess.Popen(
                 [*self._argv, str(listener.fileno())],
                 stdin=subprocess.PIPE,  # that it closes tells the server that we are gone
                 stdout=subprocess.DEVNULL,  # ours may be read by a program
+                stderr=open_here.enter_context(self._log.open("ab")) if self._log is not None else None,
                 pass_fds=[listener.fileno()],
                 env=self._environ,
                 start_new_session=True,
@@ -208,8 +227,8 @@ class ForkServer:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             try:
-                self._process.wait(ENDS_WITHIN)
-            except subprocess.TimeoutExpired:  # it is still importing
+                self._process.wait(ENDS_WITHIN if self._has_imported else 0)
+            except subprocess.TimeoutExpired:  # it is still importing, or hangs
                 self._process.kill()
                 self._process.wait()
         self._folder.cleanup()

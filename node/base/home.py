@@ -134,7 +134,10 @@ class Home:
         """The admin API's bearer token, created on first use."""
         token = self.secret("token", lambda: secrets.token_urlsafe(32).encode()).decode("ascii", "replace").strip()
         if not (token.isascii() and token.isprintable() and token):
-            raise LocalError(f"{self.root / 'token'} is damaged: delete it, and the next start makes a new one")
+            raise LocalError(
+                f"{self.root / 'token'} is damaged: delete it, and the next start makes a new one",
+                code="secret-damaged",
+            )
         return token
 
     def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
@@ -149,14 +152,15 @@ class Home:
             mode = stat.S_IMODE(path.stat().st_mode)
             content = path.read_bytes()
         except OSError as error:
-            raise LocalError(f"cannot read {path}: {reason(error)}") from error
+            raise LocalError(f"cannot read {path}: {reason(error)}", code="secret-unreadable") from error
         if mode & 0o077:
             raise LocalError(
                 f"{path} can be read by others (mode {mode:o}): run `chmod 600 {path}`, or choose a SHOAL_HOME on a "
-                "file system that knows modes"
+                "file system that knows modes",
+                code="secret-open",
             )
         if not content:
-            raise LocalError(f"{path} is empty: delete it, and the next start makes a new one")
+            raise LocalError(f"{path} is empty: delete it, and the next start makes a new one", code="secret-damaged")
         return content
 
     def is_log(self, descriptor: int) -> bool:
@@ -173,7 +177,7 @@ class Home:
             fresh.write_text(json.dumps(asdict(info)), encoding="utf-8")
             fresh.replace(self._daemon_file)
         except OSError as error:
-            raise LocalError(f"cannot write {self._daemon_file}: {reason(error)}") from error
+            raise LocalError(f"cannot write {self._daemon_file}: {reason(error)}", code="home-unusable") from error
 
     def forget_daemon(self) -> None:
         """Remove daemon.json, as the daemon ends."""
@@ -204,7 +208,7 @@ class Home:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise LocalError(f"cannot read {self.lock}: {reason(error)}") from error
+            raise LocalError(f"cannot read {self.lock}: {reason(error)}", code="home-unusable") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -221,7 +225,9 @@ class Home:
         try:
             handle = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise LocalError(f"cannot write {self.lock}: {error.strerror}; choose another SHOAL_HOME") from error
+            raise LocalError(
+                f"cannot write {self.lock}: {error.strerror}; choose another SHOAL_HOME", code="home-unusable"
+            ) from error
         try:
             self._take(handle)
             self._sweep()
@@ -244,7 +250,8 @@ class Home:
             if not _lock_soon(handle):
                 raise LocalError(
                     f"a node (pid {self.daemon_pid() or 'unknown'}) already runs in {self.root}: stop it with "
-                    "`shoal node stop`, or choose another folder with SHOAL_HOME"
+                    "`shoal node stop`, or choose another folder with SHOAL_HOME",
+                    code="home-taken",
                 )
         except OSError as error:
             raise _cannot_lock(self.lock, error) from error
@@ -252,7 +259,7 @@ class Home:
         try:
             _write(handle, str(ProcessIdentity.own()))
         except OSError as error:
-            raise LocalError(f"cannot write {self.lock}: {reason(error)}") from error
+            raise LocalError(f"cannot write {self.lock}: {reason(error)}", code="home-unusable") from error
 
 
 def find_home() -> Home:
@@ -266,10 +273,13 @@ def find_home() -> Home:
         return Home(user_data_path("shoal", appauthor=False).absolute())
     except RuntimeError as error:  # ~ cannot be resolved
         if chosen:
-            raise LocalError(f"SHOAL_HOME={chosen}: nobody here is called so; give the folder's whole path") from error
+            raise LocalError(
+                f"SHOAL_HOME={chosen}: nobody here is called so; give the folder's whole path", code="home-unknown"
+            ) from error
         raise LocalError(
             f"this user (number {os.getuid()}) has no home folder: the system does not know it, and HOME is not set. "
-            "Set SHOAL_HOME to a folder for the node's files"
+            "Set SHOAL_HOME to a folder for the node's files",
+            code="home-unknown",
         ) from error
 
 
@@ -277,14 +287,17 @@ def _make_folder(path: Path) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise LocalError(f"cannot make the folder {path}: {error.strerror}; choose another SHOAL_HOME") from error
+        raise LocalError(
+            f"cannot make the folder {path}: {error.strerror}; choose another SHOAL_HOME", code="home-unusable"
+        ) from error
     return path
 
 
 def _cannot_lock(path: Path, error: OSError) -> LocalError:
     return LocalError(
         f"cannot lock {path}, and without that two nodes could run in one folder: {error.strerror}. Choose a "
-        "SHOAL_HOME on a local disk"
+        "SHOAL_HOME on a local disk",
+        code="home-unusable",
     )
 
 

@@ -1,6 +1,7 @@
 """Logging to stderr: lines for people if it is a terminal, JSON lines for programs otherwise.
 
-Every warning has a stable code (kebab-case, never renamed) to search for and to alert on; `warn` asks for it.
+Every warning has a stable code (kebab-case, never renamed) to search for and to alert on; `warn` asks for it. An error
+without one has the code of what was raised, and a bug the code `bug`. docs/errors.md lists all of them.
 Lines are written by a thread (lines.py), so a blocked terminal or disk holds nothing up. Identical lines are printed
 once a minute, with their count. Network faults are normal and never print a stack trace; nor do shortages of this
 machine.
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from shoal.node.base.lines import LineWriter, descriptor_of, printable
-from shoal.protocol.base.errors import RemoteError, TransportError
+from shoal.protocol.base.errors import RemoteError, ShoalError, Shortage, TransportError, with_code
 from shoal.protocol.base.shortages import is_temporary
 
 MAX_LOG = 16 << 20  # bytes
@@ -114,8 +115,9 @@ class BackgroundHandler(logging.Handler):
 
     def _lost_line(self, count: int, reason: str) -> str:
         words = f"{count} lines of this log were lost: {reason}"
-        record = logging.makeLogRecord({"name": "shoal.log", "levelno": logging.WARNING, "msg": words})
-        record.levelname, record.code = "WARNING", "log-lost"
+        record = logging.makeLogRecord(
+            {"name": "shoal.log", "levelno": logging.WARNING, "levelname": "WARNING", "msg": words, "code": "log-lost"}
+        )
         return self.format(record)
 
 
@@ -124,10 +126,9 @@ class HumanFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, followed by a stack trace only for bugs."""
-        code = getattr(record, "code", None)
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         clock = self.formatTime(record, "%H:%M:%S")
-        line = printable(f"{clock} {level}{_message(record)}" + (f" [{code}]" if code else ""))
+        line = printable(with_code(f"{clock} {level}{_message(record)}", _code(record)))
         stack = _stack(self, record)
         return f"{line}\n{stack}" if stack else line
 
@@ -145,11 +146,24 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": _message(record),
         }
-        if (code := getattr(record, "code", None)) or record.levelno >= logging.WARNING:
-            line["code"] = code or record.name.partition(".")[0]
+        if code := _code(record):
+            line["code"] = code
         if stack := _stack(self, record):
             line["stack"] = stack
         return json.dumps(line, default=str)
+
+
+def _code(record: logging.LogRecord) -> str:
+    """The code of a line, "" if it needs none; what a library says has its name for a code."""
+    code: str = getattr(record, "code", "")
+    error = record.exc_info[1] if record.exc_info else None
+    if code or record.levelno < logging.WARNING:
+        return code
+    if error is None:
+        return record.name.partition(".")[0]
+    if isinstance(error, ShoalError):
+        return error.code
+    return TransportError.code if is_network_fault(error) else Shortage.code if is_temporary(error) else "bug"
 
 
 def _message(record: logging.LogRecord) -> str:

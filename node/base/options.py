@@ -33,6 +33,8 @@ MAX_SEED = 2**63 - 1
 class UsageError(LocalError):
     """The command line makes no sense; nothing was started."""
 
+    code = "usage"
+
 
 def is_run_id(text: str, *, whole: bool = False) -> bool:
     """Whether `text` looks like the id of a run or, unless `whole`, like a long enough prefix of one."""
@@ -50,7 +52,7 @@ def names_a_run(text: str) -> bool:
     try:
         parse_link(text)
     except LocalError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(str(error), code=error.code) from error
     return True
 
 
@@ -227,7 +229,7 @@ def _check_there(path: Path, flag: str) -> None:
         what = "is a link to nothing" if path.is_symlink() else "does not exist"
         raise UsageError(f"{flag} {shown(path)} {what}") from error
     except OSError as error:
-        raise UsageError(unreadable(f"{flag} {shown(path)}", error)) from error
+        raise UsageError(unreadable(f"{flag} {shown(path)}", error), code="unreadable") from error
 
 
 def _check_folder(path: Path, flag: str) -> None:

@@ -60,7 +60,9 @@ class Pool:
         if not self._has_refused:
             self.begin(function)
         elif not has_refused:
-            log.warning("a disk does not answer: %s are left out until it does", self._name)
+            log.warning(
+                "a disk does not answer: %s are left out until it does", self._name, extra={"code": "disk-silent"}
+            )
 
     def join(self, limit: float) -> bool:
         """Wait until all work is done, for `limit` seconds at most; False if some is unfinished."""

@@ -54,9 +54,11 @@ def refusal(error: BaseException) -> ShoalError | None:
     if (lack := no_room(error)) is not None:
         return lack
     if isinstance(error, OSError):
-        return _of_the_network(error) or LocalError(_sentence(error))
+        return _of_the_network(error) or LocalError(_sentence(error), code="system-refused")
     if isinstance(error, UnicodeEncodeError):  # a path that is not UTF-8, as from a foreign archive
-        return LocalError(f"{ascii(error.object)[:200]} is not UTF-8: give that file or folder another name")
+        return LocalError(
+            f"{ascii(error.object)[:200]} is not UTF-8: give that file or folder another name", code="name-not-utf8"
+        )
     return None
 
 

@@ -40,6 +40,8 @@ VERSION_1: Files = "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_ina
 class NoRoom(Shortage):
     """There is too little memory or disk now; later, or for something smaller, it may suffice."""
 
+    code = "no-room"
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:

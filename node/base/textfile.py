@@ -51,7 +51,7 @@ def decoded(content: bytes, what: str) -> str:
     text = content.decode(encoding_of(content), MARKING)
     if (found := FOREIGN.search(text)) is not None:
         line = text.count("\n", 0, found.start()) + 1
-        raise LocalError(foreign(f"line {line} of {what}", found))
+        raise LocalError(foreign(f"line {line} of {what}", found), code="not-text")
     return text
 
 
@@ -60,7 +60,7 @@ def checked(lines: Iterable[str], what: str) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         if not line.isascii():
             if (found := FOREIGN.search(line)) is not None:
-                raise LocalError(foreign(f"line {number} of {what}", found))
+                raise LocalError(foreign(f"line {number} of {what}", found), code="not-text")
             line = line.removeprefix(MARK)
         yield line
 
@@ -69,7 +69,10 @@ def check_text(text: str, what: str) -> None:
     """LocalError if an argument, or a text from a pipe, contains undecodable bytes."""
     if (found := FOREIGN.search(text)) is not None:
         byte = f"a byte 0x{ord(found[0]) - LOWEST:02x}"
-        raise LocalError(f"{what} is no text in UTF-8, because of {byte}: set the terminal, or save the file, to UTF-8")
+        raise LocalError(
+            f"{what} is no text in UTF-8, because of {byte}: set the terminal, or save the file, to UTF-8",
+            code="not-text",
+        )
 
 
 def foreign(where: str, found: re.Match[str]) -> str:
@@ -84,7 +87,7 @@ def read_text(path: Path, what: str = "", limit: int | None = None) -> str:
         with path.open("rb") as file:
             content = file.read(limit + 1 if limit is not None else -1)
     except OSError as error:
-        raise LocalError(unreadable(named, error)) from error
+        raise LocalError(unreadable(named, error), code="unreadable") from error
     if limit is not None and len(content) > limit:
         raise LocalError(f"{named} is larger than {limit >> 10:,} KiB")
     return decoded(content, named)

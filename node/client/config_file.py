@@ -43,7 +43,7 @@ def read_bytes(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise LocalError(f"cannot read {shown(path)}: {reason(error)}") from error
+        raise LocalError(f"cannot read {shown(path)}: {reason(error)}", code="unreadable") from error
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -55,11 +55,11 @@ def load(path: Path) -> dict[str, Any]:
 def text_of(content: bytes, path: Path) -> str:
     """The text in a file; UsageError if it is none, or too large."""
     if len(content) > MAX_CONFIG:
-        raise UsageError(f"{shown(path)} is larger than {MAX_CONFIG >> 10} KiB")
+        raise UsageError(f"{shown(path)} is larger than {MAX_CONFIG >> 10} KiB", code="config-broken")
     try:
         return decoded(content, shown(path))
     except LocalError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(str(error), code="config-broken") from error
 
 
 def replace(path: Path, text: str) -> None:
@@ -69,7 +69,7 @@ def replace(path: Path, text: str) -> None:
     try:
         replace_file(Path(os.path.realpath(path)), [text.encode()])  # a link stays one
     except OSError as error:
-        raise LocalError(f"cannot write {shown(path)}: {reason(error)}; it is as it was") from error
+        raise LocalError(f"cannot write {shown(path)}: {reason(error)}; it is as it was", code="unwritable") from error
 
 
 def change(home: Home, edit: Callable[[str], str]) -> None:
@@ -93,7 +93,7 @@ def locked(home: Home) -> Iterator[None]:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
         except OSError as error:
-            raise LocalError(f"cannot lock {shown(home.root)}: {reason(error)}") from error
+            raise LocalError(f"cannot lock {shown(home.root)}: {reason(error)}", code="home-unusable") from error
         yield
     finally:
         os.close(folder)
@@ -107,9 +107,13 @@ def parse(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{shown(path)} is not TOML: {error}{_expected(text, str(error))}") from error
+        raise UsageError(
+            f"{shown(path)} is not TOML: {error}{_expected(text, str(error))}", code="config-broken"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{shown(path)} is not TOML: nested too deeply, or a number too long") from error
+        raise UsageError(
+            f"{shown(path)} is not TOML: nested too deeply, or a number too long", code="config-broken"
+        ) from error
 
 
 def check(text: str, path: Path) -> dict[str, Any]:
@@ -119,7 +123,9 @@ def check(text: str, path: Path) -> dict[str, Any]:
         try:
             values[key] = find_setting(key).read(key, item, path.parent)
         except UsageError as error:
-            raise UsageError(f"{shown(path)}, line {line_of(text, (key,)) or 1}: {error}") from error
+            raise UsageError(
+                f"{shown(path)}, line {line_of(text, (key,)) or 1}: {error}", code="config-broken"
+            ) from error
     return values
 
 

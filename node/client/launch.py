@@ -34,7 +34,7 @@ from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import reason
 from shoal.node.base.settings import flags_of
 from shoal.node.base.stacks import stacks_on_request
-from shoal.protocol.base.errors import LocalError, ShoalError
+from shoal.protocol.base.errors import LocalError, ShoalError, split_code
 from shoal.protocol.net.system.descriptors import raise_limit
 
 START_PATIENCE = 120.0
@@ -75,7 +75,7 @@ def start_in_background(settings: NodeSettings, flags: Sequence[str] = ()) -> st
     check_is_here([settings.device])
     home = Home(settings.home).create()
     if (pid := home.daemon_pid()) is not None:
-        raise LocalError(f"a node (pid {pid}) already runs in {home.root}: see `shoal status`")
+        raise LocalError(f"a node (pid {pid}) already runs in {home.root}: see `shoal status`", code="home-taken")
     rotate_if_large(home.daemon_log)
     with home.daemon_log.open("ab") as log:
         start_of_log = log.tell()
@@ -99,7 +99,9 @@ def _wait_for_answer(child: subprocess.Popen[bytes], settings: NodeSettings, hom
             child.returncode = 0  # so that Popen does not warn that the child is still running
             return sentence
         time.sleep(POLL)
-    raise LocalError(f"the node (pid {child.pid}) gave no answer in {START_PATIENCE:.0f} s: see {home.daemon_log}")
+    raise LocalError(
+        f"the node (pid {child.pid}) gave no answer in {START_PATIENCE:.0f} s: see {home.daemon_log}", code="node-slow"
+    )
 
 
 def _spawn(flags: Sequence[str], home: Home, log: BinaryIO) -> subprocess.Popen[bytes]:
@@ -118,12 +120,15 @@ def _spawn(flags: Sequence[str], home: Home, log: BinaryIO) -> subprocess.Popen[
 
 
 class StartFailed(LocalError):
-    """The node's process ended before it answered; `code` is its exit code."""
+    """The node's process ended before it answered, with `status`; `words` are its last, which may end with a code."""
 
-    def __init__(self, code: int, words: str, log: Path) -> None:
-        reason = words.removeprefix(ERROR_PREFIX) if words else f"it said nothing and ended with {code}"
-        super().__init__(f"the node did not start: {reason} (its log is {log})")
-        self.code = Exit(code) if code in set(Exit) else Exit.FAILED
+    code = "start-failed"
+
+    def __init__(self, status: int, words: str, log: Path) -> None:
+        reason, code = split_code(words.removeprefix(ERROR_PREFIX))
+        reason = reason or f"it said nothing and ended with {status}"
+        super().__init__(f"the node did not start: {reason} (its log is {log})", code)
+        self.exit = Exit(status) if status in set(Exit) else Exit.FAILED
 
 
 def node_argv(flags: Sequence[str]) -> list[str]:
@@ -160,7 +165,8 @@ def stop(home: Home, say: Callable[[str], object], force: bool = False) -> str:
             raise LocalError(
                 f"the node in {home.root} (pid {life.pid} where it runs) cannot be asked to end by its API, and is no "
                 "process that may be signalled from here: it is another user's, in another container or on another "
-                "machine, or of an older version. Stop it there, as the user who started it"
+                "machine, or of an older version. Stop it there, as the user who started it",
+                code="node-elsewhere",
             )
         found = _wait_until_gone(home, life, say, force)
     if found is Found.GONE:
@@ -169,7 +175,8 @@ def stop(home: Home, say: Callable[[str], object], force: bool = False) -> str:
         return _kill(home, life, say)
     raise LocalError(
         f"the node (pid {life.pid}) does not end; `shoal node stop --force`, or else `kill -9 {life.pid}`, ends it: "
-        f"{WHAT_IS_LOST}"
+        f"{WHAT_IS_LOST}",
+        code="node-slow",
     )
 
 
@@ -189,7 +196,8 @@ def _kill(home: Home, life: ProcessIdentity, say: Callable[[str], object]) -> st
         if time.monotonic() > deadline:
             raise LocalError(
                 f"not even SIGKILL has ended the node (pid {life.pid}): it waits for a disk or another device, and "
-                "ends when that answers; see the system's log"
+                "ends when that answers; see the system's log",
+                code="node-slow",
             )
         time.sleep(POLL)
     return f"killed the node (pid {life.pid}): {WHAT_IS_LOST}"
@@ -202,8 +210,9 @@ def _stopped(home: Home, life: ProcessIdentity, names: Mapping[str, str], begin:
         time.sleep(POLL)
     last = last_line(home.daemon_log, begin, ERROR_PREFIX)
     if last.startswith(ERROR_PREFIX):
-        words = last.removeprefix(ERROR_PREFIX)
-        raise LocalError(f"the node (pid {life.pid}) has ended, but {words} (its log is {home.daemon_log})")
+        words, code = split_code(last.removeprefix(ERROR_PREFIX))
+        ended = f"the node (pid {life.pid}) has ended, but {words} (its log is {home.daemon_log})"
+        raise LocalError(ended, code=code or "node-failed")
     kept = " and ".join(names.get(run, run[:8]) for run in home.kept_runs())
     return f"stopped the node (pid {life.pid})" + (f"; it keeps {kept} until it is started again" if kept else "")
 
@@ -229,7 +238,8 @@ def _wait_until_gone(home: Home, life: ProcessIdentity, say: Callable[[str], obj
             if found is Found.SILENT and said:
                 raise LocalError(
                     f"the node (pid {life.pid}) was saving its runs, and does not answer any more: its disk may be "
-                    f"slow. Wait and try again; `shoal node stop --force` ends it now: {WHAT_IS_LOST}"
+                    f"slow. Wait and try again; `shoal node stop --force` ends it now: {WHAT_IS_LOST}",
+                    code="node-slow",
                 )
             if found is not Found.ENDING:
                 return found

@@ -213,7 +213,9 @@ class Daemon:
         """LocalError once the home is gone: no command could find, ask or stop us any more."""
         while await NOTES.run(self._holds_home):
             await asyncio.sleep(WATCH_HOME)
-        raise LocalError(f"the node's folder {self._home.root} is gone, or is another's now; this node ends")
+        raise LocalError(
+            f"the node's folder {self._home.root} is gone, or is another's now; this node ends", code="home-gone"
+        )
 
     def _holds_home(self) -> bool:
         """Whether the home exists and we hold its lock; also True if that cannot be checked now."""

@@ -20,6 +20,7 @@ from shoal.node.api.status import advice, invitations
 
 LOOK = 1.0  # seconds between two checks
 BAD_HOLDS, GOOD_HOLDS = 2.0, 5.0  # seconds for which a state must hold before it is logged
+CODES = {"split": "state-split", "solo": "state-solo", "together": "state-together"}
 TOGETHER = ("CONNECTED", "IN-ROUND")
 
 log = logging.getLogger("shoal.daemon")
@@ -55,7 +56,7 @@ def _say(kind: str, before: str, status: Status) -> None:
     told = advice(status) if is_bad else invitations(status) if kind == "solo" else None
     words = ". ".join(filter(None, (f"{status['state']}: {_evidence(kind, before, status)}", told)))
     fields = {"state": status["state"], "before": before}
-    log.log(logging.WARNING if is_bad else logging.INFO, "%s", words, extra={"code": f"state-{kind}", "fields": fields})
+    log.log(logging.WARNING if is_bad else logging.INFO, "%s", words, extra={"code": CODES[kind], "fields": fields})
 
 
 def _evidence(kind: str, before: str, status: Status) -> str:

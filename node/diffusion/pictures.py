@@ -131,7 +131,9 @@ def samples() -> tuple[list[Text], npt.NDArray[np.int64]]:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise LocalError("the digits come with scikit-learn: pip install 'shoal[digits]'") from error
+        raise LocalError(
+            "the digits come with scikit-learn: pip install 'shoal[digits]'", code="package-missing"
+        ) from error
     found = load_digits()
     rows = found.data.astype(np.uint8)
     return [Text(f"digits/{number}", row.tobytes()) for number, row in enumerate(rows)], found.target.astype(np.int64)
@@ -148,7 +150,9 @@ def digits(cluster: ClusterSpec | None = None, file: Path | None = None) -> tupl
     held = np.array([_fraction(each.content) < HELD_OUT for each in every])
     ours = np.ones_like(held) if cluster is None or cluster.number is None else groups == cluster.number
     if not (ours & held).any() or not (ours & ~held).any():
-        raise LocalError("the part is empty: none of the digits is of its cluster, or none of them is held out")
+        raise LocalError(
+            "the part is empty: none of the digits is of its cluster, or none of them is held out", code="data-empty"
+        )
     name = digest("corpus", *(each.content for each in every), classes.tobytes())
     return pictures.only(ours & ~held), pictures.only(ours & held), name
 

@@ -36,7 +36,7 @@ from shoal.protocol.base.errors import LocalError
 try:
     from PIL import Image
 except ImportError as error:
-    raise LocalError("pictures are written by Pillow: pip install 'shoal[digits]'") from error
+    raise LocalError("pictures are written by Pillow: pip install 'shoal[digits]'", code="package-missing") from error
 
 Grey = npt.NDArray[np.uint8]
 TEXT_PATHS = ("/v1/completions", "/v1/chat/completions")
@@ -166,4 +166,4 @@ def write(source: PictureSource, prompt: str, count: int, seed: int, out: Path) 
     try:
         out.write_bytes(encode(grid(list(pictures), SCALE, math.ceil(math.sqrt(count)))))
     except OSError as error:
-        raise LocalError(f"cannot write {out}: {error.strerror}") from error
+        raise LocalError(f"cannot write {out}: {error.strerror}", code="unwritable") from error

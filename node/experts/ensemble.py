@@ -126,10 +126,13 @@ def _write(
             fresh = folder / f".{name}.new"
             shutil.copyfile(path, fresh)
             if hash_file(fresh) != card.file:
-                raise LocalError(f"the file of {name.partition('.')[0]} is damaged on this node's disk: fetch it again")
+                raise LocalError(
+                    f"the file of {name.partition('.')[0]} is damaged on this node's disk: fetch it again",
+                    code="expert-damaged",
+                )
             fresh.replace(folder / name)
         if tokenizer is not None:
             replace_file(folder / TOKENIZER, [tokenizer])
         replace_file(folder / ENSEMBLE, [json.dumps(table, indent=1).encode()])
     except OSError as error:
-        raise LocalError(f"cannot write {folder}: {error.strerror or error}") from error
+        raise LocalError(f"cannot write {folder}: {error.strerror or error}", code="unwritable") from error

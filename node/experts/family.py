@@ -344,7 +344,13 @@ class Family:
         """A bug, or a damaged record: the family stops on this node, and `status` says so."""
         known = next((each for each in _all(error) if isinstance(each, ShoalError)), None)
         self.failure = str(known) if known is not None else f"{type(error).__name__}: {error}"
-        log.error("the family %s has failed on this node: %s", self.manifest.name, self.failure, exc_info=error)
+        log.error(
+            "the family %s has failed on this node: %s",
+            self.manifest.name,
+            self.failure,
+            exc_info=error,
+            extra={"code": "family-failed"},
+        )
 
     def _remember(self) -> asyncio.Task[None]:
         """Record our part and its run; a caller that must not go on before waits for the task."""

@@ -60,15 +60,15 @@ def read_parameters(path: Path, model: AnyModel) -> Tensor:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise LocalError(f"{path} is not a safetensors file: {error}") from error
+        raise LocalError(f"{path} is not a safetensors file: {error}", code="expert-damaged") from error
     if any(tensor.dtype != torch.float32 for tensor in tensors.values()):
-        raise LocalError(f"{path} holds other numbers than fp32")
+        raise LocalError(f"{path} holds other numbers than fp32", code="expert-damaged")
     try:
         vector = layout_of(model).pack(tensors)
     except LocalError as error:
-        raise LocalError(f"{path} is not of the model that it should be of: {error}") from error
+        raise LocalError(f"{path} is not of the model that it should be of: {error}", code="expert-damaged") from error
     if not bool(torch.isfinite(vector).all()):
-        raise LocalError(f"{path} holds numbers that are not finite: its training has diverged")
+        raise LocalError(f"{path} holds numbers that are not finite: its training has diverged", code="diverged")
     return vector
 
 

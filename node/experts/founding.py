@@ -94,7 +94,9 @@ def _valid(table: dict[str, object], seed: Checkpoint) -> Manifest:
     try:
         return Manifest.model_validate(table)
     except ValidationError as error:
-        raise LocalError(f"experts cannot begin with {seed.path}: {explain(error, Manifest)}") from error
+        raise LocalError(
+            f"experts cannot begin with {seed.path}: {explain(error, Manifest)}", code="manifest-wrong"
+        ) from error
 
 
 # -- the partition ------------------------------------------------------------------------------------------

@@ -86,7 +86,8 @@ class Library:
                 if not self.has_room(card.size):
                     raise LocalError(
                         f"{words(card.part, card.round)} has {card.size} bytes: with the files that are here, that "
-                        f"is more than {self._supply.limit / GIB:g} GiB: start this node with a greater --data-limit"
+                        f"is more than {self._supply.limit / GIB:g} GiB: start this node with a greater --data-limit",
+                        code="no-room",
                     )
                 self._keep(await self._get(card, donors))
         return self.path(card.file)

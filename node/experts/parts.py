@@ -44,7 +44,9 @@ def part_manifest(family: Manifest, part: PartSpec) -> Manifest:
     try:
         return Manifest.model_validate(table)
     except ValidationError as error:
-        raise LocalError(f"the part {part.name} of {family.name}: {explain(error, Manifest)}") from error
+        raise LocalError(
+            f"the part {part.name} of {family.name}: {explain(error, Manifest)}", code="manifest-wrong"
+        ) from error
 
 
 def last_round(family: Manifest, part: PartSpec) -> int:

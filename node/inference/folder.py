@@ -112,7 +112,13 @@ class Settings:
 
     def _warn_unused(self, where: str, names: Iterable[str]) -> None:
         what = "%s has templates for conversations named %s, and none named default: the plain format is taken. "
-        log.warning(what + "Write one of them to %s", where, ", ".join(sorted(names)), shown(self._template_file))
+        log.warning(
+            what + "Write one of them to %s",
+            where,
+            ", ".join(sorted(names)),
+            shown(self._template_file),
+            extra={"code": "chat-template-unused"},
+        )
 
     @property
     def begins(self) -> frozenset[int]:
@@ -232,7 +238,7 @@ def _decoder(path: Path, spec: ModelSpec, options: ServeOptions, version: str) -
     try:
         layout.load(layout.pack(load_file(path / MODEL)), model)
     except (OSError, SafetensorError) as error:
-        raise LocalError(f"{path / MODEL} cannot be read: {error}") from error
+        raise LocalError(f"{path / MODEL} cannot be read: {error}", code="unreadable") from error
     except LocalError as error:
         raise LocalError(f"{path / MODEL} does not fit {path / CONFIG}: {error}") from error
     model = model.to(choose_device(options.device))
@@ -256,11 +262,12 @@ def _vocabulary(path: Path, settings: Settings, vocab: int, chosen: str) -> Voca
     if not file.exists():
         raise LocalError(
             f"{file} does not exist, and the model has {vocab:,} tokens: name a tokenizer.json with --tokenizer, or "
-            f"say --tokenizer {BYTE_TOKENS}"
+            f"say --tokenizer {BYTE_TOKENS}",
+            code="tokenizer-missing",
         )
     vocabulary = TokenizerVocabulary(read_tokenizer(file), frozenset(), special=True, what=str(file))
     if vocabulary.size > vocab:
-        raise LocalError(f"{file} has {vocabulary.size:,} tokens, and the model {vocab:,}")
+        raise LocalError(f"{file} has {vocabulary.size:,} tokens, and the model {vocab:,}", code="other-tokenizer")
     vocabulary.ends = settings.ends(vocabulary)
     return vocabulary
 
@@ -275,7 +282,11 @@ def _chat(settings: Settings, vocabulary: Vocabulary) -> ChatFormat:
     if settings.template is None:
         return PlainChat()
     if not isinstance(vocabulary, TokenizerVocabulary):
-        log.warning("the chat_template in %s is not used, as the model's tokens are bytes", settings.template.where)
+        log.warning(
+            "the chat_template in %s is not used, as the model's tokens are bytes",
+            settings.template.where,
+            extra={"code": "chat-template-unused"},
+        )
         return PlainChat()
     chat = TemplateChat(vocabulary.tokens, settings.template, settings.named, settings.begins)
     if chat.end_of_turn is not None:

@@ -55,7 +55,10 @@ def library_scorer(network: Any, *, limit: int, slots: int, version: str) -> Sco
             return scorer
         way = "in batches" if is_batched else "with a cache"
         log.warning(
-            "models of type %s cannot be served %s: each token will take longer", network.config.model_type, way
+            "models of type %s cannot be served %s: each token will take longer",
+            network.config.model_type,
+            way,
+            extra={"code": "served-slowly"},
         )
     return plain
 

@@ -169,9 +169,20 @@ class Follower:
     def _report(self, trouble: str) -> None:
         """Log a change for the worse or the better, and update /v1/models; `trouble` is empty if all is well."""
         if trouble and not self._trouble:
-            log.warning("%s stays at round %d: %s", self._name, self._scorer.newest.round, trouble)
+            log.warning(
+                "%s stays at round %d: %s",
+                self._name,
+                self._scorer.newest.round,
+                trouble,
+                extra={"code": "reload-failed"},
+            )
         elif self._trouble and not trouble:
-            log.warning("%s follows its run again, at round %d", self._name, self._scorer.newest.round)
+            log.warning(
+                "%s follows its run again, at round %d",
+                self._name,
+                self._scorer.newest.round,
+                extra={"code": "reload-works"},
+            )
         if trouble != self._trouble:
             self._trouble = trouble
             self._set_standing(self._scorer.standing["node_round"])

@@ -119,7 +119,8 @@ def run_vocabulary(manifest: Manifest, place: Path, chosen: str) -> Vocabulary:
     vocabulary = TokenizerVocabulary(content, frozenset(), special=False, what=what)
     if vocabulary.size > vocab:
         raise LocalError(
-            f"the tokenizer {data.tokenizer} has {vocabulary.size:,} tokens, and the run's model {vocab:,}"
+            f"the tokenizer {data.tokenizer} has {vocabulary.size:,} tokens, and the run's model {vocab:,}",
+            code="other-tokenizer",
         )
     vocabulary.ends = ends_of(vocabulary, data.end_of_text, what)
     return vocabulary
@@ -131,7 +132,7 @@ def ends_of(vocabulary: TokenizerVocabulary, end_of_text: str, what: str) -> fro
         return frozenset()
     end = vocabulary.tokens.token_to_id(end_of_text)
     if end is None:
-        raise LocalError(f"the run's end_of_text {end_of_text!r} is no token of {what}")
+        raise LocalError(f"the run's end_of_text {end_of_text!r} is no token of {what}", code="other-tokenizer")
     return frozenset({end})
 
 

@@ -35,7 +35,10 @@ def open_source(source: str | Path, options: ServeOptions) -> Served:
     path = Path(source)
     if not os.path.isdir(path):  # unlike Path.is_dir this is False, and no error, for names that no folder can have
         if os.path.exists(path) or "/" in str(source):
-            raise LocalError(f"{source} is not a folder: name a checkpoint's, or a model's that transformers opens")
+            raise LocalError(
+                f"{source} is not a folder: name a checkpoint's, or a model's that transformers opens",
+                code="checkpoint-missing",
+            )
         return open_named(str(source), options)
     if (path / ENSEMBLE).exists():
         options.check_no_peers(f"the folder {path}")
@@ -50,7 +53,9 @@ def open_source(source: str | Path, options: ServeOptions) -> Served:
     held = [found for found in find(path) if not found.problem]
     if held:
         raise LocalError(f"{path} holds {len(held)} checkpoints: name one of them, such as {held[-1].path}")
-    raise LocalError(f"{path} is neither a checkpoint ({ABOUT}) nor a model's folder ({CONFIG})")
+    raise LocalError(
+        f"{path} is neither a checkpoint ({ABOUT}) nor a model's folder ({CONFIG})", code="checkpoint-missing"
+    )
 
 
 def open_checkpoint(checkpoint: Checkpoint, options: ServeOptions) -> Served:

@@ -48,7 +48,9 @@ class SharedVector:
         try:
             fd = _anonymous_file(elements * ITEM)
         except OSError as error:
-            raise LocalError(f"no memory can be shared with another process: {error.strerror}") from error
+            raise LocalError(
+                f"no memory can be shared with another process: {error.strerror}", code="system-refused"
+            ) from error
         try:
             os.ftruncate(fd, elements * ITEM)
             _seal(fd)

@@ -56,6 +56,8 @@ CodecName = Annotated[RunCodec, BeforeValidator(_refuse_research_codec)]
 class NewerProtocol(LocalError):
     """The run uses a later protocol than this program supports; only an upgrade helps."""
 
+    code = "other-protocol"
+
 
 class RoundSpec(Spec):
     """When a round starts, who may be in it, and when the run ends."""
@@ -354,19 +356,19 @@ def manifest_text(path: Path) -> str:
 def parse_manifest(text: str, origin: str = "manifest") -> Manifest:
     """Parses the manifest in a TOML text; `origin` names it in the LocalError that is raised if it is invalid."""
     if len(text) > MAX_MANIFEST:
-        raise LocalError(f"{origin} is larger than {MAX_MANIFEST >> 10} KiB")
+        raise LocalError(f"{origin} is larger than {MAX_MANIFEST >> 10} KiB", code="manifest-wrong")
     text = text.removeprefix(MARK)
     try:
         table = _tuples(tomllib.loads(text))
         return Manifest.model_validate(table)
     except tomllib.TOMLDecodeError as error:
-        raise LocalError(f"{origin} is not TOML: {error}{_remedy(str(error))}") from error
+        raise LocalError(f"{origin} is not TOML: {error}{_remedy(str(error))}", code="manifest-wrong") from error
     except ValidationError as error:
         line = line_of(text, key_of(error, Manifest).split("."))
         where = f"{origin}, line {line}" if line is not None else origin
-        raise LocalError(f"{where}: {explain(error, Manifest)}") from error
+        raise LocalError(f"{where}: {explain(error, Manifest)}", code="manifest-wrong") from error
     except (ValueError, RecursionError) as error:
-        raise LocalError(f"{origin}: nested too deeply, or a number too long") from error
+        raise LocalError(f"{origin}: nested too deeply, or a number too long", code="manifest-wrong") from error
 
 
 def _remedy(error: str) -> str:

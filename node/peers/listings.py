@@ -41,7 +41,8 @@ async def public_runs(discovery: Discovery) -> list[PublicRun]:
     if not discovery.contacts():
         raise LocalError(
             "this node knows no other that could tell it of public runs: connect it with one first, by a run's link "
-            "or by the address of any running node"
+            "or by the address of any running node",
+            code="alone",
         )
     notices: dict[RunId, list[RunNotice]] = {}
     for each in (await discovery.get(PUBLIC_RUNS)).found:

@@ -152,7 +152,7 @@ class Nearby:
         try:
             await zeroconf.async_register_service(self._info(addresses))
         except NonUniqueNameException as error:
-            raise LocalError("another node there has a copy of this node's key") from error
+            raise LocalError("another node there has a copy of this node's key", code="same-key") from error
 
     async def _sign_off(self, zeroconf: AsyncZeroconf) -> None:
         for task in list(self._queries.values()):

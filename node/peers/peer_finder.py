@@ -77,14 +77,14 @@ class Unanswered:
 
     def failed(self, target: str, kind: Kind, error: ShoalError) -> None:
         """The peer was not reached at `target`. A LocalError means that the target leads to ourselves."""
-        is_wrong = isinstance(error, LocalError) or getattr(error, "code", "") in (ITSELF, OTHER)
+        is_wrong = isinstance(error, LocalError) or error.code in (ITSELF, OTHER)
         is_known = target in self._failures
         self._failures[target] = _Failure(kind, str(error), is_wrong)
         if is_known:
             return
         if kind in (Kind.BOOTSTRAP, Kind.LINK):
-            code, words = _complaint(target, kind, error)
-            warn(log, code, words)
+            code = "bootstrap-refused" if isinstance(error, LocalError) else "bootstrap-unreachable"
+            warn(log, code, _complaint(target, kind, error))
         else:
             log.info("no answer from the %s %s: %s", kind.value[0], target, error)
 
@@ -130,12 +130,12 @@ def _reason(target: str, reason: str) -> str:
     return words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
 
 
-def _complaint(target: str, kind: Kind, error: ShoalError) -> tuple[str, str]:
-    """The code and the words of the warning."""
+def _complaint(target: str, kind: Kind, error: ShoalError) -> str:
+    """The words of the warning."""
     meanwhile = "all others are tried meanwhile, and this one again"
     if isinstance(error, LocalError):
-        return "bootstrap-refused", f"the {kind.value[0]} {target} cannot be used: {error}; {meanwhile}"
-    return "bootstrap-unreachable", (
+        return f"the {kind.value[0]} {target} cannot be used: {error}; {meanwhile}"
+    return (
         f"nobody can be reached at the {kind.value[0]} {target} ({error}): check that the node there runs, and with "
         f"`shoal status` there that this is still its address; {meanwhile}"
     )

@@ -125,7 +125,7 @@ class PortMapping:
         except GatewayError as error:
             self._fail(action, error)
         except Exception as error:  # a bug, or this machine lacks something: no reason to end the node
-            log.error("asking the router for a port has failed: %s", error)
+            log.error("asking the router for a port has failed: %s", error, extra={"code": "port-mapping-failed"})
             self._fail(action, GatewayError(str(error) or type(error).__name__))
             await asyncio.sleep(CHECK_EVERY)
 

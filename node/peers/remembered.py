@@ -79,7 +79,10 @@ def recall_run(home: Home, run: str) -> Joined:
     """The record of a remembered run; LocalError if it is damaged."""
     joined = Disk(home.run_folder(run)).load().get(JOINED)
     if not isinstance(joined, Joined):
-        raise LocalError(f"{home.run_folder(run)} does not say which run it is about: leave the run and join it again")
+        raise LocalError(
+            f"{home.run_folder(run)} does not say which run it is about: leave the run and join it again",
+            code="record-damaged",
+        )
     return joined
 
 

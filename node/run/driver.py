@@ -154,7 +154,10 @@ class Driver:
                 self._effects[older] = effect
                 return
             if len(self._effects) >= 2 * MOST_WAITING:
-                raise Shortage(f"the disk of {self._disk.folder} does not answer, and too much waits for it here")
+                raise Shortage(
+                    f"the disk of {self._disk.folder} does not answer, and too much waits for it here",
+                    code="disk-silent",
+                )
         self._effects.append(effect)
 
     def _place_of(self, name: str) -> int | None:
@@ -221,7 +224,8 @@ class Driver:
                 await write_with_retries(write, self._complain, lambda: self._is_ending or self._closed)
         except TimeoutError:
             raise LocalError(
-                f"{name} has not been written to {self._disk.folder} in {PARTING:g} s: its disk does not answer"
+                f"{name} has not been written to {self._disk.folder} in {PARTING:g} s: its disk does not answer",
+                code="disk-silent",
             ) from None
         finally:
             self._limit = None

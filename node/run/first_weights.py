@@ -131,7 +131,9 @@ def _check_can_be_exported(spec: HfSpec, weights: Tensor, home: Home) -> None:
             if spec.lora is None:
                 check_can_be_opened(Path(folder))
     except OSError as error:
-        raise LocalError(f"cannot write the run's model to {home.root}: {error.strerror or error}") from error
+        raise LocalError(
+            f"cannot write the run's model to {home.root}: {error.strerror or error}", code="unwritable"
+        ) from error
 
 
 def complete_spec(spec: HfSpec, model: HfModel) -> HfSpec:
@@ -155,4 +157,4 @@ def with_model(manifest: Manifest, spec: HfSpec) -> Manifest:
     try:
         return Manifest.model_validate(manifest.model_dump() | {"model": spec.model_dump()})
     except ValidationError as error:
-        raise LocalError(f"manifest: {explain(error, Manifest)}") from error
+        raise LocalError(f"manifest: {explain(error, Manifest)}", code="manifest-wrong") from error

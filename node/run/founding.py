@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 def check_is_new(manifest: Manifest, is_known: bool) -> None:
     """LocalError if the node is in the run already (`is_known`)."""
     if is_known:
-        raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
+        raise LocalError(
+            f"this node is in the run '{manifest.name}' already; another seed makes another run", code="already-in-run"
+        )
 
 
 def check_begins(manifest: Manifest) -> None:

@@ -100,7 +100,8 @@ async def find_manifest(
     if not peers and not addresses:
         raise LocalError(
             "no other peer is connected, who could know the run: give its whole link, as `shoal run link` prints it "
-            "on a member"
+            "on a member",
+            code="alone",
         )
     inquiry = _Inquiry(run, network, identity)
     found = await _first(
@@ -203,7 +204,7 @@ class _Inquiry:
         words = "; ".join(self._unreached[:MAX_FAILURES_SHOWN])
         more = len(self._unreached) - MAX_FAILURES_SHOWN
         words += (f"; and {more} more" if more > 0 else "") + ("; others do not know it" if self._refused else "")
-        return TransportError(f"nobody has told us of the run {self._run[:8]}: {words}")
+        return TransportError(f"nobody has told us of the run {self._run[:8]}: {words}", code="run-nowhere")
 
 
 async def _first(work: Iterable[Coroutine[None, None, Introduction | None]]) -> Introduction | None:

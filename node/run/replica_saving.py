@@ -56,7 +56,7 @@ class ReplicaSaving(Saving):
                 folder.mkdir(exist_ok=True)  # never its parents: a home that was removed stays so
                 sweep(folder)
             except OSError as error:
-                raise LocalError(f"cannot keep the replica in {folder}: {error.strerror}") from error
+                raise LocalError(f"cannot keep the replica in {folder}: {error.strerror}", code="unwritable") from error
             about = self._about_own(snapshot.round, snapshot.root, samples, moments)
             write_checkpoint(folder, about, snapshot, moments)
         prune(folder, 1)

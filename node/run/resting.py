@@ -63,7 +63,7 @@ def save_rest(
         state = _write_state(folder, about, snapshot, moments) if about is not None else None
         replace_file(folder / MESSAGES, _sealed(rest, run_folder.name))
     except OSError as error:
-        raise LocalError(f"cannot keep the run in {folder}: {error.strerror}") from error
+        raise LocalError(f"cannot keep the run in {folder}: {error.strerror}", code="unwritable") from error
     _remove_other_states(folder, state)
 
 
@@ -80,7 +80,9 @@ def load_rest(run_folder: Path) -> Rested | None:
         state = folder / folder_name(rest.round)
         checkpoint = load(state) if rest.round or state.exists() else None
         if checkpoint is not None and (checkpoint.about.run, checkpoint.about.root) != (run, rest.root.hex()):
-            raise LocalError(f"{checkpoint.path} is another state than that of the messages beside it")
+            raise LocalError(
+                f"{checkpoint.path} is another state than that of the messages beside it", code="record-damaged"
+            )
     except (ShoalError, OSError) as error:
         if is_temporary(error):  # it is as good as ever
             raise Shortage(f"cannot read what was kept of the run in {folder}: {in_words(error)}") from error
@@ -151,4 +153,4 @@ def _unsealed(path: Path, run: str) -> Iterator[Message]:
             seal.update(prefix + data)
             yield decode(data)
         if file.read() != seal.digest():
-            raise LocalError(f"{path} is damaged, or of another run: its seal is broken")
+            raise LocalError(f"{path} is damaged, or of another run: its seal is broken", code="record-damaged")

@@ -338,11 +338,11 @@ class Runs:
     def _check_is_open(self) -> None:
         """LocalError if no run may be entered now."""
         if self._closing or self.paused:
-            raise LocalError(self.paused or "the node is ending")
+            raise LocalError(self.paused or "the node is ending", code="ending")
 
     def _check_is_new(self, run: str) -> None:
         if self.has(run):
-            raise LocalError(f"this node is in the run {run} already")
+            raise LocalError(f"this node is in the run {run} already", code="already-in-run")
 
     async def _enter(
         self,

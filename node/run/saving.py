@@ -85,7 +85,7 @@ class Saving:
             with self._state.lease(rest.root) as snapshot:
                 await DISK.run(save_rest, self._folder, rest, about, snapshot, moments)
         except LocalError as error:
-            raise LocalError(f"{error}; if all members of {name} stop, it cannot go on") from error
+            raise LocalError(f"{error}; if all members of {name} stop, it cannot go on", code=error.code) from error
         log.info("the run %s is kept here until we are back, after round %d", name, rest.newest)
 
     def _about(self, base: Base, members: tuple[PeerId, ...], samples: int, moments: FloatArray | None) -> About:

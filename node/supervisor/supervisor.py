@@ -172,7 +172,9 @@ class WorkerSupervisor:
             return await making if making.done() else None
         except OSError as error:
             place = f"no socket, at which the worker could be listened for, can be made in {self.settings.folder}"
-            raise LocalError(f"{place}, nor in a temporary folder: {error.strerror or error}") from error
+            raise LocalError(
+                f"{place}, nor in a temporary folder: {error.strerror or error}", code="system-refused"
+            ) from error
         finally:
             for task in (making, idle):
                 task.cancel()

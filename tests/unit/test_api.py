@@ -84,7 +84,7 @@ async def test_an_examination_comes_line_by_line(call: Caller) -> None:
         assert [json.loads(line) async for line in response.content] == EXAMINED
     assert await call("POST", "/v1/doctor", {"peer": "nobody"}) == (
         400,
-        {"error": "no peer 'nobody' is known here", "blame": "caller"},
+        {"error": "no peer 'nobody' is known here", "blame": "caller", "code": "not-possible"},
     )
     assert (await call("POST", "/v1/doctor", {"who": "x"}))[0] == 400
     assert (await call("POST", "/v1/doctor", {"peer": "x"}, Authorization="Bearer wrong"))[0] == 401
@@ -121,7 +121,7 @@ async def test_the_timeline_of_a_round(call: Caller) -> None:
     assert await call("GET", "/v1/runs/stdlib/rounds/3") == (200, call.service.timeline(RUN, 3))
     assert await call("GET", f"/v1/runs/{RUN}/rounds/4") == (
         404,
-        {"error": "nothing is known of round 4", "blame": "caller"},
+        {"error": "nothing is known of round 4", "blame": "caller", "code": "unknown-round"},
     )
     assert (await call("GET", "/v1/runs/ffffffff/rounds/3"))[0] == 404
     for wrong in ("0", "x", "-1", "9" * 10):

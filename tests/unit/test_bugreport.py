@@ -223,7 +223,7 @@ def test_nothing_is_overwritten(shoal: Shoal, make: Callable[[Path], None]) -> N
     make(Path("taken.tar.gz"))
     code, _, err = shoal("bugreport", "taken.tar.gz", "--yes")
     assert code == Exit.FAILED
-    assert err == "shoal: taken.tar.gz is there already: choose another name for the report\n"
+    assert err == "shoal: taken.tar.gz is there already: choose another name for the report [already-there]\n"
     with pytest.raises(LocalError, match="there already"):
         write_archive(Path("taken.tar.gz"), {}, NOW)
     assert shoal("bugreport", "nowhere/x.tar.gz", "--yes")[0] == Exit.FAILED

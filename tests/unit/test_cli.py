@@ -773,7 +773,7 @@ def test_the_timeline_of_a_round(shoal: Shoal, node: FakeService) -> None:
     assert out.startswith("round 3 of stdlib, as self01 saw it\n")
     assert "it waited 0.600 s for slow03 (relayed)" in out
     assert "\x1b" not in out
-    assert shoal("logs", "--round", "9")[::2] == (Exit.FAILED, "shoal: nothing is known of round 9\n")
+    assert shoal("logs", "--round", "9")[::2] == (Exit.FAILED, "shoal: nothing is known of round 9 [unknown-round]\n")
     assert shoal("logs", "--round", "0")[0] == Exit.USAGE
     assert shoal("logs", "--round", "3", "--follow")[0] == shoal("logs", "--run", "stdlib")[0] == Exit.USAGE
     code, _, err = shoal("logs", "--round", "3", "--run", "other")

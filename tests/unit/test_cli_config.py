@@ -140,7 +140,9 @@ def test_a_broken_file_stops_a_start_but_neither_status_nor_its_repair(
     for command in ("node start", "config show"):
         code, out, err = shoal(*command.split())
         assert (code, out) == (Exit.USAGE, "")
-        assert err == f"shoal: {config}, line 1: unknown key \"prot\"; the nearest known key is 'port'\n"
+        assert (
+            err == f"shoal: {config}, line 1: unknown key \"prot\"; the nearest known key is 'port' [config-broken]\n"
+        )
     assert shoal("config", "unset", "prot")[0] == Exit.OK
     assert config.read_text() == "threads = 2\n"
     config.write_text("port = \n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -140,6 +141,44 @@ def test_a_command_line_of_something_else_is_not_forked() -> None:
     assert Program.of([sys.executable, "-c", "pass"], {}, "it") is None
     assert Program.of(["prlimit", sys.executable, "-P", "-m", "shoal.node"], {}, "it") is None
     assert FORK_SERVER.startswith("SHOAL_"), "a user's own shell must not hand it on: such are not for children"
+
+
+SLOW = """
+import sys, time
+print("importing", file=sys.stderr, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.asyncio
+async def test_it_is_waited_for_while_the_event_loop_goes_on(server: ForkServer, tmp_path: Path) -> None:
+    await asyncio.wait_for(server.ready(), PATIENCE)
+    process = start(server, tmp_path / "log", "exit", "0")
+    assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.asyncio
+async def test_one_that_cannot_be_started_is_waited_for_no_longer(tmp_path: Path) -> None:
+    with ForkServer([sys.executable, "-c", "raise SystemExit('broken')"], os.environ, tmp_path / "log") as server:
+        await asyncio.wait_for(server.ready(), PATIENCE)
+        with pytest.raises(ConnectionRefusedError):
+            start(server, tmp_path / "other", "exit", "0")
+    assert (tmp_path / "log").read_text() == "broken\n"
+
+
+@pytest.mark.asyncio
+async def test_waiting_can_be_given_up_and_the_server_ends_at_once(tmp_path: Path) -> None:
+    with ForkServer([sys.executable, "-c", SLOW], os.environ, tmp_path / "log") as server:
+        waiting = asyncio.create_task(server.ready())
+        while not (tmp_path / "log").exists() or (tmp_path / "log").read_text() != "importing\n":
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        pid, before = server.pid, time.monotonic()
+        assert pid is not None
+        server.close()
+        assert time.monotonic() < before + 1.0
+        assert is_gone(pid)
 
 
 def said_pid(log: Path) -> int:

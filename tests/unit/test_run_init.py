@@ -64,7 +64,7 @@ def test_a_file_that_is_there_is_kept_unless_it_is_forced(init: Init) -> None:
     Path("mine.toml").write_text("precious", encoding="utf-8")
     code, out, err = init("text", "mine.toml")
     assert (code, out) == (Exit.USAGE, "")
-    assert err == "shoal: mine.toml is there already: give another name, or --force to overwrite it\n"
+    assert err == "shoal: mine.toml is there already: give another name, or --force to overwrite it [already-there]\n"
     assert Path("mine.toml").read_text(encoding="utf-8") == "precious"
     assert init("text", "mine.toml", "--force")[0] == Exit.OK
     assert load_manifest(Path("mine.toml")).name == "text"

@@ -174,6 +174,26 @@ def test_ctrl_c_leaves_nothing_behind(up: Up, tmp_path: Path) -> None:
     assert events(tmp_path / "out")[-1]["event"] == "ended"
 
 
+def test_ctrl_c_during_the_imports_leaves_nothing_at_all(tmp_path: Path) -> None:
+    """The real command: its fork server has begun to import torch and libp2p, which takes seconds."""
+    (tmp_path / "here").mkdir()
+    argv = [sys.executable, "-P", "-m", "shoal.node", "up", "--peers", "2", "--rounds", "1"]
+    environ = os.environ | {"MARK": str(tmp_path)}
+    with subprocess.Popen(
+        argv, cwd=tmp_path / "here", env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_for(lambda: [*tmp_path.glob("here/runs/*/logs/fork-server.log")] != [])
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert time.monotonic() < begin + 10.0, "it was deaf; a second suffices on an idle machine"
+    assert (process.returncode, stdout, stderr.count("\n")) == (130, "", 2), (
+        stderr
+    )  # --kill-at and --join-at do not fit
+    wait_for(lambda: not left_behind(tmp_path))
+    assert [*(tmp_path / "here").iterdir()] == []
+
+
 def test_sigterm_while_starting_leaves_nothing_behind_but_a_report(up: Up, tmp_path: Path) -> None:
     process = up("--rounds", "1000", "--kill-at", "none", "--join-at", "none")
     wait_for(lambda: (tmp_path / "out/logs/peer-1.log").exists())

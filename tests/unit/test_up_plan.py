@@ -15,6 +15,7 @@ from shoal.node.client.up.plan import (
     chosen_manifest,
     make_plan,
     prepare_folder,
+    remove_folder,
     to_toml,
 )
 from shoal.node.manifest.manifest import parse_manifest
@@ -97,15 +98,29 @@ def test_the_last_founder_dies_and_a_new_name_comes(tmp_path: Path) -> None:
 
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    first, second = prepare_folder(None), None
+    first, before = prepare_folder(None)
+    assert before == tmp_path
     (first / "metrics.jsonl").touch()
-    second = prepare_folder(None)
+    second, before = prepare_folder(None)
+    assert before == tmp_path / "runs"
     assert first != second
     assert first.parent == second.parent == tmp_path / "runs"
     with pytest.raises(UsageError, match="is not empty"):
         prepare_folder(first)
     with pytest.raises(UsageError, match="cannot be used"):
         prepare_folder(first / "metrics.jsonl" / "below")
+
+
+@pytest.mark.parametrize("there", [".", "a", "a/b"])
+def test_a_folder_in_which_nothing_has_begun_is_as_it_was(there: str, tmp_path: Path) -> None:
+    (tmp_path / there).mkdir(parents=True, exist_ok=True)
+    out, before = prepare_folder(tmp_path / "a/b")
+    assert before == tmp_path / there
+    (out / "logs").mkdir()
+    (out / "logs" / "fork-server.log").touch()
+    remove_folder(out, before)
+    assert (tmp_path / there).is_dir()
+    assert [*(tmp_path / there).iterdir()] == []
 
 
 def test_the_text_of_all_peers_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,9 +24,9 @@ def default_name(now: float) -> str:
 def check_free(path: Path) -> None:
     """LocalError if there is something at `path`, or no folder to write it to."""
     if path.exists() or path.is_symlink():
-        raise LocalError(f"{path} is there already: choose another name for the report")
+        raise LocalError(f"{path} is there already: choose another name for the report", code="already-there")
     if not path.absolute().parent.is_dir():
-        raise LocalError(f"cannot write {path}: there is no folder {path.absolute().parent}")
+        raise LocalError(f"cannot write {path}: there is no folder {path.absolute().parent}", code="unwritable")
 
 
 def write_archive(path: Path, texts: Mapping[str, str], now: float) -> int:
@@ -38,15 +38,15 @@ def write_archive(path: Path, texts: Mapping[str, str], now: float) -> int:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise LocalError(f"{path} is there already: choose another name for the report") from None
+        raise LocalError(f"{path} is there already: choose another name for the report", code="already-there") from None
     except OSError as error:
-        raise LocalError(f"cannot write {path}: {reason(error)}") from error
+        raise LocalError(f"cannot write {path}: {reason(error)}", code="unwritable") from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise LocalError(f"cannot write {path}: {reason(error)}") from error
+        raise LocalError(f"cannot write {path}: {reason(error)}", code="unwritable") from error
     return len(content)
 
 

@@ -18,12 +18,15 @@ from shoal.node.base.lines import has_room, printable
 from shoal.node.base.refusals import refusal
 from shoal.node.base.room import NoRoom
 from shoal.node.extensions import register_extensions
-from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
+from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, Shortage, TransportError, with_code
 
 NEED_NO_FOLDER = {  # commands that only ask the node work in a folder that was deleted
-    *("status", "peers", "netcheck", "doctor", "logs", "version", "--version", "node stop"),
+    *("status", "peers", "netcheck", "doctor", "logs", "explain", "version", "--version", "node stop"),
     *(f"run {each}" for each in ("ls", "show", "link", "leave", "discover")),
 }
+
+
+GENERAL = {kind.code for kind in (LocalError, Shortage, RemoteError, TransportError)} | {"usage"}  # say no more
 
 
 def main() -> None:
@@ -37,7 +40,7 @@ def main() -> None:
         expected = _expected(error)
         if expected is None:
             raise
-        _say(sentence(expected))
+        _say(with_code(sentence(expected), "" if expected.code in GENERAL else expected.code))
         code = exit_code(expected)
     if unwritten := streams.flush_error():
         _say(unwritten)
@@ -78,7 +81,9 @@ def _check_current_folder(arguments: list[str]) -> None:
     except OSError as error:
         if NEED_NO_FOLDER.isdisjoint([*arguments[:1], " ".join(arguments[:2])]):
             words = "the folder in which this command was started is gone, or cannot be entered"
-            raise LocalError(f"{words} ({error.strerror}): change to another one first, as by `cd`") from error
+            raise LocalError(
+                f"{words} ({error.strerror}): change to another one first, as by `cd`", code="folder-gone"
+            ) from error
 
 
 def _say(words: str) -> None:
@@ -103,7 +108,7 @@ def exit_code(error: ShoalError) -> Exit:
     from shoal.node.client.launch import StartFailed
 
     if isinstance(error, StartFailed):
-        return error.code
+        return error.exit
     codes = {
         UsageError: Exit.USAGE,
         NoDaemon: Exit.NO_DAEMON,

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from shoal.node.base.exits import HELP
-from shoal.node.client.cli import bugreport, ckpt, config, diagnostics, experts, node, read, run, serve, up
+from shoal.node.client.cli import bugreport, ckpt, codes, config, diagnostics, experts, node, read, run, serve, up
 
 WIDEST = 1_000  # columns: help is as wide as the terminal, where click would stop at 80
 
@@ -64,4 +64,5 @@ app.command()(diagnostics.netcheck)
 app.command()(diagnostics.doctor)
 app.command()(read.logs)
 app.command()(bugreport.bugreport)
+app.command()(codes.explain)
 app.command()(read.version)

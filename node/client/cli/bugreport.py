@@ -65,7 +65,9 @@ def _check_can_ask(yes: bool) -> None:
     from shoal.node.base.options import UsageError
 
     if not yes and not (sys.stdin.isatty() and is_terminal()):
-        raise UsageError("nobody is here to say yes: say --yes to write the report, or --show to look at it")
+        raise UsageError(
+            "nobody is here to say yes: say --yes to write the report, or --show to look at it", code="nobody-asked"
+        )
 
 
 def _confirmed(path: Path) -> bool:

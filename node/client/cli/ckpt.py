@@ -54,7 +54,7 @@ def verify(
                 about, problem = None, str(error)
         rows.append(_row(found.path, about, problem))
     if not rows:
-        raise LocalError(f"there is no checkpoint in {place}")
+        raise LocalError(f"there is no checkpoint in {place}", code="checkpoint-missing")
     present.show_json(rows) if as_json else present.show_checkpoints(rows)
     if any(row["problem"] for row in rows):
         raise typer.Exit(Exit.FAILED)

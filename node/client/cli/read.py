@@ -33,7 +33,8 @@ def show_log(home: Home, lines: int, follow: bool, as_json: bool) -> None:
     if info is not None and not info.logs_here:
         raise LocalError(
             f"the node (pid {info.pid}) runs in the foreground and logs where it was started: "
-            "there, or see `journalctl -u shoal` or the container's logs"
+            "there, or see `journalctl -u shoal` or the container's logs",
+            code="no-log",
         )
     try:
         with home.daemon_log.open(encoding="utf-8", errors="replace") as file:
@@ -42,7 +43,9 @@ def show_log(home: Home, lines: int, follow: bool, as_json: bool) -> None:
             for line in _appended(home.daemon_log, file) if follow else ():
                 _print(line, as_json)
     except FileNotFoundError as error:
-        raise LocalError(f"no node has logged into {home.daemon_log} yet: start one with `shoal node start`") from error
+        raise LocalError(
+            f"no node has logged into {home.daemon_log} yet: start one with `shoal node start`", code="no-log"
+        ) from error
 
 
 def _appended(path: Path, file: TextIO) -> Iterator[str]:

@@ -113,7 +113,9 @@ def init(
         with path.open("w" if force else "x", encoding="utf-8") as out:
             out.write(text)
     except FileExistsError as error:
-        raise UsageError(f"{named} is there already: give another name, or --force to overwrite it") from error
+        raise UsageError(
+            f"{named} is there already: give another name, or --force to overwrite it", code="already-there"
+        ) from error
     print(f"wrote {named}; change in it what you like, and then:\n{next_command(purpose, named)}")
 
 
@@ -209,7 +211,8 @@ def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> 
         if train and preview["data"]["problem"]:
             raise LocalError(
                 f"this machine cannot train on the run's data: {preview['data']['problem']}; "
-                "--no-train joins to keep the state and vote"
+                "--no-train joins to keep the state and vote",
+                code="data-unusable",
             )
         if train and preview["memory"].get("problem"):
             raise LocalError(f"not joined: {preview['memory']['problem']}")
@@ -228,7 +231,8 @@ def _checked_link(text: str) -> str:
     if not names_a_run(text):
         raise UsageError(
             f"'{text[:80]}' names no run: give its link (one word, as `shoal run link` prints it), or its id (64 hex "
-            "characters, or the first 8 or more)"
+            "characters, or the first 8 or more)",
+            code="not-a-link",
         )
     return text
 
@@ -249,9 +253,13 @@ def _check_can_ask(yes: bool, as_json: bool) -> None:
     if yes:
         return
     if as_json:
-        raise UsageError("--json asks no questions: say --yes to join, or look first with `shoal run preview`")
+        raise UsageError(
+            "--json asks no questions: say --yes to join, or look first with `shoal run preview`", code="nobody-asked"
+        )
     if not (sys.stdin.isatty() and is_terminal()):
-        raise UsageError("nobody is here to say yes: say --yes to join, or look first with `shoal run preview`")
+        raise UsageError(
+            "nobody is here to say yes: say --yes to join, or look first with `shoal run preview`", code="nobody-asked"
+        )
 
 
 def _confirmed() -> bool:

@@ -40,7 +40,7 @@ def write(path: Path, text: str) -> Path:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise LocalError(f"cannot write the report into {path.parent}: {error.strerror}") from error
+        raise LocalError(f"cannot write the report into {path.parent}: {error.strerror}", code="unwritable") from error
     return path
 
 

@@ -242,11 +242,13 @@ class Run:
         """Called while a step waits: log what it waits for; LocalError if the node is not in the run any more."""
         row = _row(Client(find_home()).status(), self.id)
         if row is None or row["failure"]:
-            raise LocalError(f"the node is in this run no more: {row['failure'] if row else 'it was left'}")
+            raise LocalError(
+                f"the node is in this run no more: {row['failure'] if row else 'it was left'}", code="run-left"
+            )
         waiting = str(row["waiting_for"] or row["phase"])
         if waiting != self._said:
             self._said = waiting
-            log.warning("waiting: %s", waiting)
+            log.warning("waiting: %s", waiting, extra={"code": "run-waits"})
 
 
 def _row(status: Answer, run: str) -> Answer | None:
@@ -273,7 +275,7 @@ def _wait_until_open(client: Client, run: str) -> str:
     while time.monotonic() < deadline:
         row = _row(client.status(), run)
         if row is not None and row["phase"] == "failed":
-            raise LocalError(f"the run has failed on this node: {row['failure']}")
+            raise LocalError(f"the run has failed on this node: {row['failure']}", code="run-failed")
         if row is not None and row["trains"] is False:
             raise LocalError("this node is in the run without training: `shoal run leave` it, and join anew")
         is_open = row is not None and row["phase"] not in ("restoring", "paused")

@@ -34,7 +34,7 @@ def manifest_of(own: OwnModule, tables: Mapping[str, Any]) -> Manifest:
         model = own.spec().model_dump()
         manifest = Manifest.model_validate({**tables, "model": model, "data": {"name": "own"}})
     except ValidationError as error:
-        raise LocalError(f"this run cannot be: {explain(error, Manifest)}") from error
+        raise LocalError(f"this run cannot be: {explain(error, Manifest)}", code="manifest-wrong") from error
     if len(manifest.canonical()) > MAX_MANIFEST:
         raise LocalError(
             f"the names and shapes of the module's tensors are more than the {MAX_MANIFEST >> 10} KiB of a manifest: "

@@ -136,7 +136,9 @@ def follow(scheduler: Any, steps: Callable[[], int | None]) -> None:
         raise LocalError(f"a {kind.__name__} has no step(), so it is no scheduler that could follow the run")
     if not counts_steps(scheduler):
         log.warning(
-            "a %s goes by this machine's own metrics: its rates are not those of the other members", kind.__name__
+            "a %s goes by this machine's own metrics: its rates are not those of the other members",
+            kind.__name__,
+            extra={"code": "rates-differ"},
         )
         return
     counts = hasattr(scheduler, "last_epoch")

@@ -65,10 +65,13 @@ class OwnModule:
         """LocalError, naming the first tensor that differs, unless this is the run's model."""
         ours = {place.name: place.shape for place in self.layout}
         if difference := first_difference(ours, dict(expand(spec.tensors))):
-            raise LocalError(f"this module is not the run's: {difference}. Build it as the run's founder does")
+            raise LocalError(
+                f"this module is not the run's: {difference}. Build it as the run's founder does", code="other-model"
+            )
         if spec.frozen != self.frozen():
             raise LocalError(
-                "the module's frozen parameters are not those of the run's founder: load the same weights before"
+                "the module's frozen parameters are not those of the run's founder: load the same weights before",
+                code="other-model",
             )
 
     def check_unchanged(self) -> None:

@@ -257,7 +257,8 @@ class Session:
         except ArithmeticError as error:
             raise LocalError(
                 f"training has diverged in round {order.round}: {error}. Nothing of it was sent; mend the script and "
-                "run it again: it goes on from the run's state"
+                "run it again: it goes on from the run's state",
+                code="diverged",
             ) from error
         self._is_answered = True
 

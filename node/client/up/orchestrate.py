@@ -1,6 +1,7 @@
 """Carries out one `shoal up`, from its options to its exit code, and leaves no process behind that it started.
 
-The event loop handles signals: the first one cancels everything; the children are ended synchronously on the way out,
+The event loop handles signals: the first one cancels everything. Before any child has been started, nothing at all is
+left; afterwards a report is, and the children are ended synchronously on the way out,
 where no second signal can interrupt that. Output is written by a thread, so that signals are handled and the play goes
 on while nobody reads it; once the reader has closed the pipe, the play ends.
 """
@@ -20,6 +21,7 @@ from typing import Any
 from shoal.node.api.answers import Answer
 from shoal.node.base.devices import check_is_here
 from shoal.node.base.exits import Exit
+from shoal.node.base.fork_server import ForkServer
 from shoal.node.base.lines import PARTING, LineStream
 from shoal.node.base.options import UpOptions
 from shoal.node.base.pools import DISK
@@ -35,6 +37,7 @@ from shoal.node.client.up.plan import (
     chosen_manifest,
     make_plan,
     prepare_folder,
+    remove_folder,
     resumed_manifest,
     to_toml,
 )
@@ -122,7 +125,7 @@ def main(options: UpOptions) -> int:
         survey(options.resume)
     else:
         check_room(chosen_manifest(options), options)
-    command = _Command(options, prepare_folder(options.out), LineStream(sys.stderr if options.json else sys.stdout))
+    command = _Command(options, *prepare_folder(options.out), LineStream(sys.stderr if options.json else sys.stdout))
     try:
         code = asyncio.run(command.unless_signalled())
     finally:  # wait until the output is read, but only briefly after a signal
@@ -138,11 +141,12 @@ def main(options: UpOptions) -> int:
 class _Command:
     """One call of `shoal up`, and the signals that it has received."""
 
-    def __init__(self, options: UpOptions, out: Path, stream: LineStream) -> None:
+    def __init__(self, options: UpOptions, out: Path, before: Path, stream: LineStream) -> None:
+        """`before` is the last part of the path `out` that this command has not made."""
         self.stream = stream
         self.received: list[signal.Signals] = []
         self.answer: dict[str, Any] | None = None  # the object of `--json`
-        self._options, self._out = options, out
+        self._options, self._out, self._before = options, out, before
 
     async def unless_signalled(self) -> int:
         """The exit code: of the verdict, or of the signal or broken pipe that came before it."""
@@ -163,9 +167,21 @@ class _Command:
             return 128 + signal.SIGPIPE
 
     async def _run(self) -> int:
+        log = self._out / "logs" / "fork-server.log"
+        log.parent.mkdir()
+        with fork_server(log) as server:
+            try:
+                await server.ready()  # takes seconds
+            except asyncio.CancelledError:
+                server.close()
+                remove_folder(self._out, self._before)
+                raise
+            return await self._play(server)
+
+    async def _play(self, server: ForkServer) -> int:
         out, console = self._out, console_on(self.stream)
         say = LineDisplay(console).say
-        with Metrics(out / "metrics.jsonl") as metrics, fork_server() as server, Children(server=server) as children:
+        with Metrics(out / "metrics.jsonl") as metrics, Children(server=server) as children:
             try:
                 with make_display(console) as display:
                     swarm = Swarm(metrics, display, lambda: self.stream.is_unread and not self._options.json)

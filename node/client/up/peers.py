@@ -93,7 +93,7 @@ class LocalPeer:
         deadline = time.monotonic() + START_WITHIN
         while (info := self.home.read_daemon()) is None:
             if not self.alive or time.monotonic() > deadline:
-                raise LocalError(f"{self.name} did not start; {self.last_words()}")
+                raise LocalError(f"{self.name} did not start; {self.last_words()}", code="start-failed")
             await asyncio.sleep(POLL)
         self._client = Client(self.home)
         self.id = info.peer
@@ -106,7 +106,7 @@ class LocalPeer:
             return await LONG.run(call, self._client)
         except ShoalError as error:
             kind = TransportError if isinstance(error, TransportError) else LocalError
-            raise kind(f"{self.name}: {error} (its log is {self.log})") from error
+            raise kind(f"{self.name}: {error} (its log is {self.log})", code=error.code) from error
 
     async def observe(self, run: str | None) -> None:
         """Update what is known of the peer from its API."""

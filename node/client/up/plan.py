@@ -8,6 +8,7 @@ seed, because leaders and data lanes follow from peer ids. Such keys are no secr
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import dataclass
 from importlib.resources import files
@@ -106,7 +107,9 @@ def chosen_manifest(options: UpOptions, corpus: str = "") -> Manifest:
     """The manifest that the options ask for; `corpus` is the digest of --data in hex."""
     base = load_manifest(options.manifest) if options.manifest else builtin_manifest()
     if base.data.name == "files" and not options.data:
-        raise UsageError(f"--manifest {options.manifest} is about text of your own: name it with --data")
+        raise UsageError(
+            f"--manifest {options.manifest} is about text of your own: name it with --data", code="data-missing"
+        )
     fixed = {"last": options.rounds, "start_members": options.peers, "pace": "steps"}
     rounds = base.rounds.model_copy(update=fixed)
     own = DataSpec(name="files", digest=corpus).model_copy(update=base.data.model_dump(include=READING))
@@ -126,9 +129,9 @@ def resumed_manifest(options: UpOptions, resumed: Resumption, corpus: str = "") 
     """The manifest of a play that goes on from an earlier one; `corpus` is the digest of --data in hex."""
     manifest = resumed.manifest(options.rounds)
     if manifest.data.name == "files" and not options.data:
-        raise UsageError(f"{resumed.folder} is about text of your own: name it with --data")
+        raise UsageError(f"{resumed.folder} is about text of your own: name it with --data", code="data-missing")
     if options.data and manifest.data.digest != corpus:
-        raise UsageError(f"--data is not the text that {resumed.folder} is about")
+        raise UsageError(f"--data is not the text that {resumed.folder} is about", code="other-data")
     return manifest
 
 
@@ -154,16 +157,30 @@ def make_plan(options: UpOptions, out: Path, manifest: Manifest, resumed: Resump
     return Plan(out, manifest, names, options.rounds, *faults, data, every, resumed, devices, weights)
 
 
-def prepare_folder(out: Path | None) -> Path:
-    """Make the output folder, and return its absolute path; UsageError if it is not empty or cannot be made."""
+def prepare_folder(out: Path | None) -> tuple[Path, Path]:
+    """Make the output folder. Its absolute path, and the last part of that which was there before.
+
+    UsageError if it is not empty or cannot be made.
+    """
     folder = (out or _fresh(RUNS)).absolute()
     try:
+        before = next(each for each in (folder, *folder.parents) if each.exists())
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise UsageError(f"--out {folder} is not empty: name a new folder, or empty it")
+            raise UsageError(f"--out {folder} is not empty: name a new folder, or empty it", code="already-there")
     except OSError as error:
-        raise UsageError(f"--out {folder} cannot be used: {error.strerror}") from error
-    return folder
+        raise UsageError(f"--out {folder} cannot be used: {error.strerror}", code="unwritable") from error
+    return folder, before
+
+
+def remove_folder(folder: Path, kept: Path) -> None:
+    """Remove an output folder in which nothing has begun, and those above it up to `kept`, which were there before."""
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for each in (folder, *folder.parents):
+        if each == kept:
+            break
+        each.rmdir()
 
 
 def to_toml(manifest: Manifest) -> str:

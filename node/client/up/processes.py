@@ -140,10 +140,10 @@ class Children:
         self.scratch.cleanup()
 
 
-def fork_server() -> ForkServer:
-    """A fork server for children: nodes, their workers, and jobs."""
+def fork_server(log: Path | None = None) -> ForkServer:
+    """A fork server for children: nodes, their workers, and jobs; what it says itself goes to `log`, or our stderr."""
     argv = [sys.executable, "-P", "-m", "shoal.node.client.up.forking"]
-    return ForkServer(argv, _plain_environment() | ONE_THREAD)
+    return ForkServer(argv, _plain_environment() | ONE_THREAD, log)
 
 
 def _plain_environment() -> dict[str, str]:

@@ -57,7 +57,10 @@ def survey(folder: Path) -> dict[str, list[FoundCheckpoint]]:
     names = (path.name for path in (folder / "peers").glob("peer-*"))
     peers = sorted((name for name in names if _home(folder, name).identity_key.is_file()), key=_number)
     if not peers:
-        raise UsageError(f"--resume {folder} is not the folder of an earlier `shoal up`: no peer's key is in it")
+        raise UsageError(
+            f"--resume {folder} is not the folder of an earlier `shoal up`: no peer's key is in it",
+            code="checkpoint-missing",
+        )
     return {peer: find(_home(folder, peer).root) for peer in peers}
 
 
@@ -74,7 +77,10 @@ async def choose(folder: Path, find_damage: FindDamage, say: Callable[[str], Non
         whole = {peer: each for peer, each in held.items() if str(each.path) not in damaged}
         if (chosen := _resumption(folder, tuple(found), whole)) is not None:
             return chosen
-    raise UsageError(f"--resume {folder}: of no round do enough of its {len(found)} peers hold a whole checkpoint")
+    raise UsageError(
+        f"--resume {folder}: of no round do enough of its {len(found)} peers hold a whole checkpoint",
+        code="checkpoint-missing",
+    )
 
 
 def _resumption(folder: Path, peers: tuple[str, ...], whole: Mapping[str, FoundCheckpoint]) -> Resumption | None:

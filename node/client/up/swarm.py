@@ -156,7 +156,7 @@ class Swarm:
             + (f", {why}" if (why := peer.row.get("waiting_for")) else "")
             for peer in self.live
         )
-        raise LocalError(f"nothing has moved for {STALLED:.0f} s ({where}); see the logs")
+        raise LocalError(f"nothing has moved for {STALLED:.0f} s ({where}); see the logs", code="stalled")
 
     async def collect(self) -> None:
         """Ask every live peer for the records of committed rounds that are not known yet."""
@@ -176,14 +176,14 @@ class Swarm:
             return
         self._note_lost_worker(peer)
         if why := peer.row.get("worker_failure"):
-            raise LocalError(f"{peer.name} cannot train: {why} (its log is {peer.log})")
+            raise LocalError(f"{peer.name} cannot train: {why} (its log is {peer.log})", code="worker-failed")
         self._check_failure(peer)
 
     def _check_failure(self, peer: LocalPeer) -> None:
         """LocalError if the run has failed on this peer for good; a failure that it will retry is noted once."""
         why = str(peer.row.get("failure") or "")
         if why and not peer.row.get("may_be_opened_again"):
-            raise LocalError(f"the run has failed on {peer.name}: {why} (its log is {peer.log})")
+            raise LocalError(f"the run has failed on {peer.name}: {why} (its log is {peer.log})", code="run-failed")
         if why and why != peer.failing:
             self.note("failing", f"the run fails on {peer.name}, which tries again: {why}", peer=peer.name)
         peer.failing = why
@@ -216,7 +216,9 @@ class Swarm:
         assert peer.child is not None
         code, report = peer.child.code(), peer.fault_report()
         if report is None or not peer.armed:
-            raise LocalError(f"{peer.name} died unexpectedly (exit status {code}); {peer.last_words()}")
+            raise LocalError(
+                f"{peer.name} died unexpectedly (exit status {code}); {peer.last_words()}", code="node-failed"
+            )
         peer.gone = True
         self.note("killed", f"{peer.name} was killed with SIGKILL: {report}", peer=peer.name, exit_status=code)
 

@@ -74,7 +74,7 @@ class Doctor:
         if wanted.peer == self._network.peer:
             raise LocalError("that is this node itself; `shoal status` says how it is")
         if self._under_way >= AT_ONCE:
-            raise LocalError(f"{AT_ONCE} peers are being looked at already; wait until one is done")
+            raise LocalError(f"{AT_ONCE} peers are being looked at already; wait until one is done", code="busy")
         self._under_way += 1
         try:
             async for answer in Examination(self._network, self._sources, self.standing, wanted).run():

@@ -8,7 +8,7 @@ to do. A code never changes its meaning: scripts rely on it. Levels are `ok`: as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address
 from statistics import median
 
@@ -278,17 +278,21 @@ def _dial(facts: Facts) -> Finding:
 def _nat(facts: Facts) -> Finding:
     """What stands between this node and the internet?"""
     seen = " and ".join(facts.seen_places) or "-"
-    words = {
-        "public": ("NET-NAT-NONE", OK, "No router translates this node's address."),
-        "forwarded": ("NET-NAT-FORWARDED", OK, "The router forwards this node's port."),
-        "firewall": ("NET-NAT-FIREWALL", WARN, "No router is in the way, but a firewall drops what comes in."),
-        "keeping": ("NET-NAT-KEEPING", INFO, f"The router shows this node to all at one place, {seen}: it can be met."),
-        "symmetric": ("NET-NAT-SYMMETRIC", WARN, f"The router shows this node to each at another place: {seen}."),
-        "local": ("NET-NAT-LOCAL", OK, "Between this node and its peers no router was met."),
-    }
-    untold = ("NET-NAT-UNKNOWN", INFO, "Fewer than two relays have said where they see this node.")
-    code, level, sentence = words.get(nat_kind(facts), untold)
-    return Finding(code, level, sentence, open_ports(facts) if level == WARN else "")
+    found = {
+        "public": Finding("NET-NAT-NONE", OK, "No router translates this node's address."),
+        "forwarded": Finding("NET-NAT-FORWARDED", OK, "The router forwards this node's port."),
+        "firewall": Finding("NET-NAT-FIREWALL", WARN, "No router is in the way, but a firewall drops what comes in."),
+        "keeping": Finding(
+            "NET-NAT-KEEPING", INFO, f"The router shows this node to all at one place, {seen}: it can be met."
+        ),
+        "symmetric": Finding(
+            "NET-NAT-SYMMETRIC", WARN, f"The router shows this node to each at another place: {seen}."
+        ),
+        "local": Finding("NET-NAT-LOCAL", OK, "Between this node and its peers no router was met."),
+    }.get(
+        nat_kind(facts), Finding("NET-NAT-UNKNOWN", INFO, "Fewer than two relays have said where they see this node.")
+    )
+    return replace(found, action=open_ports(facts)) if found.level == WARN else found
 
 
 def _carrier(facts: Facts) -> Finding | None:

@@ -39,8 +39,9 @@ def of_connection(report: LinkReport, now: float, nat: str, seen: Seen | None, p
     """The verdict on a connected peer; `nat` is what our router does, `seen` the peer's view of us."""
     name, reason = short(report.peer), report.reason(now)
     if report.path != "relayed":
-        code = "punched" if report.path == "punched" else "direct"
-        return Verdict(code, "nobody", f"the connection with {name} is as short as can be: {reason.words}.")
+        is_punched = report.path == "punched"
+        words = f"the connection with {name} is as short as can be: {reason.words}."
+        return Verdict("punched" if is_punched else "direct", "nobody", words)
     codes = {step.code for step in report.steps if step.way is Way.MEET}
     here = nat == "symmetric" or bool(codes & {"no-place-here", "no-place-both"})
     there = bool(codes & {"no-place-there", "no-place-both"}) if seen is None else seen.nat == "symmetric"
@@ -49,28 +50,32 @@ def of_connection(report: LinkReport, now: float, nat: str, seen: Seen | None, p
     if reason.code == "relay-failed":
         why = "a firewall that lets no answers in, or a carrier's second router, is the usual cause"
         advice = f"It is tried again by itself; {why}."
-        return _relayed(report, "failed", "network", f"as {name} and this node have not met", advice)
+        return _relayed(report, "relayed-failed", "network", f"as {name} and this node have not met", advice)
     if reason.code == "relay-early":
         advice = "It is tried again by itself; ask again in some seconds."
-        return _relayed(report, "early", "nobody", "as it is not known yet where to meet", advice)
-    return _relayed(report, "untried", "nobody", "and no direct way was tried yet", "Ask again in some seconds.")
+        return _relayed(report, "relayed-early", "nobody", "as it is not known yet where to meet", advice)
+    return _relayed(
+        report, "relayed-untried", "nobody", "and no direct way was tried yet", "Ask again in some seconds."
+    )
 
 
 def _symmetric(report: LinkReport, here: bool, there: bool, ports: str) -> Verdict:
-    where, side, whose, machine = {
-        (True, False): ("here", "ours", "this node's router gives", "this machine"),
-        (False, True): ("there", "theirs", "its router gives", short(report.peer)),
-        (True, True): ("both", "both", "both routers give", "either machine"),
-    }[here, there]
+    alone = "relayed-symmetric-here" if here else "relayed-symmetric-there"
+    code = "relayed-symmetric-both" if here and there else alone
+    side, whose, machine = {
+        "relayed-symmetric-here": ("ours", "this node's router gives", "this machine"),
+        "relayed-symmetric-there": ("theirs", "its router gives", short(report.peer)),
+        "relayed-symmetric-both": ("both", "both routers give", "either machine"),
+    }[code]
     why = f"as {whose} each destination another port, so nobody can know where to meet"
     own = ports if side == "ours" else f"{ports_to_forward()} (or those that `shoal status` shows there)"
     advice = f"To have a direct way, forward {own} to {machine} in its router, or switch UPnP on there."
-    return _relayed(report, f"symmetric-{where}", side, why, advice)
+    return _relayed(report, code, side, why, advice)
 
 
 def _relayed(report: LinkReport, code: str, side: str, why: str, advice: str) -> Verdict:
     sentence = f"all goes by the relay {short(report.relay or '')}, {why}: {SLOW}."
-    return Verdict(f"relayed-{code}", side, sentence, advice)
+    return Verdict(code, side, sentence, advice)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def parse_query(asked: str, known: Iterable[PeerId]) -> PeerQuery:
     if looks_like_link(asked):
         addresses = parse_link(asked).addresses
         hint = f"one of its addresses, `shoal doctor {addresses[0]}`" if addresses else "a PeerID or an address"
-        raise LocalError(f"a run's link leads to several peers: ask about {hint}")
+        raise LocalError(f"a run's link leads to several peers: ask about {hint}", code="unknown-peer")
     if asked.startswith("/"):
         return _at(asked)
     if _is_name(asked):
@@ -59,7 +59,9 @@ def parse_query(asked: str, known: Iterable[PeerId]) -> PeerQuery:
 def _at(asked: str) -> PeerQuery:
     place, name = split(asked)
     if not is_address(place) or (name and not _is_name(name)):
-        raise LocalError(f"'{asked[:SHOWN]}' is no address: one looks like /ip4/203.0.113.7/tcp/4101/p2p/PEERID")
+        raise LocalError(
+            f"'{asked[:SHOWN]}' is no address: one looks like /ip4/203.0.113.7/tcp/4101/p2p/PEERID", code="unknown-peer"
+        )
     return PeerQuery(PeerId(name) if name else None, place)
 
 
@@ -69,8 +71,11 @@ def _known_as(asked: str, known: list[PeerId]) -> PeerId:
         return found[0]
     if found:
         listed = ", ".join(peer[-12:] for peer in found[:5])
-        raise LocalError(f"'{asked[:SHOWN]}' means several peers, those that end in {listed}: give more of the end")
-    raise LocalError(f"no peer '{asked[:SHOWN]}' is known here: {HOW}")
+        raise LocalError(
+            f"'{asked[:SHOWN]}' means several peers, those that end in {listed}: give more of the end",
+            code="unknown-peer",
+        )
+    raise LocalError(f"no peer '{asked[:SHOWN]}' is known here: {HOW}", code="unknown-peer")
 
 
 def _is_name(text: str) -> bool:

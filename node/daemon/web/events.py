@@ -95,7 +95,7 @@ class Events:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if len(self._streams) >= MAX_STREAMS:
-            return failure(503, f"{MAX_STREAMS} pages are open already: close one")
+            return failure(503, f"{MAX_STREAMS} pages are open already: close one", "busy")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         stream: Stream = asyncio.Queue()
         self._streams.add(stream)

@@ -88,12 +88,16 @@ async def _listen(host: str, port: int) -> socket.socket:
     try:
         family, address = (await RESOLVER.look_up(host))[0]
     except TransportError as error:
-        raise LocalError(f"--admin-host {host} is no address of this machine: {error}") from error
+        raise LocalError(f"--admin-host {host} is no address of this machine: {error}", code="cannot-listen") from error
     for candidate in range(port, min(port + PORTS_TRIED, 65536)):
         try:
             return socket.create_server((address, candidate), family=family)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 reason = os.strerror(error.errno or 0)
-                raise LocalError(f"--admin-host {host}, port {candidate}: cannot listen: {reason}") from error
-    raise LocalError(f"admin ports {port} to {port + PORTS_TRIED - 1} are all taken: use --admin-port")
+                raise LocalError(
+                    f"--admin-host {host}, port {candidate}: cannot listen: {reason}", code="cannot-listen"
+                ) from error
+    raise LocalError(
+        f"admin ports {port} to {port + PORTS_TRIED - 1} are all taken: use --admin-port", code="port-taken"
+    )

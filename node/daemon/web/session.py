@@ -26,6 +26,7 @@ from shoal.node.api.http import failure, host_allowed
 from shoal.node.api.operations import Handler, Operations
 from shoal.node.daemon.web.routes import read_body
 from shoal.protocol.base.allowance import Allowance
+from shoal.protocol.base.errors import LocalError
 
 LIFETIME = 7 * 24 * 3600  # seconds until a browser has to show the token again
 CODE_LIFETIME = 600.0  # seconds
@@ -93,13 +94,15 @@ class AccessControl:
         if shown is not None and _same(shown, b"Bearer " + self._token):
             return None
         if not host_allowed(request.headers.get("Host", ""), self._host):
-            return failure(403, "the Host header is a foreign name; call the API by its address")
+            return failure(403, "the Host header is a foreign name; call the API by its address", "not-allowed")
         if is_public(request.path):
             return None
         if shown is not None or not self._is_open(request):
-            return failure(401, ASK_FOR_TOKEN)
+            return failure(401, ASK_FOR_TOKEN, "wrong-token")
         if not _from_our_page(request) or (request.method not in READING and request.path != LOGOUT):
-            return failure(403, "a browser's session may look and log out; for all else, " + ASK_FOR_TOKEN)
+            return failure(
+                403, "a browser's session may look and log out; for all else, " + ASK_FOR_TOKEN, "not-allowed"
+            )
         return None
 
     async def _is_in(self, request: web.Request) -> web.Response:
@@ -107,16 +110,18 @@ class AccessControl:
 
     async def _log_in(self, request: web.Request) -> web.Response:
         if not _from_our_page(request):
-            return failure(403, "this login comes from a foreign page")
+            return failure(403, "this login comes from a foreign page", "not-allowed")
         body = await read_body(request, {}, {"token": str, "code": str})
         if len(body) != 1:
-            return failure(400, "the body must have a 'token' or a 'code'")
+            return failure(400, "the body must have a 'token' or a 'code'", LocalError.code)
         if not self._logins.take(time.monotonic()):
-            return failure(429, "too many wrong tries; wait a minute")
+            return failure(429, "too many wrong tries; wait a minute", "busy")
         if "code" in body and not self._codes.use(time.monotonic(), body["code"]):
-            return failure(401, "this link was used before, or is too old: `shoal status` prints another")
+            return failure(
+                401, "this link was used before, or is too old: `shoal status` prints another", "wrong-token"
+            )
         if "token" in body and not _same(body["token"].strip(), self._token):
-            return failure(401, "this is not the token of this node")
+            return failure(401, "this is not the token of this node", "wrong-token")
         self._logins.give_back()
         response = web.json_response({"in": True})
         cookie = self._sign(int(time.time()) + LIFETIME)

@@ -101,6 +101,8 @@ class TicketReader:
 class Stopping(LocalError):
     """The server has been told to stop."""
 
+    code = "ending"
+
 
 STOPPED = Stopping("the server is stopping")
 
@@ -176,7 +178,11 @@ class Engine:
         self.wake()
         await LONG.run(self._thread.join, LAST_STEP)
         if self._thread.is_alive():
-            log.warning("the model is still at its last step after %.0f s: it is left alone", LAST_STEP)
+            log.warning(
+                "the model is still at its last step after %.0f s: it is left alone",
+                LAST_STEP,
+                extra={"code": "model-stuck"},
+            )
 
     # -- the thread -----------------------------------------------------------------------------------------
 

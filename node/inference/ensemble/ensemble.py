@@ -169,7 +169,9 @@ class Ensemble(Scorer):
             if (error := answer.failed.get(ask.slot)) is not None:
                 failures[ask] = error
             elif np.isnan(row).any() or np.isnan(within):
-                failures[ask] = LocalError("its probabilities are no numbers: its training has diverged")
+                failures[ask] = LocalError(
+                    "its probabilities are no numbers: its training has diverged", code="diverged"
+                )
             else:
                 self._held[ask.slot].belief.add(ask.number, ask.tokens, row, float(within))
         return failures
@@ -191,9 +193,10 @@ def _note(member: Member, failures: Mapping[Ask, Exception]) -> None:
             "one text" if len(failures) == 1 else f"{len(failures)} texts",
             error,
             exc_info=None if isinstance(error, ShoalError) else error,
+            extra={"code": "expert-lost"},
         )
     elif error is None and member.trouble:
-        log.warning("the expert %s is back", member.name)
+        log.warning("the expert %s is back", member.name, extra={"code": "expert-back"})
     member.trouble = "" if error is None else str(_named(member, error))
 
 

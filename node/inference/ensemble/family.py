@@ -114,7 +114,13 @@ class FamilyLoader:
                 member = Member(part.part, key, expert, log_likelihoods(expert, self._windows))
             except ShoalError as error:
                 self._refused[key] = time.monotonic() + REST
-                log.warning("the expert %s of round %d cannot be used: %s", part.part, file.round, error)
+                log.warning(
+                    "the expert %s of round %d cannot be used: %s",
+                    part.part,
+                    file.round,
+                    error,
+                    extra={"code": "expert-unusable"},
+                )
                 return None
         if isinstance(member.expert, RemoteExpert):
             member.expert.answered_by([PeerId(peer) for peer in file.peers])
@@ -164,12 +170,12 @@ def _keep_looking(scorer: Ensemble, look_again: Callable[[], str], over: threadi
         try:
             words = look_again()
             if scorer.panel.version != before:
-                log.warning("%s", words)
+                log.warning("%s", words, extra={"code": "experts-changed"})
             said = ""
         except ShoalError as error:
             if str(error) != said:
                 said = str(error)
-                log.warning("the experts stay as they were: %s", error)
+                log.warning("the experts stay as they were: %s", error, extra={"code": "reload-failed"})
         except Exception:  # such as no memory, or a library's error: the experts that are served are whole
             log.exception("the experts stay as they were")
 

@@ -56,14 +56,15 @@ def table_vocabulary(folder: Path, table: Table, vocab: int, chosen: str) -> Voc
     if not chosen and not file.exists():
         raise LocalError(
             f"the experts have {vocab:,} tokens, and {folder} has no {TOKENIZER_FILE}: name the one of the family's "
-            f"data with --tokenizer"
+            f"data with --tokenizer",
+            code="tokenizer-missing",
         )
     content = read_tokenizer(file)
     if stated is not None and stated.blake3 and not chosen and blake3(content).hexdigest() != stated.blake3:
-        raise LocalError(f"{file} is not the tokenizer of these experts: {FETCH}")
+        raise LocalError(f"{file} is not the tokenizer of these experts: {FETCH}", code="other-tokenizer")
     vocabulary = TokenizerVocabulary(content, frozenset(), special=False, what=str(file))
     if vocabulary.size > vocab:
-        raise LocalError(f"{file} has {vocabulary.size:,} tokens, and the experts {vocab:,}")
+        raise LocalError(f"{file} has {vocabulary.size:,} tokens, and the experts {vocab:,}", code="other-tokenizer")
     vocabulary.ends = ends_of(vocabulary, stated.end_of_text if stated is not None else "", str(file))
     return vocabulary
 

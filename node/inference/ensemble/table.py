@@ -108,12 +108,15 @@ def checked(folder: Path, entry: Entry) -> Path:
     path = folder / entry.file
     try:
         if not os.path.getsize(path):
-            raise LocalError(f"the file of the expert {entry.name} is empty, {path}: {FETCH}")
+            raise LocalError(f"the file of the expert {entry.name} is empty, {path}: {FETCH}", code="expert-damaged")
         found = blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
     except OSError as error:
-        raise LocalError(f"cannot read the file of the expert {entry.name}, {path}: {error.strerror}") from error
+        raise LocalError(
+            f"cannot read the file of the expert {entry.name}, {path}: {error.strerror}", code="unreadable"
+        ) from error
     if found != entry.blake3:
         raise LocalError(
-            f"{path} is not the expert {entry.name}: its hash is {found[:8]}, not {entry.blake3[:8]}: {FETCH}"
+            f"{path} is not the expert {entry.name}: its hash is {found[:8]}, not {entry.blake3[:8]}: {FETCH}",
+            code="expert-damaged",
         )
     return path

@@ -132,7 +132,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return _answer(api_error(error))
     except Exception as error:  # a bug: one request fails, and the server goes on
         if (said := refusal(error)) is not None:
-            log.error("%s %s: %s", request.method, request.path, said, extra={"code": "refused"})
+            log.error("%s %s: %s", request.method, request.path, said, extra={"code": said.code})
             return _answer(ApiError(500, str(said), SERVER))
         log.exception("the server failed on %s %s", request.method, request.path)
         return _answer(ApiError(500, "the server made a mistake; its log has the details", SERVER))

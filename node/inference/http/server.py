@@ -122,7 +122,7 @@ async def rereading_on_signal(name: str, look_again: Callable[[], str] | None) -
             try:
                 say(f"{name}: {await LONG.run(look_again)}")
             except ShoalError as error:
-                log.warning("%s stays as it was: %s", name, error)
+                log.warning("%s stays as it was: %s", name, error, extra={"code": "reload-failed"})
             except Exception:  # such as no memory, or a library's error: what is served is whole
                 log.exception("%s stays as it was", name)
 
@@ -159,9 +159,12 @@ def listen(where: ListenOptions) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise LocalError(
-                f"port {where.port} of {where.host} is taken: choose another --port, or 0 for any free one"
+                f"port {where.port} of {where.host} is taken: choose another --port, or 0 for any free one",
+                code="port-taken",
             ) from error
         reason = (error.strerror or str(error)).partition(" (while")[0]  # Python appends the address
-        raise LocalError(f"cannot listen on --host {where.host}, --port {where.port}: {reason}") from error
+        raise LocalError(
+            f"cannot listen on --host {where.host}, --port {where.port}: {reason}", code="cannot-listen"
+        ) from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # accepted sockets inherit it
     return listener

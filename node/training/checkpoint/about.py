@@ -91,7 +91,9 @@ class About(Spec):
         try:
             return decode_manifest(bytes.fromhex(self.manifest), RunId(bytes.fromhex(self.run)))
         except (RemoteError, ValueError) as error:
-            raise LocalError(f"the manifest in the checkpoint cannot be used: {error}") from error
+            raise LocalError(
+                f"the manifest in the checkpoint cannot be used: {error}", code="checkpoint-damaged"
+            ) from error
 
 
 def read_about(folder: Path) -> About:
@@ -101,11 +103,11 @@ def read_about(folder: Path) -> About:
         try:
             size = (folder / name).stat().st_size
         except OSError as error:
-            raise LocalError(f"{folder / name} cannot be read: {error.strerror}") from error
+            raise LocalError(f"{folder / name} cannot be read: {error.strerror}", code="unreadable") from error
         if size != facts.bytes:
-            raise LocalError(f"{folder / name} has {size} bytes instead of {facts.bytes}")
+            raise LocalError(f"{folder / name} has {size} bytes instead of {facts.bytes}", code="checkpoint-damaged")
     if MODEL not in about.files or (INNER in about.files) != bool(about.inner_steps):
-        raise LocalError(f"{folder / ABOUT} does not name all files of a checkpoint")
+        raise LocalError(f"{folder / ABOUT} does not name all files of a checkpoint", code="checkpoint-damaged")
     return about
 
 
@@ -114,14 +116,16 @@ def _parse(path: Path) -> About:
         with path.open("rb") as file:
             table: Any = json.loads(file.read(MAX_ABOUT + 1))
         if table.pop(SEAL) != _seal(table):
-            raise LocalError(f"{path} is damaged: its seal is broken")
+            raise LocalError(f"{path} is damaged: its seal is broken", code="checkpoint-damaged")
         return About.model_validate_json(json.dumps(table))
     except OSError as error:
-        raise LocalError(f"{path} cannot be read: {error.strerror}") from error
+        raise LocalError(f"{path} cannot be read: {error.strerror}", code="unreadable") from error
     except ValidationError as error:
-        raise LocalError(f"{path} is not of this version: {explain(error, About)}") from error
+        raise LocalError(
+            f"{path} is not of this version: {explain(error, About)}", code="checkpoint-damaged"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise LocalError(f"{path} is not the description of a checkpoint") from error
+        raise LocalError(f"{path} is not the description of a checkpoint", code="checkpoint-damaged") from error
 
 
 def _seal(table: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ def export(checkpoint: Path, out: Path, tokenizer: bytes | None = None) -> None:
     held = load(checkpoint)
     manifest, spec = held.manifest, held.manifest.model
     if out.exists():
-        raise LocalError(f"{out} exists: name a new folder")
+        raise LocalError(f"{out} exists: name a new folder", code="already-there")
     check_disk(out, sum(each.stat().st_size for each in checkpoint.glob(MODEL)), f"the model in {out}")
     fresh = out.with_name(f".{out.name}.{os.getpid()}.new")
     try:
@@ -39,6 +39,6 @@ def export(checkpoint: Path, out: Path, tokenizer: bytes | None = None) -> None:
             force(path)
         fresh.rename(out)
     except OSError as error:
-        raise LocalError(f"cannot write {out}: {error.strerror or error}") from error
+        raise LocalError(f"cannot write {out}: {error.strerror or error}", code="unwritable") from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # after success it has another name

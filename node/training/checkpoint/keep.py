@@ -85,4 +85,4 @@ def prune(folder: Path, kept: int) -> None:
         for each in found[whole[kept - 1] + 1 :]:
             remove(each.path)
     except OSError as error:
-        raise LocalError(f"cannot remove old checkpoints in {folder}: {error.strerror}") from error
+        raise LocalError(f"cannot remove old checkpoints in {folder}: {error.strerror}", code="unwritable") from error

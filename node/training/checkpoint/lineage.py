@@ -40,11 +40,16 @@ def with_origin(manifest: Manifest, checkpoint: Checkpoint | None) -> Manifest:
         try:
             manifest = Manifest.model_validate(table)
         except ValidationError as error:
-            raise LocalError(f"this run cannot go on from {checkpoint.path}: {explain(error, Manifest)}") from error
+            raise LocalError(
+                f"this run cannot go on from {checkpoint.path}: {explain(error, Manifest)}", code="manifest-wrong"
+            ) from error
     if checkpoint is None and manifest.model.name == "custom":
         raise LocalError("a run of a model of one's own is founded by the script that makes the model: docs/scripts.md")
     if checkpoint is None and manifest.origin is not None:
-        raise LocalError(f"this run goes on from round {manifest.origin.round} of another: name the checkpoint of it")
+        raise LocalError(
+            f"this run goes on from round {manifest.origin.round} of another: name the checkpoint of it",
+            code="checkpoint-missing",
+        )
     check_fits(manifest, checkpoint)
     return manifest
 
@@ -55,17 +60,21 @@ def check_fits(manifest: Manifest, checkpoint: Checkpoint | None) -> None:
         return
     origin, about = manifest.origin, checkpoint.about
     if origin is None:
-        raise LocalError(f"run {manifest.name} goes on from no checkpoint: leave yours away")
+        raise LocalError(f"run {manifest.name} goes on from no checkpoint: leave yours away", code="other-model")
     if (origin.round, origin.history, origin.root) != (about.round, about.history, about.root):
         raise LocalError(
             f"run {manifest.name} goes on from round {origin.round}, state {origin.root[:8]}; {checkpoint.path} is of "
-            f"round {about.round}, state {about.root[:8]}: leave it away, and the state is downloaded"
+            f"round {about.round}, state {about.root[:8]}: leave it away, and the state is downloaded",
+            code="other-model",
         )
     ours, theirs = manifest, checkpoint.manifest
     if (ours.model, ours.rounds.state_chunk_bytes) != (theirs.model, theirs.rounds.state_chunk_bytes):
-        raise LocalError("the manifest's model and rounds.chunk_bytes must be those of the checkpoint")
+        raise LocalError(
+            "the manifest's model and rounds.chunk_bytes must be those of the checkpoint", code="other-model"
+        )
     if ours.method.state != theirs.method.state:
         raise LocalError(
             f"a state that {theirs.method.name} has made cannot be gone on from with {ours.method.name}, which keeps "
-            f"something else: let the manifest's method be {theirs.method.name}"
+            f"something else: let the manifest's method be {theirs.method.name}",
+            code="other-model",
         )

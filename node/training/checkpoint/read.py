@@ -60,15 +60,17 @@ def load(path: Path) -> Checkpoint:
     check_memory(sum(sizes) + max(sizes, default=0), f"opening the checkpoint {path}")  # one file is held twice
     for name, facts in about.files.items():
         if _hash(path / name) != facts.blake3:
-            raise LocalError(f"{path / name} is damaged: its bytes are not those that were written")
+            raise LocalError(
+                f"{path / name} is damaged: its bytes are not those that were written", code="checkpoint-damaged"
+            )
     manifest = about.decoded_manifest()
     layout = layout_of(manifest.model)
     shape, private = shape_of(manifest, layout), method_of(manifest, layout).keeps
     if missing := _expected(shape, about, private) - about.files.keys():
-        raise LocalError(f"{path / ABOUT} does not name {', '.join(sorted(missing))}")
+        raise LocalError(f"{path / ABOUT} does not name {', '.join(sorted(missing))}", code="checkpoint-damaged")
     vectors = {name: layout.pack(_tensors(path / file_of(name))) for name in shape.vectors}
     if read_back(shape, about.round, vectors).root.hex() != about.root:
-        raise LocalError(f"{path} holds another state than the one that its round committed")
+        raise LocalError(f"{path} holds another state than the one that its round committed", code="checkpoint-damaged")
     moments = _moments(path, layout, about.inner_steps, private) if about.inner_steps else None
     return Checkpoint(path, about, manifest, shape, vectors, moments)
 
@@ -112,11 +114,11 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise LocalError(f"{path} is not a safetensors file: {error}") from error
+        raise LocalError(f"{path} is not a safetensors file: {error}", code="checkpoint-damaged") from error
 
 
 def _hash(path: Path) -> str:
     try:
         return str(blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest())
     except OSError as error:
-        raise LocalError(f"{path} cannot be read: {error.strerror}") from error
+        raise LocalError(f"{path} cannot be read: {error.strerror}", code="unreadable") from error

@@ -36,7 +36,7 @@ def find(place: Path) -> list[FoundCheckpoint]:
     Raises LocalError if the place is not a folder.
     """
     if not place.is_dir():
-        raise LocalError(f"{place} is not a folder")
+        raise LocalError(f"{place} is not a folder", code="checkpoint-missing")
     return [glance(path) for path in sorted(_candidates(place))]
 
 

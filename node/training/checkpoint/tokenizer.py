@@ -41,7 +41,8 @@ def find_tokenizer(data: DataSpec, homes: Iterable[Path]) -> bytes:
             return tokenizer_file(data, read_pack(packed))
     raise LocalError(
         f"the run's tokenizer {data.tokenizer} is among its data, and this machine has no packed copy of these: name "
-        f"the file with --tokenizer"
+        f"the file with --tokenizer",
+        code="tokenizer-missing",
     )
 
 

@@ -81,7 +81,7 @@ def write_checkpoint(folder: Path, about: About, snapshot: Snapshot, moments: Fl
         force(folder)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
-        raise LocalError(f"cannot write the checkpoint {path}: {error.strerror or error}") from error
+        raise LocalError(f"cannot write the checkpoint {path}: {error.strerror or error}", code="unwritable") from error
     return path
 
 

@@ -92,7 +92,7 @@ def load_corpus(spec: DataSpec, paths: Sequence[Path] = (), vocab: int | None = 
     corpus = texts_corpus(texts, left_out.files.total, spec.tokenizer, select)
     if spec.digest and spec.digest != corpus.digest.hex():
         where = paths[0] if is_packed(paths) else "the text given to --data"
-        raise LocalError(f"{where} is not the text that the run is about (its digest differs)")
+        raise LocalError(f"{where} is not the text that the run is about (its digest differs)", code="other-data")
     if not spec.tokenizer:
         return corpus
     content = from_hub(spec) if spec.is_from_hub else tokenizer_file(spec, texts)
@@ -146,7 +146,10 @@ def tokenizer_file(spec: DataSpec, texts: Sequence[Text]) -> bytes:
     """The content of the tokenizer's file among a run's data; LocalError if there is none."""
     found = next((text.content for text in texts if text.name == spec.tokenizer), None)
     if found is None:
-        raise LocalError(f"the run's data have no file {spec.tokenizer}, which its manifest names as the tokenizer")
+        raise LocalError(
+            f"the run's data have no file {spec.tokenizer}, which its manifest names as the tokenizer",
+            code="tokenizer-missing",
+        )
     return found
 
 
@@ -163,7 +166,10 @@ def stdlib_corpus(root: Path | None = None, select: Selector = all_texts) -> Cor
     root = root or Path(sysconfig.get_path("stdlib"))
     texts, skipped = stdlib_texts(root)
     if sum(len(text.content) for text in texts) < 4 * STDLIB_MIN:
-        raise LocalError(f"this Python has no standard library sources in {root}; name your own text with --data")
+        raise LocalError(
+            f"this Python has no standard library sources in {root}; name your own text with --data",
+            code="data-missing",
+        )
     return assemble(texts, skipped, *part_by_hash(texts, select, STDLIB_SHARE, STDLIB_MIN))
 
 

@@ -280,7 +280,7 @@ class Fetch:
     def _update_donors(self, is_waiting: bool) -> None:
         """Adds new donors; raises an error if there have been none for too long, or if the node is ending."""
         if self._calls.is_closing():
-            raise LocalError("the node is ending or paused; the data that have come are kept")
+            raise LocalError("the node is ending or paused; the data that have come are kept", code="ending")
         for peer in self._candidates():
             self._donors.add(peer)
         now = asyncio.get_running_loop().time()
@@ -291,9 +291,12 @@ class Fetch:
         if self._download is None:
             raise Shortage(
                 f"this node has not the run's data ({-(-self.wanted.size >> 20)} MiB), and no member that can be "
-                "reached gives them: start it with --data and the same text, or join when such a member is there"
+                "reached gives them: start it with --data and the same text, or join when such a member is there",
+                code="data-nowhere",
             )
-        raise TransportError(f"all who gave the run's data are gone, {self.words}; joining again goes on from there")
+        raise TransportError(
+            f"all who gave the run's data are gone, {self.words}; joining again goes on from there", code="data-nowhere"
+        )
 
     async def _ask(self, request: Request) -> None:
         """Sends a request, and handles the answer or its absence."""

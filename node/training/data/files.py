@@ -118,7 +118,9 @@ def walk(path: Path, left_out: LeftOut) -> Iterator[DataFile]:
     elif stat.S_ISDIR(status.st_mode):
         yield from _below(path, status, left_out)
     else:
-        raise LocalError(f"{shown(path)} is {kind_of(status)}, neither a file nor a folder: name one that is")
+        raise LocalError(
+            f"{shown(path)} is {kind_of(status)}, neither a file nor a folder: name one that is", code="unreadable"
+        )
 
 
 def kind_of(status: os.stat_result) -> str:
@@ -161,7 +163,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return list(entries)
     except OSError as error:
-        raise LocalError(unreadable(f"the folder {shown(folder)}", error)) from error
+        raise LocalError(unreadable(f"the folder {shown(folder)}", error), code="unreadable") from error
 
 
 def _status(path: Path) -> os.stat_result:
@@ -171,12 +173,12 @@ def _status(path: Path) -> os.stat_result:
     except FileNotFoundError as error:
         if path.is_symlink():
             what = f"{shown(path)} is a link to {shown(os.readlink(path))}, which is not there"
-            raise LocalError(f"{what}: bring that back, or remove the link") from error
+            raise LocalError(f"{what}: bring that back, or remove the link", code="data-missing") from error
         raise LocalError(
-            f"{shown(path)} is neither a file nor a folder: nothing is there, or it has just gone"
+            f"{shown(path)} is neither a file nor a folder: nothing is there, or it has just gone", code="data-missing"
         ) from error
     except OSError as error:
-        raise LocalError(unreadable(shown(path), error)) from error
+        raise LocalError(unreadable(shown(path), error), code="unreadable") from error
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -49,6 +49,8 @@ def lane_batch(text: Tensor, seed: int, lane: int, round: int, step: int, batch:
     """
     span = len(text) - context
     if span < 1:
-        raise LocalError(f"the training text has {len(text)} bytes; a window of {context + 1} does not fit")
+        raise LocalError(
+            f"the training text has {len(text)} bytes; a window of {context + 1} does not fit", code="data-empty"
+        )
     starts = lane_starts(span, seed, lane, round, step, batch)
     return text[starts[:, None] + torch.arange(context + 1)].long()

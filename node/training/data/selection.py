@@ -53,7 +53,9 @@ def selected(texts: Sequence[Text], select: Selector) -> list[Text]:
     """The texts that a run is about; LocalError if there are none."""
     part = [text for text, is_selected in zip(texts, select(texts), strict=True) if is_selected]
     if texts and not part:
-        raise LocalError("the part is empty: none of the data's texts fits data.only, or is of its cluster")
+        raise LocalError(
+            "the part is empty: none of the data's texts fits data.only, or is of its cluster", code="data-empty"
+        )
     return part
 
 
@@ -71,7 +73,7 @@ def check_parts(texts: Sequence[Text], parts: Mapping[str, DataSpec], file: Path
             is_there = bool(taken)
         if not is_there:
             like = f"is named like {', '.join(spec.only)}" if spec.cluster is None else "is of this group"
-            raise LocalError(f"the part {name} is empty: no text of the data {like}")
+            raise LocalError(f"the part {name} is empty: no text of the data {like}", code="data-empty")
 
 
 def _random_group(text: Text, groups: ClustersSpec) -> int:

@@ -181,7 +181,8 @@ class Download:
         if self.missing and free < wanted + MIN_FREE:
             raise Shortage(
                 f"the run's data need {wanted >> 20} MiB more in {self._folder}, and {free >> 20} MiB are free: "
-                "make room, or choose another SHOAL_HOME"
+                "make room, or choose another SHOAL_HOME",
+                code="no-room",
             )
 
     def put(self, number: int, content: bytes) -> None:
@@ -256,4 +257,4 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LocalError(f"cannot keep data in {path}: {error.strerror or error}") from error
+        raise LocalError(f"cannot keep data in {path}: {error.strerror or error}", code="unwritable") from error

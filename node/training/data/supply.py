@@ -136,7 +136,7 @@ class Supply:
         digest = _digest(spec) or (await self._own_text(spec.columns)).digest
         found = await self._find(spec, digest, None)
         if found is None:
-            raise LocalError(f"the text that the manifest names is not here; {REMEDY}")
+            raise LocalError(f"the text that the manifest names is not here; {REMEDY}", code="data-missing")
         pieces = {"pieces": found.root.hex(), "size": found.index.size} if self._shares else {}
         data = DataSpec.model_validate({**spec.model_dump(), "digest": digest.hex(), **pieces})
         return manifest.model_copy(update={"data": data})
@@ -249,7 +249,7 @@ class Supply:
         async with self._measuring:
             if columns not in self._own:
                 if not self._paths:
-                    raise LocalError(f"the run is about text of your own; {REMEDY}")
+                    raise LocalError(f"the run is about text of your own; {REMEDY}", code="data-missing")
                 own = self._own[columns] = await LONG.run(measure, self._paths, columns)
                 for words in own.left_out.words() if own.left_out else ():
                     warn(log, "data-left-out", f"of the text at --data {words}")
@@ -262,7 +262,7 @@ class Supply:
         if made.digest != own.digest:
             self._own.pop(columns, None)
             await DISK.run(self._store.forget, made.digest)
-            raise LocalError("the text at --data has changed while it was read: try again")
+            raise LocalError("the text at --data has changed while it was read: try again", code="data-changed")
         return made
 
     def _keep(self, dataset: Dataset) -> Dataset:

@@ -179,9 +179,11 @@ def _check_names(names: Sequence[str], path: Path, columns: Columns) -> None:
     """LocalError unless each wanted column occurs exactly once."""
     for column in columns.wanted:
         if column not in names:
-            raise LocalError(f"{shown(path)} has no column {column!r}, but {listed(names)}")
+            raise LocalError(f"{shown(path)} has no column {column!r}, but {listed(names)}", code="data-unusable")
         if (count := names.count(column)) > 1:
-            raise LocalError(f"{shown(path)} has {count} columns {column!r}: call the others something else")
+            raise LocalError(
+                f"{shown(path)} has {count} columns {column!r}: call the others something else", code="data-unusable"
+            )
 
 
 def _suffix(path: Path) -> str:
@@ -204,8 +206,10 @@ def _rows(path: Path, columns: Columns) -> Iterator[Row]:
             yield from read(lines, path, columns)
     except (OSError, *DAMAGED) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise LocalError(unreadable(shown(path), error)) from error
-        raise LocalError(f"{shown(path)} is damaged, or was cut short: {error}; get it again") from error
+            raise LocalError(unreadable(shown(path), error), code="unreadable") from error
+        raise LocalError(
+            f"{shown(path)} is damaged, or was cut short: {error}; get it again", code="data-unusable"
+        ) from error
 
 
 def _open(path: Path) -> io.BufferedReader:
@@ -261,7 +265,7 @@ def _of_line(number: int, line: str, path: Path, columns: Columns) -> Row:
         why = f"{error.msg} at its column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
         cut = "" if line.endswith("\n") else "; it is the last line, and has no end: was the file cut short?"
         raise LocalError(
-            f"line {number} of {shown(path)} is no JSON object with {columns.words}: {why}{cut}"
+            f"line {number} of {shown(path)} is no JSON object with {columns.words}: {why}{cut}", code="data-unusable"
         ) from error
 
 
@@ -281,7 +285,9 @@ def _each_once(columns: Columns) -> Callable[[list[tuple[str, Any]]], dict[str, 
 def _row(place: str, row: Any, path: Path, columns: Columns) -> Row:
     if isinstance(row, dict) and all(column in row for column in columns.wanted):
         return Row(place, [row[column] for column in columns.wanted])
-    raise LocalError(f"{place} of {shown(path)} is no JSON object with {columns.words}, but {kind(row)}")
+    raise LocalError(
+        f"{place} of {shown(path)} is no JSON object with {columns.words}, but {kind(row)}", code="data-unusable"
+    )
 
 
 # -- CSV ------------------------------------------------------------------------------------------------------
@@ -301,7 +307,7 @@ def _of_separated(lines: Iterator[str], path: Path, columns: Columns) -> Iterato
         separator = max(separators, key=lambda each: _fit(head, each, columns))
     except csv.Error as error:
         where = f"line {before + 1} of {shown(path)}"
-        raise LocalError(f"{where} is no line of names, as CSV begins with: {error}") from error
+        raise LocalError(f"{where} is no line of names, as CSV begins with: {error}", code="data-unusable") from error
     reader = csv.reader(chain([head], lines), delimiter=separator, strict=True)
     try:
         names = [name.strip() for name in next(reader, [])]
@@ -315,7 +321,9 @@ def _of_separated(lines: Iterator[str], path: Path, columns: Columns) -> Iterato
             line = before + reader.line_num + 1
     except csv.Error as error:
         where = f"line {before + reader.line_num} of {shown(path)}"
-        raise LocalError(f"{where} is no CSV: {error}; a quote inside of quotes is written twice") from error
+        raise LocalError(
+            f"{where} is no CSV: {error}; a quote inside of quotes is written twice", code="data-unusable"
+        ) from error
 
 
 def _fit(head: str, separator: str, columns: Columns) -> tuple[int, int]:
@@ -328,7 +336,8 @@ def _check_fields(fields: Sequence[str], names: Sequence[str], where: str) -> No
     if len(fields) < len(names) or any(fields[len(names) :]) or (len(names) == 1 and len(fields) > 1):
         raise LocalError(
             f"{where} has {len(fields)} fields, and the first line {len(names)} names: what holds a separator, or "
-            "several lines, stands in quotes"
+            "several lines, stands in quotes",
+            code="data-unusable",
         )
 
 
@@ -349,10 +358,12 @@ def _of_parquet(path: Path, columns: Columns) -> Iterator[Row]:
                     yield Row(f"row {number}", list(values))
     except OSError as error:
         if error.errno is not None:
-            raise LocalError(unreadable(shown(path), error)) from error
-        raise LocalError(f"{shown(path)} cannot be read as parquet: {error}; get it again") from error
+            raise LocalError(unreadable(shown(path), error), code="unreadable") from error
+        raise LocalError(
+            f"{shown(path)} cannot be read as parquet: {error}; get it again", code="data-unusable"
+        ) from error
     except (ValueError, NotImplementedError, KeyError, TypeError) as error:  # base classes of pyarrow's errors
-        raise LocalError(f"{shown(path)} cannot be read as parquet: {error}") from error
+        raise LocalError(f"{shown(path)} cannot be read as parquet: {error}", code="data-unusable") from error
 
 
 def _column(column: Any, name: str, before: int, path: Path) -> list[Any]:
@@ -365,5 +376,7 @@ def _column(column: Any, name: str, before: int, path: Path) -> list[Any]:
                 each.as_py()
             except UnicodeDecodeError as error:
                 where = f"the column {name!r} in row {number} of {shown(path)}"
-                raise LocalError(f"{where} is no UTF-8 text: {error.reason} at byte {error.start}") from error
+                raise LocalError(
+                    f"{where} is no UTF-8 text: {error.reason} at byte {error.start}", code="not-text"
+                ) from error
         raise

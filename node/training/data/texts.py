@@ -60,7 +60,7 @@ def check_any(total: int, paths: Sequence[Path], left_out: LeftOut) -> None:
     """LocalError if the texts among `paths` have no bytes in total."""
     if not total:
         why = "; ".join(left_out.words()) or "all files are empty, or there are none"
-        raise LocalError(f"no text in {', '.join(map(shown, paths)) or 'the data'}: {why}")
+        raise LocalError(f"no text in {', '.join(map(shown, paths)) or 'the data'}: {why}", code="data-empty")
 
 
 def _read(file: DataFile, columns: Columns, left_out: LeftOut) -> Iterator[Text]:
@@ -75,7 +75,9 @@ def _read(file: DataFile, columns: Columns, left_out: LeftOut) -> Iterator[Text]
         yield Text(file.name, to_utf8(content, file.path))
     except NotText as error:
         if file.is_named:
-            raise LocalError(f"{shown(file.path)} {error.reason}{error.where}: name texts with --data") from error
+            raise LocalError(
+                f"{shown(file.path)} {error.reason}{error.where}: name texts with --data", code="not-text"
+            ) from error
         left_out.files.add(error.reason, f"{shown(file.path)}{error.where}")
 
 
@@ -92,7 +94,7 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise LocalError(unreadable(shown(path), error)) from error
+        raise LocalError(unreadable(shown(path), error), code="unreadable") from error
 
 
 class NotText(Exception):
@@ -151,7 +153,7 @@ def read_pack(path: Path) -> list[Text]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise LocalError(unreadable(shown(path), error)) from error
+        raise LocalError(unreadable(shown(path), error), code="unreadable") from error
     try:
         return list(unpack(memoryview(content)))
     except LocalError as error:

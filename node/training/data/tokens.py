@@ -28,12 +28,17 @@ class Tokenizer:
         problem = f"the run's tokenizer {spec.tokenizer} cannot be read"
         self._tokens, self.size = load_tokenizer(content, spec.tokenizer, problem)
         if vocab is not None and self.size > vocab:
-            raise LocalError(f"the tokenizer {spec.tokenizer} has {self.size:,} tokens, and the run's model {vocab:,}")
+            raise LocalError(
+                f"the tokenizer {spec.tokenizer} has {self.size:,} tokens, and the run's model {vocab:,}",
+                code="other-tokenizer",
+            )
         self.end: int | None = None  # the token after each text
         if spec.end_of_text:
             end = self._tokens.token_to_id(spec.end_of_text)
             if end is None:
-                raise LocalError(f"data.end_of_text {spec.end_of_text!r} is no token of {spec.tokenizer}")
+                raise LocalError(
+                    f"data.end_of_text {spec.end_of_text!r} is no token of {spec.tokenizer}", code="other-tokenizer"
+                )
             self.end = int(end)
 
     def encode(self, texts: Iterable[str]) -> Tensor:

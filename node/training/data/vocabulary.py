@@ -203,7 +203,7 @@ def load_tokenizer(content: bytes, what: str, problem: str) -> tuple[Any, int]:
     except LocalError:
         raise
     except Exception as error:  # the library raises no narrower type
-        raise LocalError(f"{problem}: {error}") from error
+        raise LocalError(f"{problem}: {error}", code="other-tokenizer") from error
     tokens.no_padding()
     tokens.no_truncation()
     return tokens, 1 + max(tokens.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -215,7 +215,7 @@ def read_tokenizer(path: Path) -> bytes:
         with path.open("rb") as file:
             content = file.read(MAX_FILE + 1)
     except OSError as error:
-        raise LocalError(f"cannot read the tokenizer {path}: {error.strerror}") from error
+        raise LocalError(f"cannot read the tokenizer {path}: {error.strerror}", code="tokenizer-missing") from error
     if len(content) > MAX_FILE:
         raise LocalError(f"{path} is no tokenizer: it has more than {MAX_FILE >> 20} MiB")
     return content

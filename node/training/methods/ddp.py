@@ -96,7 +96,7 @@ def clip_factor(norm: float, limit: float) -> float:
     To scale an agreed vector, all members would need the same norm to the bit. LocalError if the norm is not finite.
     """
     if not isfinite(norm):
-        raise LocalError("the gradient holds NaN or Inf; training has diverged on this machine")
+        raise LocalError("the gradient holds NaN or Inf; training has diverged on this machine", code="diverged")
     return min(1.0, limit / norm) if norm > 0 else 1.0
 
 

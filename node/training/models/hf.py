@@ -224,7 +224,7 @@ def opened(folder: Path, config: Any) -> Any:
     if lacking:
         raise LocalError(f"{folder} lacks the model's {lacking[0]}: it has another head, or is damaged")
     for name in missing:
-        log.warning("%s has no %s: it is what the config gives", folder, name)
+        log.warning("%s has no %s: it is what the config gives", folder, name, extra={"code": "buffer-from-config"})
     return network
 
 

@@ -117,7 +117,8 @@ def _base(spec: HfSpec, lora: LoraSpec, seed: int, weights: Sequence[Path]) -> t
     reason = f" ({'; '.join(obstacles)})" if obstacles else ""
     raise LocalError(
         f"the run's adapters are for base weights{named} that are not here{reason}: start the node with --weights and "
-        "the folder of their safetensors"
+        "the folder of their safetensors",
+        code="weights-missing",
     )
 
 

@@ -44,7 +44,7 @@ def save_state(snapshot: Snapshot, path: Path) -> None:
         fresh.replace(path)
         force(path.parent)
     except (OSError, SafetensorError) as error:
-        raise LocalError(f"cannot write {path}: {error}") from error
+        raise LocalError(f"cannot write {path}: {error}", code="unwritable") from error
     finally:
         fresh.unlink(missing_ok=True)
 
@@ -65,11 +65,11 @@ def load_state(path: Path, shape: StateShape) -> CommittedState:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         round, root = int(about["round"]), bytes.fromhex(about["root"])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise LocalError(f"{path} is not a state file: {error}") from error
+        raise LocalError(f"{path} is not a state file: {error}", code="checkpoint-damaged") from error
     vectors = {vector: layout.pack(_taken(tensors, f"{_prefix(layout)}{vector}.")) for vector in shape.vectors[1:]}
     state = CommittedState(shape, {PARAMETERS: layout.pack(tensors), **vectors}, round)
     if state.current.root != root:
-        raise LocalError(f"{path} is damaged: its numbers are not those that were saved")
+        raise LocalError(f"{path} is damaged: its numbers are not those that were saved", code="checkpoint-damaged")
     return state
 
 

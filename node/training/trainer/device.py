@@ -31,9 +31,9 @@ def choose_device(wanted: str) -> str:
     kind, _, index = wanted.partition(":")
     if kind == "cuda" and int(index or 0) >= gpus:
         found = f"{gpus} NVIDIA GPUs, cuda:0 to cuda:{gpus - 1}" if gpus else "no NVIDIA GPU"
-        raise LocalError(f"{wanted} is not here: torch finds {found}; use --device cpu or auto")
+        raise LocalError(f"{wanted} is not here: torch finds {found}; use --device cpu or auto", code="device-missing")
     if kind == "mps" and not mps:
-        raise LocalError("mps is not here: torch finds no Apple GPU; use --device cpu or auto")
+        raise LocalError("mps is not here: torch finds no Apple GPU; use --device cpu or auto", code="device-missing")
     return wanted
 
 

@@ -35,7 +35,7 @@ def validation_loss(model: TrainedModel, text: Tensor, context: int) -> float:
         total, weight = _losses(model, ((part, len(part)) for part in torch.split(text, BATCH_ROWS)))
         return total / weight
     if len(text) < 2:
-        raise LocalError("the validation text is empty")
+        raise LocalError("the validation text is empty", code="data-empty")
     total, weight = _losses(model, ((batch.long(), batch[:, 1:].numel()) for batch in windows(text, context)))
     return total / weight
 

@@ -25,7 +25,10 @@ def make_optimizers(model: TrainedModel, spec: MethodSpec, device: torch.device)
     if spec.optimizer == "adamw":
         return (adamw([weight for _, weight in model.trained()], spec, device, recorded=device.type == "cuda"),)
     if not hasattr(torch.optim, "Muon"):
-        raise LocalError(f"the run trains with Muon, which torch {torch.__version__} lacks: upgrade it to 2.9 or newer")
+        raise LocalError(
+            f"the run trains with Muon, which torch {torch.__version__} lacks: upgrade it to 2.9 or newer",
+            code="package-missing",
+        )
     matrices = model.matrices()
     chosen = set(matrices)
     rest = [weight for _, weight in model.trained() if weight not in chosen]

@@ -120,7 +120,8 @@ class Stepper:
                 name = device_name(self._device)
                 raise LocalError(
                     f"one sequence does not fit in the memory of {name}, even with activations recomputed: leave the "
-                    "run, or give the node more memory or another --device"
+                    "run, or give the node more memory or another --device",
+                    code="no-room",
                 ) from error
             self.options = less
             return True

@@ -35,7 +35,7 @@ MAX_FRUITLESS = 3  # attempts in a row without a lasting socket, after which del
 STABLE_AFTER = 10.0  # seconds after which a socket counts as lasting
 RETRY_DELAYS = (20.0, 600.0)  # seconds until the next attempt, at first and at most; doubled with each failure
 REFUSED_DELAYS = (1.0, 20.0)  # the same for a peer that does not know yet that we are in a run with it
-REFUSED = "refused"  # the code of a TransportError that means that
+REFUSED = "run-unknown-there"  # the code of a TransportError that means that
 
 log = logging.getLogger(__name__)
 

@@ -69,8 +69,9 @@ def nowhere(own: Side, other: Side) -> NowhereToMeet | None:
             return None
         return NowhereToMeet("one of the two is met by IPv4 alone, the other by IPv6", "unreachable")
     if own.is_symmetric or other.is_symmetric:
-        whose = "both" if own.is_symmetric and other.is_symmetric else "here" if own.is_symmetric else "there"
-        return NowhereToMeet(WHOSE_ROUTER[f"no-place-{whose}"], f"no-place-{whose}")
+        alone = "no-place-here" if own.is_symmetric else "no-place-there"
+        code = "no-place-both" if own.is_symmetric and other.is_symmetric else alone
+        return NowhereToMeet(WHOSE_ROUTER[code], code)
     return NowhereToMeet(NOT_YET, "no-place-yet")
 
 

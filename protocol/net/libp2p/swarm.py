@@ -123,7 +123,9 @@ async def close_connections(connections: Sequence[INetConn], why: str) -> None:
 
 def transport_error(error: BaseException) -> TransportError:
     """The reason of a failed dial as a TransportError: the deepest cause that people know, not libp2p's wording."""
-    words, code, cause = str(error) or type(error).__name__, getattr(error, "code", "failed"), error
+    words, code, cause = str(error) or type(error).__name__, "failed", error
+    if isinstance(error, TransportError):
+        code = error.code
     while True:
         if isinstance(cause, PeerIDMismatchesPubkey):
             return TransportError("somebody else answers there, who has another PeerID", "other-identity")

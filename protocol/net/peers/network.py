@@ -156,7 +156,7 @@ class Network:
         elif others := self._without_ours(await resolve(address)):  # may be an old address of ours
             peer, others = await self._somebody_at(multiaddr, others)
         else:
-            raise LocalError(f"{multiaddr} is this node itself")
+            raise LocalError(f"{multiaddr} is this node itself", code="itself")
         self.remember(peer, others)
         dialing = self._peers.of(peer).dialing
         if not dialing.can_dial and not dialing.is_up:
@@ -187,7 +187,7 @@ class Network:
             if error.code != ITSELF:
                 raise
             words = f"{multiaddr} leads back to this node by some way, or {self._same_key}"
-            raise LocalError(words) from error
+            raise LocalError(words, code="itself") from error
         return peer, (address,)
 
     async def _first_of(self, addresses: Sequence[str]) -> tuple[PeerId, str]:

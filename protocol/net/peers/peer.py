@@ -197,7 +197,13 @@ class Peer:
         self._control.dropped += 1
         if kind not in self._too_long:
             self._too_long.add(kind)
-            log.warning("a %s of %d bytes is too long for %s, and not sent", kind, len(body), short(self.peer))
+            log.warning(
+                "a %s of %d bytes is too long for %s, and not sent",
+                kind,
+                len(body),
+                short(self.peer),
+                extra={"code": "message-too-long"},
+            )
 
     def _put(
         self,

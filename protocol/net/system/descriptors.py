@@ -29,7 +29,8 @@ def raise_limit() -> int:
     if (most := limit()) < LEAST:
         raise LocalError(
             f"this process may have only {most} files and connections open at a time, and a node needs {LEAST} at "
-            f"least: raise the limit with `ulimit -n {max(1024, LEAST)}`, or where the service is set up (LimitNOFILE)"
+            f"least: raise the limit with `ulimit -n {max(1024, LEAST)}`, or where the service is set up (LimitNOFILE)",
+            code="too-few-files",
         )
     return most
 

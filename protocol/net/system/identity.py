@@ -51,7 +51,7 @@ class Identity:
                 cls.generate().keep(path)
             return _load(path)
         except OSError as error:
-            raise LocalError(f"cannot use the key file {path}: {error.strerror}") from error
+            raise LocalError(f"cannot use the key file {path}: {error.strerror}", code="secret-unreadable") from error
 
     def keep(self, path: Path) -> None:
         """Write the key file unless it exists; OSError if that fails."""
@@ -118,11 +118,15 @@ def _load(path: Path) -> Identity:
         raise LocalError(
             f"the key file {path} is open to other users (mode {mode:o}): run `chmod 600 {path}`, "
             "or delete it and get a new identity if somebody may have read it. Where its file system knows no modes, "
-            "choose another folder"
+            "choose another folder",
+            code="secret-open",
         )
     seed = _seed(path.read_bytes())
     if seed is None:
-        raise LocalError(f"{path} is not an Ed25519 key in libp2p's form; move it away and a new identity is made")
+        raise LocalError(
+            f"{path} is not an Ed25519 key in libp2p's form; move it away and a new identity is made",
+            code="secret-damaged",
+        )
     return Identity.of_seed(seed)
 
 

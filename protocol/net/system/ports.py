@@ -34,7 +34,7 @@ def claim_pair(host: str, port: int) -> tuple[int, socket.socket]:
                 words = "ports %d and %d are in use; listening on %d instead"
                 log.warning(words, port, port + 1, pair[0], extra={"code": "ports-in-use"})
             return pair
-    raise LocalError(f"no free pair of ports on {host} from {port} on")
+    raise LocalError(f"no free pair of ports on {host} from {port} on", code="port-taken")
 
 
 def _try_pair(host: str, first: int) -> tuple[int, socket.socket] | None:
@@ -56,7 +56,7 @@ def _try_pair(host: str, first: int) -> tuple[int, socket.socket] | None:
         if error.errno == errno.EADDRINUSE:
             return None
         why = f"it {HOPELESS[error.errno]}" if error.errno in HOPELESS else error.strerror
-        raise LocalError(f"cannot listen on {host}, port {first}: {why}") from error
+        raise LocalError(f"cannot listen on {host}, port {first}: {why}", code="cannot-listen") from error
     finally:
         probe.close()
     return first, claim

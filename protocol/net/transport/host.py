@@ -215,7 +215,7 @@ class TrioHost:
                     await self._host.close()  # without this, leaving host.run() leaks sockets
                 nursery.cancel_scope.cancel()
         if not self._stopping.is_set():
-            raise LocalError(f"cannot listen on {listen[0]}")
+            raise LocalError(f"cannot listen on {listen[0]}", code="cannot-listen")
 
     async def _serve(self, protocol: str, raw: INetStream) -> None:
         peer, connection = PeerId(str(raw.muxed_conn.peer_id)), cast(NetStream, raw).swarm_conn

@@ -77,7 +77,7 @@ def is_finite(values: Tensor) -> bool:
 
 def divergence_error() -> LocalError:
     """The error for NaN or infinity among our own values, which must not be sent."""
-    return LocalError("the vector to send holds NaN or Inf; training has diverged on this machine")
+    return LocalError("the vector to send holds NaN or Inf; training has diverged on this machine", code="diverged")
 
 
 def read_only(payload: npt.NDArray[np.uint8]) -> Payload:

@@ -73,7 +73,7 @@ class Answering:
                     await self._offer()
                     await self._look()
                 except ShoalError as error:
-                    log.warning("%s; trying again", error)
+                    log.warning("%s; trying again", error, extra={"code": error.code})
                     await asyncio.sleep(LOOK)
         finally:
             await self._connection.close()
@@ -114,7 +114,13 @@ class Answering:
             except Exception as error:  # also no memory: the experts that answer already go on
                 if file.digest not in self._refused:
                     words = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
-                    log.warning("the expert %s of round %d cannot answer: %s", part.part, file.round, words)
+                    log.warning(
+                        "the expert %s of round %d cannot answer: %s",
+                        part.part,
+                        file.round,
+                        words,
+                        extra={"code": "expert-unusable"},
+                    )
                 self._refused.add(file.digest)
                 continue
             self._refused.discard(file.digest)
