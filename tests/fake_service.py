@@ -154,6 +154,8 @@ class FakeService:
             "warnings": [{"code": "volume-nearly-used-up", "words": "more than 95% of it have\x1b[2J passed"}],
             "limits": {**self.limits, "used_today": 19_500_000_000, "goes_on_at": None},
             "traffic": {"sent": 1000, "received": 2000},
+            "today": {"rounds": 3, "sent": 1000, "received": 2000},
+            "day": {"sent": 1 << 30, "received": 1 << 30},
             "reachability": "public",
             "port_mapping": {
                 "protocol": "upnp",

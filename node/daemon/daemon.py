@@ -14,7 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.node.api.answers import CreatedRun, ExpertRow, PeerRow, Round, RunMetrics, SavedState, Status, Stopping
+from shoal.node.api.answers import (
+    CreatedRun,
+    ExpertRow,
+    PeerRow,
+    Round,
+    RunMetrics,
+    SavedState,
+    Status,
+    Stopping,
+    Today,
+)
 from shoal.node.api.operations import Handler, Operations
 from shoal.node.api.status import summary
 from shoal.node.base.fault_injection import armed_trigger
@@ -28,7 +38,9 @@ from shoal.node.base.signals import on_ending
 from shoal.node.daemon.diagnostics.doctor import Doctor
 from shoal.node.daemon.diagnostics.netcheck import NetCheck
 from shoal.node.daemon.draining import rounds_end
+from shoal.node.daemon.guest.machine import Machine
 from shoal.node.daemon.guest.pausing import AskedFile, Pausing
+from shoal.node.daemon.guest.today import TodayCount
 from shoal.node.daemon.guest.volume import DailyVolume
 from shoal.node.daemon.handout import Handout
 from shoal.node.daemon.own_settings import OwnSettings
@@ -147,7 +159,9 @@ class Daemon:
         throttle.up.cap(settings.max_up)
         throttle.down.cap(settings.max_down)
         volume = DailyVolume(home.volume, settings.max_per_day, lambda: throttle.total)
-        self._pausing = Pausing(settings, AskedFile(home.pause), volume, throttle, self._runs, self._cache.load)
+        today = TodayCount(home.today, self._done)
+        asked, machine = AskedFile(home.pause), Machine(self._runs.processes)
+        self._pausing = Pausing(settings, asked, volume, throttle, self._runs, self._cache.load, machine, today)
         self._own_settings = OwnSettings(settings, home, self._pausing.apply)
         self._draining: asyncio.Task[None] | None = None
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
@@ -213,6 +227,7 @@ class Daemon:
     async def _enter_runs(self) -> None:
         """Enter the runs in which the node was when it last stopped, then those of the command line."""
         seeds = list(self._peer_finder.last_seen)
+        await self._pausing.has_looked.wait()
         await self._runs.restore(seeds)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._runs.keep_restoring(seeds))
@@ -243,6 +258,10 @@ class Daemon:
             await asyncio.sleep(self._manager.pause)
 
     # -- who is there ---------------------------------------------------------------------------------------
+
+    def _done(self) -> Today:
+        up, down = self._network.throttle.up, self._network.throttle.down
+        return {"rounds": self._runs.tally.rounds, "sent": up.total, "received": down.total}
 
     def _misses_somebody(self) -> bool:
         """Whether to look for other peers: we are alone, or not in a run that we should be in."""
@@ -306,6 +325,7 @@ class Daemon:
             "untold_addresses": list(self._network.untold_addresses),
             "memory": resident_bytes(),
             "ending": self._stopping.is_set(),
+            "day": run_view.day_cost(self._open.values()),
             "draining": self._draining is not None,
             "runs": rows,
         }

@@ -10,11 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.api.answers import LimitsStatus
+from shoal.node.api.answers import LimitsStatus, Today
 from shoal.node.api.status import advice, headline, verdict
 from shoal.node.base.exits import Exit
 from shoal.node.base.options import NodeSettings
 from shoal.node.daemon.guest.pausing import AskedFile, Pausing
+from shoal.node.daemon.guest.rules import Manners, Seen
+from shoal.node.daemon.guest.today import TodayCount
 from shoal.node.daemon.guest.volume import DAY
 from shoal.node.run.runs import Runs
 from shoal.protocol.base.ids import PeerId
@@ -34,6 +36,9 @@ class Node:
         self.did: list[str] = []
         self.runs: Any = SimpleNamespace(paused="", data=SimpleNamespace(is_paused=False), devices_are_free=True)
         self.runs.pause, self.runs.restore, self.runs.free_devices = self.pause, self.restore, self.free_devices
+        self.machine: Any = SimpleNamespace(look=self.look, unknown={})
+        self.today = TodayCount(folder / "today.json", self.done, lambda: self.wire.now)
+        self.seen = Seen()
         self.file, self.settings = AskedFile(folder / "pause.json"), NodeSettings(folder)
         self.pausing = self.made()
 
@@ -41,7 +46,15 @@ class Node:
         """As at a start of the node."""
         runs = cast(Runs, self.runs)
         clock = lambda: self.wire.now  # noqa: E731
-        return Pausing(self.settings, self.file, self.volume, self.throttle, runs, lambda: [ANNA], clock)
+        return Pausing(
+            self.settings, self.file, self.volume, self.throttle, runs, lambda: [ANNA], self.machine, self.today, clock
+        )
+
+    def done(self) -> Today:
+        return {"rounds": 0, "sent": self.wire.total, "received": 0}
+
+    async def look(self, manners: Manners) -> Seen:
+        return self.seen
 
     async def free_devices(self) -> None:
         self.did.append("free")
@@ -62,12 +75,12 @@ class Node:
 
     async def settled(self) -> None:
         """What is begun and not waited for is done, also what a thread does for it."""
-        while others := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
-            await asyncio.wait(others, timeout=0.01)
-            if self.is_held:
-                return
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while len(asyncio.all_tasks()) > 1 + self.held:
+                await asyncio.sleep(0)
 
-    is_held = False  # something is never done by itself
+    held = 0  # tasks that are never done by themselves
 
 
 @pytest.mark.asyncio
@@ -127,7 +140,7 @@ async def test_the_volume_is_looked_at_while_the_runs_are_entered_again(tmp_path
     """Which may take hours, where a run's data are to be fetched first."""
     node = Node(tmp_path)
     await node.after(GB)
-    entered, node.is_held = asyncio.Event(), True
+    entered, node.held = asyncio.Event(), 1
 
     async def restore(seeds: list[PeerId]) -> None:
         node.did.append("begins to enter")
