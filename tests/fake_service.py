@@ -17,6 +17,7 @@ from shoal.node.base.home import DaemonInfo, Home
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.settings import find_setting, written
 from shoal.node.daemon.diagnostics.node_checks import Facts, report
+from shoal.node.daemon.own_settings import AT_ONCE
 from shoal.node.daemon.web.server import serve_api
 from shoal.node.manifest.manifest import Introduction, Manifest
 from shoal.node.run.introduction import describe
@@ -302,9 +303,12 @@ class FakeService:
 
     def change_settings(self, settings: dict[str, Any]) -> Any:
         for key, item in settings.items():
-            find_setting(key).read(key, item, Path("/"))
+            if item is not None:
+                find_setting(key).read(key, item, Path("/"))
         self.calls.append(("settings", settings))
-        return {"settings": settings, "applied": list(settings), "at_next_start": []}
+        applied = [key for key in settings if key in AT_ONCE]
+        later = [key for key in settings if key not in AT_ONCE]
+        return {"settings": settings, "applied": applied, "at_next_start": later}
 
     def drain(self, within: float | None = None) -> Any:
         self.calls.append(("drain", within))

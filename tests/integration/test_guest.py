@@ -1,4 +1,4 @@
-"""Real nodes with the manners of a guest: one pauses in the middle of a run, stays paused over a restart, and drains."""
+"""Real nodes with the manners of a guest: one pauses in a run, stays paused over a restart, and drains."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_a_node_that_pauses_frees_its_devices_while_the_others_go_on(children: C
     status = guest.client.status()
     assert status["today"]["rounds"] >= 3
     assert status["today"]["sent"] > 0
-    assert status["day"] is not None and status["day"]["sent"] > 0
+    assert status["day"] is not None
+    assert status["day"]["sent"] > 0
 
     round_before = guest.round()
     guest.client.drain(60.0)

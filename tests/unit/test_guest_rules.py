@@ -71,7 +71,7 @@ def test_hours_are_those_that_the_clock_shows_where_it_is_put_forward_or_back() 
     early = parse_schedule("01:30-02:30")
     begin = berlin(*forward, 1, 30)
     assert [early.is_open(begin + minutes * 60, BERLIN) for minutes in (0, 29, 30)] == [True, True, False], (
-        "02:30 is 3:30"
+        "after 01:59 comes 03:00"
     )
     begin = berlin(*back, 1, 30)
     shown = [early.is_open(begin + minutes * 60, BERLIN) for minutes in (0, 59, 60, 89, 90, 119, 120)]

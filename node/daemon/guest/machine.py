@@ -5,7 +5,7 @@ What is looked at, on Linux:
   /dev/pts/*, as `w` reads them), and interrupts of a built-in keyboard or touchpad (i8042 in /proc/interrupts). A USB
   keyboard or mouse in a graphical session cannot be seen.
 - Load: what processes that are not this node's take of the processors (/proc/stat, less ours by /proc/PID/stat). More
-  than half of the cores, and never more than one, is use. Work of low priority (nice) is none.
+  than half of the cores, or than one core, is use.
 - Power: /sys/class/power_supply. A machine without a battery is on mains.
 - GPUs: `nvidia-smi pmon`. A process that computes there counts, and one that draws if it takes a quarter of the GPU.
   Processes that are not in our /proc, as seen from a container, are not told from ours, and do not count.
@@ -42,9 +42,9 @@ TERMINAL = re.compile(r"tty\d+|\d+")
 
 
 def busy_ticks(stat: str) -> int:
-    """The time, in ticks, that all processors have spent on processes of usual priority and interrupts: /proc/stat."""
-    user, _, system, _, _, interrupts, soft, *_ = map(int, stat.partition("\n")[0].split()[1:])
-    return user + system + interrupts + soft
+    """The time, in ticks, that all processors have spent on processes and interrupts: /proc/stat."""
+    user, nice, system, _, _, interrupts, soft, *_ = map(int, stat.partition("\n")[0].split()[1:])
+    return user + nice + system + interrupts + soft
 
 
 def process_ticks(stat: str) -> int:
