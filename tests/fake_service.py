@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from shoal.dht.link import format_link
@@ -14,8 +15,9 @@ from shoal.node.api.errors import UnknownRound, find_run
 from shoal.node.api.operations import OPERATIONS, Handler
 from shoal.node.base.home import DaemonInfo, Home
 from shoal.node.base.options import NodeSettings
-from shoal.node.base.settings import written
+from shoal.node.base.settings import find_setting, written
 from shoal.node.daemon.diagnostics.node_checks import Facts, report
+from shoal.node.daemon.own_settings import AT_ONCE
 from shoal.node.daemon.web.server import serve_api
 from shoal.node.manifest.manifest import Introduction, Manifest
 from shoal.node.run.introduction import describe
@@ -149,9 +151,12 @@ class FakeService:
             "peers": 1,
             "obstacle": self.obstacle,
             "paused": self.paused,
+            "pause": self.pause_status(),
             "warnings": [{"code": "volume-nearly-used-up", "words": "more than 95% of it have\x1b[2J passed"}],
             "limits": {**self.limits, "used_today": 19_500_000_000, "goes_on_at": None},
             "traffic": {"sent": 1000, "received": 2000},
+            "today": {"rounds": 3, "sent": 1000, "received": 2000},
+            "day": {"sent": 1 << 30, "received": 1 << 30},
             "reachability": "public",
             "port_mapping": {
                 "protocol": "upnp",
@@ -280,6 +285,35 @@ class FakeService:
     async def save_state(self, run: str, path: str, own: bool = False) -> Any:
         self.calls.append(("save", run, path, *(["own"] if own else [])))
         return {"round": 3, "root": "cd" * 32}
+
+    def pause_status(self) -> Any:
+        why = [self.paused.removeprefix("paused: ")] if self.paused else []
+        codes = ["asked"] if why else []
+        return {"paused": bool(why), "reasons": why, "codes": codes, "since": None, "until": None, "freed": bool(why)}
+
+    def pause(self, seconds: float | None = None) -> Any:
+        self.calls.append(("pause", seconds))
+        self.paused = "paused: you have asked for it"
+        return self.pause_status()
+
+    def resume(self) -> Any:
+        self.calls.append(("resume",))
+        self.paused = None
+        return self.pause_status()
+
+    def change_settings(self, settings: dict[str, Any]) -> Any:
+        for key, item in settings.items():
+            if item is not None:
+                find_setting(key).read(key, item, Path("/"))
+        self.calls.append(("settings", settings))
+        applied = [key for key in settings if key in AT_ONCE]
+        later = [key for key in settings if key not in AT_ONCE]
+        return {"settings": settings, "applied": applied, "at_next_start": later}
+
+    def drain(self, within: float | None = None) -> Any:
+        self.calls.append(("drain", within))
+        self._on_stop()
+        return {"stopping": True}
 
     def stop(self) -> Any:
         self.calls.append(("stop",))

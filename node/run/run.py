@@ -86,7 +86,7 @@ class Run(ABC):
         self.outer = outer
         self.rest: Rest | None = None  # what we kept of it in an earlier life
         self.commits = CommitLog()
-        self.meters = Meters()
+        self.meters = Meters(settings.tally)
         self.detours = RelayWarning(manifest.name)
         self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
@@ -134,6 +134,11 @@ class Run(ABC):
         self._tasks.spawn(find_uplink(self._network, member.membership.alive))
         self.driver.command(lambda now: member.start(now, seeds))
         self._begin_round()
+
+    async def free_device(self) -> None:
+        """End the worker, which nobody needs any more as the run is about to be closed."""
+        if self.training is not None:
+            await self.training.rest()
 
     async def close(self, for_good: bool = False) -> None:
         """Say goodbye to the others, finish what we are doing and its checkpoint, and end our part.

@@ -13,9 +13,10 @@ import typer
 
 from shoal.node.base.lines import printable
 from shoal.node.client.cli.flags import Json
-from shoal.protocol.base.errors import LocalError, ShoalError
+from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
 
 if TYPE_CHECKING:
+    from shoal.node.api.answers import ChangedSettings
     from shoal.node.base.home import Home
 
 EDITOR = "vi"  # if neither VISUAL nor EDITOR names one
@@ -40,8 +41,8 @@ def show(
     from shoal.node.api.present import show_json
     from shoal.node.base.home import find_home
     from shoal.node.base.settings import BY_KEY
+    from shoal.node.base.toml import inline
     from shoal.node.client.cli.node import choose_settings
-    from shoal.node.manifest.toml import inline
 
     home = find_home()
     rows: dict[str, dict[str, Any]] = {
@@ -67,12 +68,12 @@ def set_value(
         list[str], typer.Argument(metavar="VALUE...", help="As for the flag; several if it may be repeated.")
     ],
 ) -> None:
-    """Make a setting last. It counts from the next start of the node on."""
+    """Make a setting last. Limits and rules for pausing count at once, others from the next start of the node on."""
+    from shoal.node.base import config_file
     from shoal.node.base.home import find_home
     from shoal.node.base.settings import find_setting
     from shoal.node.base.textfile import check_text
-    from shoal.node.client import config_file
-    from shoal.node.manifest.toml import inline
+    from shoal.node.base.toml import inline
 
     home, setting = find_home(), find_setting(key)
     for value in values:
@@ -81,15 +82,15 @@ def set_value(
     setting.read(key, written, home.root)
     config_file.change(home, lambda text: config_file.with_value(text, key, written))
     print(printable(f"{key} = {inline(written)} is in {home.config}"))
-    _say_what_differs(home, key)
+    _say_what_differs(home, key, _told_the_node(home, key, written))
 
 
 @app.command()
 def unset(key: Key) -> None:
-    """Take a setting out of config.toml. Its default counts from the next start of the node on."""
+    """Take a setting out of config.toml, so that its default counts: when, is as for `set`."""
+    from shoal.node.base import config_file
     from shoal.node.base.home import find_home
     from shoal.node.base.settings import BY_KEY, find_setting
-    from shoal.node.client import config_file
 
     home, had = find_home(), False
 
@@ -104,14 +105,14 @@ def unset(key: Key) -> None:
         find_setting(key)  # raises, with the nearest key
     print(printable(f"{key} {'is no longer' if had else 'was not'} in {home.config}"))
     if had and key in BY_KEY:
-        _say_what_differs(home, key)
+        _say_what_differs(home, key, _told_the_node(home, key, None))
 
 
 @app.command()
 def edit() -> None:
     """Open config.toml in your editor. What you write counts only if all of it is right, and is kept if not."""
+    from shoal.node.base import config_file
     from shoal.node.base.home import find_home
-    from shoal.node.client import config_file
 
     home = find_home().create()
     before, draft = config_file.read_bytes(home.config), home.root / "config.draft.toml"
@@ -136,7 +137,7 @@ def edit() -> None:
 
 def _right_text(draft: Path, begin: bytes, config: Path) -> str | None:
     """What the user makes of the draft, once it is right; None if it stays as it began. LocalError if they give up."""
-    from shoal.node.client import config_file
+    from shoal.node.base import config_file
 
     while True:
         try:
@@ -195,18 +196,31 @@ def _running(home: Home) -> dict[str, Any]:
 
 def _origin(key: str, row: dict[str, Any]) -> str:
     from shoal.node.base.settings import BY_KEY, ENVIRONMENT
-    from shoal.node.manifest.toml import inline
+    from shoal.node.base.toml import inline
 
     words = str(row["origin"])
     words += f" ({BY_KEY[key].variable})" if words == ENVIRONMENT else ""
     return f"{words}; the running node has {inline(row['running'])}" if "running" in row else words
 
 
-def _say_what_differs(home: Home, key: str) -> None:
-    """Say why a node would not have the value now."""
+def _told_the_node(home: Home, key: str, item: Any) -> ChangedSettings | None:
+    """What the running node makes of the change; None if none runs or answers."""
+    from shoal.node.api.client import Client, NoDaemon, NotAnswering, VersionMismatch
+    from shoal.node.api.liveness import ALIVE_WITHIN
+
+    try:
+        return Client(home, ALIVE_WITHIN).change_settings({key: item})
+    except (NoDaemon, NotAnswering, VersionMismatch, TransportError):
+        return None
+
+
+def _say_what_differs(home: Home, key: str, changed: ChangedSettings | None) -> None:
+    """Say whether the running node has the value now, and why a node that is started would not."""
     from shoal.node.base.settings import BY_KEY
 
     if os.environ.get(variable := BY_KEY[key].variable):
         print(f"but {variable} is set in this environment, and beats config.toml", file=sys.stderr)
-    if home.daemon_pid() is not None:
-        print("the running node has it from its next start on: `shoal node stop`, `shoal node start`", file=sys.stderr)
+    if changed is not None and key in changed["applied"]:
+        print("the running node has it now", file=sys.stderr)
+    elif home.daemon_pid() is not None and (changed is None or key in changed["at_next_start"]):
+        print("the running node has it from its next start on: `shoal restart`", file=sys.stderr)
