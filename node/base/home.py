@@ -30,6 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import reason
 from shoal.protocol.base.errors import LocalError
@@ -168,10 +169,8 @@ class Home:
 
     def write_daemon(self, info: DaemonInfo) -> None:
         """Write daemon.json atomically: readers see the old file or the new one."""
-        fresh = self._daemon_file.with_suffix(".new")
         try:
-            fresh.write_text(json.dumps(asdict(info)), encoding="utf-8")
-            fresh.replace(self._daemon_file)
+            replace_file(self._daemon_file, [json.dumps(asdict(info)).encode()])
         except OSError as error:
             raise LocalError(f"cannot write {self._daemon_file}: {reason(error)}") from error
 
