@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.room import or_no_room
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.client.up.processes import WEIGHTS
@@ -35,7 +36,7 @@ from shoal.node.training.state.file import load_state, save_weights
 from shoal.node.training.state.shape import shape_of
 from shoal.node.training.trainer import baseline
 from shoal.node.training.trainer.device import choose_device
-from shoal.node.training.trainer.evaluate import END_OF_TEXT, generate, validation_loss
+from shoal.node.training.trainer.evaluate import AT_MOST, END_OF_TEXT, generate, validation_loss
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.shortages import is_temporary
 
@@ -58,7 +59,7 @@ def corpus(column: str, domain: str, *data: str) -> dict[str, Any]:
 
 
 def validate(manifest_file: str, state: str, device: str, *data: str, weights: Sequence[Path] = ()) -> dict[str, Any]:
-    """The validation loss of a state, its number of parameters, and (of a trained one) a text that it writes."""
+    """The validation loss of a state, on how many tokens, its number of parameters, and (of a trained one) a text."""
     manifest = load_manifest(Path(manifest_file))
     model = build(manifest, weights)
     layout = Layout.of(model)
@@ -66,12 +67,12 @@ def validate(manifest_file: str, state: str, device: str, *data: str, weights: S
         layout.load(load_state(Path(state), shape_of(manifest, layout)).current.vectors[PARAMETERS], model)
     text = load_corpus(manifest.data, [Path(path) for path in data], manifest.model.vocab or None).validation
     model.to(choose_device(device))  # one CPU thread is slow for a model that was trained on a GPU
-    loss = validation_loss(model, text, manifest.model.context)
+    loss, tokens = validation_loss(model, text, manifest.model.context, AT_MOST)
     sample = ""
     if state != INITIAL and manifest.data.name != "digits" and not manifest.data.tokenizer:
         written = generate(model, bytes([END_OF_TEXT]), SAMPLE_BYTES, context=manifest.model.context)
         sample = written.decode(errors="replace")
-    return {"loss": loss, "parameters": layout.size, "sample": sample}
+    return {"loss": loss, "validation_tokens": tokens, "parameters": layout.size, "sample": sample}
 
 
 def merge(manifest_file: str, file: str, *states: str) -> dict[str, Any]:
@@ -134,9 +135,7 @@ def do(argv: list[str]) -> int:
     except ShoalError as error:
         print(error, file=sys.stderr)
         return 1
-    fresh = Path(f"{result}.new")
-    fresh.write_text(json.dumps(answer))
-    fresh.replace(result)
+    replace_file(Path(result), [json.dumps(answer).encode()])
     return 0
 
 

@@ -84,6 +84,7 @@ async def measure_all(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs:
         tokens,
         initial["loss"],
         final["loss"],
+        final["validation_tokens"],
         references,
         final["sample"],
         replicas,

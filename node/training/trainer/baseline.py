@@ -19,7 +19,7 @@ from pathlib import Path
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.training.data.corpus import load_corpus
-from shoal.node.training.trainer.evaluate import validation_loss
+from shoal.node.training.trainer.evaluate import AT_MOST, validation_loss
 from shoal.node.training.trainer.inner import InnerTrainer
 
 GRID = (0.35, 0.7, 1.4)  # times the manifest's inner learning rate; averaging allows a swarm a higher one
@@ -61,7 +61,8 @@ def run(training: Reference, options: TrainerOptions | None = None) -> Result:
     rounds = [trainer.train(round, training.lanes) for round in range(1, manifest.rounds.last + 1)]
     tokens = accumulate(each.tokens for each in rounds)
     curve = tuple(zip(tokens, (each.loss for each in rounds), strict=True))
-    return Result(validation_loss(trainer.model, corpus.validation, manifest.model.context), curve)
+    measured = validation_loss(trainer.model, corpus.validation, manifest.model.context, AT_MOST)
+    return Result(measured.loss, curve)
 
 
 def best(results: Sequence[tuple[Reference, float]]) -> tuple[float, float]:
