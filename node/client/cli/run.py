@@ -19,6 +19,7 @@ from shoal.node.base.lines import printable
 from shoal.node.client.cli.completion import complete_run
 from shoal.node.client.cli.flags import Json, NoTrain, absolute, can_print, this_node
 from shoal.node.client.cli.node import ensure_node
+from shoal.node.client.waiting import Step, Waiting
 from shoal.protocol.base.errors import LocalError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def create(
 
     text = manifest_text(manifest)
     parse_manifest(text, shown(manifest))  # a mistake is told with its line, and before a node is started
-    with ensure_node() as client:
+    with ensure_node() as client, Waiting("creating the run"):
         answer = client.create_run(text, not no_train, [absolute(each) for each in checkpoints or ()])
     if as_json:
         present.show_json(answer)
@@ -139,7 +140,7 @@ def preview(run: RunToJoin, as_json: Json = False) -> None:
     from shoal.node.client.cli.preview import show_preview
 
     link = _checked_link(run)
-    with ensure_node(keep=False) as client:
+    with ensure_node(keep=False) as client, Waiting("looking for the run"):
         answer = client.preview_run(link)
     present.show_json(answer) if as_json else show_preview(answer)
 
@@ -202,7 +203,8 @@ def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> 
     from shoal.node.client.cli.preview import show_preview
 
     with ensure_node() as client:
-        preview = client.preview_run(link)
+        with Waiting("looking for the run"):
+            preview = client.preview_run(link)
         if not as_json:
             show_preview(preview)
             print()
@@ -215,9 +217,16 @@ def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> 
             raise LocalError(f"not joined: {preview['memory']['problem']}")
         if not yes and not _confirmed():
             raise LocalError("not joined")
-        if train and preview["data"]["missing"] and not as_json:
-            print("downloading the data first; in another terminal `shoal status` says how far it is", file=sys.stderr)
-        return client.join_run(_whole(link, preview), train, checkpoint)
+        with Waiting("joining the run", _download):
+            return client.join_run(_whole(link, preview), train, checkpoint)
+
+
+def _download() -> Step:
+    """How much of the run's data has come, while it is downloaded."""
+    status = this_node().status()
+    if (download := status.get("download")) is None:
+        return Step()
+    return Step(str(status["obstacle"] or ""), download["here"] / max(1, download["whole"]))
 
 
 def _checked_link(text: str) -> str:

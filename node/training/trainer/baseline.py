@@ -11,7 +11,7 @@ independent: `run` can be mapped over processes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -51,14 +51,20 @@ def references(manifest: Manifest, members: int, rounds: int, data: Sequence[Pat
     return [Reference(fixed, lanes, rate, tuple(data)) for lanes in (joined, alone) for rate in rates]
 
 
-def run(training: Reference, options: TrainerOptions | None = None) -> Result:
-    """Runs one training."""
+def run(
+    training: Reference, options: TrainerOptions | None = None, tell: Callable[[float], None] = lambda share: None
+) -> Result:
+    """Runs one training; `tell` is called before each round, with the share of them that is done."""
     manifest = training.manifest
     method = manifest.method.model_copy(update={"inner_lr": training.inner_lr})
     corpus = load_corpus(manifest.data, training.data)
     trainer = InnerTrainer(manifest.model_copy(update={"method": method}), corpus, options=options)
-    assert manifest.rounds.last is not None
-    rounds = [trainer.train(round, training.lanes) for round in range(1, manifest.rounds.last + 1)]
+    last = manifest.rounds.last
+    assert last is not None
+    rounds = []
+    for round in range(1, last + 1):
+        tell((round - 1) / last)
+        rounds.append(trainer.train(round, training.lanes))
     tokens = accumulate(each.tokens for each in rounds)
     curve = tuple(zip(tokens, (each.loss for each in rounds), strict=True))
     measured = validation_loss(trainer.model, corpus.validation, manifest.model.context, AT_MOST)
