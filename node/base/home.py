@@ -9,7 +9,7 @@
     weights.sock   socket at which the daemon hands out the parameters of runs, see node/handout.py
     volume.json    bytes that have gone over the wire today, if they are limited
     logs/          daemon.log, and stacks.txt, see node/base/stacks.py
-    runs/<id>/     one folder per run, with its worker's log
+    runs/<id>/     one folder per run, with its worker's log and stacks
     data/<digest>/ data of runs, see node/training/data/store.py
     experts/<hash>/ files of experts, see node/experts/library.py
 
