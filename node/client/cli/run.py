@@ -96,6 +96,7 @@ def init(
     ] = False,
 ) -> None:
     """Write a manifest to begin with, for a purpose, with comments that say what its keys mean."""
+    from shoal.node.base.atomic import replace_file
     from shoal.node.base.options import UsageError
     from shoal.node.base.textfile import shown
     from shoal.node.manifest.starting import PURPOSES, manifest_for, next_command
@@ -111,8 +112,11 @@ def init(
     named = shown(path)
     text = manifest_for(purpose, named)
     try:
-        with path.open("w" if force else "x", encoding="utf-8") as out:
-            out.write(text)
+        if force:
+            replace_file(Path(os.path.realpath(path)), [text.encode()])  # a link stays one
+        else:
+            with path.open("x", encoding="utf-8") as out:
+                out.write(text)
     except FileExistsError as error:
         raise UsageError(f"{named} is there already: give another name, or --force to overwrite it") from error
     print(f"wrote {named}; change in it what you like, and then:\n{next_command(purpose, named)}")
