@@ -19,7 +19,7 @@ from contextlib import suppress
 from shoal.protocol.base.effects import Send
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId, short
-from shoal.protocol.base.multiaddrs import IpNetwork, host_and_port, place_of, split
+from shoal.protocol.base.multiaddrs import OwnNetworks, host_and_port, place_of, split
 from shoal.protocol.base.wire import Message
 from shoal.protocol.net.bulk.endpoint import Endpoint
 from shoal.protocol.net.bulk.handshake import BulkSocket
@@ -132,10 +132,10 @@ class Network:
         return self._own_addresses.untold
 
     @property
-    def bridged_networks(self) -> tuple[IpNetwork, ...]:
-        """The networks inside this machine, at whose addresses nobody elsewhere reaches us."""
+    def own_networks(self) -> OwnNetworks:
+        """The networks that this machine is in; at our addresses in those inside it nobody elsewhere reaches us."""
         self.own_addresses()
-        return self._own_addresses.bridged
+        return self._own_addresses.networks
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
         """Note addresses of `peer`, which are tried first from now on; host names are left out, see `connect`."""
