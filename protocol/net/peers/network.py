@@ -77,13 +77,8 @@ class Network:
         )
         self._has_met_same_key = self._closing = False
 
-    @property
-    def handlers(self) -> Handlers:
-        """What our owner answers and is told."""
-        return self._shared.handlers
-
     async def start(self, handlers: Handlers | None = None) -> None:
-        """Listen; LocalError if no port is free."""
+        """Listen; LocalError if no port is free. Without `handlers` nobody is served, as by a node that only calls."""
         if handlers is not None:
             self._shared.handlers = handlers
         self._port, claim = claim_pair(self._listen_host, self._port)
@@ -305,7 +300,7 @@ class Network:
             known.disconnected(why)
             if is_stranger:
                 self._peers.forget(peer)  # nothing is kept of a peer that has no address and has disconnected
-        self._shared.tell(self.handlers.on_link, peer, up)
+        self._shared.tell(self._shared.handlers.on_link, peer, up)
 
     async def _check_links_for_ever(self) -> None:
         """Check all links regularly; if we were stopped or asleep meanwhile, no peer is blamed for silence."""
