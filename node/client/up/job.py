@@ -165,7 +165,7 @@ def _teller(result: Path) -> Tell:
 
     def tell(share: float) -> None:
         nonlocal told_at
-        if (now := time.monotonic()) - told_at >= TOLD_EVERY:
+        if (now := time.monotonic()) - told_at >= TOLD_EVERY or share == 1:
             told_at = now
             file.write_text(f"{share:.4f}", encoding="ascii")  # whoever reads half of it reads another soon
 

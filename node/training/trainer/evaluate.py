@@ -44,8 +44,8 @@ def validation_loss(
     """The loss of `model` on `text`, a vector of tokens, or on rows of pictures (node/diffusion/pictures.py).
 
     Of a text with more than `at_most` tokens to predict, as many windows of `context` are measured as that allows, but
-    one at least, evenly spaced from its beginning to its end: always the same ones. `tell` is called before each batch,
-    with the share that is done. LocalError if the text is empty.
+    one at least, evenly spaced from its beginning to its end: always the same ones. `tell` is called before each batch
+    and at the end, with the share that is done. LocalError if the text is empty.
     """
     if text.ndim == 2:
         batches, whole = iter(torch.split(text, BATCH_ROWS)), len(text)
@@ -65,6 +65,7 @@ def validation_loss(
             done += weight
 
     total, done = _losses(model, weighted())
+    tell(1.0)
     return ValidationLoss(total / done, done)
 
 
