@@ -25,6 +25,7 @@ from shoal.protocol.base.ids import Digest, PeerId, RunId, content_hash
 from shoal.protocol.member.member import PART, Member, RunFacts
 from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.rounds.agreement.certificate import genesis
 from shoal.protocol.rounds.agreement.roster import Base, Offer, Policy
@@ -52,6 +53,19 @@ class Peer:
         self._disk = Disk(folder)
         self._committed: asyncio.Queue[Decision] = asyncio.Queue()
         self.network = Network(self._identity, host=fleet.task.host, port=0)
+        self._is_in = False
+
+    async def start(self) -> None:
+        """Starts the network; until it is in the run it drops what the others say."""
+        await self.network.start(
+            Handlers(
+                takes=lambda run: self._is_in,
+                shares_run=lambda peer: True,
+                on_message=lambda peer, run, words: self.driver.receive(peer, words),
+                on_link=lambda peer, up: self.driver.link(peer, up) if self._is_in else None,
+                on_payload_done=lambda peer, run, words, sent: self._member.left(self.driver.now(), peer, words, sent),
+            )
+        )
 
     async def join(self, addresses: list[str]) -> None:
         """Joins the run of the peers at `addresses`, the first of which is its creator."""
@@ -78,11 +92,7 @@ class Peer:
             self._on_event,
             _give_up,
         )
-        self.network.handlers.on_message = lambda peer, run, words: self.driver.receive(peer, words)
-        self.network.handlers.on_payload_done = lambda peer, run, words, sent: member.left(
-            self.driver.now(), peer, words, sent
-        )
-        self.network.handlers.on_link = self.driver.link
+        self._is_in = True
         self.driver.command(lambda now: member.start(now, [name for name in names if name != self.network.peer]))
         while len(member.membership.alive()) < len(names) - 1:
             await asyncio.sleep(0.01)
@@ -146,7 +156,7 @@ async def main(folder: Path) -> None:
     torch.set_num_threads(1)
     fleet = Fleet()
     peer = Peer(fleet, folder)
-    await peer.network.start()
+    await peer.start()
     try:
         addresses = await asyncio.to_thread(fleet.meet, peer.network.addresses()[0])
         await peer.join(addresses)

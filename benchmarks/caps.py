@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from kit.loopback import carried
 
@@ -33,6 +33,7 @@ from shoal.protocol.base.ids import RunId
 from shoal.protocol.messages.node import GetManifest, Refused
 from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
 
 RUN = RunId(b"r" * 32)
@@ -80,25 +81,26 @@ async def measure(way: str, rate: int | None, seconds: float) -> Result:
     sender, receiver = (Network(Identity.generate(), host="127.0.0.1", port=0) for _ in range(2))
     if way != "free":
         (sender.throttle.up if way == "up" else receiver.throttle.down).cap(rate)
-    receiver.handlers.on_call = lambda peer, message: Refused("")
-    async with AsyncExitStack() as stack:
-        for each in (sender, receiver):
-            await each.start()
-            stack.push_async_callback(each.close)
-        await sender.connect(receiver.addresses()[0])
-        payload = memoryview(bytes(PAYLOAD))
+    payload, is_over = memoryview(bytes(PAYLOAD)), False
 
-        def send(*left: object) -> None:
+    def send(*left: object) -> None:
+        if not is_over:
             sender.send(receiver.peer, RUN, StateChunk(0, 1, 0, payload))
 
-        sender.handlers.on_payload_done = send
+    taking = Handlers(lambda run: True, lambda peer: True, on_call=lambda peer, message: Refused(""))
+    handlers = {sender: replace(taking, on_payload_done=send), receiver: taking}
+    async with AsyncExitStack() as stack:
+        for each in (sender, receiver):
+            await each.start(handlers[each])
+            stack.push_async_callback(each.close)
+        await sender.connect(receiver.addresses()[0])
         for _ in range(AHEAD):
             send()
         await _time(WARM * seconds)
         before, begin = carried() or 0, time.monotonic()
         words = await _words(sender, receiver, begin + seconds)
         speed = ((carried() or 0) - before) / (time.monotonic() - begin)
-        sender.handlers.on_payload_done = lambda *left: None
+        is_over = True
     return Result(way, rate, speed, 1e3 * statistics.median(words), 1e3 * max(words))
 
 

@@ -32,7 +32,16 @@ from ipaddress import ip_address
 from shoal.dht.link_addresses import is_address, ranked
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId, RunId, digest
-from shoal.protocol.base.multiaddrs import CIRCUIT, IpNetwork, host_and_port, is_relayed, multiaddr, relay_of, split
+from shoal.protocol.base.multiaddrs import (
+    CIRCUIT,
+    NO_NETWORKS,
+    OwnNetworks,
+    host_and_port,
+    is_relayed,
+    multiaddr,
+    relay_of,
+    split,
+)
 from shoal.protocol.base.peer_ids import KEY_SIZE, key_of_peer, peer_of_key
 
 NAME, VERSION = "shoal", "1"
@@ -93,10 +102,10 @@ def looks_like_link(text: str) -> bool:
     return LIKE_A_LINK.match(text.strip(SURROUNDINGS)) is not None
 
 
-def format_link(run: RunId, addresses: Sequence[str], bridged: Sequence[IpNetwork] = ()) -> str:
+def format_link(run: RunId, addresses: Sequence[str], networks: OwnNetworks = NO_NETWORKS) -> str:
     """The link to a run with the best of `addresses`, in the order of `ranked`, as many as fit."""
     fields, room = list[Field](), ROOM
-    for address in ranked(addresses, bridged):
+    for address in ranked(addresses, networks):
         kind, value = _field(address)
         if len(fields) < MAX_ADDRESSES and len(value) + 2 <= room:
             fields.append((kind, value))
@@ -111,10 +120,10 @@ def encode_link(run: RunId, fields: Iterable[Field]) -> str:
     return PREFIX + ALPHABET[len(letters) >> 5] + ALPHABET[len(letters) & 31] + letters
 
 
-def left_out(link: str, addresses: Sequence[str], bridged: Sequence[IpNetwork] = ()) -> list[str]:
+def left_out(link: str, addresses: Sequence[str], networks: OwnNetworks = NO_NETWORKS) -> list[str]:
     """The addresses of one peer, without its PeerID, for which a link has no room."""
     held = parse_link(link).addresses
-    return [each for each in ranked(addresses, bridged) if each not in held]
+    return [each for each in ranked(addresses, networks) if each not in held]
 
 
 # -- fields -------------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Which addresses a run link names, best first: those that most others can reach, of as many peers as possible.
 
-Not those that lead to this machine only: the loopback, and bridges to its own containers and virtual machines. Such an
+Not those that lead to one machine only: the loopback, and bridges to its own containers and virtual machines. Such an
 address is the same on many machines, so elsewhere it leads to somebody else, or to nobody. They are named only if there
-is nothing better.
+is nothing better. Of the networks that this machine is in its system tells what they are, and nothing else counts; of
+others there is only the number to go by, which Docker takes in the same order everywhere.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from shoal.dht.scope import Scope, scope_of_host
-from shoal.protocol.base.multiaddrs import IpNetwork, is_port, is_relayed, kind_of, place_of
+from shoal.protocol.base.multiaddrs import NO_NETWORKS, OwnNetworks, is_port, is_relayed, kind_of, place_of
 
 NAME_PROTOCOLS = ("dns", "dns4", "dns6")
 DOCKER = ip_network("172.17.0.0/16")  # its default network, in which all containers are that are told no other
@@ -30,14 +31,14 @@ class Reach(IntEnum):
     INTERNET = 4
 
 
-def ranked(addresses: Sequence[str], bridged: Sequence[IpNetwork] = ()) -> list[str]:
+def ranked(addresses: Sequence[str], networks: OwnNetworks = NO_NETWORKS) -> list[str]:
     """`addresses` without PeerIDs, best first: each peer's best, then each one's second best, and so on.
 
     The internet comes before the LAN. An address in a network that no better one is in moves up a turn, for peers that
     can reach only that network. Of a peer's IPv6 addresses in one network the first is named. Narrower than LAN are
-    only those of swarms that have no others, and then the widest. `bridged` are networks inside this machine.
+    only those of swarms that have no others, and then the widest. `networks` are those that this machine is in.
     """
-    reaches = {address: reach(address, bridged) for address in addresses if is_address(address)}
+    reaches = {address: reach(address, networks) for address in addresses if is_address(address)}
     least = min(Reach.LAN, max(reaches.values(), default=Reach.LAN))
     peers: dict[str, dict[Hashable, str]] = {}
     for address in sorted(reaches, key=lambda address: -reaches[address]):
@@ -45,23 +46,26 @@ def ranked(addresses: Sequence[str], bridged: Sequence[IpNetwork] = ()) -> list[
             peers.setdefault(_peer(address), {}).setdefault(_subnet(address), address)
     ordered = (enumerate(each.values()) for each in peers.values())
     turns = [(turn, -reaches[address], address) for each in ordered for turn, address in each]
-    networks, entries = set[Hashable](), list[tuple[int, bool, int, str]]()
+    seen, entries = set[Hashable](), list[tuple[int, bool, int, str]]()
     for turn, width, address in sorted(turns, key=lambda each: each[:2]):
-        is_known = (network := _network(address)) in networks
-        networks.add(network)
+        is_known = (network := _network(address)) in seen
+        seen.add(network)
         entries.append((turn + is_known, is_known, width, address))
     return list(dict.fromkeys(_without_name(address) for *_, address in sorted(entries, key=lambda each: each[:3])))
 
 
-def reach(address: str, bridged: Sequence[IpNetwork] = ()) -> Reach:
+def reach(address: str, networks: OwnNetworks = NO_NETWORKS) -> Reach:
     """From where an address can be dialled; for a host name a guess, as nothing is looked up."""
     name = address.split("/")[2]
     if (host := _ip(name)) is None:
         return Reach.LOOPBACK if name == "localhost" else Reach.LAN if name.endswith(".local") else Reach.INTERNET
-    if any(host in network for network in bridged) or _is_docker_host(host):
+    if any(host in network for network in networks.inside):
         return Reach.BRIDGE
-    if host in DOCKER:
-        return Reach.CONTAINERS
+    if not any(host in network for network in networks.outside):
+        if _is_docker_host(host):
+            return Reach.BRIDGE
+        if host in DOCKER:
+            return Reach.CONTAINERS
     scope = scope_of_host(host)
     return Reach.INTERNET if scope is Scope.INTERNET else Reach.LAN if scope is Scope.LAN else Reach.LOOPBACK
 

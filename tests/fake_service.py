@@ -109,6 +109,7 @@ class FakeService:
         self.state = "CONNECTED"
         self.evidence: str | None = None
         self.obstacle: str | None = None
+        self.download: dict[str, int] | None = None
         self.news: dict[str, Any] = {}  # of the run
         self.not_open: list[Any] = []  # rows of runs that the node is not in
         self.limits: dict[str, Any] = {"max_up": 2_500_000, "max_down": None, "max_per_day": 20 * 10**9}
@@ -150,6 +151,7 @@ class FakeService:
             "evidence": self.evidence,
             "peers": 1,
             "obstacle": self.obstacle,
+            "download": self.download,
             "paused": self.paused,
             "pause": self.pause_status(),
             "warnings": [{"code": "volume-nearly-used-up", "words": "more than 95% of it have\x1b[2J passed"}],

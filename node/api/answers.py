@@ -174,6 +174,13 @@ class ChangedSettings(Settings):
     at_next_start: Annotated[list[str], "keys that hold from the next start of the node on"]
 
 
+class Download(TypedDict):
+    """The data of a run that are being downloaded, in bytes."""
+
+    here: Annotated[int, "that have come, or were here"]
+    whole: int
+
+
 class Status(LimitsStatus, RelayStatus):
     """The node as it is now."""
 
@@ -184,6 +191,7 @@ class Status(LimitsStatus, RelayStatus):
     peers: Annotated[int, "connected peers"]
     obstacle: Annotated[str | None, "why the node is not in the state that it should be in, a sentence"]
     waits: Annotated[bool, "whether the obstacle is no fault, as the node is the first of all to be back"]
+    download: Annotated[Download | None, "null if no run's data are on their way"]
     reachability: Annotated[str, '"public", "nat" or "unknown"']
     port_mapping: Annotated[PortMapping | None, "null if no router is asked"]
     line: LineSpeed

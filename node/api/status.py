@@ -30,6 +30,7 @@ ADVICE = {
     "SPLIT": "Check this machine's network and theirs. The run goes on by itself when they are back; nothing is lost.",
 }
 SEARCHING = "It looks for the others by itself: check that they run, and this machine's network."  # in place of SOLO's
+SEARCHING_OF = "It looks for the others of {} by itself: check that they run, and this machine's network."
 NAMED = 6  # peers, in one sentence
 
 
@@ -59,8 +60,10 @@ def remedy(status: Status) -> str | None:
     its link.
     """
     is_calm = status.get("paused") or status.get("obstacle") or is_first_back(status) or is_over(status)
-    if is_calm or (status.get("state") == "SOLO" and lonely_runs(status)):
+    if is_calm:
         return None
+    if status.get("state") == "SOLO" and lonely_runs(status):
+        return SEARCHING_OF.format(" and ".join(sought)) if (sought := sought_runs(status)) else None
     if status.get("state") == "SOLO" and status.get("runs"):
         return SEARCHING
     return ADVICE.get(status.get("state", ""))
@@ -69,6 +72,13 @@ def remedy(status: Status) -> str | None:
 def lonely_runs(status: Status) -> list[RunRow]:
     """The runs whose link is to be sent to others."""
     return [] if status.get("paused") else [run for run in status.get("runs", []) if run.get("link")]
+
+
+def sought_runs(status: Status) -> list[str]:
+    """The names of the other runs that need members, which the node looks for."""
+    lonely = lonely_runs(status)
+    rest = (run for run in status.get("runs", []) if run not in lonely)
+    return [label(run) for run in rest if run.get("phase") not in ("finished", "failed")]
 
 
 def invitations(status: Status) -> str | None:
@@ -108,8 +118,11 @@ def headline(status: Status) -> str:
         return f"Keeps {kept} until others are back{f' ({obstacle})' if obstacle else ''}."
     if obstacle:
         return str(obstacle)
-    if state == "SOLO" and lonely_runs(status):
-        return "This node is alone."
+    if state == "SOLO" and (lonely := lonely_runs(status)):
+        if not (sought := sought_runs(status)):
+            return "This node is alone."
+        alone = " and ".join(map(label, lonely))
+        return f"This node is alone: nobody else is in {alone}, and nobody of {' and '.join(sought)} is reachable."
     if state in WRONG:
         why = status.get("evidence")
         return f"{WRONG[state]}: {why}." if why else f"{WRONG[state]}."

@@ -8,6 +8,7 @@ old text as a whole, or not at all.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 import tomllib
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings, UsageError
 from shoal.node.base.refusals import reason
@@ -62,12 +64,13 @@ def text_of(content: bytes, path: Path) -> str:
         raise UsageError(str(error), code="config-broken") from error
 
 
-def replace(path: Path, text: str) -> None:
-    """Write the file: on return it survives a crash; until then a crash, or a LocalError, leaves the old one."""
-    from shoal.node.base.disk import replace_file  # imports much
+def replace(path: Path, content: bytes) -> None:
+    """Write the file: on return it survives a crash; until then a crash, or a LocalError, leaves the old one.
 
+    It keeps its mode; a new one is for its owner alone.
+    """
     try:
-        replace_file(Path(os.path.realpath(path)), [text.encode()])  # a link stays one
+        replace_file(Path(os.path.realpath(path)), [content], mode=0o600)  # a link stays one
     except OSError as error:
         raise LocalError(f"cannot write {shown(path)}: {reason(error)}; it is as it was", code="unwritable") from error
 
@@ -81,7 +84,17 @@ def change(home: Home, edit: Callable[[str], str]) -> None:
         text = text_of(read_bytes(home.config) or b"", home.config)
         parse(text, home.config)
         if (fresh := edit(text)) != text:
-            replace(home.config, fresh)
+            replace(home.config, fresh.encode())
+
+
+def draft_of(home: Home, content: bytes | None) -> Path:
+    """Where `shoal config edit` keeps what is made of a config.toml with this content, until it counts."""
+    return home.root / f"config.draft-{hashlib.sha256(content or b'').hexdigest()[:8]}.toml"
+
+
+def drafts(home: Home) -> set[Path]:
+    """All such files that are there."""
+    return set(home.root.glob("config.draft-*.toml"))
 
 
 @contextmanager

@@ -1,20 +1,19 @@
-"""Files that must survive a crash. A member's records are one small file each, replaced atomically and synced."""
+"""A member's records, which must survive a crash: one small file each, replaced as a whole and synced (atomic.py)."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
+from shoal.node.base.atomic import force, replace_file
 from shoal.node.base.pools import RECORDS
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.shortages import in_words, is_temporary
 from shoal.protocol.base.wire import Message, decode, encode
 
 SUFFIX = ".record"
-CANNOT_BE_FORCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # fsync of folders, on some systems
 AGAIN = (0.2, 5.0)  # seconds before a failed write is tried again: the first time, and at most
 
 
@@ -95,26 +94,3 @@ async def write_with_retries(
             complain(error)
         await asyncio.sleep(pause)
         pause = min(most, 2 * pause)
-
-
-def replace_file(path: Path, pieces: Iterable[bytes]) -> None:
-    """Replace a file by these bytes; on return it survives a crash. On OSError the old file is still there."""
-    fresh = path.with_suffix(".new")
-    with fresh.open("wb") as file:
-        file.writelines(pieces)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    force(path.parent)
-
-
-def force(path: Path) -> None:
-    """Sync a file, or a folder, to disk. A renamed file survives a crash only after its folder was synced."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in CANNOT_BE_FORCED or not path.is_dir():
-            raise
-    finally:
-        os.close(descriptor)

@@ -12,7 +12,7 @@
     today.json     rounds and bytes of today, for people
     pause.json     the pause that a person has asked for, if any
     logs/          daemon.log, and stacks.txt, see node/base/stacks.py
-    runs/<id>/     one folder per run, with its worker's log
+    runs/<id>/     one folder per run, with its worker's log and stacks
     data/<digest>/ data of runs, see node/training/data/store.py
     experts/<hash>/ files of experts, see node/experts/library.py
 
@@ -33,6 +33,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import reason
 from shoal.protocol.base.errors import LocalError
@@ -187,10 +188,8 @@ class Home:
 
     def write_daemon(self, info: DaemonInfo) -> None:
         """Write daemon.json atomically: readers see the old file or the new one."""
-        fresh = self._daemon_file.with_suffix(".new")
         try:
-            fresh.write_text(json.dumps(asdict(info)), encoding="utf-8")
-            fresh.replace(self._daemon_file)
+            replace_file(self._daemon_file, [json.dumps(asdict(info)).encode()])
         except OSError as error:
             raise LocalError(f"cannot write {self._daemon_file}: {reason(error)}", code="home-unusable") from error
 

@@ -35,6 +35,7 @@ from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import reason
 from shoal.node.base.settings import Choice, flags_of
 from shoal.node.base.stacks import stacks_on_request
+from shoal.node.client.waiting import Waiting
 from shoal.protocol.base.errors import LocalError, ShoalError, split_code
 from shoal.protocol.net.system.descriptors import raise_limit
 
@@ -83,7 +84,8 @@ def start_in_background(settings: NodeSettings, flags: Sequence[str] = ()) -> st
         start_of_log = log.tell()
         child = _spawn(flags, home, log)
     try:
-        return _wait_for_answer(child, settings, home, start_of_log)
+        with Waiting("starting the node"):
+            return _wait_for_answer(child, settings, home, start_of_log)
     except KeyboardInterrupt:
         child.terminate()
         child.wait()

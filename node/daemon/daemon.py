@@ -317,6 +317,7 @@ class Daemon:
             "peers": len(self._network.links()),
             "obstacle": self._obstacle.words(),
             "waits": self._obstacle.waits(),
+            "download": self._runs.data.download(),
             **self._pausing.as_json(),
             "reachability": self._discovery.verdict.reachability,
             **self._relaying.as_json(),

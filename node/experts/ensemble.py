@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.node.api.answers import FetchedExperts
-from shoal.node.base.disk import replace_file
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.pools import LONG
 from shoal.node.experts.card import check_card, hash_file
 from shoal.node.experts.parts import PARTITION

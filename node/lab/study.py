@@ -175,7 +175,7 @@ def run(
     def loss(weights: Tensor) -> float:
         return validation_loss(
             workers.model_of(weights), corpus.validation[:validation], workers.manifest.model.context
-        )
+        ).loss
 
     curve, looked_at = [], []
     for step in range(1, steps + 1):

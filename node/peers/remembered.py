@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from shoal.node.base.disk import SUFFIX, Disk, list_folder, replace_file
+from shoal.node.base.atomic import replace_file
+from shoal.node.base.disk import SUFFIX, Disk, list_folder
 from shoal.node.base.home import Home
 from shoal.node.base.options import is_run_id
 from shoal.protocol.base.errors import LocalError

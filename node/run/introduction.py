@@ -29,7 +29,7 @@ from shoal.node.manifest.requirements import parameters, requirements
 from shoal.node.training.data.supply import DataStanding
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId, short
-from shoal.protocol.base.multiaddrs import IpNetwork, is_relayed, place_of, shortlist, split
+from shoal.protocol.base.multiaddrs import NO_NETWORKS, OwnNetworks, is_relayed, place_of, shortlist, split
 from shoal.protocol.base.wire import Message
 from shoal.protocol.membership.vetting import MAX_ADDRESSES, vet_addresses
 from shoal.protocol.messages.dht import Contact
@@ -67,13 +67,10 @@ def introduce(message: GetManifest, runs: Sequence[Run | Family], own_addresses:
     return ManifestIs(run.manifest.canonical(), run.author, run.signature, members, present, round, pace)
 
 
-def link_to(run: Run | Family, own_addresses: tuple[str, ...], bridged: Sequence[IpNetwork] = ()) -> str:
-    """The link by which others join a run that we are in, with our addresses and those of other living members.
-
-    `bridged` are networks inside this machine.
-    """
+def link_to(run: Run | Family, own_addresses: tuple[str, ...], networks: OwnNetworks = NO_NETWORKS) -> str:
+    """The link by which others join a run that we are in, with our addresses and those of other living members."""
     others = (address for _, addresses in _others(run) for address in addresses)
-    return format_link(run.id, [*own_addresses, *others], bridged)
+    return format_link(run.id, [*own_addresses, *others], networks)
 
 
 def parse_run_name(text: str) -> tuple[str, tuple[str, ...]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from shoal.node.base.disk import force, replace_file
+from shoal.node.base.atomic import force, replace_file
 from shoal.node.base.logs import warn
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.training.checkpoint.about import About

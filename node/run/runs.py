@@ -308,10 +308,10 @@ class Runs:
     def link(self, wanted: str) -> RunLink:
         """The link by which others can join a run of ours now."""
         run = self.families.named(wanted) or self.find(wanted)
-        own, bridged = self._network.addresses(), self._network.bridged_networks
-        link = link_to(run, own, bridged)
+        own, networks = self._network.addresses(), self._network.own_networks
+        link = link_to(run, own, networks)
         own += self._network.untold_addresses
-        untold = [each for each in left_out(link, own, bridged) if not is_loopback(each)]
+        untold = [each for each in left_out(link, own, networks) if not is_loopback(each)]
         return {"run": run.id.hex(), "name": run.manifest.name, "link": link, "untold": untold}
 
     # -- inside ---------------------------------------------------------------------------------------------

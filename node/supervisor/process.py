@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, Protocol
 from shoal.node.base.fork_server import FORK_SERVER, MAX_PACKET, Program, exit_code, process_id, request
 from shoal.node.base.logs import rotate_if_large
 from shoal.node.base.pools import DISK
+from shoal.node.base.stacks import STACKS_FILE, WORKER_STACKS
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.ipc.vectors import Sizes
 
@@ -147,7 +148,7 @@ async def _start(settings: WorkerSettings, path: Path) -> tuple[Process, int]:
             log, begin = await DISK.run(_opened, settings.log)
     except TimeoutError:
         raise StartError(f"{settings.log} cannot be opened: its disk does not answer") from None
-    argv, environ = [*settings.program, "--socket", str(path)], _environment(settings.threads)
+    argv, environ = [*settings.program, "--socket", str(path)], _environment(settings)
     with log:
         process: Process | None = None
         program = Program.of(argv, environ, "shoal worker")
@@ -177,9 +178,11 @@ def _opened(log: Path) -> tuple[BinaryIO, int]:
     return file, file.tell()
 
 
-def _environment(threads: int) -> dict[str, str]:
-    """Our environment, with the number of threads for the libraries that torch uses."""
-    return {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+def _environment(settings: WorkerSettings) -> dict[str, str]:
+    """Our environment, with the number of threads for the libraries that torch uses, and the file for stacks."""
+    threads = str(settings.threads)
+    own = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, STACKS_FILE: str(settings.folder / WORKER_STACKS)}
+    return {**os.environ, **own}
 
 
 async def _end(process: Process, grace: float) -> None:

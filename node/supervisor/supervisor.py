@@ -53,6 +53,7 @@ from shoal.node.supervisor.process import (
     wait_for_exit,
     worker_process,
 )
+from shoal.node.supervisor.validation import mistake_in
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.wire import Message
 
@@ -79,7 +80,7 @@ class WorkerSupervisor:
     ) -> None:
         """`on_sign` is called for each step and answer, even to older orders.
 
-        `on_validated` gets the round of the state that was measured, too.
+        `on_validated` gets the round of the state that was measured, too, and no loss if the order was replaced.
         """
         self.settings = settings
         self.pid: int | None = None
@@ -97,6 +98,7 @@ class WorkerSupervisor:
         self._orders = 0
         self._order: Train | None = None  # the current order; None: there is none, or its vectors are being loaded
         self._sent = 0  # the newest order that a worker has got
+        self._measuring: dict[int, Train] = {}  # orders that ask for a figure which has not come yet, by number
         self._hand_in: int | None = None  # the round for which an early hand-in was requested
         self._hurry: int | None = None  # the round before which nothing is to be measured
         self._finished: Finished | None = None
@@ -331,18 +333,21 @@ class WorkerSupervisor:
             if isinstance(message, Ready):
                 self.device = message.device
                 continue
-            if not isinstance(message, Progress | Contribution | Trained | Validated):
+            if isinstance(message, Validated):
+                if mistake := self._take_figure(message):
+                    return f"broke the protocol: {mistake}"
+                continue
+            if not isinstance(message, Progress | Contribution | Trained):
                 return f"broke the protocol: {type(message).__name__} is not a worker's to send"
-            if not isinstance(message, Validated):
-                self._observe(message)
-                self._on_sign()
+            self._observe(message)
+            self._on_sign()
             if self._order is None or message.order != self._order.order:
                 continue  # the answer to an older order
             if message.round != self._order.round:
                 return f"broke the protocol: it was asked for round {self._order.round}, not {message.round}"
             if isinstance(message, Trained if self._order.hand_in else Contribution):
                 return f"broke the protocol: {type(message).__name__} is not what its order asked for"
-            self._pass_on(message, self._order)
+            self._pass_on(message)
 
     async def _watch(self) -> str:
         """Measure how long a script's steps take, without ever ending it."""
@@ -363,15 +368,26 @@ class WorkerSupervisor:
         else:
             self._watchdog.answered(message.order, message.steps if isinstance(message, Contribution) else 0)
 
-    def _pass_on(self, message: Progress | Contribution | Trained | Validated, order: Train) -> None:
+    def _take_figure(self, message: Validated) -> str:
+        """Pass on what came of a measurement that was asked for; returns the mistake in it, or an empty string.
+
+        Of an order that has been replaced meanwhile only the time counts that it took.
+        """
+        asked = self._measuring.pop(message.order, None)
+        if asked is None:
+            return ""  # nobody has asked, or it is answered already
+        if mistake := mistake_in(message, asked):
+            return mistake
+        is_current = self._order is not None and self._order.order == asked.order
+        if self._order is not None and is_current:
+            self._watchdog.measured()
+            self._order = dataclasses.replace(self._order, validates=0)
+        self._on_validated(asked.version, message if is_current else dataclasses.replace(message, loss=None))
+        return ""
+
+    def _pass_on(self, message: Progress | Contribution | Trained) -> None:
         if isinstance(message, Progress):
             self._on_progress(message)
-            return
-        if isinstance(message, Validated):
-            if order.validates:
-                self._watchdog.measured()
-                self._order = dataclasses.replace(order, validates=0)
-                self._on_validated(order.version, message)
             return
         self._order = None
         self._backoff = self.settings.first_backoff
@@ -395,6 +411,8 @@ class WorkerSupervisor:
             self._sent = self._order.order
             self._watchdog.ordered(self._order.order)
             self._send(self._order)
+            if self._order.validates:
+                self._measuring[self._order.order] = self._order
             if self._hand_in == self._order.round:
                 self._send(HandIn(self._order.order))
 
@@ -408,6 +426,7 @@ class WorkerSupervisor:
         if self._writer:
             self._writer.close()
         self._writer = self.pid = self.device = None
+        self._measuring.clear()
 
     async def _pause(self) -> None:
         if not self.settings.program:

@@ -13,13 +13,30 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-from shoal.node.ipc.messages import MOST_SEQUENCES
+from shoal.node.ipc.messages import MOST_SEQUENCES, Train, Validated
 
 SHARE = 0.01  # of the worker's time
 EVERY = 4  # rounds
 LEAST = 8  # sequences
 GROWS = 4
 REMEMBERED = 8  # rounds, and measurements, from which times are learned
+MOST_SECONDS = 1e6  # more than any measurement takes
+
+
+def mistake_in(answer: Validated, order: Train) -> str:
+    """What is wrong with a worker's answer to an order that asks for a figure; empty if nothing is.
+
+    That the numbers are finite, and none of the counts negative, holds for every message.
+    """
+    if answer.round != order.round:
+        return f"it was asked for round {order.round}, not {answer.round}"
+    if not 0 <= answer.sequences <= order.validates:
+        return f"it was asked for a loss on {order.validates} sequences at most, and names {answer.sequences}"
+    if not 0 <= answer.seconds <= MOST_SECONDS:
+        return f"a measurement cannot have taken {answer.seconds:g} seconds"
+    if answer.loss is not None and not answer.sequences:
+        return "it names a loss on no sequence"
+    return ""
 
 
 class ValidationSchedule:

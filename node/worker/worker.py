@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -29,6 +29,7 @@ from torch import Tensor
 from shoal.node.base.logs import setup_logging
 from shoal.node.base.refusals import refusal
 from shoal.node.base.signals import die_with_parent, ignore_all_but_sigterm
+from shoal.node.base.stacks import STACKS_FILE, stacks_on_request
 from shoal.node.ipc.link import WorkerLink
 from shoal.node.ipc.messages import Failed, Progress, Ready, Stop, Train, Welcome
 from shoal.node.ipc.worker_end import failure_reason
@@ -177,8 +178,10 @@ def main() -> None:
     ignore_all_but_sigterm()
     parser = argparse.ArgumentParser(prog="shoal.node.worker.worker", description="The built-in worker of a daemon.")
     parser.add_argument("--socket", type=Path, required=True, help="the Unix socket of the run")
+    stacks = os.environ.get(STACKS_FILE)
     try:
-        work(WorkerLink.connect(parser.parse_args().socket))
+        with stacks_on_request(Path(stacks)) if stacks else nullcontext():
+            work(WorkerLink.connect(parser.parse_args().socket))
     except ShoalError as error:
         sys.exit(f"worker: {error}")
 

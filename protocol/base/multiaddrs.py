@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import NamedTuple
 
 CIRCUIT = "/p2p-circuit"
 NAMES = (1, 4)  # positions of PeerIDs among the parts after the port
@@ -20,6 +21,18 @@ DOCUMENTATION = tuple(
 Kind = Hashable  # of an address, see kind_of_host
 Place = tuple[str, int]  # a numerical host and a port
 IpNetwork = IPv4Network | IPv6Network
+
+
+class OwnNetworks(NamedTuple):
+    """The networks that this machine is in, as its system tells; empty where that does not."""
+
+    inside: tuple[IpNetwork, ...] = ()  # of its own containers and virtual machines, or of cards without a cable
+    outside: tuple[IpNetwork, ...] = ()  # in which there may be other machines
+
+
+NO_NETWORKS = OwnNetworks()
+
+
 SITE_LOCAL = ip_network("fec0::/10")  # RFC 3879: deprecated private networks, which Python calls global
 
 

@@ -22,6 +22,7 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.data import GetPiece
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
 from tests.integration.nodes import PATIENCE, RealNode, until
 from tests.integration.test_node import MANIFEST
@@ -136,8 +137,7 @@ def liar_at(node: RealNode, dataset: Dataset) -> Iterator[tuple[PeerId, list[Get
 
     async def live(met: Future[tuple[PeerId, asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
         network, ending = Network(Identity.generate(), host="127.0.0.1", port=0), asyncio.Event()
-        network.handlers.on_call = on_call
-        await network.start()
+        await network.start(Handlers(on_call=on_call))
         try:
             await network.connect(node.address)
             met.set_result((network.peer, asyncio.get_running_loop(), ending))

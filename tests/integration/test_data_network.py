@@ -15,6 +15,7 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.data import GetPiece
 from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
 from tests.unit.dataset_kit import write_texts
 
@@ -30,8 +31,7 @@ async def node(home: Path, *paths: Path) -> AsyncIterator[tuple[Network, Supply]
         assert isinstance(message, GetPiece)
         return await supply.answer(peer, message)
 
-    network.handlers.on_call = on_call
-    await network.start()
+    await network.start(Handlers(on_call=on_call))
     try:
         yield network, supply
     finally:

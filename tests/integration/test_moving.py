@@ -81,11 +81,11 @@ class Pair:
 @asynccontextmanager
 async def a_pair(delay: float = DELAY / 4) -> AsyncIterator[Pair]:
     relay, caller, called = Node(), Node(), Node()
+    called.on(on_call=answer)
     async with running(relay, caller, called), slow_way(relay.own_addresses()[0], delay) as way:
         relay.be_relay(relay.own_addresses())
         called.remember(relay.peer, (way,))
         caller.remember(called.peer, (await called.reserve(relay.peer)).addresses)
-        called.handlers.on_call = answer
         await caller.call(called.peer, GetManifest("1234"))
         pair = Pair(caller, called)
         assert pair.path(caller) == pair.path(called) == "relayed"

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -36,6 +37,7 @@ from shoal.protocol.net.peers import peer as peer_module
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.peers.payloads import Payloads
 from shoal.protocol.net.peers.peer import CONTROL, STREAM_PROTOCOLS, Peer
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.net.system.ports import claim_pair
 from shoal.protocol.net.transport import streams
@@ -77,8 +79,19 @@ class Node(Network):
         self.words: list[int] = []
         self.loads: list[int] = []
         self.changes: list[bool] = []
-        self.handlers.on_message = self.keep
-        self.handlers.on_link = lambda peer, up: self.changes.append(up)
+        self.handlers = Handlers(
+            takes=lambda run: True,
+            shares_run=lambda peer: True,
+            on_message=self.keep,
+            on_link=lambda peer, up: self.changes.append(up),
+        )
+
+    def on(self, **handlers: object) -> None:
+        """Have it start with these handlers, too."""
+        self.handlers = replace(self.handlers, **handlers)  # type: ignore[arg-type]
+
+    async def start(self, handlers: Handlers | None = None) -> None:
+        await super().start(handlers or self.handlers)
 
     def keep(self, peer: PeerId, run: RunId | None, message: Message) -> None:
         if isinstance(message, Word):
@@ -117,9 +130,9 @@ async def test_messages_payloads_and_calls_arrive() -> None:
         assert isinstance(message, GetManifest)
         return Refused(message.run_prefix)
 
-    b.handlers.on_call = answer
+    b.on(on_call=answer)
     sent: list[tuple[PeerId, RunId, Message, bool]] = []
-    a.handlers.on_payload_done = lambda *parcel: sent.append(parcel)
+    a.on(on_payload_done=lambda *parcel: sent.append(parcel))
     async with running(a, b):
         assert await a.connect(b.addresses()[0]) == b.peer
         payload = bytearray(b"p" * MIB)
@@ -343,10 +356,11 @@ PEER = textwrap.dedent("""
     import shoal.protocol.messages
     from shoal.protocol.net.system.identity import Identity
     from shoal.protocol.net.peers.network import Network
+    from shoal.protocol.net.peers.shared import Handlers
 
     async def main():
         network = Network(Identity.generate(), host="127.0.0.1", port=0)
-        await network.start()
+        await network.start(Handlers(takes=lambda run: True, shares_run=lambda peer: True))
         print(network.addresses()[0], flush=True)
         await asyncio.Event().wait()
 
@@ -387,7 +401,7 @@ async def test_a_peer_that_was_stopped_for_a_while_loses_nothing() -> None:
     a = Node()
     payload = memoryview(bytes(MIB))
     sent: list[int] = []
-    a.handlers.on_payload_done = lambda peer, run, message, left: sent.append(message.number)  # type: ignore[attr-defined]
+    a.on(on_payload_done=lambda peer, run, message, left: sent.append(message.number))
     async with running(a), peer_process() as (process, address):
         peer = await a.connect(address)
 
@@ -461,7 +475,7 @@ async def test_a_call_that_fails_says_whose_fault_it_is(caplog: pytest.LogCaptur
             await asyncio.Event().wait()
         raise LocalError("we are full")
 
-    b.handlers.on_call = serve
+    b.on(on_call=serve)
     async with running(a, b):
         await a.connect(b.addresses()[0])
         with pytest.raises(RemoteError, match="we are full") as caught:
@@ -485,7 +499,7 @@ async def test_calls_are_bounded_on_both_sides() -> None:
         await gate.wait()
         return Refused("later")
 
-    b.handlers.on_call = serve
+    b.on(on_call=serve)
     async with running(a, b):
         await a.connect(b.addresses()[0])
         asked = [asyncio.create_task(a.call(b.peer, GetManifest(str(n)))) for n in range(calls.MAX_ASKED + 1)]
@@ -504,7 +518,7 @@ async def test_a_lost_connection_fails_the_calls_that_wait() -> None:
     async def never(peer: PeerId, message: Message) -> Message:
         return await asyncio.Event().wait()  # type: ignore[return-value]
 
-    b.handlers.on_call = never
+    b.on(on_call=never)
     async with running(a):
         await b.start()
         await a.connect(b.addresses()[0])
@@ -608,7 +622,7 @@ async def test_bad_messages_are_ignored_and_logged_once(caplog: pytest.LogCaptur
 @pytest.mark.asyncio
 async def test_messages_of_other_runs_are_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     a = Node()
-    a.handlers.takes = lambda run: run == RUN
+    a.on(takes=lambda run: run == RUN)
     decoded: list[bytes] = []
 
     def decode(data: memoryview, sender: PeerId, tags: range) -> Message:
@@ -749,7 +763,7 @@ async def test_a_flood_of_costly_words_does_not_keep_us_from_others(monkeypatch:
             while time.thread_time() < end:
                 pass
 
-    a.handlers.on_message = work
+    a.on(on_message=work)
     async with running(a, b), Rogue() as rogue:
         stream = await rogue.stream_to(a)
         await stream.write(*(framed(encode(Word(1))) for _ in range(500)))
@@ -787,7 +801,7 @@ async def test_a_handlers_mistake_ends_nothing(caplog: pytest.LogCaptureFixture)
         b.keep(peer, run, message)
         raise RemoteError("a bad idea", peer) if len(b.words) == 1 else KeyError("our bug")
 
-    b.handlers.on_message = fail
+    b.on(on_message=fail)
     async with running(a, b):
         await a.connect(b.addresses()[0])
         for number in range(3):
@@ -978,7 +992,7 @@ async def test_of_a_name_that_leads_to_ourselves_too_the_others_are_tried(monkey
 async def test_where_another_answers_than_was_looked_for_is_said_and_it_can_be_greeted() -> None:
     a, b, gone = Node(), Node(), Identity.generate().peer
     found: list[str] = []
-    a.handlers.on_stranger = found.append
+    a.on(on_stranger=found.append)
     async with running(a, b):
         place = b.addresses()[0].partition("/p2p/")[0]
         a.remember(gone, ["/ip4/127.0.0.1/tcp/9"])

@@ -17,6 +17,7 @@ from shoal.node.peers.peer_finder import PeerFinder
 from shoal.node.peers.remembered import PeerCache
 from shoal.protocol.net.peers import dialing, network
 from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.addresses import has_ipv6
 from shoal.protocol.net.system.identity import Identity
 
@@ -42,10 +43,20 @@ def black_hole(host: str = "127.0.0.1") -> Iterator[str]:
         yield f"/ip{6 if ':' in host else 4}/{host}/tcp/{port}"
 
 
+class Node(Network):
+    """A network that counts its links, and whose finder of peers comes later."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(Identity.generate(), host=host, port=0)
+        self.ups: list[bool] = []
+        self.greet: Callable[[str], None] = lambda address: None
+
+
 @asynccontextmanager
-async def node(host: str = "127.0.0.1") -> AsyncIterator[Network]:
-    made = Network(Identity.generate(), host=host, port=0)
-    await made.start()
+async def node(host: str = "127.0.0.1") -> AsyncIterator[Node]:
+    made = Node(host)
+    strangers = lambda address: made.greet(address)  # noqa: E731
+    await made.start(Handlers(on_link=lambda peer, up: made.ups.append(up), on_stranger=strangers))
     try:
         yield made
     finally:
@@ -53,9 +64,9 @@ async def node(host: str = "127.0.0.1") -> AsyncIterator[Network]:
 
 
 @asynccontextmanager
-async def reaching_out(seeker: Network, folder: Path, *bootstrap: str) -> AsyncIterator[PeerFinder]:
+async def reaching_out(seeker: Node, folder: Path, *bootstrap: str) -> AsyncIterator[PeerFinder]:
     seeking = PeerFinder(seeker, bootstrap, PeerCache(folder / "peers.json"), lambda: not seeker.links())
-    seeker.handlers.on_stranger = seeking.greet_stranger
+    seeker.greet = seeking.greet_stranger
     task = asyncio.create_task(seeking.run())
     try:
         yield seeking
@@ -111,8 +122,7 @@ async def test_a_black_hole_is_named_once(
     with black_hole() as hole:
         async with node() as good, node() as seeker:
             broken = f"{hole}/p2p/{good.peer}" if named else hole
-            ups: list[bool] = []
-            seeker.handlers.on_link = lambda peer, up: ups.append(up)
+            ups = seeker.ups
             async with reaching_out(seeker, tmp_path, broken, good.addresses()[0]) as seeking:
                 await until(lambda: hole in caplog.text)
                 await until(seeker.links)

@@ -74,29 +74,36 @@ def test_a_node_that_may_open_too_few_files_says_so_and_does_not_start(tmp_path:
     assert "Traceback" not in found.stderr
 
 
+def fill_disk(node: RealNode, manifest: str, folder: Path) -> Path:
+    """No vote of a node in this run can be written; returns a file that ends that when it is removed."""
+    held = folder / "held"
+    held.touch()
+    vote = node.home.run_folder(parse_manifest(manifest).run_id.hex()) / ".vote-0.record"  # as it is written anew
+    shim = preloaded(folder, AWAY) | {"SHIM_HELD": str(held), "SHIM_BELOW": str(vote)}
+    node.prefix = ("env", *(f"{key}={value}" for key, value in shim.items()), f"SHIM_ERROR={errno.ENOSPC}")
+    return held
+
+
 @pytest.mark.slow
 @pytest.mark.swarm
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="DOES NOT RUN: only Linux has a disk that is always full")
 def test_a_full_disk_is_waited_for_and_a_vote_does_not_leave_before(children: Children, tmp_path: Path) -> None:
     first, second = RealNode(tmp_path / "first"), RealNode(tmp_path / "second")
-    folder = first.home.make_run_folder(parse_manifest(TRAINED).run_id.hex())
-    (folder / "vote-0.new").symlink_to("/dev/full")
+    folder, held = first.home.run_folder(parse_manifest(TRAINED).run_id.hex()), fill_disk(first, TRAINED, tmp_path)
     words = in_one_run(children, first, second)
     until(lambda: "No space left on device" in str(first.row().get("waiting_for")), "a word", words)
     assert first.row()["failure"] is None
     assert '"code": "record-waits"' in first.words()
     assert first.round() == 0
     assert not list(folder.glob("vote-0.record"))
-    (folder / "vote-0.new").unlink()
+    held.unlink()
     until(lambda: min(first.round(), second.round()) >= 2, "rounds", words)
     assert "No space" not in str(first.row()["waiting_for"])
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="DOES NOT RUN: only Linux has a disk that is always full")
 def test_a_node_whose_disk_stays_full_ends_when_it_is_asked_to(children: Children, tmp_path: Path) -> None:
-    node = RealNode(tmp_path / "node").start(children)
-    folder = node.home.make_run_folder(parse_manifest(MANIFEST).run_id.hex())
-    (folder / "vote-0.new").symlink_to("/dev/full")
+    node = RealNode(tmp_path / "node")
+    fill_disk(node, MANIFEST, tmp_path)
+    node.start(children)
     node.client.create_run(MANIFEST, False)
     until(lambda: "No space left" in str(node.row().get("waiting_for")), "a word", node.words)
     node.client.stop()

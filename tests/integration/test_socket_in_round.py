@@ -6,7 +6,7 @@ Three members in one process, as in benchmarks/allreduce_shoal.py: real networks
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,12 @@ from shoal.node.base.disk import Disk
 from shoal.node.run.driver import Driver
 from shoal.protocol.base.effects import Event
 from shoal.protocol.base.ids import Digest, PeerId, RunId, content_hash
+from shoal.protocol.base.wire import Message
 from shoal.protocol.member.member import PART, Member, RunFacts
 from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.messages.rounds import Contribution, Final
 from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
 from shoal.protocol.rounds.agreement.certificate import genesis
 from shoal.protocol.rounds.agreement.roster import Base, Offer, Policy
@@ -62,11 +64,25 @@ class Peer:
     def __init__(self, folder: Path, value: float) -> None:
         self.identity = Identity.generate()
         self.network = Network(self.identity, host="127.0.0.1", port=0)
+        self.hear: Callable[[PeerId, Message], None] = self._receive
         folder.mkdir()
         self.disk = Disk(folder)
         self.values = torch.full((CHUNK,), value)
         self.decisions: list[Decision] = []
         self.errors: list[Exception] = []
+
+    async def start(self) -> None:
+        await self.network.start(
+            Handlers(
+                takes=lambda run: True,
+                shares_run=lambda peer: True,
+                on_message=lambda peer, run, words: self.hear(peer, words),
+                on_link=lambda peer, up: self.driver.link(peer, up),
+            )
+        )
+
+    def _receive(self, peer: PeerId, words: Message) -> None:
+        self.driver.receive(peer, words)
 
     def join(self, names: list[PeerId]) -> None:
         facts = RunFacts(
@@ -84,8 +100,6 @@ class Peer:
         )
         self.member = member
         self.driver = Driver(member, self.disk, partial(self.network.carry_out, RUN), self.on_event, self.errors.append)
-        self.network.handlers.on_message = lambda peer, run, words: self.driver.receive(peer, words)
-        self.network.handlers.on_link = self.driver.link
         self.driver.command(lambda now: member.start(now, [name for name in names if name != self.network.peer]))
 
     def on_event(self, event: Event) -> None:
@@ -105,7 +119,7 @@ async def swarm(folder: Path) -> AsyncIterator[list[Peer]]:
     peers = [Peer(folder / str(number), number + 1.0) for number in range(PEERS)]
     async with AsyncExitStack() as stack:
         for peer in peers:
-            await peer.network.start()
+            await peer.start()
             stack.push_async_callback(peer.network.close)
         for peer in peers:
             for other in peers:
@@ -126,16 +140,16 @@ async def test_a_round_whose_sockets_are_shut_down_commits_in_its_first_attempt(
     sockets = BulkSockets(monkeypatch)
     async with swarm(tmp_path) as peers:
         victim, cut = peers[1], list[int]()
-        taken = victim.network.handlers.on_message
+        taken = victim.hear
 
-        def receive(peer: PeerId, run: RunId | None, message: object) -> None:
+        def receive(peer: PeerId, message: Message) -> None:
             """Shut down all sockets that one peer has, once they have carried such a payload."""
-            taken(peer, run, message)  # type: ignore[arg-type]
+            taken(peer, message)
             are_open = all(len(sockets.of(victim.network, sends=sends)) == PEERS - 1 for sends in (True, False))
             if not cut and are_open and isinstance(message, kind):
                 cut.append(sum(sockets.shut_down(victim.network, sends=sends) for sends in (True, False)))
 
-        victim.network.handlers.on_message = receive
+        victim.hear = receive
         for peer in peers:
             peer.submit()
         for peer in peers:

@@ -23,6 +23,7 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
 from tests.integration.nodes import PATIENCE, RealNode, until
 from tests.limits import MIB, in_control_group, with_address_space
@@ -63,8 +64,7 @@ def introducer(text: str) -> Iterator[str]:
             members = ((identity.peer, network.addresses()),)
             return ManifestIs(manifest.canonical(), identity.peer, signature, members, 1, 0, 0.0)
 
-        network.handlers.on_call = answer
-        await network.start()
+        await network.start(Handlers(on_call=answer))
         links.append(format_link(manifest.run_id, network.addresses()))
         ready.set()
         await asyncio.to_thread(over.wait)

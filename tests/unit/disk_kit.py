@@ -1,7 +1,8 @@
-"""Records in which order files are forced to disk: without a power cut, only the calls themselves show it."""
+"""A full disk, and in which order files are forced to disk: without a power cut, only the calls themselves show it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -10,6 +11,15 @@ from typing import Any
 import pytest
 
 RENAMED = "renamed"
+
+
+def fill_disk(patch: pytest.MonkeyPatch) -> None:
+    """Nothing more can be forced to disk, until the patch is undone."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    patch.setattr(os, "fsync", full)
 
 
 class DiskLog:

@@ -6,15 +6,18 @@ import json
 import os
 import signal
 import stat
+import subprocess
+import sys
 import tarfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home, find_home
+from shoal.node.base.stacks import WORKER_STACKS, stacks_on_request
 from shoal.node.client.bugreport import evidence
 from shoal.node.client.bugreport.archive import default_name, write_archive
 from shoal.node.client.bugreport.report import gather, make_report, removed_in_words
@@ -162,6 +165,69 @@ def test_of_a_node_that_hangs_it_has_the_stacks(
     os.kill(pid, signal.SIGSTOP)
     stopped = make_report(background, NOW).texts
     assert stopped["stacks.txt"] == "no answer; its state is T\n"
+
+
+HANGS = """
+import os, sys, threading
+from pathlib import Path
+from shoal.node.base.home import Home
+from shoal.node.base.stacks import stacks_on_request
+home, folder = Home(Path(os.environ["SHOAL_HOME"])).create(), Path(sys.argv[1])
+def _hang_as_it_begins():
+    print(flush=True)
+    threading.Event().wait()
+def _hang_as_it_trains():
+    print(flush=True)
+    threading.Event().wait()
+if sys.argv[2] == "node":
+    with home.locked(), stacks_on_request(home.stacks):
+        _hang_as_it_begins()
+else:
+    with stacks_on_request(folder):
+        _hang_as_it_trains()
+"""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[Callable[[Path, str], subprocess.Popen[bytes]]]:
+    """Starts a process that hangs, as a node that has not come to its API, or as a worker with this file for stacks."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(file: Path, kind: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-c", HANGS, str(file), kind], stdout=subprocess.PIPE)
+        processes.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_of_a_node_that_hangs_as_it_starts_and_of_its_worker_it_has_the_stacks(
+    shoal: Shoal, hanging: Callable[[Path, str], subprocess.Popen[bytes]]
+) -> None:
+    home = find_home().create()
+    files = [home.make_run_folder(run) / WORKER_STACKS for run in (RUN, "cd" * 32, "ef" * 32)]
+    hanging(Path(), "node")
+    hanging(files[0], "worker")
+    gone = hanging(files[1], "worker")
+    gone.kill()
+    gone.wait()
+    files[2].write_text("nonsense\n")
+    texts = make_report(home, NOW).texts
+    assert "in _hang_as_it_begins" in texts["stacks.txt"]
+    assert "in _hang_as_it_trains" in texts["stacks-abababab-worker.txt"]
+    assert [name for name in texts if name.startswith("stacks")] == ["stacks-abababab-worker.txt", "stacks.txt"]
+
+
+def test_of_a_node_that_is_ending_it_has_the_stacks(shoal: Shoal, node: FakeService) -> None:
+    with stacks_on_request(find_home().stacks):
+        assert "stacks.txt" not in dict(evidence.stacks(find_home()))
+        node.ending = True
+        assert "most recent call first" in dict(evidence.stacks(find_home()))["stacks.txt"]
 
 
 def test_the_end_of_a_log_begins_with_a_whole_line(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from shoal.node.base.exits import HELP, Exit
 from shoal.node.base.home import DaemonInfo, Home, find_home
 from shoal.node.base.options import NodeSettings, UpOptions, UsageError
 from shoal.node.base.step_options import TrainerOptions
-from shoal.node.client import launch
+from shoal.node.client import launch, waiting
 from shoal.node.client.cli import completion, main
 from shoal.node.client.cli.app import app
 from shoal.node.daemon.web.server import serve_api
@@ -44,6 +44,8 @@ Shoal = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def shoal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shoal:
     """Run the command in this process: exit code, stdout, stderr."""
+
+    monkeypatch.setattr(waiting, "PRINTED_EVERY", 3600.0)  # what is printed must not depend on how busy the machine is
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["shoal", *arguments])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import stat
 import sys
 from pathlib import Path
 
@@ -278,7 +279,14 @@ def test_what_changed_meanwhile_is_not_overwritten(
     assert code == Exit.FAILED
     assert "has changed meanwhile" in err
     assert config.read_text() == "port = 5003\n"
-    assert [path.read_text() for path in config.parent.glob("config.*.toml")] == ["port = 5001\nthreads = 2\n"]
+    (draft,) = config.parent.glob("config.*.toml")
+    assert draft.read_text() == "port = 5001\nthreads = 2\n"
+    assert stat.S_IMODE(draft.stat().st_mode) == 0o600
+    monkeypatch.setenv("VISUAL", "sh -c 'echo threads = 3 >> \"$0\"'")
+    code, _, err = shoal("config", "edit")
+    assert (code, str(draft) in err, "does not count" in err) == (Exit.OK, True, True)
+    assert config.read_text() == "port = 5003\nthreads = 3\n", "what was set meanwhile is not undone by an old draft"
+    assert draft.read_text() == "port = 5001\nthreads = 2\n", "and what was written is not lost"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 import tomllib
@@ -152,9 +153,28 @@ def test_the_template_says_all_settings_and_sets_none(tmp_path: Path) -> None:
 def test_a_link_to_a_file_elsewhere_stays_one(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("port = 1\n")
     (tmp_path / "config.toml").symlink_to("mine.toml")
-    config_file.replace(tmp_path / "config.toml", "port = 2\n")
+    config_file.replace(tmp_path / "config.toml", b"port = 2\n")
     assert (tmp_path / "config.toml").is_symlink()
     assert (tmp_path / "mine.toml").read_text() == "port = 2\n"
+
+
+def test_a_file_keeps_its_mode_and_a_new_one_is_its_owners(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    config_file.replace(path, b"port = 1\n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for mode in (0o640, 0o666):
+        path.chmod(mode)
+        config_file.replace(path, b"port = 2\n")
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("name", ["config.new", ".config.toml.new"])
+def test_a_write_touches_no_neighbour(tmp_path: Path, name: str) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / name).symlink_to("precious")
+    config_file.replace(tmp_path / "config.toml", b"port = 1\n")
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["config.toml", name, "precious"])
 
 
 KILLED = """
@@ -167,11 +187,30 @@ def dies(real):
         seen.append(real)
         return real(*given, **named)
     return call
-from shoal.node.base import disk
 from shoal.node.base.home import find_home
 from shoal.node.base.config_file import change, with_value
-os.fsync, disk.Path.replace, disk.Path.open = dies(os.fsync), dies(disk.Path.replace), dies(disk.Path.open)
-change(find_home(), lambda text: with_value(text, "port", 5002))
+home, real = find_home(), os.fdopen
+class Half:  # a file whose process may be killed once half of what it is to write is on the disk
+    def __init__(self, file):
+        self.file = file
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        self.file.close()
+    def writelines(self, pieces):
+        whole = b"".join(pieces)
+        half(self.file, whole[: len(whole) // 2])
+        half(self.file, whole[len(whole) // 2 :])
+def write(file, piece):
+    file.write(piece)
+    file.flush()
+half = dies(write)
+os.fdopen = lambda *given: Half(real(*given))
+for name in ("open", "fchmod", "fsync", "replace"):
+    setattr(os, name, dies(getattr(os, name)))
+change(home, lambda text: with_value(text, "port", 5002))
 """
 
 
@@ -188,7 +227,9 @@ def test_a_kill_at_any_step_leaves_the_old_file_or_the_new() -> None:
     assert set(found) == {old, new}
     assert found[0] == old
     assert found[-1] == new
-    assert len(found) >= 5, "too few steps were seen"
+    assert len(found) >= 8, "too few steps were seen"
+    left = [each.read_text() for each in path.parent.glob(".config.toml.*.new")]
+    assert old[: len(old) // 2] in left, "no kill came in the middle of the text"
 
 
 def test_a_write_that_fails_leaves_the_old_file(monkeypatch: pytest.MonkeyPatch) -> None:

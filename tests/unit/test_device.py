@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 import pytest
 import torch
 
 from shoal.node.ipc.shm import SharedVector
 from shoal.node.training.trainer import device as module
-from shoal.node.training.trainer.device import choose_device, device_bytes, device_name, pin
+from shoal.node.training.trainer.device import choose_device, device_bytes, device_name, pin, same_random_numbers
 from shoal.protocol.base.errors import LocalError
 
 
@@ -75,3 +78,35 @@ def test_memory_that_is_pinned_is_never_given_back(monkeypatch: pytest.MonkeyPat
     pin(vector, torch.device("cpu"))
     assert asked == [(vector.data_ptr(), 20_000, 0)]
     assert len(module.PINNED) == kept
+
+
+def test_random_numbers_of_an_apple_gpu_go_on_as_if_nothing_had_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [torch.tensor([7])]
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: states[-1])
+    monkeypatch.setattr(torch.mps, "set_rng_state", states.append)
+    before = torch.get_rng_state()
+
+    def draw_and_fail() -> None:
+        torch.rand(3)
+        states.append(torch.tensor([8]))
+        raise KeyError
+
+    with pytest.raises(KeyError), same_random_numbers(torch.device("mps")):
+        draw_and_fail()
+    assert states[-1] is states[0]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("kind", ["cuda:1", "xpu", "cpu", "meta"])
+def test_random_numbers_of_each_other_device_do_so_too(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    forked: list[tuple[list[torch.device], str]] = []
+
+    @contextmanager
+    def fork(devices: Sequence[torch.device], device_type: str = "cuda") -> Iterator[None]:
+        forked.append((list(devices), device_type))
+        yield
+
+    monkeypatch.setattr(torch.random, "fork_rng", fork)
+    with same_random_numbers(torch.device(kind)):
+        pass
+    assert forked == [([torch.device(kind)], kind.partition(":")[0]) if kind in ("cuda:1", "xpu") else ([], "cuda")]

@@ -11,7 +11,7 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.messages.node import GetManifest, Refused
 from tests.limits import no_more_files
-from tests.unit.disk_kit import RENAMED, DiskLog
+from tests.unit.disk_kit import RENAMED, DiskLog, fill_disk
 
 
 def test_the_last_record_of_each_name_is_kept(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_record_is_on_disk_before_it_replaces_the_old_one(tmp_path: Path, monk
 def test_a_crash_while_writing_leaves_the_old_record(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.put("vote-0", GetManifest("old"))
-    (tmp_path / "vote-0.new").write_bytes(b"half of it")
+    (tmp_path / ".vote-0.record.0123abcd.new").write_bytes(b"half of it")
     assert Disk(tmp_path).load() == {"vote-0": GetManifest("old")}
 
 
@@ -44,11 +44,10 @@ def test_a_damaged_record_is_an_error_and_not_a_fresh_start(tmp_path: Path, cont
         Disk(tmp_path).load()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
-def test_a_full_disk_is_said_and_leaves_the_old_record(tmp_path: Path) -> None:
+def test_a_full_disk_is_said_and_leaves_the_old_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(tmp_path)
     disk.put("vote-0", GetManifest("old"))
-    (tmp_path / "vote-0.new").symlink_to("/dev/full")
+    fill_disk(monkeypatch)
     with pytest.raises(LocalError, match=r"vote-0\.record: No space left on device"):
         disk.put("vote-0", GetManifest("new"))
     assert disk.load() == {"vote-0": GetManifest("old")}

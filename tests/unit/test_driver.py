@@ -29,6 +29,7 @@ from shoal.protocol.messages.rounds import Ask, Final
 from shoal.protocol.rounds.allreduce.allreduce import Blamed
 from shoal.protocol.rounds.matchmaking.milestones import Behind
 from tests.limits import no_more_files
+from tests.unit.disk_kit import fill_disk
 
 ANNA = PeerId("anna")
 STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "syncing", 0, 0, None, True, 0, 0, "unknown")
@@ -168,12 +169,14 @@ async def test_a_record_that_cannot_be_written_for_a_while_is_waited_for(
 
 
 @pytest.mark.asyncio
-async def test_a_broken_disk_ends_the_run_and_so_does_a_full_one_when_we_end(tmp_path: Path) -> None:
+async def test_a_broken_disk_ends_the_run_and_so_does_a_full_one_when_we_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone = Shell(tmp_path / "gone", [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
     gone.driver.command(gone.member.step)
     await gone.driver.settled()
     assert "No such file or directory" in str(gone.failures[0])
-    (tmp_path / "vote.new").symlink_to("/dev/full")
+    fill_disk(monkeypatch)
     full = Shell(tmp_path, [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
     full.driver.end()
     full.driver.command(full.member.step)
@@ -188,7 +191,8 @@ async def test_what_would_be_said_while_no_record_can_be_written_is_dropped(
 ) -> None:
     """But not what is told here, nor a later record."""
     monkeypatch.setattr("shoal.node.base.disk.AGAIN", (0.01, 0.02))
-    (tmp_path / "vote.new").symlink_to("/dev/full")
+    disk = pytest.MonkeyPatch()
+    fill_disk(disk)
     final, event = Final(5, 0, 1, 0, (0, 0), b"\x01", b"mean"), Happened()
     later: list[Effect] = [
         Send(ANNA, asking("stale")),
@@ -203,7 +207,7 @@ async def test_what_would_be_said_while_no_record_can_be_written_is_dropped(
     while not shell.driver.trouble:
         await asyncio.sleep(0.001)
     shell.driver.command(shell.member.step)
-    (tmp_path / "vote.new").unlink()
+    disk.undo()
     await shell.driver.settled()
     assert shell.done == [(ANNA, asking("sent")), event]
     assert left == [(final, False)]

@@ -14,7 +14,14 @@ from shoal.protocol.base.multiaddrs import kind_of, shortlist
 from shoal.protocol.net.system import addresses
 from shoal.protocol.net.system import interfaces as module
 from shoal.protocol.net.system.addresses import FRESH, OwnAddresses, advertised, own_hosts
-from shoal.protocol.net.system.interfaces import RUNNING, InterfaceKind, NetworkInterface, bridged, interfaces, ranked
+from shoal.protocol.net.system.interfaces import (
+    RUNNING,
+    InterfaceKind,
+    NetworkInterface,
+    interfaces,
+    own_networks,
+    ranked,
+)
 
 BRIDGES = [NetworkInterface(f"br{i}", (ip_interface(f"172.{17 + i}.0.1/16"),), InterfaceKind.NOWHERE) for i in range(7)]
 VPN = NetworkInterface("tun0", (ip_interface("10.8.0.2/24"),), InterfaceKind.TUNNEL)
@@ -37,11 +44,12 @@ def test_the_way_out_then_networks_then_tunnels_then_what_leads_to_nobody() -> N
 
 
 def test_networks_inside_this_machine_are_those_that_no_other_interface_is_in() -> None:
-    found = bridged([LAN, VPN, CONTAINERS, *BRIDGES[:2]])
-    assert [str(each) for each in found] == ["172.16.0.0/16", "172.17.0.0/16", "172.18.0.0/16"]
+    found = own_networks([LAN, VPN, CONTAINERS, *BRIDGES[:2]])
+    assert [str(each) for each in found.inside] == ["172.16.0.0/16", "172.17.0.0/16", "172.18.0.0/16"]
     unplugged = NetworkInterface("eth1", (ip_interface("192.168.1.9/24"),), InterfaceKind.NOWHERE)
-    assert bridged([LAN, unplugged]) == (), "the other card is in the same network, and plugged in"
-    assert bridged([CONTAINERS], ["172.16.0.1"]) == (), "by which the internet is reached"
+    assert [str(each) for each in dict.fromkeys(found.outside)] == ["192.168.1.0/24", "fd00::/64", "10.8.0.0/24"]
+    assert own_networks([LAN, unplugged]).inside == (), "the other card is in the same network, and plugged in"
+    assert own_networks([CONTAINERS], ["172.16.0.1"]).inside == (), "by which the internet is reached"
 
 
 def test_of_each_kind_the_best_is_kept_and_the_order_too() -> None:
@@ -86,7 +94,7 @@ def test_what_the_system_says_of_interfaces(machine: Path, monkeypatch: pytest.M
     }
     assert advertised(own_hosts())[:3] == ["10.8.0.2", "192.168.7.1", "192.168.1.5"]
     inside = [f"172.{number}.0.0/24" for number in (*range(17, 24), 30)]
-    assert [str(each) for each in addresses.bridged_networks()] == inside
+    assert [str(each) for each in addresses.found_networks().inside] == inside
     monkeypatch.setattr(module, "_flags", lambda name: 0)
     assert {each.kind for each in interfaces()} == {InterfaceKind.NOWHERE}, "without a carrier"
     assert not any(each.multicast for each in interfaces())
@@ -102,7 +110,9 @@ def test_what_others_are_not_told_is_said_once(machine: Path, caplog: pytest.Log
     assert len(told) == addresses.MAX_OWN + 1
     now = FRESH
     assert whereabouts.of(["/ip4/0.0.0.0/tcp/7"]) == told
-    assert len(caplog.records) == 1
+    assert len(caplog.records) == 2
+    assert "links to runs do not name these addresses" in caplog.text
+    assert "no machine at all: 172.30.0.1, 172.17.0.1, " in caplog.text
     assert "others are told 6 addresses of this node, and not /ip4/172.19.0.1/tcp/7, " in caplog.text
     every = whereabouts.everywhere(["/ip4/0.0.0.0/tcp/7"])
     assert every == (*told[:-1], *whereabouts.untold)

@@ -9,6 +9,7 @@ import pytest
 from shoal.dht.link import format_link, left_out, parse_link
 from shoal.dht.link_addresses import Reach, ranked, reach
 from shoal.protocol.base.ids import RunId
+from shoal.protocol.base.multiaddrs import OwnNetworks
 from shoal.protocol.net.system.identity import Identity
 
 RUN = RunId(bytes(range(32)))
@@ -42,7 +43,16 @@ ANNA, BERT = (Identity.generate().peer for _ in range(2))
     ],
 )
 def test_from_where_an_address_can_be_dialled(host: str, expected: Reach) -> None:
-    assert reach(f"{host}/tcp/4101", [ip_network("10.88.0.0/16"), ip_network("fd00:88::/64")]) is expected
+    inside = (ip_network("10.88.0.0/16"), ip_network("fd00:88::/64"))
+    assert reach(f"{host}/tcp/4101", OwnNetworks(inside)) is expected
+
+
+@pytest.mark.parametrize("host", ["172.17.0.1", "172.17.3.4", "172.25.0.1", "172.31.0.1"])
+def test_a_lan_with_dockers_numbers_is_a_lan_where_this_machine_is_in_it(host: str) -> None:
+    networks = OwnNetworks(outside=(ip_network(f"{host}/16", strict=False),))
+    assert reach(f"/ip4/{host}/tcp/4101", networks) is Reach.LAN
+    mine = [at("8.8.8.8", ANNA), at(host, ANNA)]
+    assert hosts(parse_link(format_link(RUN, [*mine, at("172.19.0.1", BERT)], networks)).addresses) == ["8.8.8.8", host]
 
 
 def at(host: str, peer: str) -> str:
@@ -80,14 +90,14 @@ def test_bridges_to_containers_stay_out_whoever_names_them() -> None:
     ours = [at("192.168.1.5", ANNA), at("10.88.0.1", ANNA), at("172.17.0.1", ANNA), at("127.0.0.1", ANNA)]
     others = [at("192.168.1.6", BERT), at("172.17.0.1", BERT), at("172.19.0.1", BERT), at("172.17.0.2", BERT)]
     inside = at("10.88.0.2", Identity.generate().peer)
-    bridged = [ip_network("10.88.0.0/16")]
+    bridged = OwnNetworks((ip_network("10.88.0.0/16"),))
     link = format_link(RUN, [*ours, *others, inside], bridged)
     assert hosts(parse_link(link).addresses) == ["192.168.1.5", "192.168.1.6"]
     assert left_out(link, ours, bridged) == []
 
 
 def test_what_leads_to_one_machine_is_named_if_there_is_nothing_else_and_then_the_widest() -> None:
-    bridged = [ip_network("172.17.0.0/16")]
+    bridged = OwnNetworks((ip_network("172.17.0.0/16"),))
     alone = [at("127.0.0.1", ANNA), at("172.17.0.1", ANNA)]
     assert hosts(ranked(alone, bridged)) == ["127.0.0.1"]
     assert hosts(ranked(alone[1:], bridged)) == ["172.17.0.1"], "it listens there only"

@@ -38,7 +38,7 @@ LOCAL = dataclasses.replace(MET, internet_peers=0, own=(HOME,), found_at=(HOME,)
 UNTRIED = dataclasses.replace(MET, own=(HOME,), pending=("whether others can dial this node",))
 SOLO = Facts(port=4101, own=(HOME,), pending=("other peers",))
 COMMAND = "shoal run join shoal1xyz"
-FOUNDER = dataclasses.replace(SOLO, is_in_runs=True, join_commands=(COMMAND,))
+FOUNDER = dataclasses.replace(SOLO, is_in_runs=True, lonely=(("stdlib", COMMAND),))
 
 NO_MAPPING: PortMapping = {
     "protocol": None,
@@ -108,7 +108,11 @@ def test_where_a_node_stands(name: str) -> None:
         (UNTRIED, "run `shoal netcheck` again"),
         (SOLO, "start it with --bootstrap"),
         (FOUNDER, f"send this to whoever is to join: {COMMAND}"),
-        (dataclasses.replace(FOUNDER, join_commands=()), "check that the others of its runs are up"),
+        (
+            dataclasses.replace(FOUNDER, sought=("b",)),
+            f"send this to whoever is to join stdlib: {COMMAND}; check that the others of b are up",
+        ),
+        (dataclasses.replace(FOUNDER, lonely=()), "check that the others of its runs are up"),
     ],
 )
 def test_the_verdict_says_what_to_do(facts: Facts, action: str) -> None:

@@ -63,6 +63,8 @@ def test_a_page_has_the_rounds_the_trouble_and_what_is_missing(home: Home) -> No
         warning("2001-01-01T00:00:00.000Z", "long ago"),
         warning("2023-11-14T22:14:40.000Z", "the worker was killed"),
         {"time": "2023-11-14T22:14:41.000Z", "level": "info", "logger": "shoal.run", "message": "no warning"},
+        warning("2023-11-14T22:14:42.000Z", "no warning either, though it has a code") | {"level": "info"},
+        warning("2023-11-14T22:14:43.000Z", "a disk is gone") | {"level": "error"},
     )
     write(home.run_folder(RUN) / CHECKPOINTS, 4)
     text = node_page(read_run(home, RUN))
@@ -75,6 +77,7 @@ def test_a_page_has_the_rounds_the_trouble_and_what_is_missing(home: Home) -> No
         "Round 9 took 11.1 s; self01 was lost. Most of it was reducing",
         "it waited 8.500 s for slow03 (relayed).",
         "the worker was killed [worker-lost]",
+        "a disk is gone [worker-lost]",
         "Rounds before round 5 are not here",
         "Of rounds 5 to 9, 1 is not here.",
         "There are no losses",

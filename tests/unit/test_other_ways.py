@@ -24,7 +24,7 @@ assert (folder / "key").stat().st_mode & 0o777 == 0o600
 assert len(list(folder.iterdir())) == 1
 """,
     "fsync_folder": """
-from shoal.node.base.disk import replace_file
+from shoal.node.base.atomic import replace_file
 replace_file(folder / "file", [b"new"])
 assert (folder / "file").read_bytes() == b"new"
 """,

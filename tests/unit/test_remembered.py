@@ -29,6 +29,7 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.net.system.identity import Identity
 from tests.limits import no_more_files
+from tests.unit.disk_kit import fill_disk
 
 FIRST, SECOND = "ab" * 32, "0d" * 32
 RECORD = Joined(b"manifest", PeerId("anna"), b"signature", True, "/checkpoints/round-00000004")
@@ -207,10 +208,9 @@ def test_a_damaged_cache_is_no_cache(home: Home, content: bytes) -> None:
     assert list(cache.load()) == [ANNA]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
-def test_a_full_disk_costs_the_hint_only(home: Home) -> None:
+def test_a_full_disk_costs_the_hint_only(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = PeerCache(home.peers)
     cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1",)})
-    (home.root / "peers.new").symlink_to("/dev/full")
+    fill_disk(monkeypatch)
     cache.update({BERT: ("/ip4/192.0.2.2/tcp/1",)})
     assert list(cache.load()) == [ANNA]

@@ -20,6 +20,7 @@ from shoal.node.manifest.manifest import Manifest, load_manifest, parse_manifest
 from shoal.node.manifest.model import HfSpec
 from shoal.node.manifest.starting import PURPOSES, manifest_for, next_command
 from tests.hf_kit import TABLE
+from tests.unit.disk_kit import fill_disk
 from tests.unit.test_docs import unknown_words
 
 Init = Callable[..., tuple[int, str, str]]
@@ -67,6 +68,26 @@ def test_a_file_that_is_there_is_kept_unless_it_is_forced(init: Init) -> None:
     assert err == "shoal: mine.toml is there already: give another name, or --force to overwrite it [already-there]\n"
     assert Path("mine.toml").read_text(encoding="utf-8") == "precious"
     assert init("text", "mine.toml", "--force")[0] == Exit.OK
+    assert load_manifest(Path("mine.toml")).name == "text"
+
+
+def test_a_forced_write_that_fails_leaves_the_file_that_was_there(init: Init, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine.toml").write_text("precious", encoding="utf-8")
+    Path("link.toml").symlink_to("mine.toml")
+    fill_disk(monkeypatch)
+    for name in ("mine.toml", "link.toml"):
+        code, out, err = init("text", name, "--force")
+        assert (code, out) == (Exit.FAILED, "")
+        assert "the disk is full" in err
+        assert sorted(path.name for path in Path().iterdir()) == ["link.toml", "mine.toml"]
+        assert Path("mine.toml").read_text(encoding="utf-8") == "precious"
+
+
+def test_a_forced_write_goes_where_a_link_leads(init: Init) -> None:
+    Path("mine.toml").write_text("precious", encoding="utf-8")
+    Path("link.toml").symlink_to("mine.toml")
+    assert init("text", "link.toml", "--force")[0] == Exit.OK
+    assert Path("link.toml").is_symlink()
     assert load_manifest(Path("mine.toml")).name == "text"
 
 

@@ -26,6 +26,7 @@ from shoal.node.run.runs import Runs
 from shoal.node.run.view import restoring_row
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.multiaddrs import OwnNetworks
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.identity import Identity
 from tests.unit.checkpoint_kit import state
@@ -172,7 +173,7 @@ def test_a_link_names_no_bridges_and_what_it_has_no_room_for_is_told(home: Home)
     around = {
         "addresses": lambda: tuple(f"{each}/p2p/{me}" for each in (*lans[:5], bridges[0], "/ip4/127.0.0.1/tcp/4101")),
         "untold_addresses": (*lans[5:], bridges[1]),
-        "bridged_networks": (ip_network("10.88.0.0/15"),),
+        "own_networks": OwnNetworks((ip_network("10.88.0.0/15"),)),
     }
     runs = made(home, around=around)
     run = SimpleNamespace(id=MANIFEST.run_id, manifest=MANIFEST, me=me, others=dict)

@@ -105,6 +105,18 @@ def test_who_is_alone_in_a_run_sends_its_link(changes: dict[str, Any], said: str
     assert advice(status | {"paused": "the volume is used up"}) is None
 
 
+def test_of_two_runs_the_one_that_is_alone_is_named_with_its_link_and_the_other_is_looked_for() -> None:
+    other = RUN | {"name": "b", "members": 4}
+    status: Any = {"state": "SOLO", "peers": 0, "runs": [LONELY, other]}
+    assert headline(status) == "This node is alone: nobody else is in stdlib, and nobody of b is reachable."
+    looks = "It looks for the others of b by itself: check that they run, and this machine's network."
+    assert advice(status) == f"{looks} Nobody else is in stdlib. {SEND}"
+    done: Any = status | {"runs": [LONELY, other | {"phase": "finished"}]}
+    assert (headline(done), advice(done)) == ("This node is alone.", f"Nobody else is in stdlib. {SEND}")
+    connected: Any = status | {"state": "CONNECTED", "peers": 1}
+    assert advice(connected) == f"Nobody else is in stdlib. {SEND}"
+
+
 def test_a_split_that_leaves_one_alone_says_both() -> None:
     status: Any = {"state": "SPLIT", "peers": 0, "runs": [LONELY, LONELY | {"name": "b", "link": "shoal1b"}]}
     assert advice(status) == f"{ADVICE['SPLIT']} Nobody else is in stdlib. {SEND}; Nobody else is in b. {SEND[:-3]}b"

@@ -45,6 +45,7 @@ KEYS = {
         "tokens",
         "initial_val_loss",
         "val_loss",
+        "val_tokens",
         "alone_val_loss",
     ),
     *("joined_val_loss", "gap_recovered", "bytes_per_parameter_per_round", "replicas", "out"),

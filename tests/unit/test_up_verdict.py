@@ -43,7 +43,7 @@ def good() -> Finding:
         PeerEnd("peer-5", "joined", **same, first_round=ledger.first_round_of("peer-5")),  # type: ignore[arg-type]
     )
     plan = make_plan(UpOptions(), Path("/out"), builtin_manifest())
-    return Finding(plan, ledger, peers, PARAMETERS, 4096, initial_loss=5.0, final_loss=2.0)
+    return Finding(plan, ledger, peers, PARAMETERS, 4096, initial_loss=5.0, final_loss=2.0, validation_tokens=262_144)
 
 
 def test_reports_are_merged_by_round() -> None:
@@ -72,6 +72,8 @@ def test_a_good_play_has_no_problem(good: Finding) -> None:
     assert "round 4; that round committed all the same, in attempt 1, with 3 of its 4 members" in words
     assert "the first round that it took part in was round 7" in words
     assert "All 4 live peers hold the same state" in words
+    assert "The loss was measured with 262,144 tokens that were held out." in words
+    assert as_json(good)["val_tokens"] == 262_144
 
 
 def test_other_bytes_in_a_file_are_a_problem(good: Finding) -> None:

@@ -98,7 +98,6 @@ async def test_one_answer_to_the_order_that_asked_is_passed_on_with_the_round_of
         await heard(link)
         await daemon.order(4)
         await heard(link)
-        link.send(Validated(1, 3, 9.0, 8, 0.1))  # to the order before
         link.send(Validated(2, 4, 2.0, 8, 0.1))
         link.send(Validated(2, 4, 1.0, 8, 0.1))  # once more
         link.send(Contribution(2, 4, 1, 10, 1.0))
@@ -106,6 +105,53 @@ async def test_one_answer_to_the_order_that_asked_is_passed_on_with_the_round_of
             await asyncio.sleep(0.001)
         assert daemon.validated == [(3, Validated(2, 4, 2.0, 8, 0.1))]
         assert daemon.signs == 1, "a figure is no sign that there will be a contribution"
+        link.close()
+
+
+@pytest.mark.asyncio
+async def test_the_time_of_a_measurement_counts_although_its_order_was_replaced(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        await daemon.order(3)
+        link = await daemon.script()
+        await heard(link)
+        await daemon.order(4, validates=0)
+        await heard(link)
+        link.send(Validated(1, 3, None, 4, 7.0))  # broken off
+        link.send(Validated(1, 3, None, 4, 7.0))  # once more
+        await daemon.order(5)
+        await heard(link)
+        await daemon.order(6, validates=0)
+        await heard(link)
+        link.send(Validated(3, 5, 9.0, 8, 1.0))  # of a state that is past
+        link.send(Contribution(4, 6, 1, 10, 1.0))
+        while not daemon.contributions:
+            await asyncio.sleep(0.001)
+        assert daemon.validated == [(2, Validated(1, 3, None, 4, 7.0)), (4, Validated(3, 5, None, 8, 1.0))]
+        link.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Validated(1, 2, 1.0, 8, 0.1), "it was asked for round 3, not 2"),
+        (Validated(1, 3, 1.0, 9, 0.1), "on 8 sequences at most, and names 9"),
+        (Validated(1, 3, 1.0, 0, 0.1), "a loss on no sequence"),
+        (Validated(1, 3, 1.0, 8, -0.5), "cannot have taken -0.5 seconds"),
+        (Validated(1, 3, 1.0, 8, 1e300), "cannot have taken 1e+300 seconds"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_a_figure_that_cannot_be_is_the_workers_mistake(tmp_path: Path, answer: Validated, said: str) -> None:
+    async with running(tmp_path) as daemon:
+        await daemon.order(3)
+        link = await daemon.script()
+        await heard(link)
+        link.send(answer)
+        while not daemon.lost:
+            await asyncio.sleep(0.001)
+        assert "broke the protocol: " in str(daemon.lost[0])
+        assert said in str(daemon.lost[0])
+        assert daemon.validated == []
         link.close()
 
 

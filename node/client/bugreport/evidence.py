@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shoal.node.api.client import Client, NotAnswering
+from shoal.node.api.client import Client, NoDaemon, NotAnswering
 from shoal.node.api.liveness import ALIVE_WITHIN
 from shoal.node.base.home import Home
-from shoal.node.base.stacks import request_stacks
+from shoal.node.base.process_identity import ProcessIdentity
+from shoal.node.base.stacks import WORKER_STACKS, request_stacks, writer_of
 from shoal.protocol.base.errors import ShoalError
 
 LOG_END = 256 << 10  # bytes of each log
@@ -101,15 +102,29 @@ def end_of(path: Path, most: int = LOG_END) -> str:
 
 
 def stacks(home: Home) -> Texts:
-    """The stacks of all threads of a node that does not answer."""
+    """The stacks of all threads of a node that is starting, is ending or does not answer, and of its workers."""
     node = home.daemon_process()
     if node is None:
         return
-    with suppress(ShoalError):
-        try:
-            Client(home, ALIVE_WITHIN).status()
-        except NotAnswering:
-            yield "stacks.txt", request_stacks(node, home.stacks) or f"no answer; its state is {node.state()}\n"
+    if _may_hang(home):
+        yield "stacks.txt", request_stacks(node, home.stacks) or _no_stacks(node)
+    for file in sorted(home.runs.glob(f"*/{WORKER_STACKS}"))[:MOST_RUNS]:
+        worker = writer_of(file)
+        if worker is not None and worker.is_here():
+            yield f"stacks-{file.parent.name[:8]}-worker.txt", request_stacks(worker, file) or _no_stacks(worker)
+
+
+def _may_hang(home: Home) -> bool:
+    try:
+        return Client(home, ALIVE_WITHIN).status().get("ending") is True
+    except (NotAnswering, NoDaemon):  # no daemon: its process is there, and is starting or ending
+        return True
+    except ShoalError:
+        return False
+
+
+def _no_stacks(process: ProcessIdentity) -> str:
+    return f"no answer; its state is {process.state()}\n"
 
 
 def folder(home: Home) -> Texts:

@@ -8,7 +8,20 @@ import typer
 from typer.core import TyperGroup
 
 from shoal.node.base.exits import HELP
-from shoal.node.client.cli import bugreport, ckpt, codes, config, diagnostics, experts, guest, node, read, run, serve, up
+from shoal.node.client.cli import (
+    bugreport,
+    ckpt,
+    codes,
+    config,
+    diagnostics,
+    experts,
+    guest,
+    node,
+    read,
+    run,
+    serve,
+    up,
+)
 
 WIDEST = 1_000  # columns: help is as wide as the terminal, where click would stop at 80
 

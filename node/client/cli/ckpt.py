@@ -9,6 +9,7 @@ import typer
 
 from shoal.node.base.exits import Exit
 from shoal.node.client.cli.flags import Json
+from shoal.node.client.waiting import Step, Waiting
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, verify and export checkpoints.")
 
@@ -42,17 +43,19 @@ def verify(
     from shoal.node.training.checkpoint.scan import find
     from shoal.protocol.base.errors import LocalError
 
-    rows = []
-    for found in find(place):
-        about, problem = found.about, found.problem
-        if not problem:
-            try:
-                load(found.path)
-            except NoRoom:  # this machine lacks memory, the checkpoint may be fine
-                raise
-            except LocalError as error:
-                about, problem = None, str(error)
-        rows.append(_row(found.path, about, problem))
+    rows: list[dict[str, Any]] = []
+    every = list(find(place))
+    with Waiting("reading checkpoints", lambda: Step(f"{len(rows)} of {len(every)}", len(rows) / max(1, len(every)))):
+        for found in every:
+            about, problem = found.about, found.problem
+            if not problem:
+                try:
+                    load(found.path)
+                except NoRoom:  # this machine lacks memory, the checkpoint may be fine
+                    raise
+                except LocalError as error:
+                    about, problem = None, str(error)
+            rows.append(_row(found.path, about, problem))
     if not rows:
         raise LocalError(f"there is no checkpoint in {place}", code="checkpoint-missing")
     present.show_json(rows) if as_json else present.show_checkpoints(rows)
@@ -72,6 +75,15 @@ def export_model(
     ] = "",
 ) -> None:
     """Write the model, and its tokenizer, as a folder that Hugging Face's transformers opens."""
+    with Waiting("writing the model"):
+        lacking = _export(checkpoint, out, tokenizer)
+    print(f"wrote {out}: open it with AutoModelForCausalLM.from_pretrained({str(out)!r})")
+    if lacking:
+        print(f"without a tokenizer: {lacking}")
+
+
+def _export(checkpoint: Path, out: Path, tokenizer: str) -> str:
+    """Write the model; returns why there is no tokenizer beside it, or an empty string."""
     from shoal.node.training.checkpoint.export import export
     from shoal.node.training.checkpoint.tokenizer import tokenizer_of_checkpoint
     from shoal.protocol.base.errors import LocalError
@@ -84,9 +96,7 @@ def export_model(
             raise
         content, lacking = None, str(error)
     export(checkpoint, out, content)
-    print(f"wrote {out}: open it with AutoModelForCausalLM.from_pretrained({str(out)!r})")
-    if lacking:
-        print(f"without a tokenizer: {lacking}")
+    return lacking
 
 
 def _row(path: Path, about: Any, problem: str) -> dict[str, Any]:

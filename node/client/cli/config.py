@@ -115,14 +115,16 @@ def edit() -> None:
     from shoal.node.base.home import find_home
 
     home = find_home().create()
-    before, draft = config_file.read_bytes(home.config), home.root / "config.draft.toml"
+    before = config_file.read_bytes(home.config)
     begin = before if before is not None else config_file.template(home.root).encode()
+    draft = config_file.draft_of(home, before)
+    for stale in config_file.drafts(home) - {draft}:
+        words = "is about another config.toml than there is now, and does not count: take from it what you miss"
+        print(printable(f"what you have written in {stale} {words}, and remove it"), file=sys.stderr)
     if config_file.read_bytes(draft) is None:
-        draft.write_bytes(begin)
+        config_file.replace(draft, begin)
     else:
-        is_older = before is not None and home.config.stat().st_mtime > draft.stat().st_mtime
-        since = f", which is older than {home.config}" if is_older else ""
-        print(printable(f"going on with what you have written in {draft}{since}"), file=sys.stderr)
+        print(printable(f"going on with what you have written in {draft}"), file=sys.stderr)
     text = _right_text(draft, begin, home.config)
     if text is None:
         print(printable(f"{home.config} is as it was"))
@@ -130,7 +132,7 @@ def edit() -> None:
     with config_file.locked(home):
         if config_file.read_bytes(home.config) != before:
             raise LocalError(f"{home.config} has changed meanwhile, and stays so; what you have written is in {draft}")
-        config_file.replace(home.config, text)
+        config_file.replace(home.config, text.encode())
     draft.unlink(missing_ok=True)
     print(printable(f"wrote {home.config}; it counts from the next start of the node on"))
 

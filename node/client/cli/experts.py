@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from shoal.node.client.cli.completion import complete_family
 from shoal.node.client.cli.flags import Json, this_node
+from shoal.node.client.waiting import Waiting
 
 if TYPE_CHECKING:
     from shoal.node.api.answers import ExpertRow
@@ -61,7 +62,8 @@ def fetch(
     """Download all published experts into a folder, with an ensemble.json; each is checked by hash and signature."""
     from shoal.node.api import present
 
-    answer = this_node().fetch_experts(family, str(folder.absolute()))
+    with Waiting("fetching the experts"):
+        answer = this_node().fetch_experts(family, str(folder.absolute()))
     if as_json:
         present.show_json(answer)
         return
@@ -118,10 +120,12 @@ def merge(
     ] = "",
 ) -> None:
     """Merge experts into a checkpoint, for `shoal run create --from` to branch from, or to serve."""
-    from shoal.node.inference.ensemble.folder import write_merge
-    from shoal.node.inference.served import ServeOptions
+    with Waiting("merging the experts"):
+        from shoal.node.inference.ensemble.folder import write_merge
+        from shoal.node.inference.served import ServeOptions
 
-    print(f"wrote {write_merge(folder, out, ServeOptions(device='cpu', mix=mix, prior=prior, base=base))}")
+        written = write_merge(folder, out, ServeOptions(device="cpu", mix=mix, prior=prior, base=base))
+    print(f"wrote {written}")
 
 
 def _row(each: ExpertRow) -> list[Any]:

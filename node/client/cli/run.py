@@ -19,6 +19,7 @@ from shoal.node.base.lines import printable
 from shoal.node.client.cli.completion import complete_run
 from shoal.node.client.cli.flags import Json, NoTrain, absolute, can_print, this_node
 from shoal.node.client.cli.node import ensure_node
+from shoal.node.client.waiting import Step, Waiting
 from shoal.protocol.base.errors import LocalError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def create(
 
     text = manifest_text(manifest)
     parse_manifest(text, shown(manifest))  # a mistake is told with its line, and before a node is started
-    with ensure_node() as client:
+    with ensure_node() as client, Waiting("creating the run"):
         answer = client.create_run(text, not no_train, [absolute(each) for each in checkpoints or ()])
     if as_json:
         present.show_json(answer)
@@ -95,6 +96,7 @@ def init(
     ] = False,
 ) -> None:
     """Write a manifest to begin with, for a purpose, with comments that say what its keys mean."""
+    from shoal.node.base.atomic import replace_file
     from shoal.node.base.options import UsageError
     from shoal.node.base.textfile import shown
     from shoal.node.manifest.starting import PURPOSES, manifest_for, next_command
@@ -110,8 +112,11 @@ def init(
     named = shown(path)
     text = manifest_for(purpose, named)
     try:
-        with path.open("w" if force else "x", encoding="utf-8") as out:
-            out.write(text)
+        if force:
+            replace_file(Path(os.path.realpath(path)), [text.encode()])  # a link stays one
+        else:
+            with path.open("x", encoding="utf-8") as out:
+                out.write(text)
     except FileExistsError as error:
         raise UsageError(
             f"{named} is there already: give another name, or --force to overwrite it", code="already-there"
@@ -141,7 +146,7 @@ def preview(run: RunToJoin, as_json: Json = False) -> None:
     from shoal.node.client.cli.preview import show_preview
 
     link = _checked_link(run)
-    with ensure_node(keep=False) as client:
+    with ensure_node(keep=False) as client, Waiting("looking for the run"):
         answer = client.preview_run(link)
     present.show_json(answer) if as_json else show_preview(answer)
 
@@ -204,7 +209,8 @@ def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> 
     from shoal.node.client.cli.preview import show_preview
 
     with ensure_node() as client:
-        preview = client.preview_run(link)
+        with Waiting("looking for the run"):
+            preview = client.preview_run(link)
         if not as_json:
             show_preview(preview)
             print()
@@ -218,9 +224,16 @@ def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> 
             raise LocalError(f"not joined: {preview['memory']['problem']}")
         if not yes and not _confirmed():
             raise LocalError("not joined")
-        if train and preview["data"]["missing"] and not as_json:
-            print("downloading the data first; in another terminal `shoal status` says how far it is", file=sys.stderr)
-        return client.join_run(_whole(link, preview), train, checkpoint)
+        with Waiting("joining the run", _download):
+            return client.join_run(_whole(link, preview), train, checkpoint)
+
+
+def _download() -> Step:
+    """How much of the run's data has come, while it is downloaded."""
+    status = this_node().status()
+    if (download := status.get("download")) is None:
+        return Step()
+    return Step(str(status["obstacle"] or ""), download["here"] / max(1, download["whole"]))
 
 
 def _checked_link(text: str) -> str:

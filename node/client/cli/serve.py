@@ -8,6 +8,7 @@ import typer
 
 from shoal.node.client.cli.completion import complete_run
 from shoal.node.client.cli.flags import refuse
+from shoal.node.client.waiting import Waiting
 
 if TYPE_CHECKING:
     from shoal.node.diffusion.picture_source import PictureSource
@@ -113,8 +114,6 @@ def generate(
     """Write text with a trained model; or paint, with experts on pictures."""
     import sys
 
-    from shoal.node.inference.engine.batch import write
-    from shoal.node.inference.engine.sequence import Sampling
     from shoal.node.inference.served import ServeOptions
 
     choices = ServeOptions(device, 1, tokenizer, threads, mix, prior, base, prefer, patience)
@@ -124,6 +123,9 @@ def generate(
         _paint(source, text, choices, count, seed, out)
         return
     served = _open(source, choices)
+    from shoal.node.inference.engine.batch import write  # brings torch, which is there by now
+    from shoal.node.inference.engine.sequence import Sampling
+
     sampling = Sampling(temperature, top_p, seed)
     for part in write(served, text, max_tokens=max_tokens, sampling=sampling, stops=tuple(stop or ())):
         print(part, end="", flush=True)
@@ -198,10 +200,12 @@ def _gallery(source: str, choices: ServeOptions, name: str = "") -> PictureSourc
     from pathlib import Path
 
     from shoal.node.base.options import check_device
-    from shoal.node.diffusion.picture_source import PictureSource
 
     check_device(choices.device)
-    return PictureSource(Path(source), choices, name)
+    with Waiting("loading the experts"):
+        from shoal.node.diffusion.picture_source import PictureSource  # brings torch
+
+        return PictureSource(Path(source), choices, name)
 
 
 def _paint(source: str, prompt: str, choices: ServeOptions, count: int, seed: int, out: str) -> None:
@@ -218,7 +222,9 @@ def _paint(source: str, prompt: str, choices: ServeOptions, count: int, seed: in
 
 def _open(source: str, choices: ServeOptions) -> Served:
     from shoal.node.base.options import check_device
-    from shoal.node.inference.source import open_source
 
     check_device(choices.device)
-    return open_source(source, choices)
+    with Waiting("loading the model"):
+        from shoal.node.inference.source import open_source  # brings torch
+
+        return open_source(source, choices)

@@ -7,6 +7,7 @@ verdict. `lacks` says what is missing.
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from shoal.node.training.checkpoint.scan import CHECKPOINTS, newest_first
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import RunId
 
+LEVELS = logging.getLevelNamesMapping()
 MOST_LOGGED = 100  # warnings of the log: the last ones are told
 ONCE_A_ROUND = ("lost", "left", "lapsed", "blamed", "reassigned")  # events of a round that are always told
 ALWAYS_LACKS = (
@@ -210,6 +212,8 @@ def _warning(line: str, began: float) -> Sentence | None:
     """The warning in a line of the log; None if it is none, or from before the first round."""
     try:
         entry = json.loads(line)
+        if LEVELS.get(str(entry["level"]).upper(), 0) < logging.WARNING:
+            return None  # other lines have codes, too
         at = datetime.fromisoformat(entry["time"]).timestamp() - began
         words = f"{entry['message']} [{entry['code']}]"
     except (ValueError, TypeError, LookupError, RecursionError):

@@ -40,7 +40,7 @@ from shoal.node.manifest.model import CustomSpec
 from shoal.node.training.methods.method import Method
 from shoal.node.training.methods.registry import method_of
 from shoal.node.training.methods.timetable import Timetable
-from shoal.node.training.trainer.device import device_bytes, device_name
+from shoal.node.training.trainer.device import device_bytes, device_name, same_random_numbers
 from shoal.node.training.trainer.evaluate import SampleLoss, evaluating
 from shoal.node.training.trainer.inner import InnerRound
 from shoal.node.worker.stints import Stints
@@ -240,11 +240,10 @@ class Session:
     def _measure(self, sequences: int, go_on: Callable[[], bool]) -> SampleLoss:
         """The figure of the script's own function.
 
-        Afterwards the module's modes and torch's random numbers are as they were.
+        Afterwards the module's modes, and torch's random numbers of the CPU and the module's device, are as they were.
         """
         assert self._validate is not None
-        devices = [self._own.device] if self._own.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), evaluating(self._own.module):
+        with same_random_numbers(self._own.device), evaluating(self._own.module):
             return SampleLoss(float(self._validate()), 1)
 
     def _end(self, order: Train) -> None:

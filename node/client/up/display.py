@@ -1,24 +1,28 @@
 """What is shown while the swarm runs: a live table in a terminal, plain lines anywhere else.
 
-The table has one row per peer; events (a round committed, a peer killed) scroll by above it. Without a terminal only
-those lines are printed. With `--json` all of it goes to stderr, so that stdout holds the object alone.
-Printing never blocks, even if nobody reads the output (lines.py).
+The table has one row per peer; events (a round committed, a peer killed) scroll by above it, and below it stands what
+is waited for (waiting.py). Without a terminal only lines are printed, about what is waited for now and then. With
+`--json` all of it goes to stderr, so that stdout holds the object alone. Printing never blocks, even if nobody reads
+it (lines.py).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TextIO, cast
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from shoal.node.base.lines import LineStream
 from shoal.node.client.up.peers import LocalPeer
+from shoal.node.client.waiting import IN_A_FILE, PRINTED_EVERY, Step, line, takes_blocks
 
 REDRAW_INTERVAL = 0.25  # seconds, at least
 COLUMNS = ("peer", "state", "round", "phase", "step", "loss", "tokens/s", "sent", "received", "digest")
@@ -34,11 +38,21 @@ def make_display(console: Console) -> LineDisplay:
     return TableDisplay(console) if console.is_terminal and not console.is_dumb_terminal else LineDisplay(console)
 
 
+@dataclass(slots=True)
+class _Wait:
+    """Something that is waited for."""
+
+    what: str
+    began: float
+    shown_at: float  # or when it began
+
+
 class LineDisplay:
     """Shows the progress of a play: one line per event."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._waits: list[_Wait] = []
 
     def say(self, text: str) -> None:
         """Print the line unchanged, without wrapping or markup."""
@@ -46,6 +60,30 @@ class LineDisplay:
 
     def show(self, peers: Sequence[LocalPeer]) -> None:
         """Show the peers as they are now; here nothing, as the lines tell enough."""
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """While the context is open, this is waited for, and `look` shows it; of several the newest."""
+        wait = _Wait(what, time.monotonic(), time.monotonic())
+        self._waits.append(wait)
+        try:
+            yield
+        finally:
+            self._waits.remove(wait)
+
+    def look(self, step: Step) -> None:
+        """Show how far that is which is waited for; to be called often."""
+        now = time.monotonic()
+        if self._waits and now - self._waits[-1].shown_at >= PRINTED_EVERY:
+            self._waits[-1].shown_at = now
+            self.say(self._line(step, IN_A_FILE))
+
+    def _line(self, step: Step, columns: int) -> str:
+        """What is waited for, in one line; empty if nothing is."""
+        if not self._waits:
+            return ""
+        wait, is_plain = self._waits[-1], not takes_blocks(self._console.file)
+        return line(wait.what, step, time.monotonic() - wait.began, columns, is_plain)
 
     def __enter__(self) -> LineDisplay:
         return self
@@ -63,13 +101,26 @@ class TableDisplay(LineDisplay):
         super().__init__(console)
         self._live = Live(console=console, auto_refresh=False)
         self._drawn_at = 0.0
+        self._peers: Sequence[LocalPeer] = ()
+        self._step = Step()
 
     def show(self, peers: Sequence[LocalPeer]) -> None:
         """Redraw the table, unless it was just redrawn, or the terminal has not read the last output yet."""
+        self._peers = peers
+        self._draw()
+
+    def look(self, step: Step) -> None:
+        """See LineDisplay."""
+        self._step = step
+        self._draw()
+
+    def _draw(self) -> None:
         now = time.monotonic()
         is_due = now - self._drawn_at >= REDRAW_INTERVAL and not getattr(self._console.file, "is_behind", False)
         self._drawn_at = now if is_due else self._drawn_at
-        self._live.update(peer_table(peers), refresh=is_due)
+        below = self._line(self._step, self._console.width)
+        parts = ([peer_table(self._peers)] if self._peers else []) + ([Text(below)] if below else [])
+        self._live.update(Group(*parts), refresh=is_due)
 
     def __enter__(self) -> TableDisplay:
         self._live.start()

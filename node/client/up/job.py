@@ -7,22 +7,25 @@
     python -m shoal.node.client.up.job RESULT.json baseline MANIFEST MEMBERS ROUNDS NUMBER PATH...
 
 PATH... is the text of --data, if any. --weights=FOLDER may come before all other arguments, several times. The result
-is written to the file at once, as JSON; on failure the exit status is 1, and the reason is on stderr.
+is written to the file at once, as JSON; on failure the exit status is 1, and the reason is on stderr. Tasks that take
+long tell how far they are in RESULT.share.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.room import or_no_room
 from shoal.node.base.step_options import TrainerOptions
-from shoal.node.client.up.processes import WEIGHTS
+from shoal.node.client.up.processes import WEIGHTS, share_file
 from shoal.node.extensions import register_extensions
 from shoal.node.manifest.data import Columns
 from shoal.node.manifest.manifest import load_manifest
@@ -35,12 +38,16 @@ from shoal.node.training.state.file import load_state, save_weights
 from shoal.node.training.state.shape import shape_of
 from shoal.node.training.trainer import baseline
 from shoal.node.training.trainer.device import choose_device
-from shoal.node.training.trainer.evaluate import END_OF_TEXT, generate, validation_loss
+from shoal.node.training.trainer.evaluate import AT_MOST, END_OF_TEXT, generate, validation_loss
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.shortages import is_temporary
 
 INITIAL = "initial"  # instead of a state file: the model as the manifest's seed makes it
+TOLD_EVERY = 0.25  # seconds
 SAMPLE_BYTES = 400  # of text that the trained model writes
+
+Tell = Callable[[float], None]
+"""Gets the share of the work that is done, from 0 to 1."""
 
 
 def corpus(column: str, domain: str, *data: str) -> dict[str, Any]:
@@ -57,8 +64,15 @@ def corpus(column: str, domain: str, *data: str) -> dict[str, Any]:
     }
 
 
-def validate(manifest_file: str, state: str, device: str, *data: str, weights: Sequence[Path] = ()) -> dict[str, Any]:
-    """The validation loss of a state, its number of parameters, and (of a trained one) a text that it writes."""
+def validate(
+    manifest_file: str,
+    state: str,
+    device: str,
+    *data: str,
+    weights: Sequence[Path] = (),
+    tell: Tell = lambda share: None,
+) -> dict[str, Any]:
+    """The validation loss of a state, on how many tokens, its number of parameters, and (of a trained one) a text."""
     manifest = load_manifest(Path(manifest_file))
     model = build(manifest, weights)
     layout = Layout.of(model)
@@ -66,12 +80,12 @@ def validate(manifest_file: str, state: str, device: str, *data: str, weights: S
         layout.load(load_state(Path(state), shape_of(manifest, layout)).current.vectors[PARAMETERS], model)
     text = load_corpus(manifest.data, [Path(path) for path in data], manifest.model.vocab or None).validation
     model.to(choose_device(device))  # one CPU thread is slow for a model that was trained on a GPU
-    loss = validation_loss(model, text, manifest.model.context)
+    loss, tokens = validation_loss(model, text, manifest.model.context, AT_MOST, tell)
     sample = ""
     if state != INITIAL and manifest.data.name != "digits" and not manifest.data.tokenizer:
         written = generate(model, bytes([END_OF_TEXT]), SAMPLE_BYTES, context=manifest.model.context)
         sample = written.decode(errors="replace")
-    return {"loss": loss, "parameters": layout.size, "sample": sample}
+    return {"loss": loss, "validation_tokens": tokens, "parameters": layout.size, "sample": sample}
 
 
 def merge(manifest_file: str, file: str, *states: str) -> dict[str, Any]:
@@ -102,13 +116,19 @@ def verify(*checkpoints: str) -> dict[str, Any]:
 
 
 def train_baseline(
-    manifest_file: str, members: str, rounds: str, number: str, *data: str, weights: Sequence[Path] = ()
+    manifest_file: str,
+    members: str,
+    rounds: str,
+    number: str,
+    *data: str,
+    weights: Sequence[Path] = (),
+    tell: Tell = lambda share: None,
 ) -> dict[str, Any]:
     """Run reference training `number`: its validation loss, and its training loss over tokens as a curve."""
     manifest = load_manifest(Path(manifest_file))
     paths = [Path(path) for path in data]
     training = baseline.references(manifest, int(members), int(rounds), paths)[int(number)]
-    result = baseline.run(training, TrainerOptions(weights=tuple(map(str, weights))))
+    result = baseline.run(training, TrainerOptions(weights=tuple(map(str, weights))), tell)
     return {"loss": result.loss, "curve": result.curve}
 
 
@@ -119,7 +139,7 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "verify": verify,
     "baseline": train_baseline,
 }
-BUILDING = ("validate", "baseline")  # tasks that build a model
+BUILDING = ("validate", "baseline")  # tasks that build a model, and take long
 
 
 def do(argv: list[str]) -> int:
@@ -130,14 +150,26 @@ def do(argv: list[str]) -> int:
     register_extensions()
     try:
         with or_no_room(f"the job '{task}' cannot be done"):
-            answer = TASKS[task](*arguments, **({"weights": weights} if task in BUILDING else {}))
+            more = {"weights": weights, "tell": _teller(Path(result))} if task in BUILDING else {}
+            answer = TASKS[task](*arguments, **more)
     except ShoalError as error:
         print(error, file=sys.stderr)
         return 1
-    fresh = Path(f"{result}.new")
-    fresh.write_text(json.dumps(answer))
-    fresh.replace(result)
+    replace_file(Path(result), [json.dumps(answer).encode()])
     return 0
+
+
+def _teller(result: Path) -> Tell:
+    """Writes the share to the file for it, now and then."""
+    file, told_at = share_file(result), 0.0
+
+    def tell(share: float) -> None:
+        nonlocal told_at
+        if (now := time.monotonic()) - told_at >= TOLD_EVERY or share == 1:
+            told_at = now
+            file.write_text(f"{share:.4f}", encoding="ascii")  # whoever reads half of it reads another soon
+
+    return tell
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ import hashlib
 import json
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ from shoal.node.client.up.resume import Resumption, choose, survey
 from shoal.node.client.up.stage import play
 from shoal.node.client.up.swarm import Metrics, Swarm, Unread
 from shoal.node.client.up.verdict import Finding, Outcome, PeerEnd, as_json, in_words, problems
+from shoal.node.client.waiting import REWRITTEN_EVERY
 from shoal.protocol.base.errors import LocalError, ShoalError
 
 # -- after the last round ------------------------------------------------------------------------------------------
@@ -71,13 +73,15 @@ async def measure_all(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs:
     device = plan.device_of(plan.peers[0])
     saved = [peer for peer, end in zip(swarm.peers, ends, strict=True) if end.file_hash]
     swarm.note("validating", "measuring the validation loss before and after")
-    initial, (final, replicas) = await asyncio.gather(
-        jobs.run("validate-initial", "validate", plan.manifest_file, "initial", device, *plan.data),
-        _measure(plan, jobs, device, saved),
-    )
+    with swarm.waiting("measuring the validation loss"):
+        initial, (final, replicas) = await asyncio.gather(
+            jobs.run("validate-initial", "validate", plan.manifest_file, "initial", device, *plan.data),
+            _measure(plan, jobs, device, saved),
+        )
     references = None
     if baseline:
-        references = await train_references(plan, jobs, swarm.note)
+        with swarm.waiting("training references"):
+            references = await train_references(plan, jobs, swarm.note)
     tokens = max(int(peer.row.get("samples") or 0) for peer in swarm.peers)
     return Finding(
         plan,
@@ -87,6 +91,7 @@ async def measure_all(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs:
         tokens,
         initial["loss"],
         final["loss"],
+        final["validation_tokens"],
         references,
         final["sample"],
         replicas,
@@ -185,7 +190,9 @@ class _Command:
             try:
                 with make_display(console) as display:
                     swarm = Swarm(metrics, display, lambda: self.stream.is_unread and not self._options.json)
-                    finding = await _play(self._options, out, swarm, children)
+                    jobs = Jobs(children, out, self._options.weights)
+                    async with _looking(display, jobs):
+                        finding = await _play(self._options, out, swarm, children, jobs)
             except (ShoalError, asyncio.CancelledError, Unread) as error:
                 metrics.write("event", event="ended", text=str(error) or "interrupted")
                 await _leave(out, metrics, children, say)
@@ -211,11 +218,27 @@ async def _leave(out: Path, metrics: Metrics, children: Children, say: Callable[
     say(f"Logs, metrics and states: {out}")
 
 
-async def _play(options: UpOptions, out: Path, swarm: Swarm, children: Children) -> Finding:
-    jobs = Jobs(children, out, options.weights)
+@asynccontextmanager
+async def _looking(display: LineDisplay, jobs: Jobs) -> AsyncIterator[None]:
+    """While the context is open, show how far that is which is waited for."""
+
+    async def look() -> None:
+        while True:
+            display.look(await DISK.run(jobs.look))
+            await asyncio.sleep(REWRITTEN_EVERY)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        looking.cancel()
+
+
+async def _play(options: UpOptions, out: Path, swarm: Swarm, children: Children, jobs: Jobs) -> Finding:
     plan = await _make_plan(options, out, jobs, swarm)
     await play(plan, swarm, children)
-    ends = await save_states(plan, swarm)
+    with swarm.waiting("saving the states of all peers"):
+        ends = await save_states(plan, swarm)
     children.stop(swarm.say)  # leaves the processors to the measurements
     return await measure_all(plan, swarm, ends, jobs, options.baseline)
 
@@ -227,7 +250,8 @@ async def _make_plan(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) ->
     if options.data:
         read = (resumed.about.decoded_manifest() if resumed else chosen_manifest(options)).data
         paths = [path.absolute() for path in options.data]
-        corpus = await jobs.run("corpus", "corpus", read.column, read.domain, *paths)
+        with swarm.waiting("reading the text"):
+            corpus = await jobs.run("corpus", "corpus", read.column, read.domain, *paths)
         digest, size = corpus["digest"], corpus["train"] + corpus["validation"]
         sizes = f"{corpus['train']:,} bytes to train on and {corpus['validation']:,} to validate with"
         swarm.note("data", "; ".join([f"{corpus['files']} texts, {sizes}", *corpus["left_out"]]), **corpus)
@@ -250,7 +274,8 @@ async def _resume(folder: Path, jobs: Jobs, swarm: Swarm) -> Resumption:
         damaged: Mapping[str, str] = (await jobs.run("verify", "verify", *paths))["damaged"]
         return damaged
 
-    resumed = await choose(folder, find_damage, lambda text: swarm.note("damaged", text))
+    with swarm.waiting("reading the checkpoints"):
+        resumed = await choose(folder, find_damage, lambda text: swarm.note("damaged", text))
     text = f"{len(resumed.checkpoints)} of {len(resumed.peers)} peers go on from round {resumed.round}"
     swarm.note("resumed", text, round=resumed.round, run=resumed.about.run)
     return resumed

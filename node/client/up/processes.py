@@ -26,6 +26,7 @@ from typing import BinaryIO
 
 from shoal.node.api.answers import Answer
 from shoal.node.base.fork_server import Forked, ForkServer, Program
+from shoal.node.client.waiting import Step
 from shoal.protocol.base.errors import LocalError
 
 GRACE = 8.0  # seconds between the request to stop and SIGKILL
@@ -166,19 +167,46 @@ class Jobs:
         self._children = children
         self._out = out
         self._weights = [f"{WEIGHTS}{folder.absolute()}" for folder in weights]
+        self.running: list[str] = []  # names of the jobs
+
+    def look(self) -> Step:
+        """How far the running jobs are, as far as they tell."""
+        told = [(name, share) for name in self.running if (share := read_share(self._result(name))) is not None]
+        words = ", ".join(f"{name} {share:.0%}" for name, share in told) if len(told) > 1 else ""
+        return Step(words, sum(share for _, share in told) / len(told) if told else None)
 
     async def run(self, name: str, task: str, *arguments: object) -> Answer:
         """Run one task and return its answer; LocalError with the last line of its log if it fails."""
-        result = self._out / "jobs" / f"{name}.json"
+        result = self._result(name)
         log = self._out / "logs" / f"{name}.log"
         result.parent.mkdir(exist_ok=True)
         argv = [sys.executable, "-P", "-m", "shoal.node.client.up.job", *self._weights, str(result), task]
         argv += map(str, arguments)
         child = self._children.start(argv, log, ONE_THREAD)
-        while child.code() is None:
-            await asyncio.sleep(JOB_POLL)
+        self.running.append(name)
+        try:
+            while child.code() is None:
+                await asyncio.sleep(JOB_POLL)
+        finally:
+            self.running.remove(name)
         if child.code() != 0:
             words = log.read_text(errors="replace").splitlines()[-1:] or [f"exit status {child.code()}"]
             raise LocalError(f"{name} failed: {words[0]} (its log is {log})")
         answer: Answer = json.loads(result.read_text())
         return answer
+
+    def _result(self, name: str) -> Path:
+        return self._out / "jobs" / f"{name}.json"
+
+
+def share_file(result: Path) -> Path:
+    """Where the job with this result tells how far it is."""
+    return result.with_suffix(".share")
+
+
+def read_share(result: Path) -> float | None:
+    """The share of its work that a job has done; None if it does not tell."""
+    try:
+        return float(share_file(result).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None

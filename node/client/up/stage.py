@@ -31,7 +31,9 @@ async def play(plan: Plan, swarm: Swarm, children: Children) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             stage = _Stage(plan, swarm, children, tasks)
-            await stage.gather()
+            with swarm.waiting("starting the nodes and the run"):
+                await stage.gather()
+            tasks.create_task(stage.show_first_round())
             await stage.bring_newcomer()
             await swarm.until(lambda: all(peer.gone or peer.round >= plan.rounds for peer in swarm.peers))
             await swarm.collect()
@@ -86,6 +88,12 @@ class _Stage:
             peer=newcomer.name,
             round=newcomer.round,
         )
+
+    async def show_first_round(self) -> None:
+        """Show that the first round is trained, until somebody has applied it."""
+        first = self.plan.manifest.first_round
+        with self.swarm.waiting(f"training round {first}"):
+            await self.swarm.until(lambda: self.swarm.round >= first)
 
     def close(self) -> None:
         """Stop watching: peers that end from now on are meant to."""

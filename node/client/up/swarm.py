@@ -11,6 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -125,6 +126,10 @@ class Swarm:
         if self._is_unread():
             raise Unread
         self._display.say(text)
+
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        """While the context is open, show that this is waited for."""
+        return self._display.waiting(what)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` is true; it is checked whenever a peer was observed."""

@@ -43,6 +43,7 @@ class Finding:
     tokens: int
     initial_loss: float
     final_loss: float
+    validation_tokens: int  # on which these were measured
     references: References | None = None
     sample: str = ""  # what the model writes at the end
     replicas: Replicas | None = None  # of methods whose workers' weights differ
@@ -114,6 +115,7 @@ def as_json(finding: Finding) -> dict[str, Any]:
         "tokens": finding.tokens,
         "initial_val_loss": _finite(finding.initial_loss),
         "val_loss": _finite(finding.final_loss),
+        "val_tokens": finding.validation_tokens,
         "replicas": finding.replicas.as_json() if finding.replicas else None,
         "alone_val_loss": _finite(references.alone) if references else None,
         "joined_val_loss": _finite(references.joined) if references else None,
@@ -208,7 +210,8 @@ def _agreement(finding: Finding) -> list[str]:
 def _learning(finding: Finding) -> list[str]:
     lines = [
         f"Validation loss went from {finding.initial_loss:.3f} to {finding.final_loss:.3f} with {finding.tokens:,} "
-        f"tokens; the model has {finding.parameters:,} parameters."
+        f"tokens; the model has {finding.parameters:,} parameters. The loss was measured with "
+        f"{finding.validation_tokens:,} tokens that were held out."
     ]
     if (references := finding.references) is None:
         return lines

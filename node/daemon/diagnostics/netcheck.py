@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from shoal.dht.scope import Scope, scope_between, scope_of
 from shoal.node.api.answers import NetcheckReport, Status
-from shoal.node.api.status import join_command, lonely_runs
+from shoal.node.api.status import join_command, label, lonely_runs, sought_runs
 from shoal.node.base.quantities import limits_in_words
 from shoal.node.daemon.diagnostics.node_checks import RELAYS, Facts, report
 from shoal.node.peers.discovery import Discovery
@@ -92,7 +92,8 @@ class NetCheck:
             portmap=status["port_mapping"],
             limits=limits_in_words({"max_up": throttle.up.rate, "max_down": throttle.down.rate}),
             is_in_runs=bool(status["runs"]),
-            join_commands=tuple(join_command(run) for run in lonely_runs(status)),
+            lonely=tuple((label(run), join_command(run)) for run in lonely_runs(status)),
+            sought=tuple(sought_runs(status)),
         )
         return replace(facts, pending=tuple(self._pending(facts)))
 

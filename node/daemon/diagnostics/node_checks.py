@@ -47,7 +47,8 @@ class Facts:
     portmap: PortMapping | None = None  # what came of asking the router for a port; None: no router is asked
     limits: str | None = None  # the owner's rate limits, in words
     is_in_runs: bool = False
-    join_commands: tuple[str, ...] = ()  # by which others join the runs in which nobody else is
+    lonely: tuple[tuple[str, str], ...] = ()  # the runs in which nobody else is, and the commands by which others join
+    sought: tuple[str, ...] = ()  # the other runs that need members
     pending: tuple[str, ...] = ()  # what is not known yet, and soon will be
 
     @property
@@ -182,8 +183,14 @@ def verdict(facts: Facts) -> tuple[str, str]:
 
 def _way_to_others(facts: Facts) -> str:
     """What to do if no peer is connected; whoever is in a run needs no address from elsewhere."""
-    if facts.join_commands:
-        return f"send this to whoever is to join: {'; '.join(facts.join_commands)}"
+    if facts.lonely:
+        is_one_of_several = len(facts.lonely) + len(facts.sought) > 1
+        told = [
+            f"send this to whoever is to join{f' {name}' if is_one_of_several else ''}: {command}"
+            for name, command in facts.lonely
+        ]
+        sought = [f"check that the others of {' and '.join(facts.sought)} are up; it looks for them by itself"]
+        return "; ".join(told + (sought if facts.sought else []))
     if facts.is_in_runs:
         return "check that the others of its runs are up, and this machine's network; it looks for them by itself"
     return "start it with --bootstrap, or join a run by its link"

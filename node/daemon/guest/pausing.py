@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from shoal.node.api.answers import LimitsStatus, NodeWarning, PauseStatus
-from shoal.node.base.disk import replace_file
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.logs import warn
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.pools import NOTES

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shoal.node.api.answers import Today
-from shoal.node.base.disk import replace_file
+from shoal.node.base.atomic import replace_file
 
 SAVE_EVERY = 300.0  # seconds
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
-from shoal.node.base.disk import replace_file
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.logs import warn
 
 DAY = 86_400  # seconds

@@ -9,7 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
-from shoal.node.base.disk import force
+from shoal.node.base.atomic import force
 from shoal.node.base.room import check_disk
 from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.read import load

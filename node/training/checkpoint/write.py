@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from shoal.node.base.disk import force
+from shoal.node.base.atomic import force
 from shoal.node.base.logs import warn
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.base import FileFacts

@@ -235,9 +235,14 @@ class Fetch:
     @property
     def words(self) -> str:
         """The progress in words: 12 of 48 MiB from 3 members."""
-        count, whole = len(self._donors.serving), self.wanted.size
-        here = max(0, whole - self._missing)
-        return f"{here >> 20} of {-(-whole >> 20)} MiB from {count} member{'' if count == 1 else 's'}"
+        count = len(self._donors.serving)
+        here, whole = self.here >> 20, -(-self.wanted.size >> 20)
+        return f"{here} of {whole} MiB from {count} member{'' if count == 1 else 's'}"
+
+    @property
+    def here(self) -> int:
+        """Bytes that have come, or were here."""
+        return max(0, self.wanted.size - self._missing)
 
     async def run(self) -> Dataset:
         """Downloads the dataset.

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from shoal.node.base.disk import force, replace_file
+from shoal.node.base.atomic import force, replace_file
 from shoal.node.manifest.data import NO_COLUMNS, Columns
 from shoal.node.training.data.files import LeftOut, find
 from shoal.node.training.data.pieces import PAGES, PIECE, PIECES, TOP, Blob, Cutter, Index

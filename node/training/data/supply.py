@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.node.api.answers import Download
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import DISK, LONG
 from shoal.node.manifest.data import Columns
@@ -209,6 +210,10 @@ class Supply:
     def obstacle(self) -> str | None:
         """The progress of a download in words; None if there is none."""
         return next((f"getting the data: {fetch.words}" for fetch in self._fetches.values()), None)
+
+    def download(self) -> Download | None:
+        """The same for programs."""
+        return next((Download(here=each.here, whole=each.wanted.size) for each in self._fetches.values()), None)
 
     async def answer(self, peer: PeerId, message: GetPiece) -> Message:
         """The answer to a peer that asks for a piece."""

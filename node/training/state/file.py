@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from shoal.node.base.disk import force
+from shoal.node.base.atomic import force
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.training.methods.method import PARAMETERS
 from shoal.node.training.models.layout import Layout

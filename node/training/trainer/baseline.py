@@ -11,7 +11,7 @@ independent: `run` can be mapped over processes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.training.data.corpus import load_corpus
-from shoal.node.training.trainer.evaluate import validation_loss
+from shoal.node.training.trainer.evaluate import AT_MOST, validation_loss
 from shoal.node.training.trainer.inner import InnerTrainer
 
 GRID = (0.35, 0.7, 1.4)  # times the manifest's inner learning rate; averaging allows a swarm a higher one
@@ -51,17 +51,24 @@ def references(manifest: Manifest, members: int, rounds: int, data: Sequence[Pat
     return [Reference(fixed, lanes, rate, tuple(data)) for lanes in (joined, alone) for rate in rates]
 
 
-def run(training: Reference, options: TrainerOptions | None = None) -> Result:
-    """Runs one training."""
+def run(
+    training: Reference, options: TrainerOptions | None = None, tell: Callable[[float], None] = lambda share: None
+) -> Result:
+    """Runs one training; `tell` is called before each round, with the share of them that is done."""
     manifest = training.manifest
     method = manifest.method.model_copy(update={"inner_lr": training.inner_lr})
     corpus = load_corpus(manifest.data, training.data)
     trainer = InnerTrainer(manifest.model_copy(update={"method": method}), corpus, options=options)
-    assert manifest.rounds.last is not None
-    rounds = [trainer.train(round, training.lanes) for round in range(1, manifest.rounds.last + 1)]
+    last = manifest.rounds.last
+    assert last is not None
+    rounds = []
+    for round in range(1, last + 1):
+        tell((round - 1) / last)
+        rounds.append(trainer.train(round, training.lanes))
     tokens = accumulate(each.tokens for each in rounds)
     curve = tuple(zip(tokens, (each.loss for each in rounds), strict=True))
-    return Result(validation_loss(trainer.model, corpus.validation, manifest.model.context), curve)
+    measured = validation_loss(trainer.model, corpus.validation, manifest.model.context, AT_MOST)
+    return Result(measured.loss, curve)
 
 
 def best(results: Sequence[tuple[Reference, float]]) -> tuple[float, float]:

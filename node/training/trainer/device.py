@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import mmap
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 import torch
 from torch import Tensor
@@ -57,6 +58,23 @@ def mixed_precision(device: torch.device) -> AbstractContextManager[object]:
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)  # each weight is used once
     return nullcontext()
+
+
+@contextmanager
+def same_random_numbers(device: torch.device) -> Iterator[None]:
+    """Afterwards torch's random numbers, of the CPU and of this device, go on as if nothing had happened."""
+    kind = device.type
+    if kind == "mps":  # which has one generator, and none for each of several devices
+        kept = torch.mps.get_rng_state()
+        try:
+            with torch.random.fork_rng(devices=()):
+                yield
+        finally:
+            torch.mps.set_rng_state(kept)
+        return
+    has_numbers = kind != "cpu" and hasattr(getattr(torch, kind, None), "get_rng_state")
+    with torch.random.fork_rng([device], device_type=kind) if has_numbers else torch.random.fork_rng(devices=()):
+        yield
 
 
 def pin(vector: Tensor, device: torch.device) -> None:

@@ -1,9 +1,9 @@
 """Evaluating a trained model: its validation loss, and a sample of text.
 
 The loss is the mean cross-entropy over the validation text, in nats per token, or the mean loss of pictures. The text
-is cut into adjacent windows, so every token but the first is predicted exactly once, given at most `context` tokens. It
-is deterministic: the same parameters give the same loss. `sample_loss` measures a few sequences in the middle of
-training, which goes on as if nothing had happened.
+is cut into adjacent windows, so every token but the first is predicted exactly once, given at most `context` tokens; of
+a long text evenly spaced windows are enough, if the caller says so. It is deterministic: the same parameters give the
+same loss. `sample_loss` measures a few sequences in the middle of training, which goes on as if nothing had happened.
 
 `generate` samples bytes one after the other, reproducibly for a seed. It has no key-value cache, so it computes the
 whole context again for each byte: simple, and slow for long texts, but a few hundred bytes cost less than the
@@ -22,22 +22,51 @@ from torch import Tensor, nn
 from shoal.node.training.models.kind import TrainedModel
 from shoal.protocol.base.errors import LocalError
 
+AT_MOST = 1 << 18  # tokens that `shoal up` measures: a few seconds of one core, where a megabyte takes half a minute
 BATCH_ROWS = 512  # of pictures
 BATCH_TOKENS = 2048  # activations of a small model's batch stay in the cache; larger batches were slower
 
 
-def validation_loss(model: TrainedModel, text: Tensor, context: int) -> float:
+class ValidationLoss(NamedTuple):
+    """What came of measuring held-out data."""
+
+    loss: float
+    tokens: int  # that were predicted; of pictures: how many there were
+
+
+def validation_loss(
+    model: TrainedModel,
+    text: Tensor,
+    context: int,
+    at_most: int | None = None,
+    tell: Callable[[float], None] = lambda share: None,
+) -> ValidationLoss:
     """The loss of `model` on `text`, a vector of tokens, or on rows of pictures (node/diffusion/pictures.py).
 
-    Raises LocalError if the text is empty.
+    Of a text with more than `at_most` tokens to predict, as many windows of `context` are measured as that allows, but
+    one at least, evenly spaced from its beginning to its end: always the same ones. `tell` is called before each batch
+    and at the end, with the share that is done. LocalError if the text is empty.
     """
     if text.ndim == 2:
-        total, weight = _losses(model, ((part, len(part)) for part in torch.split(text, BATCH_ROWS)))
-        return total / weight
-    if len(text) < 2:
+        batches, whole = iter(torch.split(text, BATCH_ROWS)), len(text)
+    elif len(text) < 2:
         raise LocalError("the validation text is empty", code="data-empty")
-    total, weight = _losses(model, ((batch.long(), batch[:, 1:].numel()) for batch in windows(text, context)))
-    return total / weight
+    else:
+        batches = (batch.long() for batch in windows(text, context, at_most))
+        count, rest = _measured(len(text) - 1, context, at_most)
+        whole = count * context + rest
+
+    def weighted() -> Iterator[tuple[Tensor, int]]:
+        done = 0
+        for batch in batches:
+            tell(done / whole)
+            weight = len(batch) if text.ndim == 2 else batch[:, 1:].numel()
+            yield batch, weight
+            done += weight
+
+    total, done = _losses(model, weighted())
+    tell(1.0)
+    return ValidationLoss(total / done, done)
 
 
 class SampleLoss(NamedTuple):
@@ -89,14 +118,25 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = was_training
 
 
-def windows(text: Tensor, context: int) -> Iterator[Tensor]:
-    """Batches (B, context + 1) of a text; each row begins with the last token of the one before."""
-    whole = (len(text) - 1) // context
-    if whole:
+def windows(text: Tensor, context: int, at_most: int | None = None) -> Iterator[Tensor]:
+    """Batches (B, context + 1) of a text, see `validation_loss`; each row begins with the last token before it."""
+    predicted = len(text) - 1
+    whole = predicted // context
+    count, rest = _measured(predicted, context, at_most)
+    if count:
         rows = text[: whole * context + 1].unfold(0, context + 1, context)  # (whole, context + 1)
-        yield from torch.split(rows, max(1, BATCH_TOKENS // context))
-    if whole * context < len(text) - 1:
-        yield text[whole * context :][None]  # (1, rest + 1)
+        for numbers in torch.split(torch.arange(count) * whole // count, max(1, BATCH_TOKENS // context)):
+            yield rows[numbers]
+    if rest:
+        yield text[-rest - 1 :][None]  # (1, rest + 1)
+
+
+def _measured(predicted: int, context: int, at_most: int | None) -> tuple[int, int]:
+    """How many whole windows to measure of a text with so many tokens to predict, and how many tokens after them."""
+    whole, rest = divmod(predicted, context)
+    if at_most is None or predicted <= at_most or not whole:
+        return whole, rest
+    return max(1, at_most // context), 0
 
 
 END_OF_TEXT = 0  # as in the corpus: before the first byte of a text, and after its last

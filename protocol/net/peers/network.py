@@ -19,7 +19,7 @@ from contextlib import suppress
 from shoal.protocol.base.effects import Send
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId, short
-from shoal.protocol.base.multiaddrs import IpNetwork, host_and_port, place_of, split
+from shoal.protocol.base.multiaddrs import OwnNetworks, host_and_port, place_of, split
 from shoal.protocol.base.wire import Message
 from shoal.protocol.net.bulk.endpoint import Endpoint
 from shoal.protocol.net.bulk.handshake import BulkSocket
@@ -77,13 +77,8 @@ class Network:
         )
         self._has_met_same_key = self._closing = False
 
-    @property
-    def handlers(self) -> Handlers:
-        """What our owner answers and is told."""
-        return self._shared.handlers
-
     async def start(self, handlers: Handlers | None = None) -> None:
-        """Listen; LocalError if no port is free."""
+        """Listen; LocalError if no port is free. Without `handlers` nobody is served, as by a node that only calls."""
         if handlers is not None:
             self._shared.handlers = handlers
         self._port, claim = claim_pair(self._listen_host, self._port)
@@ -132,10 +127,10 @@ class Network:
         return self._own_addresses.untold
 
     @property
-    def bridged_networks(self) -> tuple[IpNetwork, ...]:
-        """The networks inside this machine, at whose addresses nobody elsewhere reaches us."""
+    def own_networks(self) -> OwnNetworks:
+        """The networks that this machine is in; at our addresses in those inside it nobody elsewhere reaches us."""
         self.own_addresses()
-        return self._own_addresses.bridged
+        return self._own_addresses.networks
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
         """Note addresses of `peer`, which are tried first from now on; host names are left out, see `connect`."""
@@ -305,7 +300,7 @@ class Network:
             known.disconnected(why)
             if is_stranger:
                 self._peers.forget(peer)  # nothing is kept of a peer that has no address and has disconnected
-        self._shared.tell(self.handlers.on_link, peer, up)
+        self._shared.tell(self._shared.handlers.on_link, peer, up)
 
     async def _check_links_for_ever(self) -> None:
         """Check all links regularly; if we were stopped or asleep meanwhile, no peer is blamed for silence."""

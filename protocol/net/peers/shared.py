@@ -41,12 +41,12 @@ def _refuse(peer: PeerId, message: Message) -> Message:
     raise LocalError(f"{type(message).__name__} is not served here")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Handlers:
-    """The questions and events that a network passes to its owner."""
+    """The questions and events that a network passes to its owner; without an answer nothing is taken or served."""
 
-    takes: Callable[[RunId | None], bool] = lambda run: True  # whether messages of a run are read at all
-    shares_run: Callable[[PeerId], bool] = lambda peer: True  # whether a peer is in a run with us
+    takes: Callable[[RunId | None], bool] = lambda run: False  # whether messages of a run are read at all
+    shares_run: Callable[[PeerId], bool] = lambda peer: False  # whether a peer is in a run with us
     on_message: Callable[[PeerId, RunId | None, Message], None] = lambda peer, run, message: None
     on_call: Serve = _refuse  # answers a call, at once or later
     on_link: Callable[[PeerId, bool], None] = lambda peer, up: None

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 
-from shoal.protocol.base.multiaddrs import IpNetwork, kind_of_host, multiaddr, shortlist
-from shoal.protocol.net.system.interfaces import InterfaceAddress, bridged, interfaces, ranked
+from shoal.protocol.base.multiaddrs import OwnNetworks, kind_of_host, multiaddr, shortlist
+from shoal.protocol.net.system.interfaces import InterfaceAddress, interfaces, own_networks, ranked
 from shoal.protocol.net.system.resolving import RESOLVER
 
 FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6, "dns": socket.AF_UNSPEC}
@@ -62,9 +62,9 @@ def own_hosts() -> list[str]:
     return ranked(known, ways_out) if known else ways_out
 
 
-def bridged_networks() -> tuple[IpNetwork, ...]:
-    """The networks inside this machine, of its containers and virtual machines, as far as the system tells."""
-    return bridged(interfaces(), _ways_out())
+def found_networks() -> OwnNetworks:
+    """The networks that this machine is in, as far as the system tells."""
+    return own_networks(interfaces(), _ways_out())
 
 
 def advertised(hosts: Sequence[str]) -> list[str]:
@@ -87,7 +87,7 @@ class OwnAddresses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.untold: tuple[str, ...] = ()  # our addresses beyond MAX_OWN, which others are not told
-        self.bridged: tuple[IpNetwork, ...] = ()  # networks inside this machine, see `bridged_networks`
+        self.networks = OwnNetworks()
         self._clock = clock
         self._listening: tuple[str, ...] = ()
         self._found: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class OwnAddresses:
         if now >= self._until or listening != self._listening:
             hosts = own_hosts()
             self._listening, self._found, self._until = listening, reachable_at(listening, hosts), now + FRESH
-            self.bridged = bridged_networks()
+            self._note_networks(hosts)
             self._note_untold(hosts)
         return self._found
 
@@ -107,6 +107,13 @@ class OwnAddresses:
         """All multiaddrs at which we listen, those beyond MAX_OWN included, without loopbacks."""
         found = self.of(listening)
         return (*(each for each in found if not is_loopback(each)), *self.untold)
+
+    def _note_networks(self, hosts: Sequence[str]) -> None:
+        before, self.networks = self.networks.inside, found_networks()
+        inside = [each for each in hosts if any(ip_address(each) in network for network in self.networks.inside)]
+        if self.networks.inside != before and inside:
+            words = "lead only to its own containers and virtual machines, or to no machine at all"
+            log.info("links to runs do not name these addresses of this node, which %s: %s", words, ", ".join(inside))
 
     def _note_untold(self, hosts: Sequence[str]) -> None:
         everywhere = [each for each in self._listening if each.split("/")[2:3] in ([host] for host in EVERYWHERE)]

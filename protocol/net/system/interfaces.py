@@ -22,7 +22,7 @@ from pathlib import Path
 
 import ifaddr
 
-from shoal.protocol.base.multiaddrs import IpNetwork
+from shoal.protocol.base.multiaddrs import IpNetwork, OwnNetworks
 
 SYSFS = Path("/sys/class/net")  # Linux: a folder for each interface
 SIOCGIFFLAGS = 0x8913
@@ -79,13 +79,14 @@ def ranked(attached: Sequence[NetworkInterface], ways_out: Collection[str] = ())
     return list(dict.fromkeys(host for _, host in sorted(rows, key=lambda row: row[0])))
 
 
-def bridged(attached: Sequence[NetworkInterface], ways_out: Collection[str] = ()) -> tuple[IpNetwork, ...]:
-    """The networks that lead to no other machine, as interfaces to other machines are in none of them."""
+def own_networks(attached: Sequence[NetworkInterface], ways_out: Collection[str] = ()) -> OwnNetworks:
+    """The networks of these interfaces; one is inside this machine if no interface to other machines is in it."""
     inside, outside = list[IpNetwork](), list[IpNetwork]()
     for each in attached:
         leads_out = each.kind < InterfaceKind.INSIDE or any(str(address.ip) in ways_out for address in each.addresses)
         (outside if leads_out else inside).extend(address.network for address in each.addresses)
-    return tuple(network for network in inside if not any(network.overlaps(other) for other in outside))
+    only_inside = (network for network in inside if not any(network.overlaps(other) for other in outside))
+    return OwnNetworks(tuple(only_inside), tuple(outside))
 
 
 def _interface(found: ifaddr.IP) -> InterfaceAddress:

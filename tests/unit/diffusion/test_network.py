@@ -50,13 +50,13 @@ def trained(model: PictureModel, steps: int) -> tuple[float, float]:
     """The validation loss before and after."""
     pictures = halves()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    before = validation_loss(model, pictures.validation(), 9)
+    before = validation_loss(model, pictures.validation(), 9).loss
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = 5e-3 * (1 - step / steps)
         optimizer.zero_grad()
         torch.autograd.backward(model.loss(pictures.batch(1, 0, 1, step, 64)))
         optimizer.step()
-    return before, validation_loss(model, pictures.validation(), 9)
+    return before, validation_loss(model, pictures.validation(), 9).loss
 
 
 def test_a_velocity_learns_where_pictures_are() -> None:

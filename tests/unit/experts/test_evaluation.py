@@ -26,7 +26,7 @@ def experts(count: int) -> list[torch.nn.Module]:
 def test_each_experts_own_loss_is_that_of_evaluation() -> None:
     models = experts(2)
     found = losses(scores(models, TEXT, CONTEXT))
-    assert found == pytest.approx([validation_loss(model, TEXT, CONTEXT) for model in models], abs=1e-5)  # type: ignore[arg-type]
+    assert found == pytest.approx([validation_loss(model, TEXT, CONTEXT).loss for model in models], abs=1e-5)  # type: ignore[arg-type]
 
 
 def test_the_ensembles_loss_is_that_of_mixing_token_by_token() -> None:

@@ -156,9 +156,9 @@ def test_it_learns(tmp_path: Path, optimizer: str) -> None:
     whole, checkpoint = founded(tmp_path, manifest(optimizer=optimizer, inner_steps=20))
     trainer = InnerTrainer(whole, corpus())
     trainer.load(weights_of(checkpoint))
-    before = validation_loss(trainer.model, TEXT[:200], 16)
+    before = validation_loss(trainer.model, TEXT[:200], 16).loss
     assert trainer.train(1, [0]).steps == 20
-    assert validation_loss(trainer.model, TEXT[:200], 16) < 0.8 * before
+    assert validation_loss(trainer.model, TEXT[:200], 16).loss < 0.8 * before
     assert trainer.model.training, "evaluation leaves it as it was"
     assert trainer.flops_utilization(1.0) is None
 
@@ -166,7 +166,7 @@ def test_it_learns(tmp_path: Path, optimizer: str) -> None:
 def test_dropout_is_off_where_it_is_validated(tmp_path: Path) -> None:
     whole, _ = founded(tmp_path, manifest({**GPT2, "embd_pdrop": 0.5}))
     model = registry.build(whole)
-    assert len({validation_loss(model, TEXT[:100], 16) for _ in range(3)}) == 1
+    assert len({validation_loss(model, TEXT[:100], 16).loss for _ in range(3)}) == 1
 
 
 def test_recomputed_activations_give_the_same_gradient(tmp_path: Path) -> None:
