@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from shoal.node.api.answers import (
+    Checkpoint,
     CreatedRun,
     DoctorEvent,
     ExpertRow,
@@ -39,6 +40,7 @@ from shoal.node.api.answers import (
     Status,
     Stopping,
     Timeline,
+    WrittenText,
 )
 from shoal.node.api.errors import UnknownRound, UnknownRun
 from shoal.node.base.room import NoRoom
@@ -136,6 +138,15 @@ class SaveStateRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteTextRequest:
+    """Asks for a text by a run's model."""
+
+    run: str
+    prompt: Annotated[str, "what to go on from"]
+    max_tokens: Annotated[int | None, "at most; 200 by default"] = None
+
+
+@dataclass(frozen=True, slots=True)
 class FamilyRequest:
     """Names a family of experts that this node is in."""
 
@@ -189,13 +200,18 @@ class Operation(Generic[P, A]):
         status: int = 200,
         in_lines: bool = False,
         any_version: bool = False,
+        on_page: str = "",
     ) -> None:
-        """`in_lines`: the answer is a series of JSON lines; `any_version`: clients of all versions may call."""
+        """`in_lines`: the answer is a series of JSON lines; `any_version`: clients of all versions may call.
+
+        `on_page`: what was done, in words, when a person does it at the page; empty if the page does not offer it.
+        """
         self.method, self.path = method, path
         self.request, self.answer = request, answer
         self.about, self.errors = about, errors
         self.patience, self.status = patience, status
         self.in_lines, self.any_version = in_lines, any_version
+        self.on_page = on_page
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -219,11 +235,11 @@ class Operation(Generic[P, A]):
 
 
 def in_lines(
-    path: str, request: Callable[P, object], each: type[A], about: str, *errors: type[ShoalError]
+    path: str, request: Callable[P, object], each: type[A], about: str, *errors: type[ShoalError], on_page: str = ""
 ) -> Operation[P, Iterator[A]]:
     """An operation whose answer is a series of JSON lines, each of the type `each`."""
     answer = cast("type[Iterator[A]]", each)
-    return Operation("POST", path, request, answer, about, *errors, patience=PATIENT, in_lines=True)
+    return Operation("POST", path, request, answer, about, *errors, patience=PATIENT, in_lines=True, on_page=on_page)
 
 
 class Operations:
@@ -301,6 +317,7 @@ class Operations:
         RemoteError,
         TransportError,
         patience=PATIENT,
+        on_page="looked at a run",
     )
     create_run = Operation(
         "POST",
@@ -322,6 +339,7 @@ class Operations:
         TransportError,
         NoRoom,
         patience=JOINING,
+        on_page="joined a run",
     )
     join_run_by_id = Operation(
         "POST",
@@ -343,6 +361,7 @@ class Operations:
         "Say goodbye to the run's members, stop its worker and forget the run.",
         UnknownRun,
         patience=PATIENT,
+        on_page="left the run {run}",
     )
     save_state = Operation(
         "POST",
@@ -353,6 +372,24 @@ class Operations:
         UnknownRun,
         NoRoom,
         patience=PATIENT,
+    )
+    checkpoints = Operation(
+        "GET",
+        "/v1/runs/{run}/checkpoints",
+        RunRequest,
+        list[Checkpoint],
+        "The checkpoints of a run on this node's disk, oldest first.",
+        UnknownRun,
+    )
+    write_text = in_lines(
+        "/v1/runs/{run}/write",
+        WriteTextRequest,
+        WrittenText,
+        "Write a text with the newest weights of a run, in a process of its own on the CPU; one at a time. It ends "
+        "when the caller hangs up.",
+        UnknownRun,
+        NoRoom,
+        on_page="had a text written by the run {run}",
     )
     experts = Operation(
         "GET",

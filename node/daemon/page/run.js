@@ -64,7 +64,7 @@ function isUsual({ phase }, rounds, now) {
   return !isBetween(phase) && !(now - ends.at(-1) > OVERDUE * usual);
 }
 
-function tiles(row) {
+function tiles(row, now) {
   const target = row.last ? ` / ${row.last}` : "";
   const training = [
     ["Loss", fixed(row.loss, 3)],
@@ -75,10 +75,15 @@ function tiles(row) {
   ];
   return [
     ["Round", `${row.round}${target}`],
+    ...(row.seconds_left > 0 ? [["Time left", `about ${seconds(row.seconds_left)}`]] : []),
     ["Members", count(row.members)],
     ...(row.exchanges ? [["Exchanges here", count((row.exchanges.mutual ?? 0) + (row.exchanges["one-sided"] ?? 0))]] : []),
     ...(row.validation_loss == null ? [] : [[`Validation, round ${row.validation_round}`, fixed(row.validation_loss, 3)]]),
     ...(row.trains === false ? [] : training),
+    ...(row.device ? [["Device", row.device]] : []),
+    ...(row.worker_memory ? [["Worker’s memory", bytes(row.worker_memory)]] : []),
+    ...(row.device_memory ? [["Device’s memory", bytes(row.device_memory)]] : []),
+    ...(row.checkpoint ? [[`Checkpoint, round ${row.checkpoint}`, ago(now - row.checkpoint_at)]] : []),
     ["Tokens in all", count(row.samples)],
     ["Sent", bytes(row.bytes_sent)],
     ["Received", bytes(row.bytes_received)],
@@ -99,7 +104,7 @@ export class RunCard extends Card {
 
   update(row, rounds, news, now) {
     this.showState(row, isUsual(row, rounds, now));
-    this.showTiles(tiles(row));
+    this.showTiles(tiles(row, now));
     this.rounds.update(told(rounds, now));
     if (news) this.draw(news);
   }
