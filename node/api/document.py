@@ -35,7 +35,7 @@ An error is `{"error": "a sentence", "blame": "..."}`, where `blame` says whose 
 | 507 | `machine` | no room in memory or on the disk |
 
 Browsers have `/` (the page), `/v1/login`, `/v1/logout` and `/v1/events` besides; `/metrics` is for Prometheus
-([monitoring.md](monitoring.md)). What the page offers says so here; to change anything else a browser needs the token, too.
+([monitoring.md](monitoring.md)). What the page offers says so; for all other changes a browser needs the token, too.
 
 This page is printed from the table in [node/api/operations.py](../node/api/operations.py), by
 `python -m shoal.node.api.document`; a test compares them.
