@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from shoal.dht.link import format_link
@@ -15,7 +16,7 @@ from shoal.node.api.operations import OPERATIONS, Handler
 from shoal.node.base.home import DaemonInfo, Home
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.qr import qr_rows
-from shoal.node.base.settings import written
+from shoal.node.base.settings import find_setting, written
 from shoal.node.daemon.diagnostics.node_checks import Facts, report
 from shoal.node.daemon.web.server import serve_api
 from shoal.node.manifest.manifest import Introduction, Manifest
@@ -112,7 +113,7 @@ class FakeService:
         self.not_open: list[Any] = []  # rows of runs that the node is not in
         self.limits: dict[str, Any] = {"max_up": 2_500_000, "max_down": None, "max_per_day": 20 * 10**9}
         self.paused: str | None = None
-        self.ending = False
+        self.ending = self.draining = False
         self.looks = 0  # at its status, while it is ending
         self.missing = ""  # why this machine does not have the data of other runs
         self.facts = Facts(reachability="public", found_at=("/ip4/192.0.2.9/tcp/4101",), peers=1)
@@ -153,6 +154,7 @@ class FakeService:
             "peers": 1,
             "obstacle": self.obstacle,
             "paused": self.paused,
+            "pause": self.pause_status(),
             "warnings": [{"code": "volume-nearly-used-up", "words": "more than 95% of it have\x1b[2J passed"}],
             "limits": {**self.limits, "used_today": 19_500_000_000, "goes_on_at": None},
             "traffic": {"sent": 1000, "received": 2000},
@@ -171,6 +173,7 @@ class FakeService:
             "memory": 64 << 20,
             "machine": dict.fromkeys(("memory_free", "memory_total", "disk_free", "disk_total"), 16 << 30),
             "ending": self.ending,
+            "draining": self.draining,
             "runs": [run, *self.not_open],
         }
 
@@ -300,6 +303,32 @@ class FakeService:
     async def save_state(self, run: str, path: str, own: bool = False) -> Any:
         self.calls.append(("save", run, path, *(["own"] if own else [])))
         return {"round": 3, "root": "cd" * 32}
+
+    def pause_status(self) -> Any:
+        why = [self.paused.removeprefix("paused: ")] if self.paused else []
+        codes = ["asked"] if why else []
+        return {"paused": bool(why), "reasons": why, "codes": codes, "since": None, "until": None, "freed": bool(why)}
+
+    def pause(self, seconds: float | None = None) -> Any:
+        self.calls.append(("pause", seconds))
+        self.paused = "paused: you have asked for it"
+        return self.pause_status()
+
+    def resume(self) -> Any:
+        self.calls.append(("resume",))
+        self.paused = None
+        return self.pause_status()
+
+    def change_settings(self, settings: dict[str, Any]) -> Any:
+        for key, item in settings.items():
+            _ = item is not None and find_setting(key).read(key, item, Path("/"))
+        self.calls.append(("settings", settings))
+        return {"settings": settings, "applied": list(settings), "at_next_start": []}
+
+    def drain(self, within: float | None = None) -> Any:
+        self.calls.append(("drain", within))
+        self._on_stop()
+        return {"stopping": True}
 
     def stop(self) -> Any:
         self.calls.append(("stop",))

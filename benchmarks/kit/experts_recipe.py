@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from shoal.node.base.explain import explain
+from shoal.node.base.toml import dump
 from shoal.node.experts.parts import experts_of
 from shoal.node.manifest.manifest import Manifest, load_manifest
-from shoal.node.manifest.toml import dump
 from shoal.protocol.base.errors import LocalError
 
 AVERAGED = {"name": "diloco", "outer_lr": 1.0, "outer_momentum": 0.0}

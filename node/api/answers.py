@@ -40,10 +40,25 @@ class Traffic(TypedDict):
     received: int
 
 
+class PauseStatus(TypedDict):
+    """Whether the node is paused: in no run, and off its devices; docs/guest.md explains it."""
+
+    paused: bool
+    reasons: Annotated[list[str], "why, in words"]
+    codes: Annotated[
+        list[str],
+        'the same for programs: "asked", "volume", "schedule", "in-use", "on-battery" or "gpu-in-use" for each reason',
+    ]
+    since: Annotated[float | None, "seconds since 1970"]
+    until: Annotated[float | None, "when it ends by itself, in seconds since 1970; null if that is not known"]
+    freed: Annotated[bool, "whether it is paused and no worker runs any more, so that the devices are free"]
+
+
 class LimitsStatus(TypedDict):
     """The owner's limits, and how much of them is used."""
 
-    paused: Annotated[str | None, "why the node is in no run for the rest of the day, if so"]
+    paused: Annotated[str | None, "why the node is paused, in one text, if so"]
+    pause: PauseStatus
     warnings: Annotated[list[NodeWarning], "that the node soon will be paused"]
     limits: Limits
     traffic: Annotated[Traffic, "all bytes on the wire since the node started"]
@@ -150,9 +165,16 @@ class RunRow(WorkerRow):
 
 
 class Settings(TypedDict):
-    """The settings that the node was started with."""
+    """The settings that the node has: those of its start, and those that were changed since and hold at once."""
 
     settings: Annotated[dict[str, Any], "by their keys in config.toml, as they are written there"]
+
+
+class ChangedSettings(Settings):
+    """Settings that were changed, in config.toml and, as far as that is possible, in the running node."""
+
+    applied: Annotated[list[str], "keys that hold at once"]
+    at_next_start: Annotated[list[str], "keys that hold from the next start of the node on"]
 
 
 class Status(LimitsStatus, RelayStatus):
@@ -175,6 +197,7 @@ class Status(LimitsStatus, RelayStatus):
     memory: Annotated[int | None, "the daemon's, in bytes"]
     machine: Annotated[Machine | None, "null until it is known"]
     ending: Annotated[bool, "whether it was asked to stop, and is leaving its runs and saving state"]
+    draining: Annotated[bool, "whether it stops once the rounds under way are over"]
     runs: list[RunRow]
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from shoal.node.api.answers import (
+    ChangedSettings,
     Checkpoint,
     CreatedRun,
     DoctorEvent,
@@ -27,6 +28,7 @@ from shoal.node.api.answers import (
     FetchedExperts,
     LoginCode,
     NetcheckReport,
+    PauseStatus,
     PeerRow,
     Preview,
     PublicRun,
@@ -161,6 +163,29 @@ class FetchExpertsRequest:
     folder: Annotated[str, "absolute"]
 
 
+@dataclass(frozen=True, slots=True)
+class PauseRequest:
+    """How long to pause."""
+
+    seconds: Annotated[float | None, "at most a year; until `resume` by default"] = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequest:
+    """How long to wait for the rounds under way."""
+
+    within: Annotated[float | None, "seconds after which the node stops in any case; 600 by default"] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSettingsRequest:
+    """Settings to change."""
+
+    settings: Annotated[
+        dict[str, Any], "by their keys in config.toml, as they are written there; null takes a line out of it"
+    ]
+
+
 # -- operations ---------------------------------------------------------------------------------------------
 
 
@@ -265,6 +290,15 @@ class Operations:
         EmptyRequest,
         Settings,
         "What the node was started with: what flags, variables of the environment, config.toml and defaults came to.",
+    )
+    change_settings = Operation(
+        "POST",
+        "/v1/settings",
+        ChangeSettingsRequest,
+        ChangedSettings,
+        "Change lines of the node's config.toml, all or none. Limits and rules for pausing hold at once, the others "
+        "from the next start on, unless a flag or a variable of that start beats them.",
+        on_page="changed settings: {settings}",
     )
     netcheck = Operation(
         "GET",
@@ -423,6 +457,31 @@ class Operations:
         EmptyRequest,
         LoginCode,
         "A code for a link that opens the page and logs the browser in.",
+    )
+    pause = Operation(
+        "POST",
+        "/v1/pause",
+        PauseRequest,
+        PauseStatus,
+        "Leave all runs for a while and free the devices; the node stays, and keeps that over a restart.",
+        on_page="paused this node",
+    )
+    resume = Operation(
+        "POST",
+        "/v1/resume",
+        EmptyRequest,
+        PauseStatus,
+        "End a pause that was asked for; the node enters its runs again unless there is another reason to be paused.",
+        on_page="ended the pause of this node",
+    )
+    drain = Operation(
+        "POST",
+        "/v1/drain",
+        DrainRequest,
+        Stopping,
+        "Stop once the rounds under way are committed here; the answer comes at once.",
+        status=202,
+        on_page="had this node stop after its rounds",
     )
     stop = Operation(
         "POST",

@@ -8,6 +8,7 @@
     peers.json     addresses of the peers that were seen last
     weights.sock   socket at which the daemon hands out the parameters of runs, see node/handout.py
     volume.json    bytes that have gone over the wire today, if they are limited
+    pause.json     the pause that a person has asked for, if any
     logs/          daemon.log, and stacks.txt, see node/base/stacks.py
     runs/<id>/     one folder per run, with its worker's log
     data/<digest>/ data of runs, see node/training/data/store.py
@@ -102,6 +103,10 @@ class Home:
     @property
     def volume(self) -> Path:
         return self.root / "volume.json"
+
+    @property
+    def pause(self) -> Path:
+        return self.root / "pause.json"
 
     @property
     def weights_socket(self) -> Path:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal.node.base.schedule import Schedule
 from shoal.node.base.step_options import MAX_MICRO_BATCH, TrainerOptions
 from shoal.protocol.base.errors import LocalError
 
@@ -27,6 +28,7 @@ MAX_LOCAL_PEERS = 64
 MAX_DATA_LIMIT = 4096  # GiB
 MIN_RATE = 8_000  # bytes a second: control messages alone may need as much
 MIN_PER_DAY = 100_000_000  # bytes: even an idle node needs a part of it
+MAX_IDLE = 24 * 60  # minutes
 MAX_SEED = 2**63 - 1
 
 
@@ -88,6 +90,10 @@ class NodeSettings:
     max_up: int | None = None  # bytes a second on the wire that the node sends; None: unlimited
     max_down: int | None = None  # the same for what it receives
     max_per_day: int | None = None  # bytes on the wire, both ways, from midnight to midnight (UTC)
+    schedule: Schedule | None = None  # the hours in which the node may work; None: always
+    only_when_idle: int = 0  # minutes for which nobody must have used this machine; 0: any
+    only_on_mains: bool = False  # pause while the machine runs on its battery
+    yield_gpu: bool = False  # pause while another process uses a GPU
     trainer: TrainerOptions = field(default_factory=TrainerOptions)  # how a worker makes its steps
 
     def __post_init__(self) -> None:
@@ -119,6 +125,10 @@ class NodeSettings:
             _require(rate is None or rate >= MIN_RATE, f"{flag}: at least {MIN_RATE} bytes a second")
         _require(
             self.max_per_day is None or self.max_per_day >= MIN_PER_DAY, f"--max-per-day: at least {MIN_PER_DAY} bytes"
+        )
+        _require(
+            0 <= self.only_when_idle <= MAX_IDLE,
+            f"--only-when-idle {self.only_when_idle}: give a number of minutes, 0 for always, at most {MAX_IDLE}",
         )
         for path in self.data:
             _check_there(path, "--data")

@@ -14,6 +14,9 @@ from shoal.node.base.options import MIN_PER_DAY, MIN_RATE, UsageError
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 NUMBER = r"\s*(\d+(?:\.\d+)?)\s*((?i:[kmgt]i?)?)"
 RATE = NUMBER + r"(?:((?i:bits?(?:/s|ps)?)|bps)|B(?:ps|/s)?|bytes?(?:/s)?)\s*"  # `20Mb` could be either
+SECONDS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400}
+DURATION = r"\s*(\d+(?:\.\d+)?)\s*(s|min|m|h|d)\s*"
+MOST_SECONDS = 366 * 86_400
 VOLUME = NUMBER + r"(?:B|bytes?)\s*"
 
 
@@ -38,6 +41,17 @@ def parse_volume(flag: str, text: str) -> int:
     if volume < MIN_PER_DAY:
         raise UsageError(f"{flag} {text} is too little to take part in anything: at least {as_volume(MIN_PER_DAY)}")
     return round(volume)
+
+
+def parse_duration(flag: str, text: str) -> float:
+    """Seconds, from `90s`, `20min`, `2h` or `1d`; UsageError if `text` is no duration, 0 or more than a year."""
+    found = re.fullmatch(DURATION, text)
+    if found is None:
+        raise UsageError(f"{flag} {text} is no duration: write 90s, 20min, 2h or 1d")
+    seconds = float(found[1]) * SECONDS[found[2]]
+    if not 0 < seconds <= MOST_SECONDS:
+        raise UsageError(f"{flag} {text}: give more than nothing, and at most a year")
+    return seconds
 
 
 def write_rate(rate: int) -> str:

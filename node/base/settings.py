@@ -20,6 +20,7 @@ from typing import Any
 
 from shoal.node.base.options import NodeSettings, UsageError, names_a_run
 from shoal.node.base.quantities import parse_rate, parse_volume, write_rate, write_volume
+from shoal.node.base.schedule import Schedule, parse_schedule
 from shoal.node.base.step_options import TrainerOptions
 
 Written = bool | int | float | str | list[str]
@@ -68,6 +69,13 @@ def _read_run(name: str, written: str, folder: Path) -> str:
     return written if names_a_run(written) else str(_read_path(name, written, folder))
 
 
+def _read_schedule(name: str, written: str, folder: Path) -> Schedule:
+    try:
+        return parse_schedule(written)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from error
+
+
 def _optional(kind: Kind) -> Kind:
     """The same, where "none" means None."""
     return replace(
@@ -101,6 +109,7 @@ VOLUME = _optional(
         write=write_volume,
     )
 )
+HOURS = _optional(Kind('hours in quotes, as "22:00-07:00" or "none"', (str,), "HOURS", read=_read_schedule, write=str))
 PATH = _optional(Kind('a path in quotes, or "none"', (str,), "PATH", of_text=_absolute, read=_read_path, write=str))
 PATHS = replace(
     PATH,
@@ -266,6 +275,19 @@ SETTINGS = (
         VOLUME,
         "Send and receive no more than this a day (UTC), as 20GB: it pauses its runs until the next.",
     ),
+    Setting(
+        "schedule",
+        HOURS,
+        "Train in these hours only, by the local clock: 22:00-07:00, or Mon-Fri 22:00-07:00, Sat-Sun 00:00-24:00.",
+    ),
+    Setting(
+        "only-when-idle",
+        WHOLE,
+        "Train only when nobody has used this machine for so many minutes. 0: always.",
+        metavar="MINUTES",
+    ),
+    Setting("only-on-mains", SWITCH, "Pause while the machine runs on its battery."),
+    Setting("yield-gpu", SWITCH, "Pause while another process uses an NVIDIA GPU of this machine."),
     Setting("checkpoint-every", WHOLE, "Rounds between two checkpoints. 0: none."),
     Setting("checkpoint-keep", WHOLE, "Checkpoints to keep of each run."),
     Setting("create", PATH, "Be in this manifest's run; found it if we are not in it.", metavar="MANIFEST"),

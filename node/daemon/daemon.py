@@ -37,13 +37,15 @@ from shoal.node.base.options import NodeSettings
 from shoal.node.base.pools import DISK, NOTES
 from shoal.node.base.process_identity import ProcessIdentity, network_namespace
 from shoal.node.base.qr import qr_rows
-from shoal.node.base.settings import written
 from shoal.node.base.signals import on_ending
 from shoal.node.daemon.diagnostics.doctor import Doctor
 from shoal.node.daemon.diagnostics.netcheck import NetCheck
+from shoal.node.daemon.draining import rounds_end
+from shoal.node.daemon.guest.pausing import AskedFile, Pausing
+from shoal.node.daemon.guest.volume import DailyVolume
 from shoal.node.daemon.handout import Handout
 from shoal.node.daemon.machine import MachineWatch
-from shoal.node.daemon.pausing import apply_limits
+from shoal.node.daemon.own_settings import OwnSettings
 from shoal.node.daemon.service_manager import ServiceManager
 from shoal.node.daemon.transitions import Transitions
 from shoal.node.daemon.web.server import serve_api
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
 
 STDERR = 2
 LAST_NOTE = 5.0  # seconds for which the end waits until the list of peers is on disk
+MOST_DRAIN = 86_400.0  # seconds
 WATCH_HOME = 2.0  # seconds between two checks that our home still exists
 
 log = logging.getLogger("shoal.daemon")
@@ -156,7 +159,13 @@ class Daemon:
         self._expert_proxy = self._runs.families.proxy
         self._startup_runs = StartupRuns(settings, self._runs)
         self._obstacle = Obstacle(self._network, self._runs, self._peer_finder, self._startup_runs)
-        self._pausing = apply_limits(settings, home.volume, self._network, self._runs, self._cache.load)
+        throttle = self._network.throttle
+        throttle.up.cap(settings.max_up)
+        throttle.down.cap(settings.max_down)
+        volume = DailyVolume(home.volume, settings.max_per_day, lambda: throttle.total)
+        self._pausing = Pausing(settings, AskedFile(home.pause), volume, throttle, self._runs, self._cache.load)
+        self._own_settings = OwnSettings(settings, home, self._pausing.apply)
+        self._draining: asyncio.Task[None] | None = None
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
         self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
         self._directory = Directory(self._discovery, self._network, lambda: self._open)
@@ -318,6 +327,7 @@ class Daemon:
             "memory": resident_bytes(),
             "machine": self._machine.seen,
             "ending": self._stopping.is_set(),
+            "draining": self._draining is not None,
             "runs": rows,
         }
 
@@ -347,7 +357,8 @@ class Daemon:
         return [
             table.status.handled_by(self.status),
             table.peers.handled_by(self.peers),
-            table.settings.handled_by(lambda: {"settings": written(self._settings)}),
+            table.settings.handled_by(self._own_settings.as_json),
+            table.change_settings.handled_by(self._own_settings.change),
             table.netcheck.handled_by(self._netcheck.answer),
             table.examine.handled_by(self._doctor.examine),
             table.runs.handled_by(lambda: self.status()["runs"]),
@@ -367,6 +378,9 @@ class Daemon:
             table.experts.handled_by(families.experts),
             table.expert_sources.handled_by(families.sources),
             table.fetch_experts.handled_by(families.fetch),
+            table.pause.handled_by(self._pausing.pause),
+            table.resume.handled_by(self._pausing.resume),
+            table.drain.handled_by(self.drain),
             table.stop.handled_by(self.stop),
         ]
 
@@ -385,6 +399,18 @@ class Daemon:
             raise LocalError(f"{path} is not an absolute path")
         snapshot = await self._runs.find(run).save(Path(path), own)
         return {"round": snapshot.round, "root": snapshot.root.hex()}
+
+    def drain(self, within: float | None = None) -> Stopping:
+        """Stop once the rounds under way are over, or so many seconds have passed; returns at once."""
+        if within is not None and not 0 <= within <= MOST_DRAIN:
+            raise LocalError(f"draining within {within:g} s: give at most {MOST_DRAIN:g} s")
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain(within))
+        return {"stopping": True}
+
+    async def _drain(self, within: float | None) -> None:
+        await rounds_end(self._open.values, within)
+        self.stop()
 
     def stop(self) -> Stopping:
         """Begin to leave all runs and end; returns at once, so that the caller gets its answer."""

@@ -22,14 +22,15 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from shoal.node.base.explain import explain, key_of
 from shoal.node.base.keys import Form, Help
 from shoal.node.base.textfile import MARK, read_text, shown
+from shoal.node.base.toml import line_of
 from shoal.node.manifest.base import Count, RequiredDigest, Spec
 from shoal.node.manifest.codec import CODECS, RESEARCH_CODECS, SPARSELOCO_CODECS, WEIGHT_CODECS, RunCodec
 from shoal.node.manifest.data import DataSpec as DataSpec
 from shoal.node.manifest.experts import ExpertsSpec, check_router
+from shoal.node.manifest.inlining import with_config
 from shoal.node.manifest.method import DEFAULT_SCATTER, MethodSpec
 from shoal.node.manifest.model import DIGITS, FROM_SEED, PICTURES, AnyModel, PictureSpec
 from shoal.node.manifest.model import ModelSpec as ModelSpec
-from shoal.node.manifest.toml import line_of, with_config
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.signing import Signer

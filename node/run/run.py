@@ -135,6 +135,11 @@ class Run(ABC):
         self.driver.command(lambda now: member.start(now, seeds))
         self._begin_round()
 
+    async def free_device(self) -> None:
+        """End the worker, which nobody needs any more as the run is about to be closed."""
+        if self.training is not None:
+            await self.training.rest()
+
     async def close(self, for_good: bool = False) -> None:
         """Say goodbye to the others, finish what we are doing and its checkpoint, and end our part.
 

@@ -184,6 +184,15 @@ class Runs:
         came_with = await reloading.load_checkpoint_again(joined.checkpoint)
         await self._enter(found, joined.trains, came_with, kept)
 
+    @property
+    def devices_are_free(self) -> bool:
+        """Whether no worker of ours runs."""
+        return not any(run.training is not None and run.training.pid for run in self.open.values())
+
+    async def free_devices(self) -> None:
+        """Ends all workers, before `pause`."""
+        await asyncio.gather(*(run.free_device() for run in self.open.values()))
+
     async def pause(self) -> None:
         """Ends all runs, and keeps them for `restore`; `paused` must be set before, to the reason."""
         families = list(self.families.open)

@@ -28,7 +28,7 @@ from shoal.node.ipc.vectors import Sizes
 
 LAST_WORDS = 1.0  # seconds in which to read what a process sent before it ended
 DISK_WITHIN = 5.0  # seconds for opening or reading its log
-GRACE = 2.0  # seconds between closing its socket, terminating and killing
+GRACE = 0.5  # seconds between closing its socket, terminating and killing: a paused node is off its devices in 2 s
 BUILT_IN = (sys.executable, "-P", "-m", "shoal.node.worker.worker")  # -P: no module comes from the current folder
 
 

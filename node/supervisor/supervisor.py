@@ -138,6 +138,7 @@ class WorkerSupervisor:
     async def run(self) -> None:
         """Supervise until `stop`."""
         if self._stop.is_set():
+            self._rests.set()
             return
         self._ended.clear()
         try:
@@ -184,13 +185,17 @@ class WorkerSupervisor:
         await self._ended.wait()
         self._vectors.close()  # where `run` was never begun
 
+    async def rest(self) -> None:
+        """End the worker, and start no other; the shared vectors stay until `stop`. A script is only hung up on."""
+        self._idle.set()
+        await self._rests.wait()
+
     async def retire(self, keeps_contribution: bool = False) -> None:
         """Nothing is left to train: end the worker, and return the memory of the shared vectors to the system.
 
         `keeps_contribution` spares that vector, in which the worker's weights may be shown.
         """
-        self._idle.set()
-        await self._rests.wait()
+        await self.rest()
         async with self._loading:
             if not self._stop.is_set():
                 self.forget()

@@ -106,8 +106,12 @@ class Training:
         """Start the worker, which waits for `begin`."""
         self._spawn(self._worker.run())
 
+    async def rest(self) -> None:
+        """End the worker, whose device is free then; its last contribution and its moments stay until `stop`."""
+        await self._worker.rest()
+
     async def stop(self) -> None:
-        """End the worker."""
+        """End the worker, and give up what it shares with us."""
         await self._worker.stop()
 
     def begin(self, base: int, lane: int, samples: int = 0) -> None:

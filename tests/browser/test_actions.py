@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from shoal.node.base.options import NodeSettings
 from shoal.protocol.base.errors import LocalError
 from tests.browser.kit import PHONE, Witness, link, served
 from tests.fake_service import LINK, RUN, FakeService
@@ -81,6 +83,57 @@ def test_who_may_only_look_is_asked_for_the_token_and_then_left_in_peace(acting:
     acting.begin("Leave…", "Leave stdlib?")
     assert page.is_visible("#dialog-token-field")
     acting.witness.is_content("401")
+
+
+def test_a_node_is_paused_and_resumed(acting: Acting) -> None:
+    page = acting.page
+    acting.begin("Pause…", "Pause this node?")
+    page.select_option("dialog select", label="for 8 hours")
+    acting.confirm("Pause")
+    acting.told("Paused until you resume it.")
+    page.wait_for_selector("#headline:has-text('Paused: you have asked for it')")
+    assert not page.is_visible("button:text-is('Pause…')")
+    acting.begin("Resume…", "Resume this node?")
+    acting.confirm("Resume")
+    acting.told("Resumed")
+    page.wait_for_selector("button:text-is('Pause…'):visible")
+    assert acting.service.calls == [("pause", 28800), ("resume",)]
+    page.wait_for_selector("#actions li:nth-child(2)")
+    rows = page.locator("#actions li").all_inner_texts()
+    assert [row[10:] for row in rows] == ["ended the pause of this node", "paused this node"]
+    acting.witness.is_content()
+
+
+def test_a_node_is_stopped_after_its_rounds(acting: Acting) -> None:
+    acting.begin("Stop after the rounds…", "Stop this node after its rounds?")
+    acting.confirm("Stop it")
+    acting.told("This node stops once its rounds are over.")
+    assert acting.service.calls == [("drain", None)]
+    acting.service.draining = True
+    acting.page.wait_for_selector("#advice:has-text('It stops once the rounds under way are over.')")
+    assert not acting.page.is_visible("button:text-is('Stop after the rounds…')")
+    acting.witness.is_content()
+
+
+def test_limits_and_hours_are_shown_and_what_was_changed_is_sent(acting: Acting, tmp_path: Path) -> None:
+    page = acting.page
+    acting.service.settings_of_start = NodeSettings(tmp_path, max_down=1_250_000)
+    acting.begin("Limits and hours…", "Limits and hours")
+    assert page.input_value("dialog [name=max-down]") == "10Mbit"
+    assert page.input_value("dialog [name=max-up]") == ""
+    page.fill("dialog [name=max-up]", "20M")
+    acting.confirm("Change")
+    page.wait_for_selector("#dialog-error:has-text('20M')")
+    page.fill("dialog [name=max-up]", "20Mbit")
+    page.fill("dialog [name=max-down]", "")
+    page.fill("dialog [name=schedule]", "22:00-07:00")
+    page.check("dialog [name=only-on-mains]")
+    acting.confirm("Change")
+    acting.told("Changed: max-up, max-down, schedule, only-on-mains.")
+    changed = {"max-up": "20Mbit", "max-down": None, "schedule": "22:00-07:00", "only-on-mains": True}
+    assert acting.service.calls == [("settings", changed)]
+    page.wait_for_selector("#actions li:has-text('changed settings: max-up = 20Mbit, max-down = none')")
+    acting.witness.is_content("400")
 
 
 def test_nothing_happens_before_it_is_confirmed_and_escape_takes_it_back(acting: Acting) -> None:
@@ -224,7 +277,16 @@ def test_on_a_phone_each_dialog_fits(browser: Browser) -> None:
         page = witness.page
         page.goto(link(url, TOKEN))
         page.wait_for_selector("#live.on")
-        for label in ("Join a run…", "Invite…", "Write something…", "Checkpoints…", "Leave…"):
+        for label in (
+            "Join a run…",
+            "Pause…",
+            "Limits and hours…",
+            "Stop after the rounds…",
+            "Invite…",
+            "Write something…",
+            "Checkpoints…",
+            "Leave…",
+        ):
             page.click(f"button:visible:text-is('{label}')")
             page.wait_for_selector("dialog[open]")
             box = page.locator("dialog").bounding_box()

@@ -17,9 +17,9 @@ from shoal.node.api.client import Client
 from shoal.node.base.home import Home
 from shoal.node.base.options import MIN_PER_DAY, NodeSettings
 from shoal.node.client.up.processes import Children
-from shoal.node.daemon import pausing
+from shoal.node.daemon import daemon as daemon_module
 from shoal.node.daemon.daemon import Daemon
-from shoal.node.daemon.pausing import DAY, DailyVolume
+from shoal.node.daemon.guest.volume import DAY, DailyVolume
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.net.system.identity import Identity
 from tests.integration.nodes import PATIENCE, RealNode, until
@@ -66,7 +66,7 @@ async def test_a_node_pauses_when_its_volume_is_used_up_and_goes_on_the_next_day
         max_per_day=MIN_PER_DAY,
     )
     ahead = Ahead()
-    monkeypatch.setattr(pausing, "DailyVolume", partial(DailyVolume, clock=ahead.time))
+    monkeypatch.setattr(daemon_module, "DailyVolume", partial(DailyVolume, clock=ahead.time))
     with home.locked():
         daemon = Daemon(settings, home, Identity.load_or_create(home.identity_key))
         node = asyncio.create_task(daemon.run())

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.node.base import config_file
+from shoal.node.base.config_file import check, load, template, with_value, without
 from shoal.node.base.home import find_home
 from shoal.node.base.options import UsageError
 from shoal.node.base.settings import BY_KEY
-from shoal.node.client import config_file
-from shoal.node.client.config_file import check, load, template, with_value, without
 from shoal.protocol.base.errors import LocalError
 
 PATH = Path("/home/of/node/config.toml")
@@ -169,7 +169,7 @@ def dies(real):
     return call
 from shoal.node.base import disk
 from shoal.node.base.home import find_home
-from shoal.node.client.config_file import change, with_value
+from shoal.node.base.config_file import change, with_value
 os.fsync, disk.Path.replace, disk.Path.open = dies(os.fsync), dies(disk.Path.replace), dies(disk.Path.open)
 change(find_home(), lambda text: with_value(text, "port", 5002))
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.daemon.pausing import DAY, SAVE_EVERY, DailyVolume
+from shoal.node.daemon.guest.volume import DAY, SAVE_EVERY, DailyVolume
 
 GB = 10**9
 NOON = 20_000 * DAY + DAY // 2  # of 2024-10-04

@@ -20,12 +20,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from shoal.node.base.toml import dump
 from shoal.node.client.report.story import read_story
 from shoal.node.inference.ensemble.panel import windows_of
 from shoal.node.inference.folder import read_table
 from shoal.node.manifest.data import NO_COLUMNS, Columns, DataSpec
+from shoal.node.manifest.inlining import with_config
 from shoal.node.manifest.manifest import load_manifest, parse_manifest
-from shoal.node.manifest.toml import dump, with_config
 from shoal.node.training.data.corpus import load_corpus, read_files, tokenizer_of
 from shoal.node.training.data.files import NAMED, LeftOut, find
 from shoal.node.training.data.store import Store, measure

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.base.toml import line_of
 from shoal.node.manifest.manifest import load_manifest
-from shoal.node.manifest.toml import line_of
 from shoal.protocol.base.errors import LocalError
 
 PARTS = """name = "fam"

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 GIVEN = {"run": RUN, "family": RUN, "round": 3, "link": LINK, "peer": PEER, "manifest": 'name = "a"', "train": False}
 GIVEN |= {"last": 2, "checkpoint": "/c", "checkpoints": ("/c",), "path": "/state", "own": True, "folder": "/experts"}
 GIVEN |= {"prompt": "Once", "max_tokens": 20}
+GIVEN |= {"seconds": 60.0, "within": 30.0, "settings": {"max-up": "5MB/s"}}
 
 
 def test_every_operation_has_a_route_and_no_other_route_answers_programs() -> None:

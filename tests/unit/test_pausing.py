@@ -13,7 +13,9 @@ import pytest
 from shoal.node.api.answers import LimitsStatus
 from shoal.node.api.status import advice, headline, verdict
 from shoal.node.base.exits import Exit
-from shoal.node.daemon.pausing import DAY, Pausing
+from shoal.node.base.options import NodeSettings
+from shoal.node.daemon.guest.pausing import AskedFile, Pausing
+from shoal.node.daemon.guest.volume import DAY
 from shoal.node.run.runs import Runs
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.net.system.throttle import Throttle
@@ -30,9 +32,19 @@ class Node:
         self.volume = self.wire.volume(folder)
         self.throttle = Throttle()
         self.did: list[str] = []
-        self.runs: Any = SimpleNamespace(paused="", data=SimpleNamespace(is_paused=False))
-        self.runs.pause, self.runs.restore = self.pause, self.restore
-        self.pausing = Pausing(self.volume, self.throttle, cast(Runs, self.runs), lambda: [ANNA])
+        self.runs: Any = SimpleNamespace(paused="", data=SimpleNamespace(is_paused=False), devices_are_free=True)
+        self.runs.pause, self.runs.restore, self.runs.free_devices = self.pause, self.restore, self.free_devices
+        self.file, self.settings = AskedFile(folder / "pause.json"), NodeSettings(folder)
+        self.pausing = self.made()
+
+    def made(self) -> Pausing:
+        """As at a start of the node."""
+        runs = cast(Runs, self.runs)
+        clock = lambda: self.wire.now  # noqa: E731
+        return Pausing(self.settings, self.file, self.volume, self.throttle, runs, lambda: [ANNA], clock)
+
+    async def free_devices(self) -> None:
+        self.did.append("free")
 
     async def pause(self) -> None:
         assert self.runs.paused, "nothing is to be entered in the meantime"
@@ -45,8 +57,17 @@ class Node:
     async def after(self, used: int) -> LimitsStatus:
         self.wire.total = used
         await self.pausing.look()
-        await asyncio.sleep(0)  # what is begun and not waited for
+        await self.settled()
         return self.pausing.as_json()
+
+    async def settled(self) -> None:
+        """What is begun and not waited for is done, also what a thread does for it."""
+        while others := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+            await asyncio.wait(others, timeout=0.01)
+            if self.is_held:
+                return
+
+    is_held = False  # something is never done by itself
 
 
 @pytest.mark.asyncio
@@ -75,10 +96,10 @@ async def test_it_warns_pauses_and_goes_on(tmp_path: Path, caplog: pytest.LogCap
 
     node.wire.now += DAY // 2 - 1
     await node.after(GB + 10**6)
-    assert node.did == ["pause"]
+    assert node.did == ["free", "pause"]
     node.wire.now += 1
     status = await node.after(GB + 10**6)
-    assert node.did == ["pause", f"restore by {[ANNA]}"]
+    assert node.did == ["free", "pause", f"restore by {[ANNA]}"]
     assert not node.throttle.is_shut
     assert not node.runs.data.is_paused
     assert (status["paused"], status["warnings"], status["limits"]["goes_on_at"]) == (None, [], None)
@@ -106,7 +127,7 @@ async def test_the_volume_is_looked_at_while_the_runs_are_entered_again(tmp_path
     """Which may take hours, where a run's data are to be fetched first."""
     node = Node(tmp_path)
     await node.after(GB)
-    entered = asyncio.Event()
+    entered, node.is_held = asyncio.Event(), True
 
     async def restore(seeds: list[PeerId]) -> None:
         node.did.append("begins to enter")
@@ -115,9 +136,9 @@ async def test_the_volume_is_looked_at_while_the_runs_are_entered_again(tmp_path
     node.runs.restore = restore
     node.wire.now += DAY
     await node.after(GB)
-    assert node.did == ["pause", "begins to enter"]
+    assert node.did == ["free", "pause", "begins to enter"]
     await node.after(3 * GB)
-    assert node.did == ["pause", "begins to enter", "pause"]
+    assert node.did == ["free", "pause", "begins to enter", "free", "pause"]
     assert node.throttle.is_shut
     entered.set()
 

@@ -134,6 +134,21 @@ async def test_what_fails_is_noted_with_its_words(browser: Browser, caplog: pyte
     assert "\x1b" not in "".join(lines)
 
 
+@pytest.mark.asyncio
+async def test_of_the_settings_the_page_changes_limits_alone(
+    browser: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    permit = await browser.log_in()
+    for wrong in ({"admin-host": "0.0.0.0"}, {"max-up": "none", "data": ["/etc"]}, {"max-up\ud800": 1}, [], None):
+        assert await browser("POST", "/v1/settings", {"settings": wrong}, Shoal_Permit=permit) == 403, wrong
+    assert browser.service.calls == []
+    changed = {"max-up": "20Mbit", "schedule": None, "yield-gpu": True}
+    assert await browser("POST", "/v1/settings", {"settings": changed}, Shoal_Permit=permit) == 200
+    assert browser.service.calls == [("settings", changed)]
+    assert "changed settings: max-up = 20Mbit, schedule = none, yield-gpu = True" in caplog.text
+
+
 def test_the_page_offers_nothing_by_which_files_are_written_or_other_logins_made() -> None:
     assert not OFFERED.keys() & {"create_run", "save_state", "fetch_experts", "login_code", "stop", "examine"}
 

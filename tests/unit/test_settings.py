@@ -10,9 +10,10 @@ import pytest
 
 from shoal.node.base import settings
 from shoal.node.base.options import NodeSettings, UsageError
+from shoal.node.base.schedule import parse_schedule
 from shoal.node.base.settings import BY_KEY, SETTINGS, Choice, find_setting
 from shoal.node.base.step_options import TrainerOptions
-from shoal.node.manifest.toml import inline
+from shoal.node.base.toml import inline
 from tests.fake_service import ADDRESS, LINK, RUN
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,10 @@ UNUSUAL = NodeSettings(
     max_up=2_500_001,
     max_down=8_000,
     max_per_day=20 * 10**9,
+    schedule=parse_schedule("22:00-07:00, Sat-Sun 09:00-12:30"),
+    only_when_idle=15,
+    only_on_mains=True,
+    yield_gpu=True,
     trainer=TrainerOptions(4, True, True, ("/",)),
 )
 
@@ -94,6 +99,10 @@ def test_of_several_layers_the_last_one_counts() -> None:
         ("max-up", "20", "SHOAL_MAX_UP 20 is no rate: write it in bits"),
         ("max-per-day", "1MB", "SHOAL_MAX_PER_DAY 1MB is too little"),
         ("device", "gpu", "SHOAL_DEVICE gpu is no device"),
+        ("schedule", "22-7", "SHOAL_SCHEDULE: '22-7' is no hours: write 22:00-07:00"),
+        ("schedule", "12:00-12:00", "SHOAL_SCHEDULE: '12:00-12:00' has no length"),
+        ("schedule", "Moo 12:00-13:00", "SHOAL_SCHEDULE: 'Moo' is no day"),
+        ("only-when-idle", "9999", "SHOAL_ONLY_WHEN_IDLE 9999: give a number of minutes"),
         ("data", "/nowhere/at/all", "SHOAL_DATA /nowhere/at/all does not exist"),
         ("join", "shoal1abc", "SHOAL_JOIN: the link is cut off"),
     ],

@@ -40,8 +40,8 @@ def show(
     from shoal.node.api.present import show_json
     from shoal.node.base.home import find_home
     from shoal.node.base.settings import BY_KEY
+    from shoal.node.base.toml import inline
     from shoal.node.client.cli.node import choose_settings
-    from shoal.node.manifest.toml import inline
 
     home = find_home()
     rows: dict[str, dict[str, Any]] = {
@@ -68,11 +68,11 @@ def set_value(
     ],
 ) -> None:
     """Make a setting last. It counts from the next start of the node on."""
+    from shoal.node.base import config_file
     from shoal.node.base.home import find_home
     from shoal.node.base.settings import find_setting
     from shoal.node.base.textfile import check_text
-    from shoal.node.client import config_file
-    from shoal.node.manifest.toml import inline
+    from shoal.node.base.toml import inline
 
     home, setting = find_home(), find_setting(key)
     for value in values:
@@ -87,9 +87,9 @@ def set_value(
 @app.command()
 def unset(key: Key) -> None:
     """Take a setting out of config.toml. Its default counts from the next start of the node on."""
+    from shoal.node.base import config_file
     from shoal.node.base.home import find_home
     from shoal.node.base.settings import BY_KEY, find_setting
-    from shoal.node.client import config_file
 
     home, had = find_home(), False
 
@@ -110,8 +110,8 @@ def unset(key: Key) -> None:
 @app.command()
 def edit() -> None:
     """Open config.toml in your editor. What you write counts only if all of it is right, and is kept if not."""
+    from shoal.node.base import config_file
     from shoal.node.base.home import find_home
-    from shoal.node.client import config_file
 
     home = find_home().create()
     before, draft = config_file.read_bytes(home.config), home.root / "config.draft.toml"
@@ -136,7 +136,7 @@ def edit() -> None:
 
 def _right_text(draft: Path, begin: bytes, config: Path) -> str | None:
     """What the user makes of the draft, once it is right; None if it stays as it began. LocalError if they give up."""
-    from shoal.node.client import config_file
+    from shoal.node.base import config_file
 
     while True:
         try:
@@ -195,7 +195,7 @@ def _running(home: Home) -> dict[str, Any]:
 
 def _origin(key: str, row: dict[str, Any]) -> str:
     from shoal.node.base.settings import BY_KEY, ENVIRONMENT
-    from shoal.node.manifest.toml import inline
+    from shoal.node.base.toml import inline
 
     words = str(row["origin"])
     words += f" ({BY_KEY[key].variable})" if words == ENVIRONMENT else ""

@@ -98,7 +98,7 @@ def choose_settings(home: Home, given: Mapping[str, Any] | None = None) -> dict[
 
     UsageError, about the variable or the line, if one is wrong.
     """
-    from shoal.node.client import config_file
+    from shoal.node.base import config_file
 
     return settings.choose(
         home.root,

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from shoal.node.api.client import Client
 from shoal.node.base.explain import explain
 from shoal.node.base.home import Home
+from shoal.node.base.toml import dump
 from shoal.node.client.script.module import OwnModule
 from shoal.node.manifest.manifest import MAX_MANIFEST, Manifest
-from shoal.node.manifest.toml import dump
 from shoal.node.run.facts import first_base
 from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.lineage import with_origin

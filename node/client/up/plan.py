@@ -18,10 +18,10 @@ from shoal.node.base.devices import has_gpu
 from shoal.node.base.home import Home
 from shoal.node.base.options import AUTO, UP_CHECKPOINT_EVERY, UpOptions, UsageError
 from shoal.node.base.room import available_memory
+from shoal.node.base.toml import dump
 from shoal.node.client.up.resume import Resumption
 from shoal.node.manifest.fitting import Load, check_fits
 from shoal.node.manifest.manifest import DataSpec, Manifest, load_manifest, parse_manifest
-from shoal.node.manifest.toml import dump
 from shoal.protocol.base.ids import digest
 from shoal.protocol.net.system.identity import Identity
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from shoal.node.api.present import is_terminal
 from shoal.node.base.fault_injection import Fault
+from shoal.node.base.toml import dump
 from shoal.node.client.up.peers import LocalPeer
 from shoal.node.client.up.plan import Plan, to_toml
 from shoal.node.client.up.processes import Children
 from shoal.node.client.up.swarm import Swarm
-from shoal.node.manifest.toml import dump
 from shoal.protocol.base.errors import ShoalError, TransportError
 from shoal.protocol.base.ids import short
 

@@ -2,12 +2,107 @@
 
 import { ask, rename, tell } from "./dialog.js";
 import { button, field, make, qrCode, setText } from "./dom.js";
-import { ago, bytes } from "./format.js";
+import { ago, bytes, clock } from "./format.js";
 import { change, changeInLines, read } from "./session.js";
 
 const path = (run, what) => `/v1/runs/${encodeURIComponent(run)}/${what}`;
 const said = (text) => make("p", "", text);
 const named = (row) => row.name ?? row.run.slice(0, 8);
+
+// -- the node --------------------------------------------------------------------------------------------------
+
+const PAUSES = [["until I resume it", null], ["for an hour", 3600], ["for 8 hours", 28800], ["for a day", 86400]];
+
+export function pause() {
+  const long = make("select", "", ...PAUSES.map(([label]) => make("option", "", label)));
+  ask({
+    title: "Pause this node?",
+    body: [
+      said("It leaves its runs with a goodbye and frees its devices and their memory; the others go on without it. It stays " +
+        "reachable, and enters the runs again when the pause ends. That also holds over a restart."),
+      field("How long", long),
+    ],
+    confirm: "Pause",
+    act: async () => {
+      const { until } = await change("/v1/pause", { seconds: PAUSES[long.selectedIndex][1] });
+      return until === null ? "Paused until you resume it." : `Paused until ${clock(until)}.`;
+    },
+  });
+}
+
+export function resume() {
+  ask({
+    title: "Resume this node?",
+    body: [said("It enters its runs again, and downloads what the others have done meanwhile.")],
+    confirm: "Resume",
+    act: async () => {
+      const { paused, reasons } = await change("/v1/resume", {});
+      return paused ? `It stays paused: ${reasons.join("; ")}` : "Resumed: it enters its runs again.";
+    },
+  });
+}
+
+export function drain() {
+  ask({
+    title: "Stop this node after its rounds?",
+    body: [
+      said("It finishes the rounds under way, for ten minutes at most, leaves its runs with a goodbye, saves what must be saved, " +
+        "and ends. The others go on. It is in its runs again when it is started again."),
+      make("p", "notice", "This page ends with the node. To start it again, in a terminal on its machine: shoal node start"),
+    ],
+    confirm: "Stop it",
+    isDangerous: true,
+    act: async () => {
+      await change("/v1/drain", {});
+      return "This node stops once its rounds are over.";
+    },
+  });
+}
+
+const LIMITS = [ // key in config.toml, label, hint
+  ["max-up", "Send at most", "20Mbit or 2.5MB/s; empty: as fast as it goes"],
+  ["max-down", "Receive at most", "the same"],
+  ["max-per-day", "Both ways, a day", "20GB; then it pauses until midnight (UTC). Empty: no limit"],
+  ["schedule", "Hours", "22:00-07:00, or Mon-Fri 22:00-07:00, Sat-Sun 00:00-24:00; empty: always"],
+  ["only-when-idle", "Minutes for which nobody has used this machine", "0: it works whether the machine is used or not"],
+  ["only-on-mains", "Pause on battery"],
+  ["yield-gpu", "Pause while another program uses an NVIDIA GPU"],
+];
+
+/** What a control says, as config.toml has it; null for the default. */
+function chosen({ type, checked, value }) {
+  if (type === "checkbox") return checked;
+  return type === "number" ? Number(value) : value.trim() || null;
+}
+
+function control(key, value) {
+  const made = make("input", "");
+  made.type = typeof value === "boolean" ? "checkbox" : typeof value === "number" ? "number" : "text";
+  if (made.type === "checkbox") made.checked = value;
+  else made.value = value === "none" ? "" : value;
+  Object.assign(made, { name: key, autocomplete: "off", ...(made.type === "number" ? { min: 0 } : {}) });
+  return made;
+}
+
+/** Limits and rules for pausing; only what was changed is sent. */
+export async function setLimits() {
+  const { settings } = await read("/v1/settings");
+  const controls = LIMITS.map(([key]) => control(key, settings[key]));
+  const before = controls.map(chosen);
+  ask({
+    title: "Limits and hours",
+    body: LIMITS.map(([, label, hint], index) => field(label, controls[index], hint)),
+    confirm: "Change",
+    act: async () => {
+      const changed = controls.flatMap((each, index) => (chosen(each) === before[index] ? [] : [[each.name, chosen(each)]]));
+      if (!changed.length) return "Nothing was changed.";
+      const { applied, at_next_start: later } = await change("/v1/settings", { settings: Object.fromEntries(changed) });
+      return [["Changed", applied], ["At the next start", later]]
+        .flatMap(([when, keys]) => (keys.length ? [`${when}: ${keys.join(", ")}.`] : []))
+        .join(" ");
+    },
+  });
+}
 
 /** Begin an action; if the node refuses even what is needed to ask about it, say so. */
 export async function attempt(act, ...rest) {

@@ -1,8 +1,8 @@
 // The page of a node: logs in, receives snapshots, once a second at most, and shows them.
 
-import { attempt, join } from "./actions.js";
+import { attempt, drain, join, pause, resume, setLimits } from "./actions.js";
 import { setHome } from "./dialog.js";
-import { Table, button, byId, make, setClass, setText, sync } from "./dom.js";
+import { Table, button, byId, make, offer, setClass, setText, sync } from "./dom.js";
 import { FamilyCard } from "./family.js";
 import { bytes, clock, peerName } from "./format.js";
 import { Live } from "./live.js";
@@ -11,6 +11,14 @@ import { RunCard } from "./run.js";
 import { codeFromLink, isLoggedIn, logIn, logOut } from "./session.js";
 
 const STATES = { SOLO: "warn", CONNECTED: "calm", "IN-ROUND": "good", SPLIT: "bad" };
+
+const ACTS = [ // label, what it does, whether it is offered
+  ["Join a run…", join, () => true],
+  ["Pause…", pause, ({ pause: now }) => !now.codes.includes("asked")],
+  ["Resume…", resume, ({ pause: now }) => now.codes.includes("asked")],
+  ["Limits and hours…", setLimits, () => true],
+  ["Stop after the rounds…", drain, ({ draining, ending }) => !draining && !ending],
+];
 
 const cards = new Map(); // run id -> RunCard or FamilyCard
 const peers = new Table(byId("peers"), PEER_COLUMNS);
@@ -68,12 +76,14 @@ function show({ now, status, peers: others, more_peers: more, rounds, curves, fa
   setText(byId("state-word"), status.state);
   setClass(byId("state-word"), `badge ${STATES[status.state] ?? ""}`);
   setText(byId("headline"), status.headline);
-  setText(byId("advice"), status.advice ?? "");
+  const parting = status.ending ? "It is ending." : status.draining ? "It stops once the rounds under way are over." : "";
+  setText(byId("advice"), [parting, status.advice ?? ""].join(" ").trim());
   showRuns(status.runs, rounds, curves, families, now);
   const names = new Map(status.runs.map(({ run, name }) => [run, name]));
   peers.update(others.map((peer) => ({ ...peer, name: names.get(peer.run) })));
   setText(byId("no-peers"), more ? `and ${more} more` : "No other peer is known.");
   byId("no-peers").hidden = others.length > 0 && !more;
+  offer(byId("acts").children, ACTS, status);
   byId("empty").hidden = status.runs.length > 0;
   showActions(actions);
   showFacts(status);
@@ -118,7 +128,7 @@ function showFacts({ peer, addresses, reachability, version, machine, memory, ho
   sync(byId("about"), facts, fact, (node, texts) => texts.forEach((text, index) => setText(node.children[index], text)));
 }
 
-byId("acts").append(button("Join a run…", () => attempt(join)));
+byId("acts").append(...ACTS.map(([label, act]) => button(label, () => attempt(act))));
 byId("empty-acts").append(button("Join a run…", () => attempt(join), ""));
 byId("login-form").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -1,7 +1,7 @@
 // The base of the cards of runs and families: a title, what holds it up, tiles, a table that scrolls.
 
 import { attempt, invite, leave, showCheckpoints, write } from "./actions.js";
-import { Table, button, make, setClass, setText, sync } from "./dom.js";
+import { Table, button, make, offer, setClass, setText, sync } from "./dom.js";
 import { digest } from "./format.js";
 
 const PHASES = { // between rounds; all others are within a round
@@ -64,10 +64,7 @@ export class Card {
   /** Show the title and what holds the run up; `isQuiet`: that is no reason to worry. */
   showState(row, isQuiet) {
     this.row = row;
-    this.acts.forEach((each, index) => {
-      const isOffered = ACTS[index][2](row);
-      if (each.hidden === isOffered) each.hidden = !isOffered;
-    });
+    offer(this.acts, ACTS, row);
     setText(this.next, nextStep(row));
     setText(this.name, row.name ?? row.run.slice(0, 8));
     setText(this.id, digest(row.run));

@@ -71,6 +71,14 @@ export function button(label, onClick, className = "quiet") {
   return made;
 }
 
+/** Show those buttons whose row, [label, action, isOffered], says that it is offered now. */
+export function offer(buttons, rows, state) {
+  rows.forEach(([, , isOffered], index) => {
+    const isHidden = !isOffered(state);
+    if (buttons[index].hidden !== isHidden) buttons[index].hidden = isHidden;
+  });
+}
+
 let fields = 0;
 
 /** A control under its label, with a hint that screen readers read with it. */
@@ -78,6 +86,7 @@ export function field(label, control, hint) {
   control.id = `field-${++fields}`;
   const name = make("label", "", label);
   name.htmlFor = control.id;
+  if (control.type === "checkbox") return make("div", "check", control, name);
   if (!hint) return make("div", "field", name, control);
   const words = make("p", "muted hint", hint);
   words.id = `${control.id}-hint`;

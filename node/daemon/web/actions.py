@@ -36,7 +36,8 @@ class PageActions:
 
     async def note(self, operation: Operation[Any, Any], request: web.Request, handler: Handler) -> web.StreamResponse:
         """Have a request answered, and note what came of it."""
-        words = operation.on_page.format_map(_Fields(await _fields(request)))
+        given = {**await body_of(request), **request.match_info}
+        words = operation.on_page.format_map(_Fields({name: _shown(value) for name, value in given.items()}))
         try:
             response = await handler(request)
         except Exception as error:  # answered by another middleware, in the words that a caller may see
@@ -59,16 +60,16 @@ class _Fields(dict[str, str]):
         return ""
 
 
-async def _fields(request: web.Request) -> dict[str, str]:
-    body: Any = None
-    with suppress(ValueError, RecursionError):  # the route says what is wrong with it
-        body = json.loads(await request.read())
-    given = {**(body if isinstance(body, dict) else {}), **request.match_info}
-    return {str(name): _shown(value) for name, value in given.items()}
+async def body_of(request: web.Request) -> dict[str, Any]:
+    """The request's JSON object; empty if it is none, which its route says."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(body := json.loads(await request.read()), dict):
+            return body
+    return {}
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{_shown(key)} = {_shown(each)}" for key, each in value.items())[:MAX_FIELD]
+        return ", ".join(f"{_shown(key)} = {_shown(each)}" for key, each in value.items())[: 4 * MAX_FIELD]
     text = "none" if value is None else printable(str(value))[:MAX_FIELD]
     return text[:8] if is_run_id(text) else text

@@ -86,7 +86,7 @@ def _limits(status: Answer) -> Iterator[Metric]:
     if limits["max_per_day"] is not None:
         yield _gauge("shoal_node_max_bytes_per_day", "What the owner lets pass a day.", limits["max_per_day"])
         yield _gauge("shoal_node_used_today_bytes", "How much of that has passed today (UTC).", limits["used_today"])
-    yield _gauge("shoal_node_paused", "1 while the day's volume is used up.", status["paused"] is not None)
+    yield _gauge("shoal_node_paused", "1 while the node is paused, for whatever reason.", status["paused"] is not None)
 
 
 def _paths(peers: Iterable[Answer]) -> Metric:

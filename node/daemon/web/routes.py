@@ -17,6 +17,7 @@ from shoal.node.base.textfile import decoded, parse_table
 from shoal.protocol.base.errors import LocalError
 
 KINDS: dict[type, str] = {str: "a text", bool: "true or false", list: "a list", dict: "an object", int: "a number"}
+KINDS[float] = KINDS[int]
 MAX_KEY = 100  # characters of a wrong key that an error repeats
 
 
@@ -89,10 +90,11 @@ class _Request:
 
 
 def _plain(hint: Any) -> type:
-    """The JSON type of a field: without None, and a list for a sequence."""
+    """The JSON type of a field: without None, a list for a sequence, and a dict for any kind of dict."""
     if isinstance(hint, UnionType):
         hint = next(each for each in get_args(hint) if each is not NoneType)
-    return list if get_origin(hint) is Sequence else hint
+    origin = get_origin(hint)
+    return list if origin is Sequence else origin or hint
 
 
 async def read_body(
@@ -112,7 +114,7 @@ async def read_body(
     for key, kind in allowed.items():
         if key in required and key not in body:
             raise LocalError(f"the body lacks '{key}': it must be {KINDS[kind]}")
-        if key in body and type(body[key]) is not kind:
+        if key in body and type(body[key]) is not kind and not (kind is float and type(body[key]) is int):
             raise LocalError(f"the body's '{key}' must be {KINDS[kind]}, not {KINDS.get(type(body[key]), 'a number')}")
         for number, each in enumerate(body.get(key, []) if kind is list else []):
             if not isinstance(each, str):

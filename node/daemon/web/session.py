@@ -10,7 +10,8 @@ Rules:
   one: another expiry date with a keyed hash. It is no cookie, as whatever listens on another port of this machine would
   get it from the browser, and other pages could cause requests with it. The page keeps it in its memory alone, so it is
   gone with the tab; and instead of the token, because it ends within the hour and opens less: the operations that the
-  page offers (`Operation.on_page`). So nobody founds runs, writes files or creates codes with it.
+  page offers (`Operation.on_page`). So nobody founds runs, writes files or creates codes with it, and
+  of the settings only limits and rules for pausing are changed.
 - A request with the cookie must come from our own page, as far as the browser tells.
 - A code is created for a caller with the token, and put into a link: see `LoginCodes`. It gives no permit.
 - Attempts to log in are limited; secrets are compared in constant time.
@@ -29,7 +30,8 @@ from aiohttp import web
 from shoal.node.api import http
 from shoal.node.api.http import failure, host_allowed
 from shoal.node.api.operations import OPERATIONS, Handler, Operations
-from shoal.node.daemon.web.actions import PageActions
+from shoal.node.daemon.own_settings import AT_ONCE
+from shoal.node.daemon.web.actions import PageActions, body_of
 from shoal.node.daemon.web.routes import read_body
 from shoal.protocol.base.allowance import Allowance
 
@@ -110,6 +112,8 @@ class AccessControl:
             return failure(403, "the page does not offer this; " + ASK_FOR_TOKEN)
         if not self._is_signed("change", request.headers.get(PERMIT, "")):
             return failure(401, "a browser's session may only look; to change something, type the token of this node")
+        if operation is Operations.change_settings and not await _are_limits(request):
+            return failure(403, "the page changes limits and rules for pausing only; for others, " + ASK_FOR_TOKEN)
         return await self._actions.note(operation, request, handler)
 
     def _shows_token(self, request: web.Request) -> bool:
@@ -169,6 +173,12 @@ class AccessControl:
     def _is_open(self, request: web.Request) -> bool:
         """Whether the request has a cookie of ours that has not expired."""
         return self._is_signed("page", request.cookies.get(self._cookie, ""))
+
+
+async def _are_limits(request: web.Request) -> bool:
+    """Whether all settings that a request changes are limits and rules for pausing: no paths, addresses or runs."""
+    settings = (await body_of(request)).get("settings")
+    return isinstance(settings, dict) and settings.keys() <= set(AT_ONCE)
 
 
 def is_public(path: str) -> bool:

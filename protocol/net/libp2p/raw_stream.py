@@ -54,7 +54,7 @@ class RawStream:
         """Pass received bytes to `feed`, as far as allowed; raises when the stream ends."""
 
         def hand_on(data: bytes) -> bool:
-            if self._allowed <= 0 or not SHORTEST <= len(data) <= READ_SIZE:
+            if self._allowed <= 0 or not self._in.is_free or not SHORTEST <= len(data) <= READ_SIZE:
                 return False
             self._allowed -= len(data)
             feed(data)

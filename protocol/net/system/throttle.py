@@ -44,7 +44,7 @@ class RateLimit:
         self._lock = threading.Lock()
 
     def cap(self, rate: float | None) -> None:
-        """Set the rate. To be called before the first connection, as each checks only once whether there is one."""
+        """Set the rate, at any time; None takes it away."""
         with self._lock:
             self.rate = rate
             self._allowance = Allowance(max(LEAST_BURST, BURST * rate), rate) if rate is not None else None
@@ -98,7 +98,7 @@ class Throttle:
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self.is_shut = False  # whether the owner's data volume is used up: then nothing is relayed for others
+        self.is_shut = False  # whether the node is paused: then nothing is relayed for others
         self.up, self.down = RateLimit(clock, sleep), RateLimit(clock, sleep)
         self.up.back, self.down.back = self.down, self.up
 
@@ -116,12 +116,20 @@ class StreamPace:
 
     def __init__(self, flow: RateLimit) -> None:
         self._flow, self._due = flow, 0.0
-        unpaced = min(UNPACED * flow.rate, MAX_UNPACED) if flow.rate is not None else 0.0
-        self._unpaced = Allowance(unpaced, unpaced) if flow.rate is not None else None
+        self._rate: float | None = None  # for which `_allowance` was made
+        self._allowance: Allowance | None = None
+
+    @property
+    def _unpaced(self) -> Allowance | None:
+        """What may pass without a pause; None without a rate. The owner may change the rate while the stream lives."""
+        if (rate := self._flow.rate) != self._rate:
+            unpaced = min(UNPACED * rate, MAX_UNPACED) if rate is not None else 0.0
+            self._rate, self._allowance = rate, Allowance(unpaced, unpaced) if rate is not None else None
+        return self._allowance
 
     @property
     def is_free(self) -> bool:
-        """Whether it never pauses, as there is no rate."""
+        """Whether it does not pause, as there is no rate."""
         return self._unpaced is None
 
     @property
@@ -141,7 +149,8 @@ class StreamPace:
 
     def passed(self, size: int) -> None:
         """The stream has passed so many bytes."""
-        if self._unpaced is not None and not self._unpaced.take(now := self._flow.clock(), size):
+        unpaced = self._unpaced
+        if unpaced is not None and not unpaced.take(now := self._flow.clock(), size):
             self._due = now + self._flow.debt
 
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes | memoryview]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from shoal.node.base.toml import dump
+from shoal.node.manifest.inlining import with_config
 from shoal.node.manifest.manifest import (
     Manifest,
     check_manifest,
@@ -20,7 +22,6 @@ from shoal.node.manifest.method import MethodSpec
 from shoal.node.manifest.model import HfSpec, LoraSpec, ModelSpec
 from shoal.node.manifest.requirements import parameters, requirements
 from shoal.node.manifest.tensors import fold
-from shoal.node.manifest.toml import dump, with_config
 from shoal.node.run.founding import check_begins
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.net.system.identity import Identity

@@ -21,7 +21,7 @@ from shoal.node.base.options import NodeSettings, UsageError
 from shoal.node.base.refusals import reason
 from shoal.node.base.settings import BY_KEY, SETTINGS, Written, find_setting, written
 from shoal.node.base.textfile import decoded, shown
-from shoal.node.manifest.toml import ASSIGNMENT, inline, line_of, parts_of
+from shoal.node.base.toml import ASSIGNMENT, inline, line_of, parts_of
 from shoal.protocol.base.errors import LocalError
 
 MAX_CONFIG = 64 << 10  # bytes

@@ -1,0 +1,103 @@
+"""The hours in which a node may work, as "22:00-07:00" or "Mon-Fri 22:00-07:00, Sat-Sun 00:00-24:00". Pure.
+
+Rules:
+- Hours are those of the local clock, as it shows them: where the clock is put forward, an hour is missing, and where it
+  is put back, an hour that is shown twice counts twice.
+- Hours that end before they begin go over midnight. Their days are those on which they begin.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta, tzinfo
+
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+DAY = 24 * 60  # minutes
+HOURS = re.compile(r"(?:([A-Za-z]{3})(?:-([A-Za-z]{3}))? +)?(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """From `begin` to `end`, in minutes since midnight, on the days (0 is Monday) from `first` to `last`."""
+
+    begin: int
+    end: int
+    first: int = 0
+    last: int = 6
+
+    def has(self, weekday: int, minute: int) -> bool:
+        """Whether a minute of a day is among them."""
+        if self.begin < self.end:
+            return self._begin_on(weekday) and self.begin <= minute < self.end
+        late, early = minute >= self.begin, minute < self.end
+        return (late and self._begin_on(weekday)) or (early and self._begin_on((weekday - 1) % 7))
+
+    def _begin_on(self, weekday: int) -> bool:
+        return (weekday - self.first) % 7 <= (self.last - self.first) % 7
+
+    def __str__(self) -> str:
+        last = f"-{DAYS[self.last]}" if self.last != self.first else ""
+        days = "" if (self.first, self.last) == (0, 6) else f"{DAYS[self.first]}{last} "
+        return f"{days}{_clock(self.begin)}-{_clock(self.end)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Hours, of which any may be the present one."""
+
+    hours: tuple[Hours, ...]
+
+    def is_open(self, now: float, zone: tzinfo | None = None) -> bool:
+        """Whether `now` (seconds since 1970) is among the hours; `zone` is the system's by default."""
+        local = datetime.fromtimestamp(now, zone)
+        return any(each.has(local.weekday(), 60 * local.hour + local.minute) for each in self.hours)
+
+    def opens_at(self, now: float, zone: tzinfo | None = None) -> float:
+        """When hours begin next, after `now`, in seconds since 1970."""
+        today = datetime.fromtimestamp(now, zone).date()
+        begins = (
+            datetime.combine(today + timedelta(days=ahead), time(each.begin // 60, each.begin % 60), zone).timestamp()
+            for ahead in range(8)
+            for each in self.hours
+            if each.has((today.weekday() + ahead) % 7, each.begin)
+        )
+        return min(begin for begin in begins if begin > now)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.hours))
+
+
+def parse_schedule(text: str) -> Schedule:
+    """A schedule as `str` writes it; ValueError, with words for people, if `text` is none."""
+    return Schedule(tuple(_parse_hours(part.strip()) for part in text.split(",")))
+
+
+def _parse_hours(text: str) -> Hours:
+    found = HOURS.fullmatch(text)
+    if found is None:
+        raise ValueError(f"'{text}' is no hours: write 22:00-07:00, or Mon-Fri 22:00-07:00, and several with commas")
+    first, last, *clock = found.groups()
+    begin, end = _minutes(text, *clock[:2]), _minutes(text, *clock[2:])
+    if begin in (end, DAY):
+        raise ValueError(f"'{text}' has no length: a whole day is 00:00-24:00")
+    if first is None:
+        return Hours(begin, end)
+    return Hours(begin, end, _day(first), _day(last or first))
+
+
+def _minutes(text: str, hour: str, minute: str) -> int:
+    found = 60 * int(hour) + int(minute)
+    if int(minute) >= 60 or found > DAY:
+        raise ValueError(f"'{text}': a clock shows 00:00 to 24:00")
+    return found
+
+
+def _day(text: str) -> int:
+    if text.capitalize() not in DAYS:
+        raise ValueError(f"'{text}' is no day: write {', '.join(DAYS)}")
+    return DAYS.index(text.capitalize())
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02}:{minutes % 60:02}"
