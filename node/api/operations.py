@@ -145,7 +145,7 @@ class WriteTextRequest:
 
     run: str
     prompt: Annotated[str, "what to go on from"]
-    max_tokens: Annotated[int | None, "at most; 200 by default"] = None
+    max_tokens: Annotated[int | None, "at most; by default 200, or as many as fit in a small context"] = None
 
 
 @dataclass(frozen=True, slots=True)

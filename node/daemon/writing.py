@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shoal.node.run.run import Run  # imports torch
 
 USUAL, MOST = 200, 2000  # tokens
+SMALL = 512  # tokens: a model with no larger context writes as many as fit, unless told otherwise
 MAX_PROMPT = 20_000  # characters
 WITHIN = 300.0  # seconds for a text, with the start of the process
 BEAT = 1.0  # seconds between two parts, at most
@@ -55,13 +56,15 @@ class Writing:
 
     async def write(self, run: str, prompt: str, max_tokens: int | None = None) -> AsyncGenerator[WrittenText, None]:
         """Write a text; the parts as they come. UnknownRun, NoRoom or LocalError if it cannot begin."""
-        found, tokens = self._find(run), USUAL if max_tokens is None else max_tokens
+        found = self._find(run)
+        tokens = usual_length(found.manifest) if max_tokens is None else max_tokens
         check(found.manifest, prompt, tokens)
         if self._is_busy:
             raise LocalError("another text is being written: there is one at a time, so that training goes on")
         self._is_busy = True
         round = found.outer.committed.current.round
-        argv = [*GENERATE, found.id.hex(), "-", "--max-tokens", str(tokens), "--device", "cpu", "--threads", "1"]
+        length = [] if tokens is None else ["--max-tokens", str(tokens)]
+        argv = [*GENERATE, found.id.hex(), "-", *length, "--device", "cpu", "--threads", "1"]
         try:
             async with aclosing(generate(argv, prompt, {"SHOAL_HOME": str(self._home.root)})) as parts:
                 async for text, error in parts:
@@ -70,13 +73,19 @@ class Writing:
             self._is_busy = False
 
 
-def check(manifest: Manifest, prompt: str, tokens: int) -> None:
+def usual_length(manifest: Manifest) -> int | None:
+    """How many tokens a text has if nobody says it; None for as many as fit."""
+    context = getattr(manifest.model, "context", SMALL)  # a model without one writes no text
+    return None if context <= SMALL else USUAL
+
+
+def check(manifest: Manifest, prompt: str, tokens: int | None) -> None:
     """LocalError or NoRoom if this text cannot be written here."""
     if not writes_text(manifest.model):
         raise LocalError(f"the model of {manifest.name} writes no text")
     if not prompt or len(prompt) > MAX_PROMPT:
         raise LocalError(f"give a text to go on from, of at most {MAX_PROMPT:,} characters")
-    if not 1 <= tokens <= MOST:
+    if tokens is not None and not 1 <= tokens <= MOST:
         raise LocalError(f"a text has 1 to {MOST:,} tokens, not {tokens:,}")
     check_memory(TORCH + PER_PARAMETER * parameters(manifest.model), "a process that writes text")
 

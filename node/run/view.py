@@ -50,7 +50,7 @@ def row(run: Run, traffic: Traffic) -> RunRow:
         "loss": run.training.loss if run.training is not None else None,
         "validation_loss": validation.loss if validation is not None else None,
         "validation_round": validation.round if validation is not None else None,
-        "seconds_left": seconds_left(run.manifest.rounds.last, state.round, run.commits.pace),
+        "seconds_left": None if run.failure else seconds_left(run.manifest.rounds.last, state.round, run.commits.pace),
         "step": progress.step if progress is not None else 0,
         "samples": run.samples,
         "phase": "failed" if run.failure else "finished" if run.is_finished else member.phase,

@@ -228,7 +228,7 @@ def test_checkpoints_are_listed_with_their_age_and_place(acting: Acting) -> None
     assert rows[0].startswith("round 2, ")
     assert "checkpoints/round-00000002" in rows[0]
     assert rows[1].startswith("damaged: ")
-    assert "checkpoint, round 2" in acting.page.inner_text(".run .tiles").lower()
+    assert "Since checkpoint 2" in acting.page.inner_text(".run .tiles")
     acting.witness.is_content()
 
 

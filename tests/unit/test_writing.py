@@ -11,7 +11,7 @@ import pytest
 
 from shoal.node.daemon import writing
 from shoal.node.daemon.machine import look
-from shoal.node.daemon.writing import MAX_PROMPT, MOST, NICE, check, generate
+from shoal.node.daemon.writing import MAX_PROMPT, MOST, NICE, check, generate, usual_length
 from shoal.node.manifest.manifest import Manifest, parse_manifest
 from shoal.protocol.base.errors import LocalError
 
@@ -84,6 +84,12 @@ def test_what_cannot_be_written_is_refused_before_anything_is_started(
 ) -> None:
     with pytest.raises(LocalError, match=words):
         check(manifest, prompt, tokens)
+
+
+@pytest.mark.parametrize(("context", "length"), [(32, None), (512, None), (1024, 200)])
+def test_a_small_context_is_written_full(context: int, length: int | None) -> None:
+    manifest = parse_manifest(f'name = "a"\n[model]\ncontext = {context}')
+    assert usual_length(manifest) == length
 
 
 def test_the_room_of_a_machine(tmp_path: Path) -> None:

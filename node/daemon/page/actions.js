@@ -75,7 +75,7 @@ function chosen({ type, checked, value }) {
   return type === "number" ? Number(value) : value.trim() || null;
 }
 
-function control(key, value) {
+function control(key, value = "none") {
   const made = make("input", "");
   made.type = typeof value === "boolean" ? "checkbox" : typeof value === "number" ? "number" : "text";
   if (made.type === "checkbox") made.checked = value;
@@ -158,6 +158,7 @@ export async function invite(row) {
   const { link, untold, qr } = await read(path(row.run, "link"));
   const word = make("input", "mono");
   Object.assign(word, { readOnly: true, value: `shoal run join ${link}` });
+  word.setSelectionRange(0, 0); // its beginning is in sight
   const copied = make("span", "muted");
   copied.setAttribute("role", "status");
   const copy = button("Copy", async () => {

@@ -71,7 +71,7 @@ export class Card {
     this.id.title = row.run;
     setText(this.phase, row.phase);
     setClass(this.phase, `badge ${PHASES[row.phase] ?? "good"}`);
-    setClass(this.card, row.trains === false ? "card run idle" : "card run");
+    setClass(this.card, isOpen(row) ? (row.trains === false ? "card run idle" : "card run") : "card run closed");
     const waiting = row.failure ? "" : (row.waiting_for ?? "");
     setText(this.waiting, isQuiet ? waiting : "");
     this.waiting.title = this.waiting.textContent;
