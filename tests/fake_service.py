@@ -18,6 +18,7 @@ from shoal.node.base.options import NodeSettings
 from shoal.node.base.qr import qr_rows
 from shoal.node.base.settings import find_setting, written
 from shoal.node.daemon.diagnostics.node_checks import Facts, report
+from shoal.node.daemon.own_settings import AT_ONCE
 from shoal.node.daemon.web.server import serve_api
 from shoal.node.manifest.manifest import Introduction, Manifest
 from shoal.node.run.introduction import describe
@@ -158,6 +159,8 @@ class FakeService:
             "warnings": [{"code": "volume-nearly-used-up", "words": "more than 95% of it have\x1b[2J passed"}],
             "limits": {**self.limits, "used_today": 19_500_000_000, "goes_on_at": None},
             "traffic": {"sent": 1000, "received": 2000},
+            "today": {"rounds": 3, "sent": 1000, "received": 2000},
+            "day": {"sent": 1 << 30, "received": 1 << 30},
             "reachability": "public",
             "port_mapping": {
                 "protocol": "upnp",
@@ -171,7 +174,7 @@ class FakeService:
             "addresses": [ADDRESS],
             "home": "/home/me/.local/share/shoal",
             "memory": 64 << 20,
-            "machine": dict.fromkeys(("memory_free", "memory_total", "disk_free", "disk_total"), 16 << 30),
+            "room": dict.fromkeys(("memory_free", "memory_total", "disk_free", "disk_total"), 16 << 30),
             "ending": self.ending,
             "draining": self.draining,
             "runs": [run, *self.not_open],
@@ -321,9 +324,12 @@ class FakeService:
 
     def change_settings(self, settings: dict[str, Any]) -> Any:
         for key, item in settings.items():
-            _ = item is not None and find_setting(key).read(key, item, Path("/"))
+            if item is not None:
+                find_setting(key).read(key, item, Path("/"))
         self.calls.append(("settings", settings))
-        return {"settings": settings, "applied": list(settings), "at_next_start": []}
+        applied = [key for key in settings if key in AT_ONCE]
+        later = [key for key in settings if key not in AT_ONCE]
+        return {"settings": settings, "applied": applied, "at_next_start": later}
 
     def drain(self, within: float | None = None) -> Any:
         self.calls.append(("drain", within))

@@ -54,14 +54,23 @@ class PauseStatus(TypedDict):
     freed: Annotated[bool, "whether it is paused and no worker runs any more, so that the devices are free"]
 
 
+class Today(Traffic):
+    """What the node has done since midnight UTC, also before a restart."""
+
+    rounds: Annotated[int, "committed rounds in which this node took part, of all its runs"]
+
+
 class LimitsStatus(TypedDict):
     """The owner's limits, and how much of them is used."""
 
     paused: Annotated[str | None, "why the node is paused, in one text, if so"]
     pause: PauseStatus
-    warnings: Annotated[list[NodeWarning], "that the node soon will be paused"]
+    warnings: Annotated[
+        list[NodeWarning], "that the node soon will be paused, or that one of the owner's rules has no effect here"
+    ]
     limits: Limits
     traffic: Annotated[Traffic, "all bytes on the wire since the node started"]
+    today: Today
 
 
 class RelayStatus(TypedDict):
@@ -89,8 +98,8 @@ class LineSpeed(TypedDict):
     down: int
 
 
-class Machine(TypedDict):
-    """The machine that the node runs on; looked at every few seconds."""
+class RoomLeft(TypedDict):
+    """What this machine has left; looked at every few seconds."""
 
     memory_free: Annotated[int, "bytes that a process may still take, by the tightest limit"]
     memory_total: Annotated[int, "bytes, by that limit"]
@@ -195,8 +204,12 @@ class Status(LimitsStatus, RelayStatus):
     untold_addresses: Annotated[list[str], "addresses that others are not told, because there are too many"]
     home: Annotated[str, "the node's folder, in which its token is"]
     memory: Annotated[int | None, "the daemon's, in bytes"]
-    machine: Annotated[Machine | None, "null until it is known"]
+    room: Annotated[RoomLeft | None, "null until it is known"]
     ending: Annotated[bool, "whether it was asked to stop, and is leaving its runs and saving state"]
+    day: Annotated[
+        Traffic | None,
+        "about how many bytes of payloads a day of the open runs takes at their present pace; null if not known",
+    ]
     draining: Annotated[bool, "whether it stops once the rounds under way are over"]
     runs: list[RunRow]
 

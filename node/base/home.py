@@ -7,7 +7,9 @@
     daemon.json    where the running daemon's admin API listens, and whether it logs into logs/
     peers.json     addresses of the peers that were seen last
     weights.sock   socket at which the daemon hands out the parameters of runs, see node/handout.py
+    started.json   the flags and variables of the last start, see node/base/started.py
     volume.json    bytes that have gone over the wire today, if they are limited
+    today.json     rounds and bytes of today, for people
     pause.json     the pause that a person has asked for, if any
     logs/          daemon.log, and stacks.txt, see node/base/stacks.py
     runs/<id>/     one folder per run, with its worker's log
@@ -103,6 +105,14 @@ class Home:
     @property
     def volume(self) -> Path:
         return self.root / "volume.json"
+
+    @property
+    def today(self) -> Path:
+        return self.root / "today.json"
+
+    @property
+    def started(self) -> Path:
+        return self.root / "started.json"
 
     @property
     def pause(self) -> Path:

@@ -25,6 +25,7 @@ from shoal.node.api import liveness
 from shoal.node.api.client import Client, NoDaemon, NotAnswering
 from shoal.node.api.operations import QUICK
 from shoal.node.api.status import label
+from shoal.node.base import started
 from shoal.node.base.devices import check_is_here
 from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home
@@ -32,7 +33,7 @@ from shoal.node.base.logs import last_line, log_size, rotate_if_large
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import reason
-from shoal.node.base.settings import flags_of
+from shoal.node.base.settings import Choice, flags_of
 from shoal.node.base.stacks import stacks_on_request
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.net.system.descriptors import raise_limit
@@ -42,14 +43,14 @@ STOP_PATIENCE = 30.0  # for each way of asking, and between two checks that the 
 FORCED_PATIENCE = 5.0  # the same with --force
 LAST_SILENCE = 10.0  # seconds without life after which a node that was asked to end is killed
 KILLED_WITHIN = 5.0
-POLL = 0.05
+POLL, DRAIN_POLL = 0.05, 0.5
 EXIT_WITHIN = 2.0  # from when a process gives up its home to its exit
 ERROR_PREFIX = "shoal: "  # of the last sentence of a process that ends with an error
 WHAT_IS_LOST = "its key, votes and checkpoints are safe on disk, but a run that it alone keeps is lost then"
 
 
-def run_here(settings: NodeSettings) -> None:
-    """Run the node in this process until it is asked to stop."""
+def run_here(settings: NodeSettings, chosen: Mapping[str, Choice]) -> None:
+    """Run the node in this process until it is asked to stop; `settings` are what was `chosen`."""
     raise_limit()  # of open files, before any is open
     check_is_here([settings.device])
     home = Home(settings.home).create()
@@ -64,6 +65,7 @@ def run_here(settings: NodeSettings) -> None:
 
         share_arenas()  # before there are threads
         setup_logging()
+        started.keep(home, chosen)
         asyncio.run(run(settings))
 
 
@@ -171,6 +173,34 @@ def stop(home: Home, say: Callable[[str], object], force: bool = False) -> str:
         f"the node (pid {life.pid}) does not end; `shoal node stop --force`, or else `kill -9 {life.pid}`, ends it: "
         f"{WHAT_IS_LOST}"
     )
+
+
+def drain(home: Home, within: float, say: Callable[[str], object]) -> str:
+    """End the home's node once its rounds under way are over, or after `within` seconds; otherwise as `stop`."""
+    life, end_of_log = home.daemon_process(), log_size(home.daemon_log)
+    if life is None:
+        raise NoDaemon(f"no node runs in {home.root}")
+    client = Client(home, liveness.ALIVE_WITHIN)
+    names = {run["run"]: label(run) for run in client.status()["runs"]}
+    client.drain(within)
+    say("waiting for the rounds under way (Ctrl-C ends the waiting only; `shoal node stop` stops the node at once)")
+    while home.daemon_process() == life and not is_ending(home):
+        time.sleep(DRAIN_POLL)
+    with suppress(NoDaemon):
+        return stop(home, say)
+    return _stopped(home, life, names, end_of_log)
+
+
+def check_is_ours_to_restart(home: Home) -> None:
+    """LocalError unless the home's node runs in the background; a service manager starts its nodes itself."""
+    info = home.read_daemon()
+    if info is None:
+        raise NoDaemon(f"no node runs in {home.root}: start one with `shoal node start`")
+    if not info.logs_here:
+        raise LocalError(
+            f"the node (pid {info.pid}) runs in the foreground, in a terminal, a container or under a service manager, "
+            "and is to be restarted there, as by `systemctl restart shoal`; nothing was stopped"
+        )
 
 
 def _ask_to_end(life: ProcessIdentity) -> bool:

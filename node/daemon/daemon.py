@@ -25,6 +25,7 @@ from shoal.node.api.answers import (
     SavedState,
     Status,
     Stopping,
+    Today,
 )
 from shoal.node.api.errors import find_run
 from shoal.node.api.operations import Handler, Operations
@@ -41,11 +42,13 @@ from shoal.node.base.signals import on_ending
 from shoal.node.daemon.diagnostics.doctor import Doctor
 from shoal.node.daemon.diagnostics.netcheck import NetCheck
 from shoal.node.daemon.draining import rounds_end
+from shoal.node.daemon.guest.machine import Machine
 from shoal.node.daemon.guest.pausing import AskedFile, Pausing
+from shoal.node.daemon.guest.today import TodayCount
 from shoal.node.daemon.guest.volume import DailyVolume
 from shoal.node.daemon.handout import Handout
-from shoal.node.daemon.machine import MachineWatch
 from shoal.node.daemon.own_settings import OwnSettings
+from shoal.node.daemon.room import RoomWatch
 from shoal.node.daemon.service_manager import ServiceManager
 from shoal.node.daemon.transitions import Transitions
 from shoal.node.daemon.web.server import serve_api
@@ -163,7 +166,9 @@ class Daemon:
         throttle.up.cap(settings.max_up)
         throttle.down.cap(settings.max_down)
         volume = DailyVolume(home.volume, settings.max_per_day, lambda: throttle.total)
-        self._pausing = Pausing(settings, AskedFile(home.pause), volume, throttle, self._runs, self._cache.load)
+        today = TodayCount(home.today, self._done)
+        asked, machine = AskedFile(home.pause), Machine(self._runs.processes)
+        self._pausing = Pausing(settings, asked, volume, throttle, self._runs, self._cache.load, machine, today)
         self._own_settings = OwnSettings(settings, home, self._pausing.apply)
         self._draining: asyncio.Task[None] | None = None
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
@@ -171,7 +176,7 @@ class Daemon:
         self._directory = Directory(self._discovery, self._network, lambda: self._open)
         self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self.status)
         self._doctor = Doctor(self._network, self._discovery, self._relaying, self._peer_finder, lambda: self._open)
-        self._machine = MachineWatch(home.root)
+        self._room = RoomWatch(home.root)
         self._writing = Writing(home, self._runs.find)
         self._calls = self._served()
         self._handlers = Handlers(
@@ -211,7 +216,7 @@ class Daemon:
         finding = [self._peer_finder.run, self._directory.run, self._relaying.run, self._port_mapping.run]
         if may_be_near(self._settings):
             finding.append(self._nearby.run)
-        watching = [self._watch_home, self._note_peers, self._machine.run, Transitions(self.status).run]
+        watching = [self._watch_home, self._note_peers, self._room.run, Transitions(self.status).run]
         watching.append(self._notify_manager)
         duties = (*finding, self._enter_runs, self._pausing.run, Handout(self._home, self._runs).run, *watching)
         try:
@@ -232,6 +237,7 @@ class Daemon:
     async def _enter_runs(self) -> None:
         """Enter the runs in which the node was when it last stopped, then those of the command line."""
         seeds = list(self._peer_finder.last_seen)
+        await self._pausing.has_looked.wait()
         await self._runs.restore(seeds)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._runs.keep_restoring(seeds))
@@ -262,6 +268,10 @@ class Daemon:
             await asyncio.sleep(self._manager.pause)
 
     # -- who is there ---------------------------------------------------------------------------------------
+
+    def _done(self) -> Today:
+        up, down = self._network.throttle.up, self._network.throttle.down
+        return {"rounds": self._runs.tally.rounds, "sent": up.total, "received": down.total}
 
     def _misses_somebody(self) -> bool:
         """Whether to look for other peers: we are alone, or not in a run that we should be in."""
@@ -325,8 +335,9 @@ class Daemon:
             "untold_addresses": list(self._network.untold_addresses),
             "home": str(self._home.root),
             "memory": resident_bytes(),
-            "machine": self._machine.seen,
+            "room": self._room.seen,
             "ending": self._stopping.is_set(),
+            "day": run_view.day_cost(self._open.values()),
             "draining": self._draining is not None,
             "runs": rows,
         }

@@ -9,8 +9,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from shoal.node.run.run import Run
+if TYPE_CHECKING:
+    from shoal.node.run.run import Run
 
 WITHIN = 600.0  # seconds, unless the caller says another time
 LOOK = 0.2  # seconds between two checks

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shoal.node.api.answers import ChangedSettings, Settings
-from shoal.node.base import config_file
+from shoal.node.base import config_file, started
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.pools import NOTES
@@ -40,6 +40,7 @@ class OwnSettings:
             return text
 
         await NOTES.run(config_file.change, self._home, edit)
+        await NOTES.run(started.forget, self._home, list(values))
         now = values_of(self._settings)
         self._settings = node_settings(
             self._home.root, {**now, **{key: value for key, value in values.items() if key in AT_ONCE}}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from dataclasses import dataclass
 
 from shoal.node.api.answers import RunCounters
 from shoal.node.base.fault_injection import FaultTrigger
@@ -22,10 +23,18 @@ from shoal.protocol.rounds.matchmaking.failure import Kind
 BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)  # seconds of a round, at most
 
 
-class Meters:
-    """The counters of one run."""
+@dataclass(slots=True)
+class Tally:
+    """What a node counts over all its runs, also those that it has left."""
 
-    def __init__(self) -> None:
+    rounds: int = 0  # committed rounds that we took part in
+
+
+class Meters:
+    """The counters of one run; `tally` is the node's."""
+
+    def __init__(self, tally: Tally | None = None) -> None:
+        self._tally = tally or Tally()
         self._samples = 0  # tokens behind the rounds that were committed here
         self._failures = Counter({kind.value: 0 for kind in Kind})  # failed attempts, by reason
         self._rounds = [0] * (len(BOUNDS) + 1)  # committed rounds that we took part in, by duration
@@ -37,6 +46,7 @@ class Meters:
         """A round was applied, `seconds` after we were ready for it; we may not have taken part."""
         self._samples += samples
         if took_part:
+            self._tally.rounds += 1
             self._rounds[bisect_left(BOUNDS, seconds)] += 1
             self._seconds += seconds
 

@@ -86,7 +86,7 @@ class Run(ABC):
         self.outer = outer
         self.rest: Rest | None = None  # what we kept of it in an earlier life
         self.commits = CommitLog()
-        self.meters = Meters()
+        self.meters = Meters(settings.tally)
         self.detours = RelayWarning(manifest.name)
         self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing

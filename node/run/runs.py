@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -46,6 +47,7 @@ from shoal.node.run.founding import (
     resolve_origin,
 )
 from shoal.node.run.introduction import describe, find_manifest, link_to, parse_run_name
+from shoal.node.run.meters import Tally
 from shoal.node.run.reloading import Kept
 from shoal.node.training.data.supply import GIB, Supply
 from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
@@ -89,6 +91,7 @@ class Runs:
         limit = round(settings.data_limit * GIB)
         self.data = Supply(home.data, settings.data, limit, settings.share_data, network.call)
         self.families = Families(self, home, identity, network, discovery)
+        self.tally = Tally()
         self._settings, self._home, self._identity = settings, home, identity
         self._network, self._discovery = network, discovery
         self._cache, self._on_linked = cache, on_linked
@@ -187,7 +190,12 @@ class Runs:
     @property
     def devices_are_free(self) -> bool:
         """Whether no worker of ours runs."""
-        return not any(run.training is not None and run.training.pid for run in self.open.values())
+        return self.processes() == [os.getpid()]
+
+    def processes(self) -> list[int]:
+        """The processes of this node: the daemon and its workers."""
+        workers = (run.training.pid for run in self.open.values() if run.training is not None)
+        return [os.getpid(), *(pid for pid in workers if pid)]
 
     async def free_devices(self) -> None:
         """Ends all workers, before `pause`."""
@@ -415,7 +423,9 @@ class Runs:
 
         run_id = found.manifest.run_id
         signed = found.manifest, found.author, found.signature, self._identity.signer(run_id)
-        settings = RunSettings.of(self._settings, self._home.make_run_folder(run_id.hex()), data, train, self._fault)
+        settings = RunSettings.of(
+            self._settings, self._home.make_run_folder(run_id.hex()), data, train, self._fault, self.tally
+        )
         if found.manifest.method.has_replicas:
             own = None if isinstance(kept, Rested) else kept
             return ReplicaRun(*signed, self._network, settings, checkpoint, own)

@@ -11,6 +11,7 @@ from shoal.node.base.options import AUTO, NodeSettings
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.ipc.vectors import Sizes
 from shoal.node.manifest.manifest import Manifest
+from shoal.node.run.meters import Tally
 from shoal.node.supervisor.process import BUILT_IN, WorkerSettings
 from shoal.node.training.checkpoint.keep import Keeping
 
@@ -27,14 +28,21 @@ class RunSettings:
     fault: FaultTrigger | None = None
     device: str = AUTO  # on which the worker trains
     trainer: TrainerOptions = field(default_factory=TrainerOptions)
+    tally: Tally = field(default_factory=Tally)  # of the node
 
     @classmethod
     def of(
-        cls, node: NodeSettings, folder: Path, data: tuple[str, ...], trains: bool, fault: FaultTrigger | None
+        cls,
+        node: NodeSettings,
+        folder: Path,
+        data: tuple[str, ...],
+        trains: bool,
+        fault: FaultTrigger | None,
+        tally: Tally,
     ) -> RunSettings:
         """The settings of a run on a node with these settings."""
         keeping = Keeping(node.checkpoint_every, node.checkpoint_keep)
-        return cls(folder, node.threads, data, trains, keeping, fault, node.device, node.trainer)
+        return cls(folder, node.threads, data, trains, keeping, fault, node.device, node.trainer, tally)
 
     def worker(self, manifest: Manifest, sizes: Sizes) -> WorkerSettings:
         """The settings with which the run's worker is started."""

@@ -9,9 +9,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from shoal.dht.directory import Evidence
+from shoal.node.api import answers
 from shoal.node.api.answers import PeerConnection, PeerRow, RunDetails, RunMetrics, RunRow, Timeline, WorkerRow
 from shoal.node.base.malloc import resident_bytes
 from shoal.node.manifest.model import writes_text
+from shoal.node.manifest.requirements import requirements
 from shoal.node.run import node_state
 from shoal.node.run.either_member import history_of, waited_for
 from shoal.protocol.base.ids import PeerId, short
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from shoal.node.run.runs import Runs
 
 LAST_ROUNDS = 10
+DAY = 86_400  # seconds
 MOST_GONE = 8  # members that have left, in a row
 UNREACHED = cast(PeerConnection, dict.fromkeys(PeerConnection.__annotations__))
 
@@ -304,6 +307,16 @@ def why_split(run: Run, evidence: Evidence) -> str:
             others=[(peer, status) for peer in alive if (status := membership.status(peer)) is not None],
         )
     )
+
+
+def day_cost(runs: Iterable[Run]) -> answers.Traffic | None:
+    """About how many bytes of payloads a day of these runs takes at their present pace; None if no pace is known."""
+    paced = [run for run in runs if run.commits.pace and is_active(run) and not run.is_finished]
+    sent = received = 0.0
+    for run in paced:
+        needs = requirements(run.manifest, len(run.member.membership.alive()) + 1)
+        sent, received = sent + DAY / run.commits.pace * needs.sent, received + DAY / run.commits.pace * needs.received
+    return {"sent": round(sent), "received": round(received)} if paced else None
 
 
 def all_splits(runs: Iterable[tuple[Run, Evidence]]) -> str | None:

@@ -134,9 +134,8 @@ def test_everything_that_can_be_done_is_done(browser: Browser, pair: Pair, tmp_p
     page.click("dialog button:text-is('Write')")
     witness.until("document.querySelector('dialog .written')?.textContent.length > 10", "text")
     witness.shoot(tmp_path, "writes", whole=False)
-    witness.until(
-        "document.querySelector('dialog [role=status]').textContent.startsWith('Written')", "the end of the text"
-    )
+    said = "document.querySelector('dialog [role=status]').textContent"
+    witness.until(f"{said}.startsWith('Written with the weights after round')", "the end of the text")
     page.keyboard.press("Escape")
 
     act("Limits and hours…")
@@ -168,13 +167,7 @@ def test_everything_that_can_be_done_is_done(browser: Browser, pair: Pair, tmp_p
     act("Stop after the rounds…", "Stop it", "This node stops")
     until(lambda: not node.is_running, "its end", node.words)
     log = node.log.read_text()
-    done = (
-        "had a text written by",
-        "changed settings: max-up = 80Mbit",
-        "paused this node",
-        "ended the pause",
-        "left the run",
-    )
-    for words in (*done, "looked at a run", "joined a run", "had this node stop"):
+    changes = "changed settings: max-up = 80Mbit", "paused this node", "ended the pause", "left the run", "joined a run"
+    for words in ("had a text written by", *changes, "looked at a run", "had this node stop"):
         assert any('"page-action"' in line and words in line for line in log.splitlines()), words
     page.context.close()

@@ -504,7 +504,7 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_flags_beat_variables_and_variables_beat_defaults(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[NodeSettings] = []
-    monkeypatch.setattr(launch, "run_here", seen.append)
+    monkeypatch.setattr(launch, "run_here", lambda settings, chosen: seen.append(settings))
     monkeypatch.setenv("SHOAL_PORT", "5001")
     monkeypatch.setenv("SHOAL_ADMIN_PORT", "5002")
     monkeypatch.setenv("SHOAL_BOOTSTRAP", f"{ADDRESS} {ADDRESS}")
@@ -518,7 +518,7 @@ def test_flags_beat_variables_and_variables_beat_defaults(shoal: Shoal, monkeypa
 
 def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[NodeSettings] = []
-    monkeypatch.setattr(launch, "run_here", seen.append)
+    monkeypatch.setattr(launch, "run_here", lambda settings, chosen: seen.append(settings))
     monkeypatch.delenv("SHOAL_NO_MDNS")
     monkeypatch.delenv("SHOAL_NO_PORT_MAPPING")
     data = (Path("/"), FAKE_DAEMON)

@@ -31,7 +31,7 @@ def config() -> Path:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[NodeSettings]:
     """The settings of nodes that would have been started."""
     seen: list[NodeSettings] = []
-    monkeypatch.setattr(launch, "run_here", seen.append)
+    monkeypatch.setattr(launch, "run_here", lambda settings, chosen: seen.append(settings))
     monkeypatch.setenv("SHOAL_FOREGROUND", "1")
     return seen
 

@@ -10,13 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.api.answers import LimitsStatus
+from shoal.node.api.answers import LimitsStatus, Today
 from shoal.node.api.status import advice, headline, verdict
 from shoal.node.base.exits import Exit
 from shoal.node.base.options import NodeSettings
 from shoal.node.daemon.guest.pausing import AskedFile, Pausing
+from shoal.node.daemon.guest.rules import Manners, Seen
+from shoal.node.daemon.guest.today import TodayCount
 from shoal.node.daemon.guest.volume import DAY
 from shoal.node.run.runs import Runs
+from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.net.system.throttle import Throttle
 from tests.unit.test_daily_volume import GB, NOON, Wire, saved
@@ -34,6 +37,9 @@ class Node:
         self.did: list[str] = []
         self.runs: Any = SimpleNamespace(paused="", data=SimpleNamespace(is_paused=False), devices_are_free=True)
         self.runs.pause, self.runs.restore, self.runs.free_devices = self.pause, self.restore, self.free_devices
+        self.machine: Any = SimpleNamespace(look=self.look, unknown={})
+        self.today = TodayCount(folder / "today.json", self.done, lambda: self.wire.now)
+        self.seen = Seen()
         self.file, self.settings = AskedFile(folder / "pause.json"), NodeSettings(folder)
         self.pausing = self.made()
 
@@ -41,14 +47,21 @@ class Node:
         """As at a start of the node."""
         runs = cast(Runs, self.runs)
         clock = lambda: self.wire.now  # noqa: E731
-        return Pausing(self.settings, self.file, self.volume, self.throttle, runs, lambda: [ANNA], clock)
+        return Pausing(
+            self.settings, self.file, self.volume, self.throttle, runs, lambda: [ANNA], self.machine, self.today, clock
+        )
+
+    def done(self) -> Today:
+        return {"rounds": 0, "sent": self.wire.total, "received": 0}
+
+    async def look(self, manners: Manners) -> Seen:
+        return self.seen
 
     async def free_devices(self) -> None:
         self.did.append("free")
 
     async def pause(self) -> None:
-        assert self.runs.paused, "nothing is to be entered in the meantime"
-        self.did.append("pause")
+        self.did.append("pause" if self.runs.paused else "leave")
 
     async def restore(self, seeds: list[PeerId]) -> None:
         assert not self.runs.paused
@@ -62,12 +75,12 @@ class Node:
 
     async def settled(self) -> None:
         """What is begun and not waited for is done, also what a thread does for it."""
-        while others := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
-            await asyncio.wait(others, timeout=0.01)
-            if self.is_held:
-                return
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while len(asyncio.all_tasks()) > 1 + self.held:
+                await asyncio.sleep(0)
 
-    is_held = False  # something is never done by itself
+    held = 0  # tasks that are never done by themselves
 
 
 @pytest.mark.asyncio
@@ -127,7 +140,7 @@ async def test_the_volume_is_looked_at_while_the_runs_are_entered_again(tmp_path
     """Which may take hours, where a run's data are to be fetched first."""
     node = Node(tmp_path)
     await node.after(GB)
-    entered, node.is_held = asyncio.Event(), True
+    entered, node.held = asyncio.Event(), 1
 
     async def restore(seeds: list[PeerId]) -> None:
         node.did.append("begins to enter")
@@ -141,6 +154,85 @@ async def test_the_volume_is_looked_at_while_the_runs_are_entered_again(tmp_path
     assert node.did == ["free", "pause", "begins to enter", "free", "pause"]
     assert node.throttle.is_shut
     entered.set()
+
+
+@pytest.mark.asyncio
+async def test_a_person_pauses_a_node_for_a_time_and_that_is_kept_over_a_restart(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    status = await node.pausing.pause(7200.0)
+    assert (status["paused"], status["codes"], status["freed"]) == (True, ["asked"], True)
+    assert (status["since"], status["until"]) == (NOON, NOON + 7200)
+    await node.settled()
+    assert node.did == ["free", "pause"]
+    assert node.throttle.is_shut
+
+    again = Node(tmp_path)
+    assert again.pausing.status()["codes"] == ["asked"], "before a run is entered"
+    again.wire.now += 7200
+    await again.after(0)
+    assert again.did == [f"restore by {[ANNA]}"]
+    assert again.pausing.status() == {
+        **{"paused": False, "reasons": [], "codes": [], "since": None, "until": None, "freed": False},
+    }
+
+
+@pytest.mark.asyncio
+async def test_a_person_ends_a_pause_but_not_what_else_holds(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    await node.pausing.pause()
+    assert (await node.pausing.resume())["paused"] is False
+    await node.settled()
+    assert node.did == ["free", "leave", f"restore by {[ANNA]}"], "it is left before it is entered again"
+    assert not (tmp_path / "pause.json").exists()
+    node.wire.total = GB
+    await node.pausing.pause()
+    assert (await node.pausing.resume())["codes"] == ["volume"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 1e9, float("nan")])
+async def test_a_pause_of_no_sensible_length_is_refused(tmp_path: Path, seconds: float) -> None:
+    node = Node(tmp_path)
+    with pytest.raises(LocalError, match="give more than nothing"):
+        await node.pausing.pause(seconds)
+    assert node.did == []
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_record_of_a_pause_is_said_and_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "pause.json").write_text('{"since": "x", "until": null}')
+    assert not Node(tmp_path).pausing.status()["paused"]
+    assert [getattr(each, "code", None) for each in caplog.records] == ["pause-damaged"]
+
+
+@pytest.mark.asyncio
+async def test_the_machine_is_looked_at_before_a_run_is_entered_and_settings_count_at_once(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.seen = Seen(on_battery=True)
+    assert not node.pausing.has_looked.is_set()
+    assert (await node.after(0))["pause"]["codes"] == []
+    assert node.pausing.has_looked.is_set()
+    node.pausing.apply(NodeSettings(tmp_path, only_on_mains=True, max_up=10**6, max_per_day=2 * GB))
+    assert (await node.after(GB))["pause"]["codes"] == ["on-battery"]
+    assert node.throttle.up.rate == 10**6
+    node.pausing.apply(NodeSettings(tmp_path))
+    status = await node.after(3 * GB)
+    assert (status["pause"]["codes"], status["limits"]["max_up"], status["limits"]["max_per_day"]) == ([], None, None)
+    assert node.did == ["free", "pause", f"restore by {[ANNA]}"]
+
+
+@pytest.mark.asyncio
+async def test_a_rule_that_can_have_no_effect_is_said_once_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path)
+    node.machine.unknown = {"yield-gpu": "nobody answers"}
+    for _ in range(3):
+        node.wire.now += 60
+        status = await node.after(0)
+    words = "--yield-gpu has no effect here: nobody answers"
+    assert status["warnings"] == [{"code": "rule-without-effect", "words": words}]
+    assert [each.getMessage() for each in caplog.records] == [words]
 
 
 def test_a_pause_is_told_as_what_it_is() -> None:

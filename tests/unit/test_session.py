@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from http.cookies import SimpleCookie
 from types import SimpleNamespace
+from typing import Any
 
 import aiohttp
 import pytest
@@ -140,7 +141,14 @@ async def test_of_the_settings_the_page_changes_limits_alone(
 ) -> None:
     caplog.set_level("INFO")
     permit = await browser.log_in()
-    for wrong in ({"admin-host": "0.0.0.0"}, {"max-up": "none", "data": ["/etc"]}, {"max-up\ud800": 1}, [], None):
+    refused: list[Any] = [
+        {"admin-host": "0.0.0.0"},
+        {"max-up": "none", "data": ["/etc"]},
+        {"max-up\ud800": 1},
+        [],
+        None,
+    ]
+    for wrong in refused:
         assert await browser("POST", "/v1/settings", {"settings": wrong}, Shoal_Permit=permit) == 403, wrong
     assert browser.service.calls == []
     changed = {"max-up": "20Mbit", "schedule": None, "yield-gpu": True}

@@ -34,6 +34,8 @@ STATUS: Any = {
     "warnings": [],
     "limits": {"max_up": None, "max_down": None, "max_per_day": None, "used_today": 0, "goes_on_at": None},
     "traffic": {"sent": 84_231_110, "received": 91_008_001},
+    "today": {"rounds": 0, "sent": 84_231_110, "received": 91_008_001},
+    "day": None,
     "relays": [RELAY],
     "relaying": {"reservations": 0, "circuits": 0, "carried_bytes": 0},
     "nat": "public",
@@ -102,6 +104,8 @@ NODES: dict[str, Any] = {
     },
     "in-a-run": STATUS
     | {
+        "today": {"rounds": 112, "sent": 2_084_231_110, "received": 2_191_008_001},
+        "day": {"sent": 21_474_836_480, "received": 21_474_836_480},
         "runs": [RUN],
         "port_mapping": MAPPED,
         "line": {"up": 1_250_000, "down": 6_250_000},

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.daemon import writing
-from shoal.node.daemon.machine import look
+from shoal.node.daemon.room import look
 from shoal.node.daemon.writing import MAX_PROMPT, MOST, NICE, check, generate, usual_length
 from shoal.node.manifest.manifest import Manifest, parse_manifest
 from shoal.protocol.base.errors import LocalError

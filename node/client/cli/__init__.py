@@ -21,7 +21,7 @@ from shoal.node.extensions import register_extensions
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
 
 NEED_NO_FOLDER = {  # commands that only ask the node work in a folder that was deleted
-    *("status", "peers", "netcheck", "doctor", "logs", "version", "--version", "node stop"),
+    *("status", "peers", "netcheck", "doctor", "logs", "version", "--version", "node stop", "pause", "resume", "drain"),
     *(f"run {each}" for each in ("ls", "show", "link", "leave", "discover")),
 }
 

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from shoal.node.base.exits import HELP
-from shoal.node.client.cli import bugreport, ckpt, config, diagnostics, experts, node, read, run, serve, up
+from shoal.node.client.cli import bugreport, ckpt, config, diagnostics, experts, guest, node, read, run, serve, up
 
 WIDEST = 1_000  # columns: help is as wide as the terminal, where click would stop at 80
 
@@ -52,6 +52,10 @@ def shoal(
 app.command()(up.up)
 app.command()(up.report)
 app.add_typer(node.app, name="node")
+app.command()(guest.pause)
+app.command()(guest.resume)
+app.command()(guest.drain)
+app.command()(guest.restart)
 app.add_typer(config.app, name="config")
 app.add_typer(run.app, name="run")
 app.add_typer(ckpt.app, name="ckpt")

@@ -13,9 +13,10 @@ import typer
 
 from shoal.node.base.lines import printable
 from shoal.node.client.cli.flags import Json
-from shoal.protocol.base.errors import LocalError, ShoalError
+from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
 
 if TYPE_CHECKING:
+    from shoal.node.api.answers import ChangedSettings
     from shoal.node.base.home import Home
 
 EDITOR = "vi"  # if neither VISUAL nor EDITOR names one
@@ -67,7 +68,7 @@ def set_value(
         list[str], typer.Argument(metavar="VALUE...", help="As for the flag; several if it may be repeated.")
     ],
 ) -> None:
-    """Make a setting last. It counts from the next start of the node on."""
+    """Make a setting last. Limits and rules for pausing count at once, others from the next start of the node on."""
     from shoal.node.base import config_file
     from shoal.node.base.home import find_home
     from shoal.node.base.settings import find_setting
@@ -81,12 +82,12 @@ def set_value(
     setting.read(key, written, home.root)
     config_file.change(home, lambda text: config_file.with_value(text, key, written))
     print(printable(f"{key} = {inline(written)} is in {home.config}"))
-    _say_what_differs(home, key)
+    _say_what_differs(home, key, _told_the_node(home, key, written))
 
 
 @app.command()
 def unset(key: Key) -> None:
-    """Take a setting out of config.toml. Its default counts from the next start of the node on."""
+    """Take a setting out of config.toml, so that its default counts: when, is as for `set`."""
     from shoal.node.base import config_file
     from shoal.node.base.home import find_home
     from shoal.node.base.settings import BY_KEY, find_setting
@@ -104,7 +105,7 @@ def unset(key: Key) -> None:
         find_setting(key)  # raises, with the nearest key
     print(printable(f"{key} {'is no longer' if had else 'was not'} in {home.config}"))
     if had and key in BY_KEY:
-        _say_what_differs(home, key)
+        _say_what_differs(home, key, _told_the_node(home, key, None))
 
 
 @app.command()
@@ -202,11 +203,24 @@ def _origin(key: str, row: dict[str, Any]) -> str:
     return f"{words}; the running node has {inline(row['running'])}" if "running" in row else words
 
 
-def _say_what_differs(home: Home, key: str) -> None:
-    """Say why a node would not have the value now."""
+def _told_the_node(home: Home, key: str, item: Any) -> ChangedSettings | None:
+    """What the running node makes of the change; None if none runs or answers."""
+    from shoal.node.api.client import Client, NoDaemon, NotAnswering, VersionMismatch
+    from shoal.node.api.liveness import ALIVE_WITHIN
+
+    try:
+        return Client(home, ALIVE_WITHIN).change_settings({key: item})
+    except (NoDaemon, NotAnswering, VersionMismatch, TransportError):
+        return None
+
+
+def _say_what_differs(home: Home, key: str, changed: ChangedSettings | None) -> None:
+    """Say whether the running node has the value now, and why a node that is started would not."""
     from shoal.node.base.settings import BY_KEY
 
     if os.environ.get(variable := BY_KEY[key].variable):
         print(f"but {variable} is set in this environment, and beats config.toml", file=sys.stderr)
-    if home.daemon_pid() is not None:
-        print("the running node has it from its next start on: `shoal node stop`, `shoal node start`", file=sys.stderr)
+    if changed is not None and key in changed["applied"]:
+        print("the running node has it now", file=sys.stderr)
+    elif home.daemon_pid() is not None and (changed is None or key in changed["at_next_start"]):
+        print("the running node has it from its next start on: `shoal restart`", file=sys.stderr)

@@ -71,7 +71,7 @@ def start(
     chosen = choose_settings(home, given)
     options = settings_of(home, chosen)
     if foreground:
-        launch.run_here(options)
+        launch.run_here(options, chosen)
         return
     words = [word for key, value in given.items() for word in settings.BY_KEY[key].words(value)]
     print(printable(launch.start_in_background(options, words)))

@@ -88,6 +88,7 @@ def _node(status: Status, page: str, whole: bool) -> Iterator[tuple[str, str, st
     yield "line", _joined(*(f"{bits(line[way])} {way}" for way in ("up", "down") if line.get(way))), ""
     yield "dht", _dht(status.get("dht") or {}), ""
     yield "limits", quantities.limits_in_words(status.get("limits") or {}) or "", ""
+    yield "today", _today(status), ""
     if whole and (traffic := status.get("traffic")):
         yield "traffic", f"{size(traffic['sent'])} sent, {size(traffic['received'])} received", ""
     yield "page", page, ""
@@ -124,6 +125,15 @@ def _router(mapping: Answer) -> str:
     if mapping.get("external") and not mapping.get("behind_another_nat"):
         return f"forwards {mapping['external']} by {mapping['protocol']}"
     return f"forwards no port: {mapping['error']}" if mapping.get("error") else ""
+
+
+def _today(status: Status) -> str:
+    """What the node has done and sent today, and about what a day costs; empty if nothing is known of either."""
+    done, cost = status.get("today"), status.get("day")
+    passed = f"{size(done['sent'])} sent, {size(done['received'])} received" if done else ""
+    rounds = _count(done["rounds"], "round") if done and done["rounds"] else ""
+    daily = f"a day costs about {size(cost['sent'])} up and {size(cost['received'])} down" if cost else ""
+    return _joined(rounds, passed if rounds or daily else "", daily)
 
 
 def _dht(dht: Answer) -> str:

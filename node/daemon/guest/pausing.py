@@ -7,6 +7,7 @@ Rules:
 - It still answers the API, and other peers can find it: control messages pass, some kilobytes a minute. Runs that it is
   to join have to wait.
 - When no reason is left it enters its runs again, as after a restart.
+- The machine is looked at before the first run is entered, and then every few seconds.
 - A pause that a person has asked for is kept in the home, and so holds over a restart of the node.
 """
 
@@ -26,7 +27,9 @@ from shoal.node.base.logs import warn
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.pools import NOTES
 from shoal.node.base.quantities import MOST_SECONDS, as_volume
+from shoal.node.daemon.guest.machine import Machine
 from shoal.node.daemon.guest.rules import VOLUME, Asked, Decision, Manners, Reason, Seen, in_words, pause_ends
+from shoal.node.daemon.guest.today import TodayCount
 from shoal.node.daemon.guest.volume import NEARLY, DailyVolume
 from shoal.node.run.runs import Runs
 from shoal.protocol.base.errors import LocalError
@@ -35,6 +38,7 @@ from shoal.protocol.net.system.tasks import Tasks
 from shoal.protocol.net.system.throttle import Throttle
 
 LOOK = 1.0  # seconds between two checks
+LOOK_AT_MACHINE = 5.0  # seconds between two looks at the machine
 FREED_WITHIN = 5.0  # seconds that the answer to `pause` waits for the devices
 
 log = logging.getLogger("shoal.daemon")
@@ -80,10 +84,15 @@ class Pausing:
         throttle: Throttle,
         runs: Runs,
         seeds: Callable[[], Iterable[PeerId]],
+        machine: Machine,
+        today: TodayCount,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._volume, self._throttle, self._runs, self._seeds, self._clock = volume, throttle, runs, seeds, clock
         self._manners, self._decision, self._seen = Manners.of(settings), Decision(), Seen()
+        self._today = today
+        self._machine, self._looked_at, self._said_unknown = machine, float("-inf"), set[str]()
+        self.has_looked = asyncio.Event()  # at the machine: before, no run is to be entered
         self._file, self._asked = asked, asked.load()
         self._reasons: list[Reason] = []
         self._since: float | None = None
@@ -103,15 +112,22 @@ class Pausing:
             await self._left()
             await self._tasks.close()
             self._volume.write(self._volume.record())
+            self._today.write(self._today.record())
 
     async def look(self) -> None:
         """Warn, pause or continue."""
         is_warned, self._is_warned = self._is_warned, self._volume.is_nearly_used_up
         if self._is_warned and not is_warned and not self._volume.is_used_up:
             warn(log, "volume-nearly-used-up", self._nearly())
+        if not 0 <= (now := self._clock()) - self._looked_at < LOOK_AT_MACHINE:
+            self._looked_at, self._seen = now, await self._machine.look(self._manners)
+            self._say_unknown()
         self._decide()
+        self.has_looked.set()
         if self._volume.is_worth_saving():
             NOTES.offer(partial(self._volume.write, self._volume.record()))  # in the background
+        if self._today.is_worth_saving():
+            NOTES.offer(partial(self._today.write, self._today.record()))
 
     # -- what the owner asks ----------------------------------------------------------------------------------
 
@@ -140,6 +156,7 @@ class Pausing:
         self._throttle.up.cap(settings.max_up)
         self._throttle.down.cap(settings.max_down)
         self._volume.limit, self._manners = settings.max_per_day, Manners.of(settings)
+        self._seen, self._looked_at = Seen(), float("-inf")  # with the next look
         self._decide()
 
     # -- carrying it out --------------------------------------------------------------------------------------
@@ -174,6 +191,12 @@ class Pausing:
             warn(log, "volume-used-up", in_words([reason]))
         else:
             log.info("%s", in_words([reason]), extra={"code": f"paused-{reason.code}"})
+
+    def _say_unknown(self) -> None:
+        for key, words in self._machine.unknown.items():
+            if key not in self._said_unknown:
+                self._said_unknown.add(key)
+                warn(log, "rule-without-effect", f"--{key} has no effect here: {words}")
 
     async def _leave(self, freeing: asyncio.Task[None]) -> None:
         await asyncio.wait([freeing])
@@ -216,13 +239,18 @@ class Pausing:
                 "used_today": volume.used,
                 "goes_on_at": pause_ends(self._reasons),
             },
+            "today": self._today.as_json(),
             "traffic": {"sent": throttle.up.total, "received": throttle.down.total},
         }
 
     def _warnings(self) -> list[NodeWarning]:
-        if self._volume.is_used_up or not self._volume.is_nearly_used_up:
-            return []
-        return [{"code": "volume-nearly-used-up", "words": self._nearly()}]
+        found: list[NodeWarning] = [
+            {"code": "rule-without-effect", "words": f"--{key} has no effect here: {words}"}
+            for key, words in self._machine.unknown.items()
+        ]
+        if self._volume.is_nearly_used_up and not self._volume.is_used_up:
+            found.append({"code": "volume-nearly-used-up", "words": self._nearly()})
+        return found
 
     def _nearly(self) -> str:
         words = f"more than {NEARLY:.0%} of the {as_volume(self._volume.limit or 0)} that may pass today have passed"

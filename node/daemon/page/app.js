@@ -113,14 +113,14 @@ function showRuns(rows, rounds, curves, families, now) {
   }
 }
 
-function showFacts({ peer, addresses, reachability, version, machine, memory, home }) {
-  const room = (free, total) => `${bytes(free)} free of ${bytes(total)}`;
+function showFacts({ peer, addresses, reachability, version, room, memory, home }) {
+  const left = (free, total) => `${bytes(free)} free of ${bytes(total)}`;
   const facts = [
     ["PeerID", peer],
     ["Addresses", addresses.join("\n")],
     ["Reachability", reachability],
-    ["Memory", `${machine ? `${room(machine.memory_free, machine.memory_total)}; ` : ""}the node takes ${bytes(memory)}`],
-    ...(machine ? [["Disk", room(machine.disk_free, machine.disk_total)]] : []),
+    ["Memory", `${room ? `${left(room.memory_free, room.memory_total)}; ` : ""}the node takes ${bytes(memory)}`],
+    ...(room ? [["Disk", left(room.disk_free, room.disk_total)]] : []),
     ["Folder", home],
     ["Version", version],
   ];

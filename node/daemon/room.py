@@ -7,19 +7,19 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from shoal.node.api.answers import Machine
+from shoal.node.api.answers import RoomLeft
 from shoal.node.base.pools import NOTES
 from shoal.node.base.room import available_memory
 
 LOOK = 10.0  # seconds
 
 
-class MachineWatch:
+class RoomWatch:
     """Looks again and again while `run` is awaited; `seen` is None until the first look is over."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is on the disk that is meant."""
-        self.seen: Machine | None = None
+        self.seen: RoomLeft | None = None
         self._folder = folder
 
     async def run(self) -> None:
@@ -30,8 +30,8 @@ class MachineWatch:
             await asyncio.sleep(LOOK)
 
 
-def look(folder: Path) -> Machine:
-    """The machine as it is now. Blocks as long as the disk does."""
+def look(folder: Path) -> RoomLeft:
+    """What is left now. Blocks as long as the disk does."""
     memory, disk = available_memory(), shutil.disk_usage(folder)
     return {
         "memory_free": memory.free,

@@ -1,0 +1,101 @@
+"""Real nodes with the manners of a guest: one pauses in a run, stays paused over a restart, and drains."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from shoal.node.client.up.processes import Children
+from tests.integration.nodes import RealNode, until, words_of
+from tests.integration.test_node import MANIFEST
+
+FREED_WITHIN = 2.0  # seconds, as promised
+
+
+def workers_of(node: RealNode) -> list[int]:
+    """The processes whose output goes to the log of a worker of the node."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):  # it has ended, or is another user's
+            output = Path(os.readlink(entry / "fd/1")) if entry.name.isdecimal() else Path()
+            if output.name == "worker.log" and output.is_relative_to(node.home.root):
+                found.append(int(entry.name))
+    return found
+
+
+def seconds_to_pause(node: RealNode) -> float:
+    """From the call until its workers are gone."""
+    workers = workers_of(node)
+    assert workers, "it trains"
+    begin = time.monotonic()
+    answer = node.client.pause(3600.0)
+    until(lambda: not workers_of(node), "its worker's end", node.words)
+    took = time.monotonic() - begin
+    assert answer["freed"]
+    assert (answer["paused"], answer["codes"]) == (True, ["asked"])
+    return took
+
+
+@pytest.mark.long
+def test_a_node_that_pauses_frees_its_devices_while_the_others_go_on(children: Children, tmp_path: Path) -> None:
+    manifest = tmp_path / "run.toml"
+    manifest.write_text(MANIFEST)
+    founder, second, guest = nodes = [RealNode(tmp_path / name) for name in ("founder", "second", "guest")]
+    words = partial(words_of, *nodes)
+    founder.start(children, create=manifest)
+    for node in (second, guest):
+        node.launch(children, founder.address, join=(str(manifest),))
+    until(lambda: min(node.round() for node in nodes) >= 3, "rounds of all three", words)
+
+    took = seconds_to_pause(guest)
+    print(f"\nfrom `shoal pause` to the worker's end: {took:.2f} s")
+    until(lambda: guest.row().get("phase") == "paused", "the pause", words)
+    until(lambda: founder.row().get("members") == 2, "its good-bye", words)
+    assert not founder.client.status()["evidence"], "it has left, and is not lost"
+    before = founder.round()
+    until(lambda: min(founder.round(), second.round()) > before + 2, "the others to go on", words)
+    assert json.loads(guest.home.pause.read_bytes())["until"] > time.time()
+
+    answer = guest.client.resume()
+    assert not answer["paused"]
+    assert not guest.home.pause.exists()
+    until(lambda: guest.round() > before + 2, "it to catch up", words)
+    reached = guest.round()
+    took_part = lambda: [each["took_part"] for each in guest.client.rounds(guest.row()["run"])]  # noqa: E731
+    until(lambda: guest.round() > reached + 1 and any(took_part()), "rounds with it", words)
+    status = guest.client.status()
+    assert status["today"]["rounds"] >= 3
+    assert status["today"]["sent"] > 0
+    assert status["day"] is not None
+    assert status["day"]["sent"] > 0
+
+    round_before = guest.round()
+    guest.client.drain(60.0)
+    until(lambda: not guest.is_running, "its end", words)
+    log = guest.log.read_text()
+    assert f"round {round_before + 1} committed" in log
+    assert "are not over" not in log
+
+
+@pytest.mark.slow
+def test_devices_are_free_within_two_seconds(children: Children, tmp_path: Path) -> None:
+    manifest = tmp_path / "run.toml"
+    manifest.write_text(MANIFEST)
+    founder, guest = nodes = [RealNode(tmp_path / name) for name in ("founder", "guest")]
+    founder.start(children, create=manifest)
+    guest.start(children, founder.address, join=(str(manifest),))
+    until(lambda: min(node.round() for node in nodes) >= 2, "rounds of both", partial(words_of, *nodes))
+    took = seconds_to_pause(guest)
+    print(f"\nfrom `shoal pause` to the worker's end: {took:.2f} s")
+    assert took < FREED_WITHIN
+
+    guest.kill()
+    guest.start(children, founder.address)
+    assert guest.client.status()["pause"]["codes"] == ["asked"], "it is kept over a restart"
+    assert not workers_of(guest)

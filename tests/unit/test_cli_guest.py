@@ -1,0 +1,101 @@
+"""`shoal pause`, `resume`, `drain` and `restart`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.node.base import started
+from shoal.node.base.exits import Exit
+from shoal.node.base.home import Home, find_home
+from shoal.node.base.options import NodeSettings
+from shoal.node.base.settings import FLAG, choose
+from tests.fake_service import FakeService
+from tests.unit.test_cli import Shoal, background, node, shoal
+
+__all__ = ["background", "node", "shoal"]  # fixtures
+
+
+def test_a_pause_is_asked_for_and_ended(shoal: Shoal, node: FakeService) -> None:
+    assert shoal("pause", "--for", "2h") == (Exit.OK, "paused: you have asked for it\nits devices are free\n", "")
+    assert shoal("pause")[0] == Exit.OK
+    code, out, _ = shoal("resume")
+    assert (code, out) == (Exit.OK, "the node goes on\n")
+    assert json.loads(shoal("pause", "--json")[1])["codes"] == ["asked"]
+    assert node.calls == [("pause", 7200.0), ("pause", None), ("resume",), ("pause", None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("2", "--for 2 is no duration: write 90s, 20min, 2h or 1d"), ("0h", "more than nothing"), ("400d", "a year")],
+)
+def test_a_wrong_duration_is_explained(shoal: Shoal, node: FakeService, text: str, said: str) -> None:
+    code, _, err = shoal("pause", "--for", text)
+    assert (code, said in err, node.calls) == (Exit.USAGE, True, [])
+
+
+def test_without_a_node_nothing_is_paused_drained_or_restarted(shoal: Shoal) -> None:
+    for command in ("pause", "resume", "drain", "restart"):
+        assert shoal(command)[0] == Exit.NO_DAEMON
+
+
+def test_a_node_is_drained(shoal: Shoal, background: Home) -> None:
+    assert shoal("node", "start", "--admin-port", "0")[0] == Exit.OK
+    pid = background.daemon_pid()
+    code, out, err = shoal("drain", "--within", "30s")
+    assert (code, out) == (Exit.OK, f"stopped the node (pid {pid})\n")
+    assert "waiting for the rounds under way" in err
+    assert background.daemon_pid() is None
+
+
+def test_a_restart_keeps_flags_and_variables_and_reads_config_toml_anew(
+    shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_MAX_UP", "20Mbit")
+    assert shoal("node", "start", "--admin-port", "0", "--threads", "3", "--no-train")[0] == Exit.OK
+    monkeypatch.delenv("SHOAL_MAX_UP")
+    pid = background.daemon_pid()
+    background.config.write_text('threads = 2\nmax-down = "30Mbit"\n')
+    code, out, _ = shoal("restart")
+    assert code == Exit.OK
+    assert out.startswith(f"stopped the node (pid {pid})\n")
+    assert background.daemon_pid() not in (None, pid)
+    rows = json.loads(shoal("config", "show", "--json")[1])
+    running = {key: row.get("running", row["value"]) for key, row in rows.items()}
+    assert (running["threads"], running["no-train"], running["max-up"]) == (3, True, "20Mbit")
+    assert running["max-down"] == "30Mbit"
+
+    background.config.write_text("threads = 0\n")
+    pid = background.daemon_pid()
+    assert shoal("restart")[0] == Exit.USAGE
+    assert background.daemon_pid() == pid, "a mistake stops nothing"
+
+
+def test_a_node_in_the_foreground_is_left_to_who_started_it(shoal: Shoal, node: FakeService) -> None:
+    code, _, err = shoal("restart")
+    assert (code, node.calls) == (Exit.FAILED, [])
+    assert "systemctl restart" in err
+
+
+def test_what_a_node_was_started_with_is_kept_but_for_what_was_changed_since(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert started.recall(home) == {}
+    started.keep(home, choose(tmp_path, (FLAG, {"port": 5, "max-up": 2_500_000})))
+    assert started.recall(home) == {"port": 5, "max-up": "20Mbit"}
+    started.forget(home, ["max-up", "threads"])
+    assert started.recall(home) == {"port": 5}
+    for content in ("", "[]", '{"unknown": 1}'):
+        home.started.write_text(content)
+        assert started.recall(home) == {}
+
+
+def test_a_setting_of_a_running_node_is_changed_by_it(shoal: Shoal, node: FakeService) -> None:
+    code, out, err = shoal("config", "set", "max-up", "5MB/s")
+    assert (code, err) == (Exit.OK, "the running node has it now\n")
+    assert out == f'max-up = "5MB/s" is in {find_home().config}\n'
+    assert node.calls == [("settings", {"max-up": "5MB/s"})]
+    assert shoal("config", "unset", "max-up")[2] == "the running node has it now\n"
+    assert node.calls[1:] == [("settings", {"max-up": None})]
+    assert NodeSettings(Path("/")).max_up is None
