@@ -15,6 +15,7 @@ from shoal.node.api.errors import UnknownRound, find_run
 from shoal.node.api.operations import OPERATIONS, Handler
 from shoal.node.base.home import DaemonInfo, Home
 from shoal.node.base.options import NodeSettings
+from shoal.node.base.qr import qr_rows
 from shoal.node.base.settings import find_setting, written
 from shoal.node.daemon.diagnostics.node_checks import Facts, report
 from shoal.node.daemon.own_settings import AT_ONCE
@@ -114,12 +115,14 @@ class FakeService:
         self.not_open: list[Any] = []  # rows of runs that the node is not in
         self.limits: dict[str, Any] = {"max_up": 2_500_000, "max_down": None, "max_per_day": 20 * 10**9}
         self.paused: str | None = None
-        self.ending = False
+        self.ending = self.draining = False
         self.looks = 0  # at its status, while it is ending
         self.missing = ""  # why this machine does not have the data of other runs
         self.facts = Facts(reachability="public", found_at=("/ip4/192.0.2.9/tcp/4101",), peers=1)
         self.facts_before: list[Facts] = []  # what it finds out first
         self.settings_of_start: NodeSettings | None = None
+        self.writes: Sequence[str] = (" sheep", " on", " the hill")  # what its model writes
+        self.writes_no_more = ""  # why a text ends before its end
         self._on_stop = on_stop
 
     def handlers(self) -> list[Handler]:
@@ -143,6 +146,7 @@ class FakeService:
             "utilisation": 0.875,
             "model_flops_utilization": 0.375,
         }
+        run |= {"seconds_left": 840.0, "checkpoint": 2, "checkpoint_at": 1.7e9, "writes_text": True, "device": "cpu"}
         run |= {"step": 7, "samples": 4096, "phase": "training", "waiting_for": None} | self.news
         return {
             "version": shoal_version(),
@@ -170,8 +174,11 @@ class FakeService:
             "line": {"up": 1_250_000, "down": 0},
             "dht": {"servers": 12, "serves": True, "records": 30},
             "addresses": [ADDRESS],
+            "home": "/home/me/.local/share/shoal",
             "memory": 64 << 20,
+            "room": dict.fromkeys(("memory_free", "memory_total", "disk_free", "disk_total"), 16 << 30),
             "ending": self.ending,
+            "draining": self.draining,
             "runs": [run, *self.not_open],
         }
 
@@ -243,7 +250,21 @@ class FakeService:
 
     def run_link(self, run: str) -> Any:
         find_run(run, {RUN: "stdlib"})
-        return ENTERED
+        return {**ENTERED, "qr": qr_rows(LINK)}
+
+    async def checkpoints(self, run: str) -> Any:
+        path = f"/home/me/.local/share/shoal/runs/{find_run(run, {RUN: 'stdlib'})}/checkpoints/round-"
+        whole = {"path": f"{path}00000002", "problem": None, "run": RUN, "name": "stdlib", "round": 2}
+        whole |= {"history": "cd" * 32, "root": "ef" * 32, "samples": 2048, "peer": PEER, "inner_steps": 40}
+        return [{"path": f"{path}00000001", "problem": "damaged"}, {**whole, "saved_at": 1.7e9, "bytes": 1 << 20}]
+
+    async def write_text(self, run: str, prompt: str, max_tokens: int | None = None) -> AsyncGenerator[Any, None]:
+        find_run(run, {RUN: "stdlib"})
+        self.calls.append(("write", prompt, max_tokens))
+        for text in ("", *self.writes):
+            yield {"text": text, "round": 3, "error": None}
+        if self.writes_no_more:
+            yield {"text": "", "round": 3, "error": self.writes_no_more}
 
     async def preview_run(self, link: str) -> Any:
         if link.startswith("bad0"):

@@ -98,6 +98,15 @@ class LineSpeed(TypedDict):
     down: int
 
 
+class RoomLeft(TypedDict):
+    """What this machine has left; looked at every few seconds."""
+
+    memory_free: Annotated[int, "bytes that a process may still take, by the tightest limit"]
+    memory_total: Annotated[int, "bytes, by that limit"]
+    disk_free: Annotated[int, "bytes, of the disk of the node's folder"]
+    disk_total: int
+
+
 class Dht(TypedDict):
     """The node's part in the DHT."""
 
@@ -134,6 +143,7 @@ class RunRow(WorkerRow):
     loss: Annotated[float | None, "of the last training steps here"]
     validation_loss: Annotated[float | None, "the newest that was measured here, on a sample of the held-out data"]
     validation_round: Annotated[int | None, "the round after which the state had that validation loss"]
+    seconds_left: Annotated[float | None, "until the last round, at the pace of the last ones"]
     step: Annotated[int, "inner steps of the worker"]
     samples: Annotated[int, "tokens behind the state"]
     phase: Annotated[
@@ -157,6 +167,8 @@ class RunRow(WorkerRow):
     warnings: list[NodeWarning] | None
     last: Annotated[int | None, "its last round"]
     checkpoint: Annotated[int | None, "the round of the newest one on this node's disk"]
+    checkpoint_at: Annotated[float | None, "when that was written, in seconds since 1970"]
+    writes_text: Annotated[bool | None, "whether text can be written with its states"]
     exchanges: Annotated[dict[str, int] | None, "of a run of replicas: the number of exchanges, by how they ended"]
     experts: Annotated[dict[str, Any] | None, "of a family: {parts, finished, trains}"]
 
@@ -198,7 +210,9 @@ class Status(LimitsStatus, RelayStatus):
     dht: Dht
     addresses: list[str]
     untold_addresses: Annotated[list[str], "addresses that others are not told, because there are too many"]
+    home: Annotated[str, "the node's folder, in which its token is"]
     memory: Annotated[int | None, "the daemon's, in bytes"]
+    room: Annotated[RoomLeft | None, "null until it is known"]
     ending: Annotated[bool, "whether it was asked to stop, and is leaving its runs and saving state"]
     day: Annotated[
         Traffic | None,
@@ -363,6 +377,7 @@ class RunLink(RunName):
 
     link: Annotated[str, "with addresses of members that are alive now"]
     untold: Annotated[list[str], "addresses of this node for which the link has no room"]
+    qr: NotRequired[Annotated[list[str], "of `GET /v1/runs/{run}/link`: the link as a QR code, in rows; 1 is dark"]]
 
 
 class CreatedRun(RunLink):
@@ -372,7 +387,7 @@ class CreatedRun(RunLink):
 
 
 class Preview(RunName):
-    """What joining a run would mean. The last three keys are hearsay."""
+    """What joining a run would mean. The number of rounds and members and the pace are hearsay."""
 
     author: str
     manifest: dict[str, Any]
@@ -384,6 +399,7 @@ class Preview(RunName):
     round: int
     members: int
     pace: Annotated[float | None, "seconds from round to round; null if not known"]
+    words: Annotated[list[list[str]], "all of it for people: rows of a label and a sentence"]
 
 
 class PublicRun(RunName):
@@ -393,6 +409,31 @@ class PublicRun(RunName):
     members: int
     announced_by: int
     link: str
+
+
+class Checkpoint(TypedDict, total=False):
+    """A checkpoint on this node's disk. If it is damaged, only its path and what is wrong with it are there."""
+
+    path: str
+    problem: Annotated[str | None, "null if it can be used, as far as its description says"]
+    run: str
+    name: str
+    round: int
+    history: str
+    root: str
+    samples: Annotated[int, "tokens behind the state"]
+    peer: Annotated[str, "who wrote it"]
+    inner_steps: int
+    saved_at: Annotated[float, "seconds since 1970"]
+    bytes: int
+
+
+class WrittenText(TypedDict):
+    """A part of a text that is being written."""
+
+    text: Annotated[str, "what comes next; empty while the model is being loaded or computes"]
+    round: Annotated[int, "the weights are those after this round, or a later one"]
+    error: Annotated[str | None, "why the text ends here, if it does not end by itself"]
 
 
 class SavedState(TypedDict):

@@ -36,7 +36,7 @@ meaning ([errors.md](errors.md)); `blame` says whose fault it was:
 | 507 | `machine` | no room in memory or on the disk |
 
 Browsers have `/` (the page), `/v1/login`, `/v1/logout` and `/v1/events` besides; `/metrics` is for Prometheus
-([monitoring.md](monitoring.md)).
+([monitoring.md](monitoring.md)). What the page offers says so; for all other changes a browser needs the token, too.
 
 This page is printed from the table in [node/api/operations.py](../node/api/operations.py), by
 `python -m shoal.node.api.document`; a test compares them.
@@ -66,7 +66,8 @@ def _operation(each: Operation[Any, Any]) -> str:
     answer = f"- Answer{status}: {_kind(each.answer)}{', one JSON object a line' if each.in_lines else ''}."
     faults = sorted({STATUS_AND_BLAME[error][0] for error in each.errors})
     wrong = [f"- Errors: {', '.join(map(str, faults))}."] if faults else []
-    return "\n".join([*lines, answer, *wrong, ""])
+    offered = ["- The page offers it."] if each.on_page else []
+    return "\n".join([*lines, answer, *wrong, *offered, ""])
 
 
 def _answer(name: str, kind: Any) -> str:

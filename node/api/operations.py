@@ -20,6 +20,7 @@ from typing import Annotated, Any, Generic, ParamSpec, Protocol, TypeVar, cast, 
 
 from shoal.node.api.answers import (
     ChangedSettings,
+    Checkpoint,
     CreatedRun,
     DoctorEvent,
     ExpertRow,
@@ -41,6 +42,7 @@ from shoal.node.api.answers import (
     Status,
     Stopping,
     Timeline,
+    WrittenText,
 )
 from shoal.node.api.errors import UnknownRound, UnknownRun
 from shoal.node.base.room import NoRoom
@@ -138,6 +140,15 @@ class SaveStateRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteTextRequest:
+    """Asks for a text by a run's model."""
+
+    run: str
+    prompt: Annotated[str, "what to go on from"]
+    max_tokens: Annotated[int | None, "at most; by default 200, or as many as fit in a small context"] = None
+
+
+@dataclass(frozen=True, slots=True)
 class FamilyRequest:
     """Names a family of experts that this node is in."""
 
@@ -214,13 +225,18 @@ class Operation(Generic[P, A]):
         status: int = 200,
         in_lines: bool = False,
         any_version: bool = False,
+        on_page: str = "",
     ) -> None:
-        """`in_lines`: the answer is a series of JSON lines; `any_version`: clients of all versions may call."""
+        """`in_lines`: the answer is a series of JSON lines; `any_version`: clients of all versions may call.
+
+        `on_page`: what was done, in words, when a person does it at the page; empty if the page does not offer it.
+        """
         self.method, self.path = method, path
         self.request, self.answer = request, answer
         self.about, self.errors = about, errors
         self.patience, self.status = patience, status
         self.in_lines, self.any_version = in_lines, any_version
+        self.on_page = on_page
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -244,11 +260,11 @@ class Operation(Generic[P, A]):
 
 
 def in_lines(
-    path: str, request: Callable[P, object], each: type[A], about: str, *errors: type[ShoalError]
+    path: str, request: Callable[P, object], each: type[A], about: str, *errors: type[ShoalError], on_page: str = ""
 ) -> Operation[P, Iterator[A]]:
     """An operation whose answer is a series of JSON lines, each of the type `each`."""
     answer = cast("type[Iterator[A]]", each)
-    return Operation("POST", path, request, answer, about, *errors, patience=PATIENT, in_lines=True)
+    return Operation("POST", path, request, answer, about, *errors, patience=PATIENT, in_lines=True, on_page=on_page)
 
 
 class Operations:
@@ -282,6 +298,7 @@ class Operations:
         ChangedSettings,
         "Change lines of the node's config.toml, all or none. Limits and rules for pausing hold at once, the others "
         "from the next start on, unless a flag or a variable of that start beats them.",
+        on_page="changed settings: {settings}",
     )
     netcheck = Operation(
         "GET",
@@ -334,6 +351,7 @@ class Operations:
         RemoteError,
         TransportError,
         patience=PATIENT,
+        on_page="looked at a run",
     )
     create_run = Operation(
         "POST",
@@ -355,6 +373,7 @@ class Operations:
         TransportError,
         NoRoom,
         patience=JOINING,
+        on_page="joined a run",
     )
     join_run_by_id = Operation(
         "POST",
@@ -376,6 +395,7 @@ class Operations:
         "Say goodbye to the run's members, stop its worker and forget the run.",
         UnknownRun,
         patience=PATIENT,
+        on_page="left the run {run}",
     )
     save_state = Operation(
         "POST",
@@ -386,6 +406,24 @@ class Operations:
         UnknownRun,
         NoRoom,
         patience=PATIENT,
+    )
+    checkpoints = Operation(
+        "GET",
+        "/v1/runs/{run}/checkpoints",
+        RunRequest,
+        list[Checkpoint],
+        "The checkpoints of a run on this node's disk, oldest first.",
+        UnknownRun,
+    )
+    write_text = in_lines(
+        "/v1/runs/{run}/write",
+        WriteTextRequest,
+        WrittenText,
+        "Write a text with the newest weights of a run, in a process of its own on the CPU; one at a time. It ends "
+        "when the caller hangs up.",
+        UnknownRun,
+        NoRoom,
+        on_page="had a text written by the run {run}",
     )
     experts = Operation(
         "GET",
@@ -426,6 +464,7 @@ class Operations:
         PauseRequest,
         PauseStatus,
         "Leave all runs for a while and free the devices; the node stays, and keeps that over a restart.",
+        on_page="paused this node",
     )
     resume = Operation(
         "POST",
@@ -433,6 +472,7 @@ class Operations:
         EmptyRequest,
         PauseStatus,
         "End a pause that was asked for; the node enters its runs again unless there is another reason to be paused.",
+        on_page="ended the pause of this node",
     )
     drain = Operation(
         "POST",
@@ -441,6 +481,7 @@ class Operations:
         Stopping,
         "Stop once the rounds under way are committed here; the answer comes at once.",
         status=202,
+        on_page="had this node stop after its rounds",
     )
     stop = Operation(
         "POST",

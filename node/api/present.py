@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.node.api.answers import Answer, PeerRow, PublicRun, Round, RunDetails
+from shoal.node.api.answers import Answer, PeerRow, Preview, PublicRun, Round, RunDetails
 from shoal.node.api.status import join_command
 from shoal.node.base import quantities
 from shoal.node.base.lines import printable
@@ -127,6 +127,14 @@ def _round_row(each: Round) -> list[Any]:
 def _own_round_row(each: Round) -> list[Any]:
     figures = [number(each.get("seconds"), 2), size(each.get("bytes")), short(each.get("digest"))]
     return [each.get("round"), *figures, each.get("words")]
+
+
+def show_preview(preview: Preview) -> None:
+    """What joining a run would mean."""
+    print(f"{clean(preview['name'])}, run {preview['run'][:8]}, signed by {clean(preview['author'])}\n")
+    show_pairs([(name, words) for name, words in preview["words"]])
+    if lack := preview["memory"].get("problem"):
+        print(f"\n{clean(lack)}")
 
 
 def size(count: Any) -> str | None:

@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.node.api.answers import (
+    Checkpoint,
     CreatedRun,
     ExpertRow,
     PeerRow,
     Round,
+    RunLink,
     RunMetrics,
     SavedState,
     Status,
     Stopping,
     Today,
 )
+from shoal.node.api.errors import find_run
 from shoal.node.api.operations import Handler, Operations
 from shoal.node.api.status import summary
 from shoal.node.base.fault_injection import armed_trigger
@@ -32,8 +35,9 @@ from shoal.node.base.home import DaemonInfo, Home
 from shoal.node.base.logs import warn
 from shoal.node.base.malloc import resident_bytes
 from shoal.node.base.options import NodeSettings
-from shoal.node.base.pools import NOTES
+from shoal.node.base.pools import DISK, NOTES
 from shoal.node.base.process_identity import ProcessIdentity, network_namespace
+from shoal.node.base.qr import qr_rows
 from shoal.node.base.signals import on_ending
 from shoal.node.daemon.diagnostics.doctor import Doctor
 from shoal.node.daemon.diagnostics.netcheck import NetCheck
@@ -44,9 +48,11 @@ from shoal.node.daemon.guest.today import TodayCount
 from shoal.node.daemon.guest.volume import DailyVolume
 from shoal.node.daemon.handout import Handout
 from shoal.node.daemon.own_settings import OwnSettings
+from shoal.node.daemon.room import RoomWatch
 from shoal.node.daemon.service_manager import ServiceManager
 from shoal.node.daemon.transitions import Transitions
 from shoal.node.daemon.web.server import serve_api
+from shoal.node.daemon.writing import Writing
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.listings import public_runs
 from shoal.node.peers.nearby import Nearby, may_be_near
@@ -61,6 +67,7 @@ from shoal.node.run.node_state import node_state
 from shoal.node.run.runs import Runs
 from shoal.node.run.startup_runs import StartupRuns
 from shoal.node.run.visible_peers import VisiblePeers, is_in_a_run
+from shoal.node.training.checkpoint.scan import CHECKPOINTS, as_json, newest_first
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.wire import Message
@@ -169,6 +176,8 @@ class Daemon:
         self._directory = Directory(self._discovery, self._network, lambda: self._open)
         self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self.status)
         self._doctor = Doctor(self._network, self._discovery, self._relaying, self._peer_finder, lambda: self._open)
+        self._room = RoomWatch(home.root)
+        self._writing = Writing(home, self._runs.find)
         self._calls = self._served()
         self._handlers = Handlers(
             takes=lambda run: self._runs.get(run) is not None,
@@ -207,7 +216,8 @@ class Daemon:
         finding = [self._peer_finder.run, self._directory.run, self._relaying.run, self._port_mapping.run]
         if may_be_near(self._settings):
             finding.append(self._nearby.run)
-        watching = [self._watch_home, self._note_peers, Transitions(self.status).run, self._notify_manager]
+        watching = [self._watch_home, self._note_peers, self._room.run, Transitions(self.status).run]
+        watching.append(self._notify_manager)
         duties = (*finding, self._enter_runs, self._pausing.run, Handout(self._home, self._runs).run, *watching)
         try:
             async with asyncio.TaskGroup() as group:
@@ -326,7 +336,9 @@ class Daemon:
             "dht": self._discovery.as_json(),
             "addresses": list(self._network.addresses()),
             "untold_addresses": list(self._network.untold_addresses),
+            "home": str(self._home.root),
             "memory": resident_bytes(),
+            "room": self._room.seen,
             "ending": self._stopping.is_set(),
             "day": run_view.day_cost(self._open.values()),
             "draining": self._draining is not None,
@@ -367,7 +379,7 @@ class Daemon:
             table.run_details.handled_by(lambda run: run_view.details(runs.find(run))),
             table.rounds.handled_by(self.rounds),
             table.timeline.handled_by(lambda run, round: run_view.timeline(runs.find(run), round)),
-            table.run_link.handled_by(lambda run: runs.link(run)),
+            table.run_link.handled_by(self._run_link),
             table.public_runs.handled_by(lambda: public_runs(self._discovery)),
             table.preview_run.handled_by(runs.preview),
             table.create_run.handled_by(create),
@@ -375,6 +387,8 @@ class Daemon:
             table.join_run_by_id.handled_by(lambda run, train, checkpoint="": runs.join(run, train, checkpoint)),
             table.leave_run.handled_by(lambda run: runs.leave(run)),
             table.save_state.handled_by(self._save_state),
+            table.checkpoints.handled_by(self._checkpoints),
+            table.write_text.handled_by(self._writing.write),
             table.experts.handled_by(families.experts),
             table.expert_sources.handled_by(families.sources),
             table.fetch_experts.handled_by(families.fetch),
@@ -383,6 +397,16 @@ class Daemon:
             table.drain.handled_by(self.drain),
             table.stop.handled_by(self.stop),
         ]
+
+    def _run_link(self, run: str) -> RunLink:
+        answer = self._runs.link(run)
+        return {**answer, "qr": qr_rows(answer["link"])}
+
+    async def _checkpoints(self, run: str) -> list[Checkpoint]:
+        """Of any run that is listed, also of one that cannot be opened."""
+        names = {row["run"]: row["name"] or "" for row in self.status()["runs"]}
+        folder = self._home.run_folder(find_run(run, names)) / CHECKPOINTS
+        return [as_json(each) for each in reversed(await DISK.run(newest_first, folder))]
 
     async def _save_state(self, run: str, path: str, own: bool = False) -> SavedState:
         if not Path(path).is_absolute():

@@ -512,3 +512,8 @@ AnyModel = Annotated[
         custom_error_message=f"must be one of {', '.join(KINDS)}",
     ),
 ]
+
+
+def writes_text(spec: AnyModel) -> bool:
+    """Whether text can be written with a run's states: by no pictures, scripts, or adapters without base."""
+    return isinstance(spec, ModelSpec) or (isinstance(spec, HfSpec) and spec.lora is None)

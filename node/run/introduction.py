@@ -26,6 +26,7 @@ from shoal.node.base.options import is_run_id
 from shoal.node.base.quantities import size
 from shoal.node.manifest.manifest import MAX_MANIFEST, DataSpec, Introduction, check_manifest
 from shoal.node.manifest.requirements import parameters, requirements
+from shoal.node.run.preview import preview_words
 from shoal.node.training.data.supply import DataStanding
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId, short
@@ -262,7 +263,7 @@ def describe(found: Introduction, data: DataStanding, lack: str = "") -> Preview
     """The preview of a run; `data` is which of its data are on this machine, `lack` why there is no room for it."""
     manifest = found.manifest
     needs = requirements(manifest, found.present + 1)
-    return {
+    preview: Preview = {
         "run": manifest.run_id.hex(),
         "name": manifest.name,
         "author": found.author,
@@ -275,7 +276,9 @@ def describe(found: Introduction, data: DataStanding, lack: str = "") -> Preview
         "round": found.round,
         "members": found.present,
         "pace": found.pace or None,
+        "words": [],
     }
+    return {**preview, "words": preview_words(preview)}
 
 
 def data_in_words(spec: DataSpec, data: DataStanding) -> str:

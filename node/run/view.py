@@ -12,6 +12,7 @@ from shoal.dht.directory import Evidence
 from shoal.node.api import answers
 from shoal.node.api.answers import PeerConnection, PeerRow, RunDetails, RunMetrics, RunRow, Timeline, WorkerRow
 from shoal.node.base.malloc import resident_bytes
+from shoal.node.manifest.model import writes_text
 from shoal.node.manifest.requirements import requirements
 from shoal.node.run import node_state
 from shoal.node.run.either_member import history_of, waited_for
@@ -52,6 +53,7 @@ def row(run: Run, traffic: Traffic) -> RunRow:
         "loss": run.training.loss if run.training is not None else None,
         "validation_loss": validation.loss if validation is not None else None,
         "validation_round": validation.round if validation is not None else None,
+        "seconds_left": None if run.failure else seconds_left(run.manifest.rounds.last, state.round, run.commits.pace),
         "step": progress.step if progress is not None else 0,
         "samples": run.samples,
         "phase": "failed" if run.failure else "finished" if run.is_finished else member.phase,
@@ -71,9 +73,16 @@ def row(run: Run, traffic: Traffic) -> RunRow:
         "warnings": run.detours.warnings() if is_active(run) else [],
         "last": run.manifest.rounds.last,
         "checkpoint": run.saving.keeper.newest or None,
+        "checkpoint_at": run.saving.keeper.newest_at,
+        "writes_text": writes_text(run.manifest.model),
         "exchanges": run.meters.exchanges if run.manifest.method.has_replicas else None,
         "experts": None,
     }
+
+
+def seconds_left(last: int | None, round: int, pace: float) -> float | None:
+    """How long a run goes on after a round at a pace in seconds a round; None if that is unknown, or it has no end."""
+    return pace * max(0, last - round) if last and pace else None
 
 
 def broken_row(run: str, reason: str) -> RunRow:

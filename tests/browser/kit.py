@@ -61,10 +61,10 @@ class Witness:
         foreign = [each for each in self.requests if not each.startswith((self.url, "data:"))]
         assert foreign == []
 
-    def shoot(self, folder: Path, name: str) -> None:
-        """A picture of the whole page, in `folder` or where SHOAL_SCREENSHOTS says."""
+    def shoot(self, folder: Path, name: str, *, whole: bool = True) -> None:
+        """A picture of the whole page, or of what is in its window, in `folder` or where SHOAL_SCREENSHOTS says."""
         folder = Path(os.environ.get("SHOAL_SCREENSHOTS", folder))
-        self.page.screenshot(path=folder / f"{name}.png", full_page=True)
+        self.page.screenshot(path=folder / f"{name}.png", full_page=whole)
 
 
 def link(url: str, token: str) -> str:

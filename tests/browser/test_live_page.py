@@ -1,4 +1,4 @@
-"""The page of a real node that trains with another: a login, curves that move, new rounds, no errors."""
+"""The page of a real node that trains with another: a login, curves that move, new rounds, and all that it can do."""
 
 from __future__ import annotations
 
@@ -104,4 +104,70 @@ def test_one_click_on_a_phone(browser: Browser, pair: Pair, tmp_path: Path, sche
     assert bright.strip() == {"light": "#f4f6f8", "dark": "#0d1318"}[scheme]
     witness.shoot(tmp_path, f"phone-{scheme}")
     witness.is_content()
+    page.context.close()
+
+
+def test_everything_that_can_be_done_is_done(browser: Browser, pair: Pair, tmp_path: Path) -> None:
+    """The last test, as the node has stopped at its end."""
+    node, client = pair.first, pair.first.client
+    witness = Witness(browser, client.url)
+    page = witness.page
+    page.goto(client.page(with_login=True))
+    page.wait_for_selector(".run .plot canvas")
+
+    def act(label: str, confirm: str = "", told: str = "") -> None:
+        page.click(f"main button:visible:text-is('{label}')")
+        page.wait_for_selector("dialog[open]")
+        if page.is_visible("#dialog-token-field"):
+            page.fill("#dialog-token-field", pair.token)
+        if confirm:
+            page.click(f"dialog button:text-is('{confirm}')")
+        if told:
+            witness.until(f"document.querySelector('#told').textContent.includes({told!r})", told)
+
+    act("Invite…")
+    invitation = page.input_value("dialog input.mono")
+    page.keyboard.press("Escape")
+
+    act("Write something…")
+    page.fill("dialog textarea", "def ")
+    page.click("dialog button:text-is('Write')")
+    witness.until("document.querySelector('dialog .written')?.textContent.length > 10", "text")
+    witness.shoot(tmp_path, "writes", whole=False)
+    said = "document.querySelector('dialog [role=status]').textContent"
+    witness.until(f"{said}.startsWith('Written with the weights after round')", "the end of the text")
+    page.keyboard.press("Escape")
+
+    act("Limits and hours…")
+    page.fill("dialog [name=max-up]", "80Mbit")
+    page.click("dialog button:text-is('Change')")
+    witness.until("document.querySelector('#told').textContent.includes('max-up')", "the change")
+    assert client.settings()["settings"]["max-up"] == "80Mbit"
+    assert client.status()["limits"]["max_up"] == 10_000_000
+
+    act("Pause…", "Pause", "Paused")
+    witness.until("document.querySelector('#headline').textContent.startsWith('Paused')", "the pause")
+    witness.until("document.querySelector('.run .badge').textContent === 'paused'", "the run to be paused")
+    act("Resume…", "Resume", "Resumed")
+    witness.until("document.querySelector('.run:not(.closed) .plot canvas')", "the run to be open again")
+    until(lambda: pair.second.row().get("members") == 2, "both to be in it again", pair.second.words)
+
+    act("Leave…", "Leave", "Left")
+    page.wait_for_selector("#empty:visible")
+    page.click("#empty button")
+    page.fill("dialog input.mono", invitation)
+    page.click("dialog button:text-is('Look at it')")
+    witness.until("document.querySelector('#dialog-title').textContent.endsWith('?')", "the preview")
+    page.click("dialog button:text-is('Join')")
+    witness.until("document.querySelector('#told').textContent.startsWith('Joined')", "the run to be joined")
+    page.wait_for_selector(".run:visible")
+    witness.shoot(tmp_path, "acted")
+    witness.is_content()
+
+    act("Stop after the rounds…", "Stop it", "This node stops")
+    until(lambda: not node.is_running, "its end", node.words)
+    log = node.log.read_text()
+    changes = "changed settings: max-up = 80Mbit", "paused this node", "ended the pause", "left the run", "joined a run"
+    for words in ("had a text written by", *changes, "looked at a run", "had this node stop"):
+        assert any('"page-action"' in line and words in line for line in log.splitlines()), words
     page.context.close()

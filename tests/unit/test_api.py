@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from shoal.node.api.errors import UnknownRun, find_run
+from shoal.node.base.qr import qr_rows
 from shoal.node.base.room import NoRoom
 from shoal.node.daemon.web.server import MAX_BODY, serve_api
 from shoal.protocol.base.errors import LocalError
@@ -135,7 +136,7 @@ async def test_writes(call: Caller) -> None:
     assert (await call("POST", "/v1/preview", {"link": LINK}))[1]["name"] == "stdlib"
     joined = await call("POST", "/v1/join", {"link": LINK, "train": False, "checkpoint": "/round"})
     assert joined == (200, ENTERED)
-    assert (await call("GET", "/v1/runs/stdlib/link")) == (200, ENTERED)
+    assert (await call("GET", "/v1/runs/stdlib/link")) == (200, ENTERED | {"qr": qr_rows(LINK)})
     assert (await call("GET", "/v1/runs/ffffffff/link"))[0] == 404
     assert (await call("POST", "/v1/runs/stdlib/leave", {}))[0] == 200
     assert (await call("POST", "/v1/runs/stdlib/save", {"path": "/x/state.safetensors"}))[1]["round"] == 3

@@ -12,11 +12,13 @@ import pytest
 
 from shoal.dht.link import MAX_LINK, format_link
 from shoal.node.api.answers import Preview
+from shoal.node.api.present import show_preview
+from shoal.node.base.qr import QUIET
 from shoal.node.client.cli import run
-from shoal.node.client.cli.preview import METHODS, show_preview
 from shoal.node.manifest.manifest import DataSpec, Introduction, Manifest, load_manifest, parse_manifest
 from shoal.node.manifest.method import MethodName
 from shoal.node.run.introduction import data_in_words, describe
+from shoal.node.run.preview import METHODS
 from shoal.node.training.data.supply import DataStanding
 from shoal.protocol.base.ids import PeerId
 
@@ -162,12 +164,12 @@ def test_a_code_has_a_light_margin_and_three_eyes() -> None:
     lines = run.qr_code(LINK)
     picture = modules(lines)[: len(lines[0])]  # it is square: what is below fills the last line
     assert {len(line) for line in lines} == {len(picture[0])}
-    assert all(set(row) == {"."} for row in picture[: run.QUIET])
+    assert all(set(row) == {"."} for row in picture[:QUIET])
     assert all(row.startswith("..") and row.endswith("..") for row in picture)
     eye = ["#######", "#.....#", "#.###.#", "#.###.#", "#.###.#", "#.....#", "#######"]
-    size = len(picture[0]) - 2 * run.QUIET
+    size = len(picture[0]) - 2 * QUIET
     for top, left in ((0, 0), (0, size - 7), (size - 7, 0)):
-        found = [row[run.QUIET + left :][:7] for row in picture[run.QUIET + top :][:7]]
+        found = [row[QUIET + left :][:7] for row in picture[QUIET + top :][:7]]
         assert found == eye
 
 

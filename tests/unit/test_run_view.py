@@ -11,7 +11,7 @@ import pytest
 from shoal.node.run.meters import Meters
 from shoal.node.run.records import CommitLog
 from shoal.node.run.run import Run
-from shoal.node.run.view import all_rows, is_active, meters, needs_others, waiting_for
+from shoal.node.run.view import all_rows, is_active, meters, needs_others, seconds_left, waiting_for
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.net.measure.rates import Traffic
 
@@ -142,3 +142,11 @@ def test_resting_is_over_once_others_have_been_there(
     rest = SimpleNamespace(newest=newest) if newest is not None else None
     ours = run(rest=rest, voted_before=voted_before, is_alone=not alive, committed=SimpleNamespace(current=BASE))
     assert Run.is_resting.fget(ours) is resting  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("last", "round", "pace", "expected"),
+    [(40, 30, 2.5, 25.0), (40, 40, 2.5, 0.0), (40, 41, 2.5, 0.0), (None, 30, 2.5, None), (40, 0, 0.0, None)],
+)
+def test_how_long_a_run_goes_on(last: int | None, round: int, pace: float, expected: float | None) -> None:
+    assert seconds_left(last, round, pace) == expected

@@ -1,4 +1,4 @@
-"""Access to the page: a browser shows the token once and then a cookie, which lets it read and nothing else."""
+"""Access to the page: a browser shows the token once, then a cookie with which it may look; changes need a permit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from http.cookies import SimpleCookie
 from types import SimpleNamespace
+from typing import Any
 
 import aiohttp
 import pytest
@@ -14,7 +15,7 @@ import pytest_asyncio
 
 from shoal.node.api.http import POLICY
 from shoal.node.daemon.web.server import serve_api
-from shoal.node.daemon.web.session import LIFETIME, LOGINS
+from shoal.node.daemon.web.session import LIFETIME, LOGINS, OFFERED, PERMIT_LIFETIME
 from tests.fake_service import PEER, RUN, FakeService
 
 TOKEN = "right-token"
@@ -44,10 +45,12 @@ class Browser:
             self.headers = response.headers
             return response.status
 
-    async def log_in(self) -> None:
+    async def log_in(self) -> str:
+        """Have a cookie from now on; returns the permit."""
         assert await self("POST", "/v1/login", {"token": TOKEN}) == 200
         made = SimpleCookie(self.set_cookie)[COOKIE]
         self.cookie = f"{COOKIE}={made.value}"
+        return str(json.loads(self.answer)["permit"])
 
 
 @pytest_asyncio.fixture
@@ -77,11 +80,85 @@ async def test_the_token_is_shown_once_and_the_cookie_then_opens_what_can_be_rea
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("path", ["/v1/stop", f"/v1/runs/{RUN}/leave", "/v1/runs"])
-async def test_a_browser_changes_nothing(browser: Browser, path: str) -> None:
-    await browser.log_in()
-    assert await browser("POST", path, {}) == 403
+@pytest.mark.parametrize("path", ["/v1/stop", "/v1/runs", f"/v1/runs/{RUN}/save", "/v1/login/code", "/v1/nowhere"])
+async def test_what_the_page_does_not_offer_needs_the_token_itself(browser: Browser, path: str) -> None:
+    permit = await browser.log_in()
+    assert await browser("POST", path, {}, Shoal_Permit=permit) == 403
     assert browser.service.calls == []
+
+
+LEAVE = f"/v1/runs/{RUN}/leave"
+
+
+@pytest.mark.asyncio
+async def test_a_change_needs_a_permit_besides_the_cookie(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    permit = await browser.log_in()
+    cookie = browser.cookie.partition("=")[2]
+    expiry, _, mac = permit.partition(".")
+    for wrong in ("", cookie, TOKEN, expiry, f"{int(expiry) + 1}.{mac}", f"{expiry}.{mac[:-1]}", f"{permit}0"):
+        assert await browser("POST", LEAVE, {}, Shoal_Permit=wrong) == 401, wrong
+    browser.cookie, logged_in = "", browser.cookie
+    assert await browser("POST", LEAVE, {}, Shoal_Permit=permit) == 401
+    browser.cookie = f"{COOKIE}={permit}"  # it is no cookie
+    assert await browser("GET", "/v1/status") == 401
+    browser.cookie = logged_in
+    assert browser.service.calls == []
+    assert await browser("POST", LEAVE, {}, Shoal_Permit=permit) == 200
+    assert browser.service.calls == [("leave", RUN)]
+    (line,) = [each for each in caplog.records if getattr(each, "code", "") == "page-action"]
+    assert line.getMessage() == f"at the page, action 1: left the run {RUN[:8]}"
+    set_clock(monkeypatch, time.time() + PERMIT_LIFETIME + 1)
+    assert await browser("GET", "/v1/status") == 200
+    assert await browser("POST", LEAVE, {}, Shoal_Permit=permit) == 401
+
+
+@pytest.mark.asyncio
+async def test_a_link_gives_no_permit(browser: Browser) -> None:
+    assert await browser("POST", "/v1/login", {"code": await make_code(browser)}) == 200
+    assert json.loads(browser.answer) == {"in": True}
+
+
+@pytest.mark.asyncio
+async def test_what_fails_is_noted_with_its_words(browser: Browser, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    permit = await browser.log_in()
+    assert await browser("POST", "/v1/preview", {"link": "dead\x1b[2J"}, Shoal_Permit=permit) == 502
+    assert await browser("POST", "/v1/runs/a%1b[2Jb/leave", {}, Shoal_Permit=permit) == 404
+    assert await browser("POST", LEAVE, [], Shoal_Permit=permit) == 400
+    lines = [each.getMessage() for each in caplog.records if getattr(each, "code", "") == "page-action"]
+    assert lines[0] == "at the page, action 1: looked at a run; it failed: no peer answered"
+    assert "left the run a?[2Jb; it failed: this node is in no run" in lines[1]
+    assert len(lines) == 3
+    assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.asyncio
+async def test_of_the_settings_the_page_changes_limits_alone(
+    browser: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    permit = await browser.log_in()
+    refused: list[Any] = [
+        {"admin-host": "0.0.0.0"},
+        {"max-up": "none", "data": ["/etc"]},
+        {"max-up\ud800": 1},
+        [],
+        None,
+    ]
+    for wrong in refused:
+        assert await browser("POST", "/v1/settings", {"settings": wrong}, Shoal_Permit=permit) == 403, wrong
+    assert browser.service.calls == []
+    changed = {"max-up": "20Mbit", "schedule": None, "yield-gpu": True}
+    assert await browser("POST", "/v1/settings", {"settings": changed}, Shoal_Permit=permit) == 200
+    assert browser.service.calls == [("settings", changed)]
+    assert "changed settings: max-up = 20Mbit, schedule = none, yield-gpu = True" in caplog.text
+
+
+def test_the_page_offers_nothing_by_which_files_are_written_or_other_logins_made() -> None:
+    assert not OFFERED.keys() & {"create_run", "save_state", "fetch_experts", "login_code", "stop", "examine"}
 
 
 @pytest.mark.asyncio
@@ -96,7 +173,9 @@ async def test_a_browser_changes_nothing(browser: Browser, path: str) -> None:
     ],
 )
 async def test_a_foreign_page_gets_nothing_with_our_cookie(browser: Browser, headers: dict[str, str]) -> None:
-    await browser.log_in()
+    permit = await browser.log_in()
+    assert await browser("POST", LEAVE, {}, Shoal_Permit=permit, **headers) == 403
+    assert browser.service.calls == []
     assert await browser("GET", "/v1/status", **headers) == 403
     assert await browser("GET", "/v1/events", **headers) == 403
     assert await browser("POST", "/v1/logout", {}, **headers) == 403
@@ -105,7 +184,8 @@ async def test_a_foreign_page_gets_nothing_with_our_cookie(browser: Browser, hea
 
 @pytest.mark.asyncio
 async def test_what_changes_something_must_say_where_it_comes_from(browser: Browser) -> None:
-    await browser.log_in()
+    permit = await browser.log_in()
+    assert await browser("POST", LEAVE, {}, Shoal_Permit=permit, Origin="") == 403
     assert await browser("GET", "/v1/status", Origin="", Sec_Fetch_Site="") == 200
     assert await browser("POST", "/v1/logout", {}, Origin="") == 403
 
@@ -157,7 +237,8 @@ async def test_whatever_is_shown_as_a_token_is_a_wrong_one(browser: Browser, tok
     "host", ["evil.example", "evil.example:4180", "127.0.0.1.evil.example", "localhost.evil", "a:b"]
 )
 async def test_a_foreign_host_name_opens_nothing_to_a_browser(browser: Browser, host: str) -> None:
-    await browser.log_in()
+    permit = await browser.log_in()
+    assert await browser("POST", LEAVE, {}, Host=host, Origin=f"http://{host}", Shoal_Permit=permit) == 403
     for path in ("/", "/v1/login", "/v1/status", "/v1/events", "/metrics"):
         assert await browser("GET", path, Host=host, Origin=f"http://{host}") == 403, path
     assert await browser("POST", "/v1/login", {"token": TOKEN}, Host=host, Origin=f"http://{host}") == 403

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,9 +25,10 @@ def ls(
     """List checkpoints, each run's oldest first; a damaged one says what is wrong with it."""
     from shoal.node.api import present
     from shoal.node.base.home import find_home
+    from shoal.node.training.checkpoint.scan import as_json as row_of
     from shoal.node.training.checkpoint.scan import find
 
-    rows = [_row(found.path, found.about, found.problem) for found in find(place or find_home().root)]
+    rows = [row_of(found) for found in find(place or find_home().root)]
     present.show_json(rows) if as_json else present.show_checkpoints(rows)
 
 
@@ -40,22 +41,22 @@ def verify(
     from shoal.node.api import present
     from shoal.node.base.room import NoRoom
     from shoal.node.training.checkpoint.read import load
-    from shoal.node.training.checkpoint.scan import find
+    from shoal.node.training.checkpoint.scan import FoundCheckpoint, find
+    from shoal.node.training.checkpoint.scan import as_json as row_of
     from shoal.protocol.base.errors import LocalError
 
     rows: list[dict[str, Any]] = []
     every = list(find(place))
     with Waiting("reading checkpoints", lambda: Step(f"{len(rows)} of {len(every)}", len(rows) / max(1, len(every)))):
         for found in every:
-            about, problem = found.about, found.problem
-            if not problem:
+            if not found.problem:
                 try:
                     load(found.path)
                 except NoRoom:  # this machine lacks memory, the checkpoint may be fine
                     raise
                 except LocalError as error:
-                    about, problem = None, str(error)
-            rows.append(_row(found.path, about, problem))
+                    found = FoundCheckpoint(found.path, None, str(error))
+            rows.append(row_of(found))
     if not rows:
         raise LocalError(f"there is no checkpoint in {place}", code="checkpoint-missing")
     present.show_json(rows) if as_json else present.show_checkpoints(rows)
@@ -97,12 +98,3 @@ def _export(checkpoint: Path, out: Path, tokenizer: str) -> str:
         content, lacking = None, str(error)
     export(checkpoint, out, content)
     return lacking
-
-
-def _row(path: Path, about: Any, problem: str) -> dict[str, Any]:
-    """A checkpoint as JSON: {path, problem} and, unless it is damaged, its run, round, hashes and size."""
-    row: dict[str, Any] = {"path": str(path), "problem": problem or None}
-    if about is not None:
-        row |= about.model_dump(mode="json", include={"run", "name", "round", "history", "root", "samples", "peer"})
-        row |= {"inner_steps": about.inner_steps, "saved_at": about.saved_at, "bytes": about.size}
-    return row

@@ -6,7 +6,6 @@ node in the background if none runs; it is stopped again if they fail, and after
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import sys
@@ -143,12 +142,11 @@ def link(run: Run, qr: Qr = None, as_json: Json = False) -> None:
 def preview(run: RunToJoin, as_json: Json = False) -> None:
     """Show what joining a run would mean, and join nothing."""
     from shoal.node.api import present
-    from shoal.node.client.cli.preview import show_preview
 
     link = _checked_link(run)
     with ensure_node(keep=False) as client, Waiting("looking for the run"):
         answer = client.preview_run(link)
-    present.show_json(answer) if as_json else show_preview(answer)
+    present.show_json(answer) if as_json else present.show_preview(answer)
 
 
 @app.command()
@@ -206,7 +204,7 @@ def show(run: Run, as_json: Json = False) -> None:
 
 def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> RunLink:
     """Show a run, ask, and join it; returns the node's answer. LocalError if it is not joined."""
-    from shoal.node.client.cli.preview import show_preview
+    from shoal.node.api.present import show_preview
 
     with ensure_node() as client:
         with Waiting("looking for the run"):
@@ -301,7 +299,7 @@ def _say(answer: Answer, sentence: str, as_json: bool) -> None:
 # -- a link as a QR code ------------------------------------------------------------------------------------
 
 
-QUIET = 2  # modules of light border: half of what the standard demands, and enough for a screen
+HALVES = {"00": "█", "10": "▄", "01": "▀", "11": " "}  # two modules, one above the other; a full block is light
 LIGHT_ON_DARK, PLAIN = "\x1b[97;40m", "\x1b[0m"  # scanners want dark modules on light ground, whatever the terminal's
 
 
@@ -323,12 +321,10 @@ def show_qr(text: str, wanted: bool | None) -> None:
 
 
 def qr_code(text: str) -> list[str]:
-    """The lines of a link's code, two modules in one character; a full block is light.
+    """The lines of a link's code, two modules in one character."""
+    from shoal.node.base.qr import qr_rows
 
-    In capitals, which need less room in a code, and in which a link means the same.
-    """
-    import segno
-
-    out = io.StringIO()
-    segno.make(text.upper(), error="l", micro=False).terminal(out, border=QUIET, compact=True)
-    return out.getvalue().splitlines()
+    rows = qr_rows(text)
+    rows += ["0" * len(rows)] * (len(rows) % 2)  # light, as the border
+    pairs = zip(rows[::2], rows[1::2], strict=True)
+    return ["".join(HALVES[a + b] for a, b in zip(upper, lower, strict=True)) for upper, lower in pairs]

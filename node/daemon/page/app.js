@@ -1,24 +1,23 @@
 // The page of a node: logs in, receives snapshots, once a second at most, and shows them.
 
-import { Table, byId, make, setClass, setText, sync } from "./dom.js";
+import { attempt, drain, join, pause, resume, setLimits } from "./actions.js";
+import { setHome } from "./dialog.js";
+import { Table, button, byId, make, offer, setClass, setText, sync } from "./dom.js";
 import { FamilyCard } from "./family.js";
-import { digest, fixed, peerName, rate } from "./format.js";
+import { bytes, clock, peerName } from "./format.js";
 import { Live } from "./live.js";
+import { PEER_COLUMNS } from "./peers.js";
 import { RunCard } from "./run.js";
 import { codeFromLink, isLoggedIn, logIn, logOut } from "./session.js";
 
 const STATES = { SOLO: "warn", CONNECTED: "calm", "IN-ROUND": "good", SPLIT: "bad" };
-const PEER_COLUMNS = [
-  { title: "Peer", text: ({ peer }) => peerName(peer), kind: "mono", hint: ({ peer }) => peer },
-  { title: "Run", text: ({ run, name }) => name ?? digest(run), kind: "minor" },
-  { title: "Phase", text: ({ phase }) => phase ?? "–", kind: "minor" },
-  { title: "Round", text: ({ round }) => String(round ?? "–"), kind: "number" },
-  { title: "Loss", text: ({ loss }) => fixed(loss, 3), kind: "number" },
-  { title: "Path", text: ({ path }) => path ?? "no connection", hint: ({ reason }) => reason ?? "" },
-  { title: "Why", text: ({ reason }) => reason ?? "–", kind: "minor" },
-  { title: "RTT", text: ({ rtt_ms }) => (rtt_ms == null ? "–" : `${fixed(rtt_ms, 1)} ms`), kind: "number" },
-  { title: "Sends", text: ({ send_rate }) => rate(send_rate), kind: "number" },
-  { title: "Receives", text: ({ receive_rate }) => rate(receive_rate), kind: "number" },
+
+const ACTS = [ // label, what it does, whether it is offered
+  ["Join a run…", join, () => true],
+  ["Pause…", pause, ({ pause: now }) => !now.codes.includes("asked")],
+  ["Resume…", resume, ({ pause: now }) => now.codes.includes("asked")],
+  ["Limits and hours…", setLimits, () => true],
+  ["Stop after the rounds…", drain, ({ draining, ending }) => !draining && !ending],
 ];
 
 const cards = new Map(); // run id -> RunCard or FamilyCard
@@ -70,20 +69,33 @@ function showConnection(isLive) {
   setClass(byId("live"), isLive ? "live on" : "live");
 }
 
-function show({ now, status, peers: others, more_peers: more, rounds, curves, families }) {
+function show({ now, status, peers: others, more_peers: more, rounds, curves, families, actions }) {
   document.title = `${status.state} · Shoal ${peerName(status.peer)}`;
   setText(byId("node"), peerName(status.peer));
   byId("node").title = status.peer;
   setText(byId("state-word"), status.state);
   setClass(byId("state-word"), `badge ${STATES[status.state] ?? ""}`);
   setText(byId("headline"), status.headline);
-  setText(byId("advice"), status.advice ?? "");
+  const parting = status.ending ? "It is ending." : status.draining ? "It stops once the rounds under way are over." : "";
+  setText(byId("advice"), [parting, status.advice ?? ""].join(" ").trim());
   showRuns(status.runs, rounds, curves, families, now);
   const names = new Map(status.runs.map(({ run, name }) => [run, name]));
   peers.update(others.map((peer) => ({ ...peer, name: names.get(peer.run) })));
   setText(byId("no-peers"), more ? `and ${more} more` : "No other peer is known.");
   byId("no-peers").hidden = others.length > 0 && !more;
+  offer(byId("acts").children, ACTS, status);
+  byId("empty").hidden = status.runs.length > 0;
+  showActions(actions);
   showFacts(status);
+  setHome(status.home);
+}
+
+function showActions(actions) {
+  byId("actions-card").hidden = !actions.length;
+  sync(byId("actions"), actions, () => make("li", ""), (line, { at, words, error }) => {
+    setText(line, `${clock(at)}  ${words}${error ? `; it failed: ${error}` : ""}`);
+    setClass(line, error ? "bad" : "");
+  });
 }
 
 function showRuns(rows, rounds, curves, families, now) {
@@ -101,17 +113,23 @@ function showRuns(rows, rounds, curves, families, now) {
   }
 }
 
-function showFacts({ peer, addresses, reachability, version }) {
+function showFacts({ peer, addresses, reachability, version, room, memory, home }) {
+  const left = (free, total) => `${bytes(free)} free of ${bytes(total)}`;
   const facts = [
     ["PeerID", peer],
     ["Addresses", addresses.join("\n")],
     ["Reachability", reachability],
+    ["Memory", `${room ? `${left(room.memory_free, room.memory_total)}; ` : ""}the node takes ${bytes(memory)}`],
+    ...(room ? [["Disk", left(room.disk_free, room.disk_total)]] : []),
+    ["Folder", home],
     ["Version", version],
   ];
   const fact = () => make("div", "", make("dt"), make("dd"));
   sync(byId("about"), facts, fact, (node, texts) => texts.forEach((text, index) => setText(node.children[index], text)));
 }
 
+byId("acts").append(...ACTS.map(([label, act]) => button(label, () => attempt(act))));
+byId("empty-acts").append(button("Join a run…", () => attempt(join), ""));
 byId("login-form").addEventListener("submit", (event) => {
   event.preventDefault();
   tryToken(byId("token").value);

@@ -62,3 +62,44 @@ export class Table {
 }
 
 const bar = () => [make("progress", ""), make("span", "minor")];
+
+/** A button that is no part of a form. */
+export function button(label, onClick, className = "quiet") {
+  const made = make("button", className, label);
+  made.type = "button";
+  made.addEventListener("click", onClick);
+  return made;
+}
+
+/** Show those buttons whose row, [label, action, isOffered], says that it is offered now. */
+export function offer(buttons, rows, state) {
+  rows.forEach(([, , isOffered], index) => {
+    const isHidden = !isOffered(state);
+    if (buttons[index].hidden !== isHidden) buttons[index].hidden = isHidden;
+  });
+}
+
+let fields = 0;
+
+/** A control under its label, with a hint that screen readers read with it. */
+export function field(label, control, hint) {
+  control.id = `field-${++fields}`;
+  const name = make("label", "", label);
+  name.htmlFor = control.id;
+  if (control.type === "checkbox") return make("div", "check", control, name);
+  if (!hint) return make("div", "field", name, control);
+  const words = make("p", "muted hint", hint);
+  words.id = `${control.id}-hint`;
+  control.setAttribute("aria-describedby", words.id);
+  return make("div", "field", name, control, words);
+}
+
+/** A QR code as a picture: rows of modules, of which 1 is dark. */
+export function qrCode(rows, label) {
+  const picture = byId("qr-code").content.firstElementChild.cloneNode(true);
+  const modules = rows.flatMap((row, y) => [...row].map((module, x) => (module === "1" ? `M${x} ${y}h1v1h-1z` : "")));
+  picture.firstElementChild.setAttribute("d", modules.join(""));
+  picture.setAttribute("viewBox", `0 0 ${rows.length} ${rows.length}`);
+  picture.setAttribute("aria-label", label);
+  return picture;
+}

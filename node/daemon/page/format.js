@@ -53,6 +53,13 @@ export function ago(value) {
   return value < 89.5 ? `${Math.round(value)} s ago` : `${seconds(value)} ago`;
 }
 
+/** The time of day of seconds since 1970, and the date unless it is today. */
+export function clock(at) {
+  const date = new Date(1000 * at);
+  const time = date.toTimeString().slice(0, 8);
+  return date.toDateString() === new Date().toDateString() ? time : `${date.toISOString().slice(0, 10)} ${time}`;
+}
+
 /** The end of a PeerID, as everywhere in Shoal. */
 export const peerName = (peer) => peer.slice(-6);
 

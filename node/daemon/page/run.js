@@ -2,7 +2,7 @@
 
 import { Card, isBetween } from "./card.js";
 import { Chart } from "./charts.js";
-import { make } from "./dom.js";
+import { make, setText } from "./dom.js";
 import { ago, bytes, count, digest, fixed, peerName, percent, seconds } from "./format.js";
 
 const LOSSES = [
@@ -64,7 +64,7 @@ function isUsual({ phase }, rounds, now) {
   return !isBetween(phase) && !(now - ends.at(-1) > OVERDUE * usual);
 }
 
-function tiles(row) {
+function tiles(row, now) {
   const target = row.last ? ` / ${row.last}` : "";
   const training = [
     ["Loss", fixed(row.loss, 3)],
@@ -75,21 +75,30 @@ function tiles(row) {
   ];
   return [
     ["Round", `${row.round}${target}`],
+    ...(row.seconds_left > 0 ? [["Left, about", seconds(row.seconds_left)]] : []),
     ["Members", count(row.members)],
     ...(row.exchanges ? [["Exchanges here", count((row.exchanges.mutual ?? 0) + (row.exchanges["one-sided"] ?? 0))]] : []),
     ...(row.validation_loss == null ? [] : [[`Validation, round ${row.validation_round}`, fixed(row.validation_loss, 3)]]),
     ...(row.trains === false ? [] : training),
+    ...(row.checkpoint ? [[`Since checkpoint ${row.checkpoint}`, seconds(Math.max(0, now - row.checkpoint_at))]] : []),
     ["Tokens in all", count(row.samples)],
     ["Sent", bytes(row.bytes_sent)],
     ["Received", bytes(row.bytes_received)],
   ];
 }
 
+/** What the worker computes on, and how much memory it takes. */
+function worker({ device, worker_memory: own, device_memory: devices }) {
+  const taken = [...(own ? [bytes(own)] : []), ...(devices ? [`${bytes(devices)} on the device`] : [])].join(", and ");
+  return device ? `Trains on ${device}${taken ? `; its worker takes ${taken}` : ""}.` : "";
+}
+
 export class RunCard extends Card {
   constructor(parent) {
     super(parent);
+    this.worker = make("p", "worker muted");
     const charts = make("div", "charts");
-    this.card.append(charts);
+    this.card.append(this.worker, charts);
     const loss = (value) => fixed(value, 2);
     this.loss = new Chart(charts, { title: "Loss", series: LOSSES, format: loss, fromZero: false });
     this.speed = new Chart(charts, { title: "Tokens per second", series: SPEEDS, format: count, fromZero: true });
@@ -99,7 +108,8 @@ export class RunCard extends Card {
 
   update(row, rounds, news, now) {
     this.showState(row, isUsual(row, rounds, now));
-    this.showTiles(tiles(row));
+    this.showTiles(tiles(row, now));
+    setText(this.worker, worker(row));
     this.rounds.update(told(rounds, now));
     if (news) this.draw(news);
   }

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from shoal.node.api.http import failure
 from shoal.node.api.service import NodeService
+from shoal.node.daemon.web.actions import PageActions
 from shoal.node.daemon.web.recorder import Recorder
 
 EVERY = 1.0  # seconds between two snapshots
@@ -35,8 +36,8 @@ Stream = asyncio.Queue[bytes | None]  # the events for one reader; None ends the
 class Events:
     """Takes a snapshot of the node once a second and sends it to all streams."""
 
-    def __init__(self, service: NodeService) -> None:
-        self._recorder = Recorder(service)
+    def __init__(self, service: NodeService, actions: PageActions) -> None:
+        self._recorder, self._actions = Recorder(service), actions
         self._streams: set[Stream] = set()
         self._seen: dict[str, Any] = {}  # the last snapshot
         self._told_at = 0.0
@@ -72,12 +73,15 @@ class Events:
 
     def _look(self, now: float) -> None:
         """Send a snapshot if something has changed, or a beat if one is due."""
-        seen = self._recorder.look(now)
+        seen = self._snapshot(now)
         if seen != self._seen:
             self._tell(_event("snapshot", {"now": now, **seen}), now)
         elif now - self._told_at >= BEAT:
             self._tell(_event("beat", {"now": now}), now)
         self._seen = seen
+
+    def _snapshot(self, now: float) -> dict[str, Any]:
+        return {**self._recorder.look(now), "actions": self._actions.recent()}
 
     def _tell(self, event: bytes, now: float) -> None:
         self._told_at = now
@@ -114,7 +118,7 @@ class Events:
         return response
 
     def _first(self, now: float) -> bytes:
-        seen = self._seen or self._recorder.look(now)
+        seen = self._seen or self._snapshot(now)
         return b"retry: %d\n" % RETRY + _event("snapshot", {"now": now, **seen, "curves": self._recorder.past()})
 
 

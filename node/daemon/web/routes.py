@@ -36,7 +36,7 @@ def _route(handler: Handler) -> web.RouteDef:
         answered = await found if isawaitable(found) else found
         return web.json_response(answered, status=operation.status)
 
-    return {"GET": web.get, "POST": web.post}[operation.method](operation.path, answer)
+    return {"GET": web.get, "POST": web.post}[operation.method](operation.path, answer, name=operation.name)
 
 
 async def _in_lines(request: web.Request, lines: Any) -> web.StreamResponse:

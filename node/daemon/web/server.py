@@ -24,6 +24,7 @@ from shoal.node.api.http import add_headers, errors_as_json
 from shoal.node.api.listener import BoundedListener
 from shoal.node.api.service import NodeService
 from shoal.node.base.logs import warn
+from shoal.node.daemon.web.actions import PageActions
 from shoal.node.daemon.web.events import Events
 from shoal.node.daemon.web.metrics import Metrics
 from shoal.node.daemon.web.routes import routes
@@ -60,8 +61,9 @@ async def serve_api(service: NodeService, token: str, host: str, port: int) -> A
 
 def make_app(service: NodeService, token: str, host: str) -> web.Application:
     """The application: API, page, events and metrics of `service`."""
-    access = AccessControl(token, str(service.status()["peer"]), host)
-    events = Events(service)
+    actions = PageActions()
+    access = AccessControl(token, str(service.status()["peer"]), host, actions)
+    events = Events(service, actions)
     app = web.Application(middlewares=[errors_as_json, access.guard], client_max_size=MAX_BODY)
     app.add_routes(routes([*service.handlers(), *access.handlers()]))
     app.add_routes([*Metrics(service).table(), *access.table(), *events.table()])

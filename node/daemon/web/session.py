@@ -6,8 +6,14 @@ Rules:
 - The cookie is not the token but an expiry date with a keyed hash, so it needs no memory, outlives a restart, and is
   invalid after a change of the token. Browsers send it to every port of this machine. So it is named after the node,
   scripts cannot read it, and it grants less than the token: reading and logging out, and no changes.
+- A change needs a permit besides the cookie, in the header `Shoal-Permit`. Who shows the token itself at the login gets
+  one: another expiry date with a keyed hash. It is no cookie, as whatever listens on another port of this machine would
+  get it from the browser, and other pages could cause requests with it. The page keeps it in its memory alone, so it is
+  gone with the tab; and instead of the token, because it ends within the hour and opens less: the operations that the
+  page offers (`Operation.on_page`). So nobody founds runs, writes files or creates codes with it, and
+  of the settings only limits and rules for pausing are changed.
 - A request with the cookie must come from our own page, as far as the browser tells.
-- A code is created for a caller with the token, and put into a link: see `LoginCodes`.
+- A code is created for a caller with the token, and put into a link: see `LoginCodes`. It gives no permit.
 - Attempts to log in are limited; secrets are compared in constant time.
 - The page's files contain no secret and are served to anybody.
 """
@@ -23,17 +29,22 @@ from aiohttp import web
 
 from shoal.node.api import http
 from shoal.node.api.http import failure, host_allowed
-from shoal.node.api.operations import Handler, Operations
+from shoal.node.api.operations import OPERATIONS, Handler, Operations
+from shoal.node.daemon.own_settings import AT_ONCE
+from shoal.node.daemon.web.actions import PageActions, body_of
 from shoal.node.daemon.web.routes import read_body
 from shoal.protocol.base.allowance import Allowance
 from shoal.protocol.base.errors import LocalError
 
 LIFETIME = 7 * 24 * 3600  # seconds until a browser has to show the token again
+PERMIT_LIFETIME = 3600  # seconds until a page has to show the token again before it changes something
 CODE_LIFETIME = 600.0  # seconds
 MOST_CODES = 16  # unused codes; beyond that the oldest becomes invalid
 LOGINS = (10, 0.2)  # wrong tokens and codes: at once, and per second
 LOGIN, LOGOUT = "/v1/login", "/v1/logout"
 READING = ("GET", "HEAD")
+PERMIT = "Shoal-Permit"
+OFFERED = {each.name: each for each in OPERATIONS if each.on_page}
 ASK_FOR_TOKEN = "show the token of the node's home folder: `Authorization: Bearer <token>`"
 
 
@@ -63,12 +74,16 @@ class LoginCodes:
 
 
 class AccessControl:
-    """Accepts requests with `token`, a code or a cookie; `node` is our PeerID, `host` the name that we listen on."""
+    """Accepts requests with `token`, a code or a cookie; `node` is our PeerID, `host` the name that we listen on.
 
-    def __init__(self, token: str, node: str, host: str) -> None:
+    What is changed with a permit is noted in `actions`.
+    """
+
+    def __init__(self, token: str, node: str, host: str, actions: PageActions) -> None:
         self._token = token.encode()
         self._cookie = f"shoal-{node[-8:]}"
         self._host = host
+        self._actions = actions
         self._logins = Allowance(*LOGINS)
         self._codes = LoginCodes()
 
@@ -87,22 +102,37 @@ class AccessControl:
     @web.middleware
     async def guard(self, request: web.Request, handler: http.Handler) -> web.StreamResponse:
         """The middleware in front of all routes: refuses a request, or passes it on."""
-        return self._refusal(request) or await handler(request)
+        if self._shows_token(request):
+            return await handler(request)
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
+        if request.method in READING or is_public(request.path) or request.path == LOGOUT:
+            return await handler(request)
+        operation = OFFERED.get(request.match_info.route.name or "")
+        if operation is None:
+            return failure(403, "the page does not offer this; " + ASK_FOR_TOKEN, "not-allowed")
+        if not self._is_signed("change", request.headers.get(PERMIT, "")):
+            words = "a browser's session may only look; to change something, type the token of this node"
+            return failure(401, words, "wrong-token")
+        if operation is Operations.change_settings and not await _are_limits(request):
+            words = "the page changes limits and rules for pausing only; for others, " + ASK_FOR_TOKEN
+            return failure(403, words, "not-allowed")
+        return await self._actions.note(operation, request, handler)
+
+    def _shows_token(self, request: web.Request) -> bool:
+        return _same(request.headers.get("Authorization", ""), b"Bearer " + self._token)
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        shown = request.headers.get("Authorization")
-        if shown is not None and _same(shown, b"Bearer " + self._token):
-            return None
+        """Why a request without the token is refused, whatever it asks; None if it may at least look."""
         if not host_allowed(request.headers.get("Host", ""), self._host):
             return failure(403, "the Host header is a foreign name; call the API by its address", "not-allowed")
         if is_public(request.path):
             return None
-        if shown is not None or not self._is_open(request):
+        if "Authorization" in request.headers or not self._is_open(request):
             return failure(401, ASK_FOR_TOKEN, "wrong-token")
-        if not _from_our_page(request) or (request.method not in READING and request.path != LOGOUT):
-            return failure(
-                403, "a browser's session may look and log out; for all else, " + ASK_FOR_TOKEN, "not-allowed"
-            )
+        if not _from_our_page(request):
+            words = "a browser's session is for the page of this node; for all else, " + ASK_FOR_TOKEN
+            return failure(403, words, "not-allowed")
         return None
 
     async def _is_in(self, request: web.Request) -> web.Response:
@@ -123,8 +153,10 @@ class AccessControl:
         if "token" in body and not _same(body["token"].strip(), self._token):
             return failure(401, "this is not the token of this node", "wrong-token")
         self._logins.give_back()
-        response = web.json_response({"in": True})
-        cookie = self._sign(int(time.time()) + LIFETIME)
+        now = int(time.time())
+        permit = {"permit": self._sign("change", now + PERMIT_LIFETIME)} if "token" in body else {}
+        response = web.json_response({"in": True, **permit})
+        cookie = self._sign("page", now + LIFETIME)
         response.set_cookie(self._cookie, cookie, max_age=LIFETIME, httponly=True, samesite="Strict", path="/")
         return response
 
@@ -133,16 +165,26 @@ class AccessControl:
         response.del_cookie(self._cookie, httponly=True, samesite="Strict", path="/")
         return response
 
-    def _sign(self, expiry: int) -> str:
-        return f"{expiry}.{hmac.new(self._token, f'page until {expiry}'.encode(), hashlib.sha256).hexdigest()}"
+    def _sign(self, use: str, expiry: int) -> str:
+        """A date with its keyed hash, as a cookie ("page") or a permit ("change")."""
+        return f"{expiry}.{hmac.new(self._token, f'{use} until {expiry}'.encode(), hashlib.sha256).hexdigest()}"
+
+    def _is_signed(self, use: str, shown: str) -> bool:
+        """Whether `shown` was made by `_sign` for this use, and has not expired."""
+        expiry = shown.partition(".")[0]
+        if not (expiry.isascii() and expiry.isdigit() and len(expiry) < 16):
+            return False
+        return _same(shown, self._sign(use, int(expiry)).encode()) and int(expiry) > time.time()
 
     def _is_open(self, request: web.Request) -> bool:
         """Whether the request has a cookie of ours that has not expired."""
-        cookie = request.cookies.get(self._cookie, "")
-        expiry = cookie.partition(".")[0]
-        if not (expiry.isascii() and expiry.isdigit() and len(expiry) < 16):
-            return False
-        return _same(cookie, self._sign(int(expiry)).encode()) and int(expiry) > time.time()
+        return self._is_signed("page", request.cookies.get(self._cookie, ""))
+
+
+async def _are_limits(request: web.Request) -> bool:
+    """Whether all settings that a request changes are limits and rules for pausing: no paths, addresses or runs."""
+    settings = (await body_of(request)).get("settings")
+    return isinstance(settings, dict) and settings.keys() <= set(AT_ONCE)
 
 
 def is_public(path: str) -> bool:

@@ -43,7 +43,9 @@ class Keeper:
         self._keeping = keeping
         self._last = last
         self._writing = asyncio.Lock()
-        self.newest = next((each.about.round for each in newest_first(folder) if each.about is not None), 0)
+        newest = next((each.about for each in newest_first(folder) if each.about is not None), None)
+        self.newest = newest.round if newest is not None else 0
+        self.newest_at = newest.saved_at if newest is not None else None  # seconds since 1970
 
     def is_due(self, round: int) -> bool:
         """Whether a checkpoint of `round`, which is committed, is to be written now."""
@@ -62,7 +64,7 @@ class Keeper:
             except LocalError as error:
                 warn(log, "checkpoint-failed", f"{error}; the run goes on without it")
             else:
-                self.newest = about.round
+                self.newest, self.newest_at = about.round, about.saved_at
                 log.info("checkpoint of round %d: %s", about.round, path)
             del moments
             await DISK.run(trim)  # much memory was just freed

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
+from shoal.node.api.answers import Checkpoint
 from shoal.node.training.checkpoint.about import ABOUT, About, read_about
 from shoal.protocol.base.errors import LocalError
 
@@ -23,6 +25,16 @@ class FoundCheckpoint:
     path: Path
     about: About | None
     problem: str = ""
+
+
+def as_json(found: FoundCheckpoint) -> Checkpoint:
+    """A checkpoint for programs: what its description says, unless it is damaged."""
+    row: Checkpoint = {"path": str(found.path), "problem": found.problem or None}
+    if (about := found.about) is not None:
+        told = about.model_dump(mode="json", include={"run", "name", "round", "history", "root", "samples", "peer"})
+        row |= cast(Checkpoint, told)
+        row |= {"inner_steps": about.inner_steps, "saved_at": about.saved_at, "bytes": about.size}
+    return row
 
 
 def folder_name(round: int) -> str:

@@ -1,11 +1,11 @@
-"""Prints what joining a run would mean, on one screen, for a person who is about to decide."""
+"""What joining a run would mean, in words that fit one screen, for a person who is about to decide."""
 
 from __future__ import annotations
 
 import json
 
-from shoal.node.api.answers import Answer, Preview
-from shoal.node.api.present import clean, show_pairs, size
+from shoal.node.api.answers import Answer
+from shoal.node.base.quantities import size
 from shoal.node.manifest.codec import CODECS
 
 DAY = 86_400
@@ -27,22 +27,17 @@ METHODS = {  # what a member does in a round; the words about codecs follow
 }
 
 
-def show_preview(preview: Preview) -> None:
-    """Print the node's answer about a run."""
-    print(f"{clean(preview['name'])}, run {preview['run'][:8]}, signed by {clean(preview['author'])}\n")
+def preview_words(preview: Answer) -> list[list[str]]:
+    """Rows of a label and a sentence, by the other keys of a preview. They may quote what strangers have written."""
     manifest = preview["manifest"]
-    show_pairs(
-        [
-            ("model", _model(manifest["model"], preview["parameters"])),
-            ("data", preview["data"]["words"]),
-            ("method", _method(manifest)),
-            _length(preview),
-            ("memory", _memory(preview["memory"])),
-            ("traffic", _traffic(preview)),
-        ]
-    )
-    if lack := preview["memory"].get("problem"):
-        print(f"\n{clean(lack)}")
+    return [
+        ["model", _model(manifest["model"], preview["parameters"])],
+        ["data", preview["data"]["words"]],
+        ["method", _method(manifest)],
+        _length(preview),
+        ["memory", _memory(preview["memory"])],
+        ["traffic", _traffic(preview)],
+    ]
 
 
 def _model(model: Answer, parameters: int) -> str:
@@ -60,7 +55,7 @@ def _model(model: Answer, parameters: int) -> str:
 
 def _library_model(model: Answer, parameters: int, sees: str) -> str:
     """A model of transformers, whose config a stranger has written."""
-    name = f"{clean(str(json.loads(model['config'])['model_type']))[:40]} of transformers"
+    name = f"{str(json.loads(model['config'])['model_type'])[:40]} of transformers"
     if (lora := model["lora"]) is None:
         return f"{name} with {parameters:,} parameters: {sees}"
     base = "the run's seed" if lora["base"] == "seed" else f"weights {model['base'][:8]} of your own (--weights)"
@@ -80,19 +75,19 @@ def _method(manifest: Answer) -> str:
     return f"{method['name']}: {what} {means}"
 
 
-def _length(preview: Preview) -> tuple[str, str]:
+def _length(preview: Answer) -> list[str]:
     """The label and the words for a run's length and number of members."""
     members = f"{preview['members']:,} member{'s' if preview['members'] != 1 else ''}"
     experts = preview["manifest"].get("experts")
     if experts is None:
-        return "rounds", _rounds(preview, members)
+        return ["rounds", _rounds(preview, members)]
     steps = sorted({part["steps"] or experts["steps"] for part in experts["parts"]})
     each = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
     parts = len(experts["parts"])
-    return "parts", f"{parts:,}, of {each} steps{' each' if parts > 1 else ''}; {members}"
+    return ["parts", f"{parts:,}, of {each} steps{' each' if parts > 1 else ''}; {members}"]
 
 
-def _rounds(preview: Preview, members: str) -> str:
+def _rounds(preview: Answer, members: str) -> str:
     last = preview["manifest"]["rounds"]["last"]
     count = f"{preview['round']:,}" if preview["round"] else "none"
     done = f"{count} of {last:,} done" if last else f"{count} done, and no last one"
@@ -106,7 +101,7 @@ def _memory(memory: Answer) -> str:
     return f"{whole}: {_about(node)} for the node, {_about(worker)} to train, partly on a GPU if used"
 
 
-def _traffic(preview: Preview) -> str:
+def _traffic(preview: Answer) -> str:
     if preview["manifest"].get("experts") is not None:
         return (
             f"none to train; files of experts, about {_about(4 * preview['parameters'])} each, when they are published"
@@ -118,7 +113,7 @@ def _traffic(preview: Preview) -> str:
 
 def _about(count: float) -> str:
     """A number of bytes, rounded to two significant digits."""
-    amount, unit = str(size(count)).split(" ")
+    amount, unit = size(count).split(" ")
     whole = float(amount)
     return f"{whole:.1f} {unit}" if whole < 10 else f"{round(whole, -1 if whole >= 100 else 0):.0f} {unit}"
 
