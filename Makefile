@@ -7,6 +7,7 @@ PYTHON := $(PYTHON)
 CC ?= cc
 VENV := .venv
 BIN := $(VENV)/bin
+DIST := dist
 STAMP := $(VENV)/.installed
 STAMP_DEV := $(VENV)/.installed-dev
 
@@ -35,7 +36,7 @@ help:
 	@echo 'make format    let ruff format and fix what it can'
 	@echo 'make bench-peers  install what benchmarks/ compares with, in environments of their own'
 	@echo 'make install   set up $(VENV) with the development tools, nothing else'
-	@echo 'make wheel     build dist/shoal-*.whl, which pip, pipx and uv install anywhere'
+	@echo 'make wheel     build dist/: what pip, pipx and uv need to install Shoal where there is no compiler'
 	@echo 'make clean     remove $(VENV) and what builds and tests left behind'
 
 swarm: $(STAMP)
@@ -49,13 +50,17 @@ diffusion: install
 
 install: $(STAMP_DEV)
 
-wheel: $(STAMP)
-	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --wheel-dir dist .
+# Beside Shoal's wheel, which fits every machine, that of the one dependency which is on the index as source only; it is
+# good for this kind of machine and version of Python.
+wheel: $(BIN)/python
+	rm -rf build $(DIST)/*.whl
+	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps -c constraints.txt --wheel-dir $(DIST) . fastecdsa
 
 # libp2p brings a C extension that is compiled here. One sentence says what is missing for it, and make stops.
 preflight:
-	@need() { echo "Shoal needs $$1, which '$$2' (Debian and Ubuntu)," \
-	    "'$$3' (Fedora) or '$$4' (macOS) installs." >&2; exit 1; }; \
+	@need() { echo "Shoal needs $$1: '$$2' (Debian and Ubuntu)," \
+	    "'$$3' (Fedora) or '$$4' (macOS) installs that." >&2; exit 1; }; \
+	compiled='to compile fastecdsa, on which libp2p depends'; \
 	compiles() { printf '%s\n' "$$@" 'int main(void) { return 0; }' \
 	    | $(CC) $(CFLAGS) -I"$$include" -x c -fsyntax-only - 2>/dev/null; }; \
 	apt='sudo apt-get install'; dnf='sudo dnf install'; python=$(notdir $(PYTHON)); brewed='brew install python@3.12'; \
@@ -64,16 +69,19 @@ preflight:
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	    || need "Python's venv module" "$$apt $$python-venv" "$$dnf $$python" "$$brewed"; \
 	include=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))'); \
-	compiles || need 'a C compiler' "$$apt build-essential" "$$dnf gcc" 'xcode-select --install'; \
+	compiles || need "a C compiler $$compiled" "$$apt build-essential" "$$dnf gcc" 'xcode-select --install'; \
 	compiles '#include <Python.h>' \
-	    || need 'the headers of Python' "$$apt $$python-dev" "$$dnf $$python-devel" "$$brewed"; \
+	    || need "the headers of Python $$compiled" "$$apt $$python-dev" "$$dnf $$python-devel" "$$brewed"; \
 	compiles '#include <gmp.h>' \
-	    || need 'the headers of libgmp' "$$apt libgmp-dev" "$$dnf gmp-devel" 'brew install gmp'
+	    || need "the headers of libgmp $$compiled" "$$apt libgmp-dev" "$$dnf gmp-devel" 'brew install gmp'
 
-$(STAMP): pyproject.toml constraints.txt
+$(BIN)/python:
+	@$(MAKE) --no-print-directory preflight
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@$(MAKE) --no-print-directory preflight
 	@echo 'Installing Shoal into $(VENV); torch is large, so the first time may take minutes.'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 

@@ -5,13 +5,27 @@ The command line, and a daemon that only keeps a run's state, never load them.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shlex
+import sys
 from contextlib import suppress
 from typing import Any
 
 from shoal.protocol.base.errors import LocalError
 
-INSTALL = "pip install 'shoal[hf]'"
+
+def install_command(extra: str) -> str:
+    """What to type to add an extra to the Shoal that runs: by this very interpreter, as pipx and uv hide theirs.
+
+    Shoal is there, so pip asks no index for it. Environments that uv makes have no pip.
+    """
+    python = shlex.quote(sys.executable)
+    has_pip = importlib.util.find_spec("pip") is not None
+    return f"{python} -m pip install 'shoal[{extra}]'" if has_pip else f"uv pip install -p {python} 'shoal[{extra}]'"
+
+
+INSTALL = install_command("hf")
 
 
 def transformers() -> Any:

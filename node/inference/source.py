@@ -1,7 +1,8 @@
 """Opens the source that the user names, as a model that can be asked.
 
-A source is a folder with a checkpoint of a run, with experts, or with a model that transformers opens. Anything that is
-not a folder, and does not look like a path, is the name of a run or a family that this machine's node is in.
+A source is a folder with a checkpoint of a run, or with several of one run, of which the newest is taken; with experts;
+or with a model that transformers opens. Anything that is not a folder, and does not look like a path, is the name of a
+run or a family that this machine's node is in.
 """
 
 from __future__ import annotations
@@ -50,12 +51,24 @@ def open_source(source: str | Path, options: ServeOptions) -> Served:
         raise LocalError(f"{path} holds adapters, no model: merge them with their base (peft's merge_and_unload)")
     if (path / CONFIG).exists():
         return open_folder(path, options)
-    held = [found for found in find(path) if not found.problem]
-    if held:
-        raise LocalError(f"{path} holds {len(held)} checkpoints: name one of them, such as {held[-1].path}")
-    raise LocalError(
-        f"{path} is neither a checkpoint ({ABOUT}) nor a model's folder ({CONFIG})", code="checkpoint-missing"
-    )
+    return open_checkpoint(load(_newest(path)), options)
+
+
+def _newest(place: Path) -> Path:
+    """The checkpoint of the highest round in a place, such as a node's home or the folder of `shoal up`.
+
+    LocalError if there is none, or if there are several runs, of which the user has to choose one.
+    """
+    held = {found.path: found.about for found in find(place) if found.about is not None}
+    if not held:
+        raise LocalError(
+            f"{place} is neither a checkpoint ({ABOUT}) nor a model's folder ({CONFIG})", code="checkpoint-missing"
+        )
+    newest = max(held, key=lambda path: held[path].round)
+    runs = len({about.run for about in held.values()})
+    if runs > 1:
+        raise LocalError(f"{place} holds checkpoints of {runs} runs: name one of them, such as {newest}")
+    return newest
 
 
 def open_checkpoint(checkpoint: Checkpoint, options: ServeOptions) -> Served:

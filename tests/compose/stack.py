@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.terminals import Terminal
 from tests.tiers import required, requires
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +89,21 @@ class Stack:
     def compose(self, *arguments: str) -> str:
         """Run a command of Compose; its output."""
         return self._run([*self._compose, *arguments])
+
+    def types(self, line: str) -> str:
+        """Type a line of the README at a terminal, in the checkout; its output.
+
+        `docker compose` is `docker-compose` where only that is installed.
+        """
+        typed = line.replace("docker compose", " ".join(self._compose), 1)
+        with Terminal(["env", "-C", str(ROOT), "sh", "-c", typed], self._environ) as terminal:
+            deadline = time.monotonic() + PATIENCE
+            while terminal.process.poll() is None:
+                terminal.read()
+                assert time.monotonic() < deadline, f"waited {PATIENCE:.0f} s for: {line}\n{terminal.said[-3000:]}"
+                time.sleep(POLL)
+            assert terminal.process.returncode == 0, f"{line}\n{terminal.read()[-3000:]}"
+            return terminal.read()
 
     def docker(self, *arguments: str) -> str:
         """Run a command of the engine; its output."""

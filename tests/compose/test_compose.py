@@ -1,15 +1,22 @@
-"""The shipped Compose file on a real engine: a swarm trains, loses a trainer, stops, goes on, leaves nothing."""
+"""The shipped Compose file on a real engine: a swarm trains, loses a trainer, stops, goes on, leaves nothing.
+
+Then the README's start with Compose, word for word; and its way from an empty container to a round of another's run.
+"""
 
 from __future__ import annotations
 
 import faulthandler
 import os
 import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.compose.empty import EmptyContainers
 from tests.compose.stack import ROOT, Stack, compose_commands, engine
+from tests.starts import COMPOSE, INSTALL, TWO, blocks, link_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.compose]
 
@@ -91,6 +98,40 @@ def assert_confined(stack: Stack, bootstrap: str, trainers: list[str]) -> None:
     assert stack.docker("port", bootstrap).strip() == f"{stack.page_port}/tcp -> 127.0.0.1:{stack.page_port}"
     assert f"http://127.0.0.1:{stack.page_port}/" in stack.docker("exec", bootstrap, "shoal", "status")
     assert [stack.docker("port", each) for each in trainers] == ["", "", ""]
+
+
+def test_the_readmes_start(stack: Stack) -> None:
+    faulthandler.cancel_dump_traceback_later()  # it builds the image, unless that is there already
+    ((up, status, down),) = blocks(COMPOSE)
+    stack.types(up)
+    bootstrap, *_ = stack.containers("bootstrap")
+    stack.until(lambda: rounds(stack, bootstrap) >= 1, "a round")
+    assert "stdlib (" in stack.types(status)
+    stack.types(down)
+    assert stack.docker("ps", "--quiet", "--filter", f"name={stack.project}") == ""
+
+
+def test_from_an_empty_container_to_a_counted_round_in_three_commands(environ: dict[str, str], tmp_path: Path) -> None:
+    """One container founds a run by the README's lines. The other, empty, installs the wheel, joins, and is counted."""
+    faulthandler.cancel_dump_traceback_later()  # wheels are built and installed
+    install = next(line for line in blocks(INSTALL)[0] if line.startswith("pip "))
+    found, (join, status) = blocks(TWO)
+    with EmptyContainers(environ, tmp_path) as containers:
+        first, second = containers.start("first"), containers.start("second")
+        containers.write_notes(first)
+        link = link_in([containers.types(first, line) for line in (install, *found)][-1])
+
+        containers.types(second, "! command -v cc")  # nothing can be compiled here
+        containers.types(second, install)
+        installed = time.monotonic()
+        containers.types(second, join.replace("LINK", link))
+        containers.until_counted(second)
+        took = time.monotonic() - installed
+        said = containers.types(second, status)
+    print(f"\nan empty container was counted in a round {took:.1f} s after installing had ended\n{said}")
+    assert "text (" in said
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # beside other tests the seconds are theirs as well
+        assert took < 60
 
 
 @pytest.mark.parametrize("command", [["docker", "compose"], ["docker-compose"]], ids=["v2", "v1"])

@@ -7,11 +7,21 @@ the internet (internet.py).
 from __future__ import annotations
 
 from itertools import count
+from pathlib import Path
 
 from tests.netlab.gates import Gate, Policy
 from tests.netlab.namespaces import Namespace
 
 CABLES = count(1)
+
+
+def _let_frames_pass() -> None:
+    """In this thread's network namespace a bridge is a switch: what it passes on does not meet a router's rules.
+
+    It would, by default, wherever a container engine has run since the machine was started.
+    """
+    for parameter in Path("/proc/sys/net/bridge").glob("bridge-nf-call-*"):
+        parameter.write_text("0")
 
 
 class Host(Namespace):
@@ -29,6 +39,7 @@ class Segment(Namespace):
         self.lab = lab
         self.members: list[Namespace] = []
         self.ip("link add lan type bridge mcast_snooping 0", "link set lan up")
+        self.on(_let_frames_pass)
 
     def plug(self, machine: Namespace, address: str, device: str = "") -> str:
         """A cable to a machine, with the machine's address there; the name of its interface."""

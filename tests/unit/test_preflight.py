@@ -53,12 +53,26 @@ def test_no_python_that_is_new_enough(python: str) -> None:
 
 
 def test_no_compiler() -> None:
-    assert_one_sentence(preflight("CC=no-such-compiler"), "a C compiler", "build-essential", "gcc", "xcode-select")
+    """The sentence says which dependency wants it."""
+    assert_one_sentence(
+        preflight("CC=no-such-compiler"),
+        "a C compiler to compile fastecdsa",
+        "libp2p",
+        "build-essential",
+        "gcc",
+        "xcode-select",
+    )
 
 
 @pytest.mark.parametrize("compiler_without", ["gmp.h"], indirect=True)
 def test_no_gmp(compiler_without: str) -> None:
-    assert_one_sentence(preflight(f"CC={compiler_without}"), "libgmp", "libgmp-dev", "gmp-devel", "brew install gmp")
+    assert_one_sentence(
+        preflight(f"CC={compiler_without}"),
+        "libgmp to compile fastecdsa",
+        "libgmp-dev",
+        "gmp-devel",
+        "brew install gmp",
+    )
 
 
 @pytest.mark.parametrize("compiler_without", ["Python.h"], indirect=True)

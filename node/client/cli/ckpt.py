@@ -45,7 +45,7 @@ def verify(
     from shoal.node.training.checkpoint.scan import as_json as row_of
     from shoal.protocol.base.errors import LocalError
 
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     every = list(find(place))
     with Waiting("reading checkpoints", lambda: Step(f"{len(rows)} of {len(every)}", len(rows) / max(1, len(every)))):
         for found in every:

@@ -18,8 +18,8 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="Folder of a checkpoint, of experts, or of a model that transformers opens; or a run, or a family of "
-        "experts, that the node is in, by its name or id.",
+        help="Folder of a checkpoint, or of several of one run (the newest counts), of experts, or of a model that "
+        "transformers opens; or a run, or a family of experts, that the node is in, by its name or id.",
         autocompletion=complete_run,
     ),
 ]

@@ -403,9 +403,17 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
         assert not is_of_pictures(path)
         with pytest.raises(LocalError, match=words):
             opened(path)
-    write(tmp_path / "run/checkpoints", 4, RUN)
-    with pytest.raises(LocalError, match=r"holds 1 checkpoints: name one of them, such as .*round-00000004"):
-        opened(tmp_path / "run")
+
+
+def test_a_folder_of_checkpoints_stands_for_the_newest_of_its_only_run(tmp_path: Path) -> None:
+    for peer, round in (("peer-1", 8), ("peer-2", 4)):
+        write(tmp_path / f"up/{peer}/runs/one/checkpoints", round, RUN)
+    served = opened(tmp_path / "up")
+    assert "round 8" in served.sentence
+    assert (scores(served) == scores(opened(tmp_path / "up/peer-1"))).all()
+    write(tmp_path / "up/peer-2/runs/two/checkpoints", 12, RUN.model_copy(update={"seed": 1}))
+    with pytest.raises(LocalError, match=r"checkpoints of 2 runs: name one of them, such as .*round-00000012"):
+        opened(tmp_path / "up")
 
 
 def test_damaged_ones(tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""The README's first screen and starts are as short as they promise to be; that they work is tested where they run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.starts import COMPOSE, GPU, INSTALL, ROOT, TWO, blocks, link_in
+
+
+@pytest.mark.parametrize("title", [GPU, TWO, COMPOSE])
+def test_a_start_is_at_most_five_lines(title: str) -> None:
+    lines = [line for block in blocks(title) for line in block]
+    assert 0 < len(lines) <= 5
+    assert all(re.match(r"shoal |docker compose ", line) for line in lines)
+
+
+def test_the_first_screen_says_what_and_why_with_a_picture() -> None:
+    screen = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## ")[0]
+    assert screen.count("\n") <= 40
+    assert {"docs/page.png", "docs/report.png"} <= set(re.findall(r"!\[[^]]+\]\(([^)]+)\)", screen))
+
+
+def test_shoal_is_installed_from_a_file() -> None:
+    """It is on no index: whoever typed its bare name would get something else."""
+    (lines,) = blocks(INSTALL)
+    assert [line for line in lines if "install" in line and "dist/shoal-*.whl" not in line] == []
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT / "docs/getting-started.md"))
+    assert not re.search(r"install (-\S+ )*['\"]?shoal\b", text)
+
+
+def test_a_link_is_found_in_what_is_said() -> None:
+    assert link_in("on another machine:\n\nshoal run join shoal1abc\n\n") == "shoal1abc"
