@@ -39,13 +39,14 @@ def verify(
 ) -> None:
     """Read checkpoints through: every file's hash and the root of the state. Exits with 1 if one is damaged."""
     from shoal.node.api import present
+    from shoal.node.api.answers import Checkpoint
     from shoal.node.base.room import NoRoom
     from shoal.node.training.checkpoint.read import load
     from shoal.node.training.checkpoint.scan import FoundCheckpoint, find
     from shoal.node.training.checkpoint.scan import as_json as row_of
     from shoal.protocol.base.errors import LocalError
 
-    rows: list[dict[str, object]] = []
+    rows: list[Checkpoint] = []
     every = list(find(place))
     with Waiting("reading checkpoints", lambda: Step(f"{len(rows)} of {len(every)}", len(rows) / max(1, len(every)))):
         for found in every:
