@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from shoal.node.base.codes.errors import ERRORS
 from shoal.node.base.codes.network import FINDINGS, STEPS, VERDICTS, WAYS
 from shoal.node.base.codes.row import Fault, Row
-from shoal.node.base.codes.warnings import WARNINGS
+from shoal.node.base.codes.warnings import PAUSES, WARNINGS
 
 __all__ = ["CODES", "TABLES", "Fault", "Row", "described", "nearest"]
 
 TABLES: tuple[tuple[str, str, Mapping[str, Row]], ...] = (
     ("Errors", "A command, an answer of the API or a line of the log ends with one of these.", ERRORS),
     ("Warnings and events of the log", "In the log, and some in `shoal status`.", WARNINGS),
+    ("Why a node is paused", "In `shoal status --json`, as `pause.codes`.", PAUSES),
     (
         "Tries to reach a peer",
         "What came of each step, in `shoal doctor`; errors of the network have these codes, too.",

@@ -83,6 +83,14 @@ WARNINGS: Mapping[str, Row] = {
     "volume-used-up": Row(NOBODY, "The day's volume is used up: runs pause until tomorrow.", "Raise --max-per-day."),
     "volume-not-saved": Row(MACHINE, "The day's volume cannot be noted on the disk.", "Make room there."),
     "volume-damaged": Row(MACHINE, "The note of the day's volume is damaged: it begins anew."),
+    # -- pauses and the page --
+    "paused": Row(NOBODY, "The node pauses its runs, for the reason that the line names."),
+    "pause-not-saved": Row(MACHINE, "A pause that was asked for cannot be noted on the disk.", "Make room there."),
+    "pause-damaged": Row(MACHINE, "The note of a pause is damaged: the node does not pause for it.", "Ask for it again."),
+    "rule-without-effect": Row(
+        MACHINE, "A rule for pausing needs what cannot be known on this machine.", "Unset it: `shoal config unset`."
+    ),
+    "page-action": Row(NOBODY, "Somebody with the node's token has changed something at its page."),
     # -- programs on this machine --
     "no-handout": Row(MACHINE, "Other processes cannot be given parameters.", "Mend what the line says."),
     "no-switchboard": Row(MACHINE, "Experts cannot be asked for or answer here.", "Mend what the line says."),
@@ -101,4 +109,13 @@ WARNINGS: Mapping[str, Row] = {
     "served-slowly": Row(NOBODY, "The model cannot be served in the fast way."),
     "model-stuck": Row(MACHINE, "The model does not finish its last step; the server ends without it."),
     "chat-template-unused": Row(YOU, "The model's template for conversations is not used.", "See the line."),
+}
+
+PAUSES: Mapping[str, Row] = {
+    "asked": Row(NOBODY, "Somebody has asked for it.", "`shoal resume` ends it."),
+    "schedule": Row(NOBODY, "It is outside the hours of `schedule`."),
+    "in-use": Row(NOBODY, "Somebody or something else uses the machine (`only-when-idle`)."),
+    "on-battery": Row(NOBODY, "The machine runs on its battery (`only-on-mains`)."),
+    "gpu-in-use": Row(NOBODY, "Another process uses the GPU (`yield-gpu`)."),
+    "volume": Row(NOBODY, "The day's volume is used up (`max-per-day`)."),
 }

@@ -129,6 +129,7 @@ def link(run: Run, qr: Qr = None, as_json: Json = False) -> None:
     from shoal.node.api import present
 
     answer = this_node().run_link(run)
+    answer.pop("qr", None)  # it is made for the page
     if as_json:
         present.show_json(answer)
     else:

@@ -190,7 +190,7 @@ class Pausing:
         if reason.code == VOLUME:
             warn(log, "volume-used-up", in_words([reason]))
         else:
-            log.info("%s", in_words([reason]), extra={"code": f"paused-{reason.code}"})
+            log.info("%s", in_words([reason]), extra={"code": "paused"})
 
     def _say_unknown(self) -> None:
         for key, words in self._machine.unknown.items():
