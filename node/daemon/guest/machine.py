@@ -222,8 +222,8 @@ class Machine:
             return ""
         finally:
             if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
+                process.kill()
+                await process.wait()
         return answer.decode("utf-8", "replace") if process.returncode == 0 else ""
 
     def _text(self, path: str) -> str:
