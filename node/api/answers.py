@@ -432,7 +432,7 @@ class WrittenText(TypedDict):
     """A part of a text that is being written."""
 
     text: Annotated[str, "what comes next; empty while the model is being loaded or computes"]
-    round: Annotated[int, "the weights are those after this round, or a later one"]
+    round: Annotated[int, "the weights are those of this round, or of a later one"]
     error: Annotated[str | None, "why the text ends here, if it does not end by itself"]
 
 

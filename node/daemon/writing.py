@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import sys
 from asyncio.subprocess import PIPE, Process
 from codecs import getincrementaldecoder
@@ -65,6 +66,7 @@ class Writing:
         round = found.outer.committed.current.round
         length = [] if tokens is None else ["--max-tokens", str(tokens)]
         argv = [*GENERATE, found.id.hex(), "-", *length, "--device", "cpu", "--threads", "1"]
+        argv += ["--seed", str(secrets.randbelow(1 << 31))]  # another text each time
         try:
             async with aclosing(generate(argv, prompt, {"SHOAL_HOME": str(self._home.root)})) as parts:
                 async for text, error in parts:

@@ -211,10 +211,10 @@ def test_a_model_writes_and_can_be_stopped(acting: Acting) -> None:
     page.keyboard.type("Ten <b>")
     acting.confirm("Write")
     page.wait_for_selector("dialog .written:has-text('Ten <b> sheep on the hill')")
-    page.wait_for_selector("dialog [role=status]:has-text('Written with the weights after round 3')")
+    page.wait_for_selector("dialog [role=status]:has-text('Written with the weights of round 3 or a later one')")
     assert acting.service.calls == [("write", "Ten <b>", None)]
     acting.service.writes_no_more = "it took longer than 300 s"
-    acting.confirm("Write again")
+    acting.confirm("Write another")
     page.wait_for_selector("dialog [role=status]:has-text('It ends here: it took longer')")
     page.keyboard.press("Escape")
     acting.service.news = {"writes_text": False}

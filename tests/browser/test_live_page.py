@@ -135,7 +135,7 @@ def test_everything_that_can_be_done_is_done(browser: Browser, pair: Pair, tmp_p
     witness.until("document.querySelector('dialog .written')?.textContent.length > 10", "text")
     witness.shoot(tmp_path, "writes", whole=False)
     said = "document.querySelector('dialog [role=status]').textContent"
-    witness.until(f"{said}.startsWith('Written with the weights after round')", "the end of the text")
+    witness.until(f"{said}.startsWith('Written with the weights of round')", "the end of the text")
     page.keyboard.press("Escape")
 
     act("Limits and hours…")

@@ -241,13 +241,13 @@ export function write(row) {
       await changeInLines(path(row.run, "write"), { prompt: prompt.value }, hangUp.signal, (line) => {
         written.append(line.text);
         Object.assign(outcome, line);
-        if (line.text) setText(state, `writing, after round ${line.round}…`);
+        if (line.text) setText(state, "writing…");
       }).catch((error) => {
         setText(state, "");
         throw error;
       });
-      setText(state, outcome.error ? `It ends here: ${outcome.error}` : `Written with the weights after round ${outcome.round}.`);
-      rename("Write again");
+      setText(state, outcome.error ? `It ends here: ${outcome.error}` : `Written with the weights of round ${outcome.round} or a later one.`);
+      rename("Write another", "Close");
     },
   });
 }

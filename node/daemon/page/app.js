@@ -77,6 +77,7 @@ function show({ now, status, peers: others, more_peers: more, rounds, curves, fa
   setClass(byId("state-word"), `badge ${STATES[status.state] ?? ""}`);
   setText(byId("headline"), status.headline);
   const parting = status.ending ? "It is ending." : status.draining ? "It stops once the rounds under way are over." : "";
+  setText(byId("warnings"), status.warnings.map((each) => each.words).join("; "));
   setText(byId("advice"), [parting, status.advice ?? ""].join(" ").trim());
   showRuns(status.runs, rounds, curves, families, now);
   const names = new Map(status.runs.map(({ run, name }) => [run, name]));
@@ -113,7 +114,7 @@ function showRuns(rows, rounds, curves, families, now) {
   }
 }
 
-function showFacts({ peer, addresses, reachability, version, room, memory, home }) {
+function showFacts({ peer, addresses, reachability, version, room, memory, home, today: done, day }) {
   const left = (free, total) => `${bytes(free)} free of ${bytes(total)}`;
   const facts = [
     ["PeerID", peer],
@@ -121,6 +122,8 @@ function showFacts({ peer, addresses, reachability, version, room, memory, home 
     ["Reachability", reachability],
     ["Memory", `${room ? `${left(room.memory_free, room.memory_total)}; ` : ""}the node takes ${bytes(memory)}`],
     ...(room ? [["Disk", left(room.disk_free, room.disk_total)]] : []),
+    ["Today", `${done.rounds} rounds; ${bytes(done.sent)} sent, ${bytes(done.received)} received`],
+    ...(day ? [["A day costs", `about ${bytes(day.sent)} up and ${bytes(day.received)} down, at the present pace`]] : []),
     ["Folder", home],
     ["Version", version],
   ];

@@ -39,8 +39,11 @@ export function ask(question) {
   dialog.querySelector("#dialog-body input, #dialog-body textarea, #dialog-body select, #dialog-cancel")?.focus();
 }
 
-/** What the dialog's button does from now on is called so. */
-export const rename = (confirm) => setText(byId("dialog-confirm"), confirm);
+/** The dialog's buttons are called so from now on. */
+export function rename(confirm, cancel) {
+  setText(byId("dialog-confirm"), confirm);
+  setText(byId("dialog-cancel"), cancel);
+}
 
 function showToken(isAsked) {
   byId("dialog-token").hidden = !isAsked;
