@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shoal.node.api.errors import UnknownRound
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.logs import warn
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.records import why_lapsed
@@ -396,9 +397,7 @@ class Timelines:
     def _put(self, text: str, is_anew: bool) -> None:
         try:
             if is_anew:
-                fresh = self._path.with_suffix(".new")
-                fresh.write_text(text, encoding="utf-8")
-                fresh.replace(self._path)
+                replace_file(self._path, [text.encode()])
             else:
                 with self._path.open("a", encoding="utf-8") as file:
                     file.write(text)
