@@ -86,7 +86,9 @@ WARNINGS: Mapping[str, Row] = {
     # -- pauses and the page --
     "paused": Row(NOBODY, "The node pauses its runs, for the reason that the line names."),
     "pause-not-saved": Row(MACHINE, "A pause that was asked for cannot be noted on the disk.", "Make room there."),
-    "pause-damaged": Row(MACHINE, "The note of a pause is damaged: the node does not pause for it.", "Ask for it again."),
+    "pause-damaged": Row(
+        MACHINE, "The note of a pause is damaged: the node does not pause for it.", "Ask for it again."
+    ),
     "rule-without-effect": Row(
         MACHINE, "A rule for pausing needs what cannot be known on this machine.", "Unset it: `shoal config unset`."
     ),
