@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from heapq import nsmallest
 from typing import Generic, TypeVar
 
@@ -117,13 +118,13 @@ class Dissemination:
             effects.append(self._timers.arm(now, EVERY, "gossip"))
         return effects
 
-    def goodbye(self) -> list[Effect]:
-        """Send our goodbye to many members at once, as we send nothing later."""
-        return self._send_to(GOODBYES)
+    def goodbye(self, others: list[PeerId]) -> list[Effect]:
+        """Send our goodbye to many members at once, and to `others`, as we send nothing later."""
+        return self._send_to(GOODBYES, others)
 
-    def _send_to(self, count: int) -> list[Effect]:
+    def _send_to(self, count: int, others: Sequence[PeerId] = ()) -> list[Effect]:
         present = self._table.present()
-        chosen = self._rng.sample(present, min(count, len(present)))
+        chosen = [*self._rng.sample(present, min(count, len(present))), *others]
         return [Send(peer, Gossip(self._table.own, self.pack(peer), pass_on=True)) for peer in chosen]
 
     def _reminder(self, to: PeerId) -> list[Entry]:

@@ -20,6 +20,7 @@ from shoal.protocol.messages.membership import Claim, Gossip, News, Row, Summary
 PAGE = 48  # entries in one message
 ALONE_FIRST, ALONE_MOST = 1.0, 15.0  # seconds between tries while we see nobody: the first pause, the longest
 SEEDS_AT_ONCE = 3
+MAX_ASKED = 16  # peers to whom we have introduced ourselves that are remembered
 
 
 class Exchange:
@@ -31,6 +32,7 @@ class Exchange:
         self._probing = probing
         self._rng = rng
         self._seeds: list[PeerId] = []
+        self._asked: dict[PeerId, None] = {}  # the last peers to whom we have introduced ourselves
         self._alone_pause = ALONE_FIRST
 
     def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
@@ -40,6 +42,10 @@ class Exchange:
 
     def ask(self, peer: PeerId) -> Effect:
         """Begin an exchange with `peer`."""
+        self._asked.pop(peer, None)
+        self._asked[peer] = None
+        if len(self._asked) > MAX_ASKED:
+            del self._asked[next(iter(self._asked))]
         return self._summary(peer, ask=True)
 
     def ask_somebody(self) -> list[Effect]:
@@ -51,6 +57,10 @@ class Exchange:
         else:
             chosen = self._rng.sample(self._seeds, min(SEEDS_AT_ONCE, len(self._seeds)))
         return [self.ask(peer) for peer in chosen]
+
+    def unanswered(self) -> list[PeerId]:
+        """The peers to whom we have introduced ourselves, and of whom we know nothing yet."""
+        return [peer for peer in self._asked if self._table.get(peer) is None]
 
     def sync(self, now: float, _: str) -> list[Effect]:
         """Begin another exchange, on a timer."""

@@ -119,13 +119,13 @@ class Membership(MembershipView):
         return self._news.gossip_soon(now)
 
     def leave(self, now: float) -> list[Effect]:
-        """Say goodbye. After these effects the core is silent."""
+        """Say goodbye, also to those who may know us and have not answered yet. After that the core is silent."""
         if not self._running:
             return []
         self._announce(left=True)
         self._running = False
         self._timers.clear()
-        return self._news.goodbye()
+        return self._news.goodbye(self._exchange.unanswered())
 
     def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         """The connection with `peer` closed, by an interruption or a death: probe it at once, in every way."""

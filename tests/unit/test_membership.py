@@ -162,6 +162,18 @@ def test_after_leaving_it_is_silent() -> None:
     assert core.leave(2.0) == []
 
 
+def test_whoever_was_asked_and_has_not_answered_hears_the_goodbye() -> None:
+    """It may know of us already, and would take us for lost."""
+    core = Membership(ME, (), STATUS, FakeSigner(ME), random.Random(1))
+    core.start(0.0, [A])
+    core.link_up(0.5, B)
+    core.receive(0.6, B, Gossip(entry(B), NOTHING, True))
+    core.link_up(0.7, C)
+    goodbyes = sent(core.leave(1.0), Gossip)
+    assert sorted(to for to, _ in goodbyes) == [A, B, C]
+    assert all(isinstance(gossip, Gossip) and gossip.entry.left for _, gossip in goodbyes)
+
+
 def test_what_earlier_lives_left_behind_is_outdone_but_not_a_living_namesake() -> None:
     core = member(A)
     told = []
