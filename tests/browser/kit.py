@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE = 60.0  # seconds, for a busy machine
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 REPORT_VIOLATIONS = """
 window.violations = [];
@@ -34,6 +35,7 @@ class Witness:
     def __init__(self, browser: Browser, url: str, *, scheme: str = "light", size: dict[str, int] = DESK) -> None:
         self.url = url
         context = browser.new_context(color_scheme=scheme, viewport=size)  # type: ignore[arg-type]
+        context.set_default_timeout(1000 * PATIENCE)
         context.add_init_script(REPORT_VIOLATIONS)
         self.page: Page = context.new_page()
         self.complaints: list[str] = []
@@ -46,7 +48,7 @@ class Witness:
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
 
-    def until(self, condition: str, what: str, patience: float = 60.0) -> None:
+    def until(self, condition: str, what: str, patience: float = PATIENCE) -> None:
         """Wait until an expression holds (playwright's own waiting needs `eval`, which our policy stops)."""
         deadline = time.monotonic() + patience
         while not self.page.evaluate(f"() => Boolean({condition})"):

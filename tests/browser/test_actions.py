@@ -136,6 +136,25 @@ def test_limits_and_hours_are_shown_and_what_was_changed_is_sent(acting: Acting,
     acting.witness.is_content("400")
 
 
+def test_who_logs_in_by_the_token_is_not_asked_for_it_again(browser: Browser) -> None:
+    service = FakeService()
+    with served(service, TOKEN) as url:
+        witness = Witness(browser, url)
+        page = witness.page
+        page.goto(url)
+        page.fill("#token", TOKEN)
+        page.keyboard.press("Enter")
+        page.click("button:text-is('Leave…')")
+        dialog = page.get_by_role("dialog", name="Leave stdlib?")  # as screen readers find it
+        assert "What it has trained" in page.inner_text(f"#{dialog.get_attribute('aria-describedby')}")
+        dialog.get_by_role("button", name="Leave").click()
+        page.get_by_role("status").filter(has_text="Left stdlib.").wait_for()
+        page.click("#logout")
+        page.wait_for_selector("#login:visible")
+        assert service.calls == [("leave", RUN)]
+        witness.is_content()
+
+
 def test_nothing_happens_before_it_is_confirmed_and_escape_takes_it_back(acting: Acting) -> None:
     page = acting.page
     for close in (lambda: page.keyboard.press("Escape"), lambda: page.click("#dialog-cancel")):

@@ -95,6 +95,8 @@ def split(service: FakeService) -> None:
     service.state, service.evidence = "SPLIT", "stdlib: no quorum, as 4 of 7 voters are absent (aaaaaa, bbbbbb, cccccc)"
 
 
+UNNAMED = """() => [...document.querySelectorAll("dialog :is(input:not([hidden]), textarea, select)")]
+    .filter((control) => !control.labels.length).map((control) => control.outerHTML)"""
 STATES: dict[str, Callable[[FakeService], None]] = {
     "busy": busy,
     "empty": empty,
@@ -141,6 +143,7 @@ def test_dialogs(browser: Browser, tmp_path: Path) -> None:
             for label in ("Leave", "Invite", "Write something", "Checkpoints", "Limits and hours", "Join a run"):
                 page.click(f"button:visible:text-is('{label}…')")
                 page.wait_for_selector("dialog[open]")
+                assert page.evaluate(UNNAMED) == []
                 witness.shoot(tmp_path, f"dialog-{label.split()[0].lower()}-{name}", whole=False)
                 if label != "Join a run":
                     page.keyboard.press("Escape")

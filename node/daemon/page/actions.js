@@ -246,7 +246,8 @@ export function write(row) {
         setText(state, "");
         throw error;
       });
-      setText(state, outcome.error ? `It ends here: ${outcome.error}` : `Written with the weights of round ${outcome.round} or a later one.`);
+      const { round, error } = outcome;
+      setText(state, error ? `It ends here: ${error}` : `Written with the weights of round ${round} or a later one.`);
       rename("Write another", "Close");
     },
   });
