@@ -30,5 +30,17 @@ def test_shoal_is_installed_from_a_file() -> None:
     assert not re.search(r"install (-\S+ )*['\"]?shoal\b", text)
 
 
+def test_what_the_comparison_is_shown_by_exists() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Compared\n")[1].split("\n## ")[0]
+    rows = [row.split("|")[1:-1] for row in text.splitlines() if row.startswith("| [")]
+    assert len(rows) == 6
+    for name, ours, shown_by, theirs in rows:
+        assert ours.strip(), name
+        assert theirs.strip(), name
+        paths = re.findall(r"`([^`]+)`", shown_by)
+        assert paths, name
+        assert [path for path in paths if path != "make swarm" and not (ROOT / path).exists()] == []
+
+
 def test_a_link_is_found_in_what_is_said() -> None:
     assert link_in("on another machine:\n\nshoal run join shoal1abc\n\n") == "shoal1abc"
