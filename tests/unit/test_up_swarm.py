@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from shoal.node.base.lines import LineStream
+from shoal.node.base.options import UpOptions
+from shoal.node.client.up.orchestrate import _Command
 from shoal.node.client.up.peers import LocalPeer
 from shoal.node.client.up.swarm import Metrics, Swarm
 from shoal.protocol.base.errors import LocalError
@@ -59,3 +67,21 @@ async def test_a_run_that_fails_on_a_peer_ends_all_unless_it_tries_again(tmp_pat
         peer.row = {"failure": "the disk is on fire", "may_be_opened_again": False}
         with pytest.raises(LocalError, match="the run has failed on peer-2: the disk is on fire \\(its log is "):
             await swarm._observe(peer)
+
+
+class Late(_Command):
+    """A command that hears a signal after its last chance to be cancelled: while it ends its children."""
+
+    async def _run(self) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0)  # the signal's handler is called when the loop next looks
+        while not self.received:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.001)
+        self.answer = {}
+        return 0
+
+
+@pytest.mark.asyncio
+async def test_a_signal_that_comes_as_the_children_are_ended_counts(tmp_path: Path) -> None:
+    assert await Late(UpOptions(json=True), tmp_path, LineStream(sys.stdout)).unless_signalled() == 128 + signal.SIGTERM

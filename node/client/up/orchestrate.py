@@ -136,7 +136,7 @@ def main(options: UpOptions) -> int:
     finally:  # wait until the output is read, but only briefly after a signal
         command.stream.drain(PARTING if command.received else None)
     stream = command.stream
-    if options.json and command.answer is not None:
+    if options.json and command.answer is not None and not command.received:  # nobody may read it
         print(json.dumps(command.answer), flush=True)
     elif not options.json and code == Exit.OK and stream.failure is not None and not stream.is_unread:
         raise LocalError(f"what was to be printed cannot be written: {reason(stream.failure)}")
@@ -163,7 +163,8 @@ class _Command:
 
         on_ending(stop)
         try:
-            return await work
+            code = await work
+            return 128 + self.received[0] if self.received else code  # heard as the children were ended
         except asyncio.CancelledError:
             if not self.received:
                 raise
