@@ -84,4 +84,5 @@ class Late(_Command):
 
 @pytest.mark.asyncio
 async def test_a_signal_that_comes_as_the_children_are_ended_counts(tmp_path: Path) -> None:
-    assert await Late(UpOptions(json=True), tmp_path, LineStream(sys.stdout)).unless_signalled() == 128 + signal.SIGTERM
+    late = Late(UpOptions(json=True), tmp_path / "out", tmp_path, LineStream(sys.stdout))
+    assert await late.unless_signalled() == 128 + signal.SIGTERM
