@@ -59,11 +59,16 @@ def remedy(status: Status) -> str | None:
     its link.
     """
     is_calm = status.get("paused") or status.get("obstacle") or is_first_back(status) or is_over(status)
-    if is_calm or (status.get("state") == "SOLO" and lonely_runs(status)):
+    if is_calm:
         return None
-    if status.get("state") == "SOLO" and status.get("runs"):
-        return SEARCHING
+    if status.get("state") == "SOLO" and (runs := status.get("runs")):
+        return SEARCHING if not lonely_runs(status) or any(map(_is_searched, runs)) else None
     return ADVICE.get(status.get("state", ""))
+
+
+def _is_searched(run: RunRow) -> bool:
+    """Whether the node looks for other members of a run by itself."""
+    return not (run.get("link") or run.get("is_resting") or run.get("phase") in ("finished", "failed"))
 
 
 def lonely_runs(status: Status) -> list[RunRow]:

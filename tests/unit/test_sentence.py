@@ -105,6 +105,28 @@ def test_who_is_alone_in_a_run_sends_its_link(changes: dict[str, Any], said: str
     assert advice(status | {"paused": "the volume is used up"}) is None
 
 
+def test_who_is_alone_in_one_run_and_has_lost_the_others_of_another_is_told_of_both() -> None:
+    status: Any = {"state": "SOLO", "peers": 0, "runs": [LONELY, RUN | {"name": "b", "members": 1}]}
+    assert (headline(status), advice(status)) == (
+        "This node is alone.",
+        f"{SEARCHING} Nobody else is in stdlib. {SEND}",
+    )
+    over = status | {"runs": [LONELY, RUN | {"name": "b", "phase": "finished"}]}
+    assert advice(over) == f"Nobody else is in stdlib. {SEND}"
+    connected = status | {"state": "CONNECTED", "peers": 1, "runs": [LONELY, RUN | {"name": "b", "members": 2}]}
+    assert advice(connected) == f"Nobody else is in stdlib. {SEND}", "who is in the other run does not help this one"
+
+
+@pytest.mark.parametrize("state", ["SOLO", "SPLIT", "CONNECTED", "IN-ROUND"])
+@pytest.mark.parametrize("phase", ["training", "matching", "syncing", "finished", "failed", "restoring"])
+@pytest.mark.parametrize("more", [{}, {"link": "shoal1xyz"}, {"left": ["12D3Koo7nBFdh"]}, {"is_resting": True}])
+def test_nobody_who_is_in_a_run_is_told_to_start_with_bootstrap(state: str, phase: str, more: dict[str, Any]) -> None:
+    for runs in ([RUN | {"phase": phase} | more], [RUN | {"phase": phase} | more, RUN]):
+        for obstacle in (None, "rejoining: nobody has answered yet"):
+            status: Any = {"state": state, "peers": 0, "runs": runs, "obstacle": obstacle}
+            assert "--bootstrap" not in f"{headline(status)} {advice(status)}"
+
+
 def test_a_split_that_leaves_one_alone_says_both() -> None:
     status: Any = {"state": "SPLIT", "peers": 0, "runs": [LONELY, LONELY | {"name": "b", "link": "shoal1b"}]}
     assert advice(status) == f"{ADVICE['SPLIT']} Nobody else is in stdlib. {SEND}; Nobody else is in b. {SEND[:-3]}b"
