@@ -87,6 +87,10 @@ def read_text(path: Path, what: str = "", limit: int | None = None) -> str:
         with path.open("rb") as file:
             content = file.read(limit + 1 if limit is not None else -1)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not path.is_symlink():
+            raise LocalError(
+                f"cannot read {named}: there is no such file; check the path", code="unreadable"
+            ) from error
         raise LocalError(unreadable(named, error), code="unreadable") from error
     if limit is not None and len(content) > limit:
         raise LocalError(f"{named} is larger than {limit >> 10:,} KiB")

@@ -32,11 +32,11 @@ from shoal.node.base.home import Home
 from shoal.node.base.logs import last_line, log_size, rotate_if_large
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.process_identity import ProcessIdentity
-from shoal.node.base.refusals import reason
+from shoal.node.base.refusals import reason, refusal
 from shoal.node.base.settings import Choice, flags_of
 from shoal.node.base.stacks import stacks_on_request
 from shoal.node.client.waiting import Waiting
-from shoal.protocol.base.errors import LocalError, ShoalError, split_code
+from shoal.protocol.base.errors import LocalError, ShoalError, split_code, with_code
 from shoal.protocol.net.system.descriptors import raise_limit
 
 START_PATIENCE = 120.0
@@ -320,5 +320,6 @@ def _log_problem(log: Path) -> str:
         with log.open("ab") as file:
             file.write(b"\n")
     except OSError as error:
-        return f"nothing can be written to its log: {reason(error)}"
+        lack = refusal(error)
+        return with_code(f"nothing can be written to its log: {reason(error)}", lack.code if lack is not None else "")
     return ""

@@ -361,6 +361,7 @@ def parse_manifest(text: str, origin: str = "manifest") -> Manifest:
     text = text.removeprefix(MARK)
     try:
         table = _tuples(tomllib.loads(text))
+        _check_protocol(table, f"{origin}: ")
         return Manifest.model_validate(table)
     except tomllib.TOMLDecodeError as error:
         raise LocalError(f"{origin} is not TOML: {error}{_remedy(str(error))}", code="manifest-wrong") from error
@@ -401,12 +402,13 @@ def decode_manifest(data: bytes, run: RunId, sender: PeerId | None = None) -> Ma
     return manifest
 
 
-def _check_protocol(table: Any) -> None:
+def _check_protocol(table: Any, where: str = "") -> None:
     """Comes before validation, which would take keys of a later version for mistakes."""
     protocol = table.get("protocol") if isinstance(table, dict) else None
     if type(protocol) is int and protocol > PROTOCOL:
         raise NewerProtocol(
-            f"the run speaks protocol {protocol}, and this version of Shoal {PROTOCOL}: upgrade Shoal on this machine"
+            f"{where}the run speaks protocol {protocol}, and this version of Shoal {PROTOCOL}: upgrade Shoal on this "
+            "machine"
         )
 
 

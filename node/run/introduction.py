@@ -202,7 +202,8 @@ class _Inquiry:
         words = "; ".join(self._unreached[:MAX_FAILURES_SHOWN])
         more = len(self._unreached) - MAX_FAILURES_SHOWN
         words += (f"; and {more} more" if more > 0 else "") + ("; others do not know it" if self._refused else "")
-        return TransportError(f"nobody has told us of the run {self._run[:8]}: {words}", code="run-nowhere")
+        remedy = "check that a member of it runs, or take a new link from one"
+        return TransportError(f"nobody has told us of the run {self._run[:8]}: {words}; {remedy}", code="run-nowhere")
 
 
 async def _first(work: Iterable[Coroutine[None, None, Introduction | None]]) -> Introduction | None:

@@ -12,6 +12,7 @@ import pytest
 from shoal.node.base import devices
 from shoal.node.base.exits import Exit
 from shoal.node.client.up.processes import Children
+from tests.bad_situations import shown
 from tests.integration.nodes import PATIENCE, RealNode, until
 from tests.integration.test_node import MANIFEST
 
@@ -62,8 +63,8 @@ def _see_the_words_of(node: RealNode) -> None:
     words = "the worker has failed: the text of this run cannot be read here. No other is started: mend that, then"
     assert words in node.row()["worker_failure"]
     code, said = shoal(node.home.root, "status", "--exit-code")
-    assert code == Exit.FAILED_RUN
     assert words in said
+    shown("the worker cannot do its work: its GPU is gone, or its text", code, said + node.words())
     log = (node.home.run_folder(node.row()["run"]) / "worker.log").read_text()
     assert log.count("worker: the text of this run cannot be read here") == 1
     assert node.row()["phase"] != "failed", "the node keeps the state and its vote"

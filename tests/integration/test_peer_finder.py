@@ -20,6 +20,7 @@ from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.addresses import has_ipv6
 from shoal.protocol.net.system.identity import Identity
+from tests.bad_situations import shown
 
 LIMIT = 30.0  # seconds for one address: what each black hole would cost if anybody waited for it
 SOON = LIMIT / 2  # on an idle machine it is half a second; it is printed
@@ -113,6 +114,10 @@ async def test_a_black_hole_beside_a_good_address_delays_nothing(tmp_path: Path,
                 await found_soon(seeker)
 
 
+def _codes(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [str(getattr(record, "code", "")) for record in caplog.records]
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("named", [True, False])
 async def test_a_black_hole_is_named_once(
@@ -133,6 +138,7 @@ async def test_a_black_hole_is_named_once(
                 warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
                 assert sum(hole in each for each in warnings) == 1
                 assert "no answer in 1 s" in next(each for each in warnings if hole in each)
+                shown("the bootstrap address is silent", 0, " ".join([*warnings, *_codes(caplog)]))
                 assert "bootstrap address" in (seeking.obstacle() or "")
 
 

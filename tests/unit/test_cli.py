@@ -24,6 +24,7 @@ import pytest
 import typer
 
 from shoal.node.api import client, present
+from shoal.node.api.errors import find_run
 from shoal.node.base.exits import HELP, Exit
 from shoal.node.base.home import DaemonInfo, Home, find_home
 from shoal.node.base.options import NodeSettings, UpOptions, UsageError
@@ -33,6 +34,7 @@ from shoal.node.client.cli import completion, main
 from shoal.node.client.cli.app import app
 from shoal.node.daemon.web.server import serve_api
 from shoal.protocol.net.system.version import shoal_version
+from tests.bad_situations import shown
 from tests.fake_service import ADDRESS, ENTERED, LINK, MANIFEST, PEER, RUN, FakeService
 
 HEAVY = {"torch", "libp2p", "pydantic", "aiohttp", "numpy", "rich", "cryptography", "trio"}
@@ -462,8 +464,23 @@ def test_an_unknown_run_is_1_and_lists_the_known(shoal: Shoal, node: FakeService
 def test_another_version_is_5(shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "shoal_version", lambda: "99.0")
     code, _, err = shoal("status")
-    assert code == Exit.VERSION
+    shown("the node is of another version", code, err)
     assert "99.0" in err
+
+
+def test_a_name_of_several_runs(shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = {"ab" * 32: "tiny", "cd" * 32: "tiny"}
+    monkeypatch.setattr(node, "run_details", lambda run: find_run(run, both))
+    code, _, err = shoal("run", "show", "tiny")
+    shown("a name means several runs", code, err)
+    assert "abababab (tiny), cdcdcdcd (tiny)" in err
+
+
+def test_a_clock_that_is_off_by_an_hour(shoal: Shoal, node: FakeService) -> None:
+    node.facts = replace(node.facts, clocks=(3600.0, 3600.5, 3599.0))
+    code, out, _ = shoal("netcheck")
+    shown("the clock is off by an hour", code, out)
+    assert "3600.0 s ahead of the others'" in out
 
 
 @pytest.mark.parametrize(

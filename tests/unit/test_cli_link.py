@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.api import present
+from shoal.node.api.client import Client
 from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home
 from shoal.node.client.cli.run import qr_code
@@ -50,6 +51,23 @@ def test_who_says_yes_has_seen_what_it_is(shoal: Shoal, node: FakeService, says:
         assert words in out[: out.index("Join? [y/N] ")]
     assert out.endswith(f"Join? [y/N] joined run stdlib ({RUN[:8]}); `shoal status` says how it goes\n")
     assert node.calls == [("preview", LINK), ("join", LINK, True)]
+
+
+@pytest.mark.parametrize(
+    ("operation", "words"), [("join_run", f"join {LINK} --yes"), ("create_run", "create {manifest}")]
+)
+def test_ctrl_c_while_the_node_enters_a_run(
+    shoal: Shoal, node: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, words: str
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "run.toml").write_text('name = "tiny"')
+    monkeypatch.setattr(Client, operation, interrupted)
+    code, _, err = shoal("run", *words.replace("{manifest}", str(tmp_path / "run.toml")).split())
+    assert code == Exit.INTERRUPTED
+    assert err.startswith("\ninterrupted, but the node was asked already")
+    assert "`shoal run leave`" in err
 
 
 @pytest.mark.parametrize("line", ["n\n", "\n", "", "yesterday\n"])

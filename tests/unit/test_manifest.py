@@ -102,7 +102,7 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(text: str, expected:
         ("name = 'a'\nseed = 1.0", "'seed'"),
         ("name = 'a'\nseed = true", "'seed'"),
         ("name = 'a'\nseed = 2024-01-01", "'seed'"),
-        ("name = 'a'\nprotocol = 2", "upgrade the older one"),
+        ("name = 'a'\nprotocol = 2", "upgrade Shoal on this machine"),
         ("name = 'a'\nmodel = 'llama'", "'model'"),
         ("name = 'a'\nmodel = [1]", "'model'"),
         ("name = 'a'\n[model]\nname = 'os.system'", "'model.name'"),

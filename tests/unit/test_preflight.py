@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bad_situations import shown
+
 ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(not shutil.which("make") or not COMPILER, reason="needs make and a C compiler")
@@ -54,14 +56,9 @@ def test_no_python_that_is_new_enough(python: str) -> None:
 
 def test_no_compiler() -> None:
     """The sentence says which dependency wants it."""
-    assert_one_sentence(
-        preflight("CC=no-such-compiler"),
-        "a C compiler to compile fastecdsa",
-        "libp2p",
-        "build-essential",
-        "gcc",
-        "xcode-select",
-    )
+    result = preflight("CC=no-such-compiler")
+    shown("there is no compiler", result.returncode, result.stderr)
+    assert_one_sentence(result, "a C compiler to compile fastecdsa", "libp2p", "build-essential", "gcc", "xcode-select")
 
 
 @pytest.mark.parametrize("compiler_without", ["gmp.h"], indirect=True)

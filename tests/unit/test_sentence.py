@@ -117,6 +117,16 @@ def test_of_two_runs_the_one_that_is_alone_is_named_with_its_link_and_the_other_
     assert advice(connected) == f"Nobody else is in stdlib. {SEND}"
 
 
+@pytest.mark.parametrize("state", ["SOLO", "SPLIT", "CONNECTED", "IN-ROUND"])
+@pytest.mark.parametrize("phase", ["training", "matching", "syncing", "finished", "failed", "restoring"])
+@pytest.mark.parametrize("more", [{}, {"link": "shoal1xyz"}, {"left": ["12D3Koo7nBFdh"]}, {"is_resting": True}])
+def test_nobody_who_is_in_a_run_is_told_to_start_with_bootstrap(state: str, phase: str, more: dict[str, Any]) -> None:
+    for runs in ([RUN | {"phase": phase} | more], [RUN | {"phase": phase} | more, RUN]):
+        for obstacle in (None, "rejoining: nobody has answered yet"):
+            status: Any = {"state": state, "peers": 0, "runs": runs, "obstacle": obstacle}
+            assert "--bootstrap" not in f"{headline(status)} {advice(status)}"
+
+
 def test_a_split_that_leaves_one_alone_says_both() -> None:
     status: Any = {"state": "SPLIT", "peers": 0, "runs": [LONELY, LONELY | {"name": "b", "link": "shoal1b"}]}
     assert advice(status) == f"{ADVICE['SPLIT']} Nobody else is in stdlib. {SEND}; Nobody else is in b. {SEND[:-3]}b"

@@ -19,6 +19,7 @@ from shoal.node.training.models.layout import Layout
 from shoal.node.training.models.registry import build
 from shoal.node.training.state.file import save_state
 from shoal.node.training.state.shape import StateShape
+from tests.bad_situations import shown
 from tests.unit.state_kit import state_of
 from tests.unread import fill, full, read_until
 
@@ -170,7 +171,7 @@ def test_ctrl_c_leaves_nothing_behind(up: Up, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)  # impatient
     _, stderr = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, stderr
+    shown("Ctrl-C while `shoal up` trains", process.returncode, stderr)
     wait_for(lambda: not left_behind(tmp_path))
     assert events(tmp_path / "out")[-1]["event"] == "ended"
 
@@ -188,9 +189,8 @@ def test_ctrl_c_during_the_imports_leaves_nothing_at_all(tmp_path: Path) -> None
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=PATIENCE)
     assert time.monotonic() < begin + 10.0, "it was deaf; a second suffices on an idle machine"
-    assert (process.returncode, stdout, stderr.count("\n")) == (130, "", 2), (
-        stderr
-    )  # --kill-at and --join-at do not fit
+    shown("Ctrl-C while `shoal up` loads torch", process.returncode, stderr)
+    assert (stdout, stderr.count("\n")) == ("", 2), stderr  # --kill-at and --join-at do not fit
     wait_for(lambda: not left_behind(tmp_path))
     assert [*(tmp_path / "here").iterdir()] == []
 

@@ -17,7 +17,8 @@ its end is its code, for programs and to search for:
 A code stands for a kind of mistake and never changes its meaning. `shoal explain CODE` prints its row of the tables
 below. Errors of the API have it as `code` ([api.md](api.md)), and so have the log's JSON lines and the warnings in
 `shoal status --json`. The codes `not-possible`, `usage`, `shortage`, `peer-blamed` and `failed` are general: commands
-do not show them, as the sentence says all.
+do not show them, as the sentence says all. [bad-situations.md](bad-situations.md) shows what is said, and what is left
+behind, in some eighty situations.
 
 This page is printed from the tables in [node/base/codes/](../node/base/codes), by
 `python -m shoal.node.base.codes.document`. A test compares the tables with the source both ways: each code that can be

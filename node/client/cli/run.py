@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,7 +73,7 @@ def create(
 
     text = manifest_text(manifest)
     parse_manifest(text, shown(manifest))  # a mistake is told with its line, and before a node is started
-    with ensure_node() as client, Waiting("creating the run"):
+    with ensure_node() as client, _told_that_it_may_go_on(), Waiting("creating the run"):
         answer = client.create_run(text, not no_train, [absolute(each) for each in checkpoints or ()])
     if as_json:
         present.show_json(answer)
@@ -223,7 +225,7 @@ def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> 
             raise LocalError(f"not joined: {preview['memory']['problem']}")
         if not yes and not _confirmed():
             raise LocalError("not joined")
-        with Waiting("joining the run", _download):
+        with _told_that_it_may_go_on(), Waiting("joining the run", _download):
             return client.join_run(_whole(link, preview), train, checkpoint)
 
 
@@ -233,6 +235,19 @@ def _download() -> Step:
     if (download := status.get("download")) is None:
         return Step()
     return Step(str(status["obstacle"] or ""), download["here"] / max(1, download["whole"]))
+
+
+@contextmanager
+def _told_that_it_may_go_on() -> Iterator[None]:
+    """While the node enters a run: Ctrl-C ends the command, but does not take back what the node was asked for."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        words = (
+            "interrupted, but the node was asked already: while it runs, `shoal run ls` shows whether it is in the run"
+        )
+        print(f"\n{words}, and `shoal run leave` ends that", file=sys.stderr)
+        raise
 
 
 def _checked_link(text: str) -> str:

@@ -91,15 +91,16 @@ async def _listen(host: str, port: int) -> socket.socket:
         family, address = (await RESOLVER.look_up(host))[0]
     except TransportError as error:
         raise LocalError(f"--admin-host {host} is no address of this machine: {error}", code="cannot-listen") from error
-    for candidate in range(port, min(port + PORTS_TRIED, 65536)):
+    last = min(port + PORTS_TRIED, 65536) - 1
+    for candidate in range(port, last + 1):
         try:
             return socket.create_server((address, candidate), family=family)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 reason = os.strerror(error.errno or 0)
                 raise LocalError(
-                    f"--admin-host {host}, port {candidate}: cannot listen: {reason}", code="cannot-listen"
+                    f"--admin-host {host}, port {candidate}: cannot listen: {reason}; choose an address of this "
+                    "machine and a port that this user may have",
+                    code="cannot-listen",
                 ) from error
-    raise LocalError(
-        f"admin ports {port} to {port + PORTS_TRIED - 1} are all taken: use --admin-port", code="port-taken"
-    )
+    raise LocalError(f"admin ports {port} to {last} are all taken: use --admin-port", code="port-taken")

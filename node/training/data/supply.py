@@ -254,7 +254,10 @@ class Supply:
         async with self._measuring:
             if columns not in self._own:
                 if not self._paths:
-                    raise LocalError(f"the run is about text of your own; {REMEDY}", code="data-missing")
+                    raise LocalError(
+                        "the run is about text of your own: start this node with --data and that text",
+                        code="data-missing",
+                    )
                 own = self._own[columns] = await LONG.run(measure, self._paths, columns)
                 for words in own.left_out.words() if own.left_out else ():
                     warn(log, "data-left-out", f"of the text at --data {words}")

@@ -16,10 +16,10 @@ from shoal.protocol.base.errors import LocalError
 TRIES = 50
 BACKLOG = 128
 HOPELESS = {  # errors that every other port would give as well
-    errno.EADDRNOTAVAIL: "is not an address of this machine",
-    socket.EAI_NONAME: "is not an address of this machine",
-    errno.EACCES: "lets only root listen on such a port",
-    errno.EPERM: "lets only root listen on such a port",
+    errno.EADDRNOTAVAIL: "it is not an address of this machine; name one that is",
+    socket.EAI_NONAME: "it is not an address of this machine; name one that is",
+    errno.EACCES: "only root may listen on such a port; choose one from 1024 on",
+    errno.EPERM: "only root may listen on such a port; choose one from 1024 on",
 }
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,9 @@ def claim_pair(host: str, port: int) -> tuple[int, socket.socket]:
                 words = "ports %d and %d are in use; listening on %d instead"
                 log.warning(words, port, port + 1, pair[0], extra={"code": "ports-in-use"})
             return pair
-    raise LocalError(f"no free pair of ports on {host} from {port} on", code="port-taken")
+    raise LocalError(
+        f"no free pair of ports on {host} from {port} on: choose another one, or 0 for any", code="port-taken"
+    )
 
 
 def _try_pair(host: str, first: int) -> tuple[int, socket.socket] | None:
@@ -55,7 +57,7 @@ def _try_pair(host: str, first: int) -> tuple[int, socket.socket] | None:
         claim.close()
         if error.errno == errno.EADDRINUSE:
             return None
-        why = f"it {HOPELESS[error.errno]}" if error.errno in HOPELESS else error.strerror
+        why = HOPELESS.get(error.errno or 0, error.strerror)
         raise LocalError(f"cannot listen on {host}, port {first}: {why}", code="cannot-listen") from error
     finally:
         probe.close()
