@@ -49,7 +49,7 @@ from shoal.node.base.room import NoRoom
 from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
 
 QUICK = 15.0  # seconds that a client waits for what is answered from memory
-PATIENT = 600.0  # seconds, if the node has to ask peers, or to write a large file
+PATIENT = 600.0  # seconds, if the node has to ask peers, to wait for a process, or to write a file
 JOINING = 30 * 86_400.0  # seconds, if it may download the run's data first; Ctrl-C ends the wait
 
 P = ParamSpec("P")
@@ -298,6 +298,7 @@ class Operations:
         ChangedSettings,
         "Change lines of the node's config.toml, all or none. Limits and rules for pausing hold at once, the others "
         "from the next start on, unless a flag or a variable of that start beats them.",
+        patience=PATIENT,
         on_page="changed settings: {settings}",
     )
     netcheck = Operation(
@@ -464,6 +465,7 @@ class Operations:
         PauseRequest,
         PauseStatus,
         "Leave all runs for a while and free the devices; the node stays, and keeps that over a restart.",
+        patience=PATIENT,
         on_page="paused this node",
     )
     resume = Operation(
@@ -472,6 +474,7 @@ class Operations:
         EmptyRequest,
         PauseStatus,
         "End a pause that was asked for; the node enters its runs again unless there is another reason to be paused.",
+        patience=PATIENT,
         on_page="ended the pause of this node",
     )
     drain = Operation(

@@ -311,7 +311,7 @@ def why_split(run: Run, evidence: Evidence) -> str:
 
 def day_cost(runs: Iterable[Run]) -> answers.Traffic | None:
     """About how many bytes of payloads a day of these runs takes at their present pace; None if no pace is known."""
-    paced = [run for run in runs if run.commits.pace and is_active(run) and not run.is_finished]
+    paced = [run for run in runs if run.commits.pace and is_active(run)]
     sent = received = 0.0
     for run in paced:
         needs = requirements(run.manifest, len(run.member.membership.alive()) + 1)

@@ -133,6 +133,7 @@ NODES: dict[str, Any] = {
             OTHER | CLOSED | {"phase": "failed", "failure": "the disk is full: /var/lib/shoal has 0 bytes left"},
         ],
     },
+    "draining": STATUS | {"draining": True, "runs": [RUN]},
     "paused": STATUS
     | {
         "paused": "paused: the volume of 20 GB a day is used up; this node goes on at 00:00 UTC",

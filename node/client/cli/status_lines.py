@@ -70,6 +70,7 @@ def run_lines(runs: Sequence[RunRow], columns: int | None, whole: bool = False) 
 def _node(status: Status, page: str, whole: bool) -> Iterator[tuple[str, str, str]]:
     """(label, words, style) of each row; the words are empty if there is nothing to say."""
     yield "state", _state(status), COLOURS.get(str(status.get("state")), "")
+    yield "draining", "it stops once the rounds under way are committed" if status.get("draining") else "", "yellow"
     for warning in status.get("warnings") or ():
         yield "warning", f"{warning['words']} ({warning['code']})", "yellow"
     memory = f"{size(status.get('memory'))} of memory" if status.get("memory") else ""
