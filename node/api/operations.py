@@ -298,8 +298,8 @@ class Operations:
         ChangedSettings,
         "Change lines of the node's config.toml, all or none. Limits and rules for pausing hold at once, the others "
         "from the next start on, unless a flag or a variable of that start beats them.",
-        patience=PATIENT,
         on_page="changed settings: {settings}",
+        patience=PATIENT,
     )
     netcheck = Operation(
         "GET",
@@ -465,8 +465,8 @@ class Operations:
         PauseRequest,
         PauseStatus,
         "Leave all runs for a while and free the devices; the node stays, and keeps that over a restart.",
-        patience=PATIENT,
         on_page="paused this node",
+        patience=PATIENT,
     )
     resume = Operation(
         "POST",
@@ -474,8 +474,8 @@ class Operations:
         EmptyRequest,
         PauseStatus,
         "End a pause that was asked for; the node enters its runs again unless there is another reason to be paused.",
-        patience=PATIENT,
         on_page="ended the pause of this node",
+        patience=PATIENT,
     )
     drain = Operation(
         "POST",
