@@ -19,5 +19,4 @@ def test_a_gpu_box(tmp_path: Path) -> None:
     assert "hold the same state, bit for bit" in up
     assert (box.folder / "first/report.html").exists()
     assert "round-" in listed
-    assert len(text) > 100
     assert "sheep" in text, "it has learned what the notes are about"
