@@ -69,11 +69,6 @@ def remedy(status: Status) -> str | None:
     return ADVICE.get(status.get("state", ""))
 
 
-def _is_searched(run: RunRow) -> bool:
-    """Whether the node looks for other members of a run by itself."""
-    return not (run.get("link") or run.get("is_resting") or run.get("phase") in ("finished", "failed"))
-
-
 def lonely_runs(status: Status) -> list[RunRow]:
     """The runs whose link is to be sent to others."""
     return [] if status.get("paused") else [run for run in status.get("runs", []) if run.get("link")]
