@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 from heapq import nsmallest
 from typing import Generic, TypeVar
 
@@ -119,12 +118,13 @@ class Dissemination:
         return effects
 
     def goodbye(self, others: list[PeerId]) -> list[Effect]:
-        """Send our goodbye to many members at once, and to `others`, as we send nothing later."""
-        return self._send_to(GOODBYES, others)
+        """Send our goodbye to many members at once, as we send nothing later, and without any news to `others`."""
+        alone = Gossip(self._table.own, News((), ()), pass_on=True)
+        return [*self._send_to(GOODBYES), *(Send(peer, alone) for peer in others)]
 
-    def _send_to(self, count: int, others: Sequence[PeerId] = ()) -> list[Effect]:
+    def _send_to(self, count: int) -> list[Effect]:
         present = self._table.present()
-        chosen = [*self._rng.sample(present, min(count, len(present))), *others]
+        chosen = self._rng.sample(present, min(count, len(present)))
         return [Send(peer, Gossip(self._table.own, self.pack(peer), pass_on=True)) for peer in chosen]
 
     def _reminder(self, to: PeerId) -> list[Entry]:

@@ -32,7 +32,7 @@ class Exchange:
         self._probing = probing
         self._rng = rng
         self._seeds: list[PeerId] = []
-        self._asked: dict[PeerId, None] = {}  # the last peers to whom we have introduced ourselves
+        self._asked: dict[PeerId, None] = {}  # the last strangers to whom we have introduced ourselves
         self._alone_pause = ALONE_FIRST
 
     def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
@@ -42,10 +42,11 @@ class Exchange:
 
     def ask(self, peer: PeerId) -> Effect:
         """Begin an exchange with `peer`."""
-        self._asked.pop(peer, None)
-        self._asked[peer] = None
-        if len(self._asked) > MAX_ASKED:
-            del self._asked[next(iter(self._asked))]
+        if self._table.get(peer) is None:
+            self._asked.pop(peer, None)
+            self._asked[peer] = None
+            if len(self._asked) > MAX_ASKED:
+                del self._asked[next(iter(self._asked))]
         return self._summary(peer, ask=True)
 
     def ask_somebody(self) -> list[Effect]:

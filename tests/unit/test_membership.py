@@ -34,7 +34,7 @@ from shoal.protocol.messages.membership import (
 from shoal.protocol.messages.node import Refused
 from tests.simulation.signing import FakeSigner
 
-ME, A, B, C = PeerId("me"), PeerId("a"), PeerId("b"), PeerId("c")
+ME, A, B, C, D = PeerId("me"), PeerId("a"), PeerId("b"), PeerId("c"), PeerId("d")
 STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "unknown")
 NOTHING = News((), ())
 
@@ -169,9 +169,12 @@ def test_whoever_was_asked_and_has_not_answered_hears_the_goodbye() -> None:
     core.link_up(0.5, B)
     core.receive(0.6, B, Gossip(entry(B), NOTHING, True))
     core.link_up(0.7, C)
+    core.receive(0.8, B, Gossip(entry(B), News((entry(D),), ()), True))
     goodbyes = sent(core.leave(1.0), Gossip)
-    assert sorted(to for to, _ in goodbyes) == [A, B, C]
+    assert sorted(to for to, _ in goodbyes) == [A, B, C, D]
     assert all(isinstance(gossip, Gossip) and gossip.entry.left for _, gossip in goodbyes)
+    told = {to for to, gossip in goodbyes if isinstance(gossip, Gossip) and gossip.news.entries}
+    assert told <= {B, D}, "a stranger hears of nobody else"
 
 
 def test_what_earlier_lives_left_behind_is_outdone_but_not_a_living_namesake() -> None:

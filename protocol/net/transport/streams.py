@@ -102,8 +102,8 @@ class FrameReader(Generic[F]):
 
     @property
     def is_broken(self) -> bool:
-        """Whether the stream, or the connection below it, was broken off."""
-        return not self._stream.is_open
+        """Whether the stream, or the connection below it, was broken off, and not by us."""
+        return not self._stream.is_open and (self.has_ended or not self.is_over)
 
     def follow(self, last: FrameReader[Any]) -> None:
         """Take nothing before the end of `last`, the peer's earlier stream, or until the limits for that are over."""
