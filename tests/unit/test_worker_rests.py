@@ -20,10 +20,8 @@ async def test_a_worker_that_does_not_end_by_itself_is_killed_and_its_vectors_st
     worker = WorkerSupervisor(settings, on_progress=print, on_contribution=print, on_trained=print, on_lost=print)
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(worker.run())
-        while not ((tmp_path / "log").exists() and (tmp_path / "log").read_text()):
+        while not ((tmp_path / "log").exists() and (tmp_path / "log").read_text()) or (pid := worker.pid) is None:
             await asyncio.sleep(0.001)
-        pid = worker.pid
-        assert pid is not None
         await worker.rest()
         assert worker.pid is None
         assert not Path(f"/proc/{pid}").exists()

@@ -47,7 +47,7 @@ async def test_a_bad_end_is_told_in_the_last_words_of_the_process() -> None:
 @pytest.mark.asyncio
 async def test_it_gives_way_to_others_and_is_gone_once_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "BEAT", 0.01)
-    waits = f"while os.nice(0) < {NICE}: time.sleep(0.01)\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
+    waits = f"while os.nice(0) < {NICE}: time.sleep(0.01)\nprint(os.getpid(), end='', flush=True)\ntime.sleep(600)"
     async with aclosing(generate(program(waits), "x", {})) as parts:
         async for text, _ in parts:
             if text:
