@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import hypothesis
 import pytest
 
 from shoal.node.extensions import register_extensions
+
+# A shell ignores SIGINT in what it starts in the background, and so would all programs that are started from here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if (os.cpu_count() or 1) <= 4 or "PYTEST_XDIST_WORKER" in os.environ:
     # Before torch is imported: two processes with two threads each on two cores are far slower than one.
