@@ -352,7 +352,7 @@ class Operations:
         RemoteError,
         TransportError,
         patience=PATIENT,
-        on_page="looked at a run",
+        on_page="looked at a run {name}",
     )
     create_run = Operation(
         "POST",
@@ -374,7 +374,7 @@ class Operations:
         TransportError,
         NoRoom,
         patience=JOINING,
-        on_page="joined a run",
+        on_page="joined a run {name}",
     )
     join_run_by_id = Operation(
         "POST",

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
 from http.cookies import SimpleCookie
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import aiohttp
 import pytest
 import pytest_asyncio
+from aiohttp import web
 
 from shoal.node.api.http import POLICY
+from shoal.node.api.operations import Operations
+from shoal.node.daemon.web.actions import MOST_AT_ONCE, PageActions
 from shoal.node.daemon.web.server import serve_api
 from shoal.node.daemon.web.session import LIFETIME, LOGINS, OFFERED, PERMIT_LIFETIME
 from tests.fake_service import PEER, RUN, FakeService
@@ -155,6 +159,45 @@ async def test_of_the_settings_the_page_changes_limits_alone(
     assert await browser("POST", "/v1/settings", {"settings": changed}, Shoal_Permit=permit) == 200
     assert browser.service.calls == [("settings", changed)]
     assert "changed settings: max-up = 20Mbit, schedule = none, yield-gpu = True" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_join_at_the_page_takes_no_path_and_is_noted_with_the_runs_name(
+    browser: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    permit = await browser.log_in()
+    join = {"link": RUN, "train": True}
+    assert await browser("POST", "/v1/join", join | {"checkpoint": "/etc"}, Shoal_Permit=permit) == 403
+    assert browser.service.calls == []
+    assert await browser("POST", "/v1/join", join, Shoal_Permit=permit) == 200
+    assert "joined a run stdlib" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_actions_that_go_on_at_once_are_bounded_and_one_that_is_broken_off_is_noted() -> None:
+    actions, request = PageActions(), cast(web.Request, FakeRequest())
+
+    async def goes_on(request: web.Request) -> web.StreamResponse:
+        return await asyncio.get_running_loop().create_future()
+
+    tasks = [asyncio.create_task(actions.note(Operations.join_run, request, goes_on)) for _ in range(MOST_AT_ONCE)]
+    await asyncio.sleep(0)
+    refused = await actions.note(Operations.join_run, request, goes_on)
+    assert refused.status == 429
+    for each in tasks:
+        each.cancel()
+    await asyncio.wait(tasks)
+    assert [each["error"] for each in actions.recent()] == ["it was broken off"] * MOST_AT_ONCE
+
+
+class FakeRequest:
+    """A request without a body."""
+
+    match_info: ClassVar[dict[str, str]] = {}
+
+    async def read(self) -> bytes:
+        return b""
 
 
 def test_the_page_offers_nothing_by_which_files_are_written_or_other_logins_made() -> None:

@@ -11,13 +11,14 @@ from typing import Any
 
 from aiohttp import web
 
-from shoal.node.api.http import Handler
+from shoal.node.api.http import Handler, failure
 from shoal.node.api.operations import Operation
 from shoal.node.base.lines import printable
 from shoal.node.base.options import is_run_id
 from shoal.protocol.base.errors import ShoalError
 
 KEPT = 20  # actions that are shown
+MOST_AT_ONCE = 4  # actions that are under way; a join may take hours, and goes on if its page is closed
 MAX_FIELD = 80  # characters of a field of the request
 
 log = logging.getLogger("shoal.api")
@@ -28,22 +29,26 @@ class PageActions:
 
     def __init__(self) -> None:
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
-        self._count = 0
+        self._count = self._under_way = 0
 
     def recent(self) -> list[dict[str, Any]]:
         """For the page."""
         return list(self._kept)
 
     async def note(self, operation: Operation[Any, Any], request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Have a request answered, and note what came of it."""
+        """Have a request answered, and note what came of it; not if too many are being answered."""
+        if self._under_way >= MOST_AT_ONCE:
+            return failure(429, f"{MOST_AT_ONCE} actions are under way at the page: wait for one of them", "busy")
         given = {**await body_of(request), **request.match_info}
-        words = operation.on_page.format_map(_Fields({name: _shown(value) for name, value in given.items()}))
+        self._under_way += 1
         try:
             response = await handler(request)
-        except Exception as error:  # answered by another middleware, in the words that a caller may see
-            self._add(words, str(error) if isinstance(error, ShoalError | web.HTTPException) else "the node's mistake")
+        except BaseException as error:  # raised again: another middleware answers, in the words that a caller may see
+            self._add(_words(operation, given), _reason(error))
             raise
-        self._add(words, None)
+        finally:
+            self._under_way -= 1
+        self._add(_words(operation, given | _answer(response)), None)
         return response
 
     def _add(self, words: str, error: str | None) -> None:
@@ -51,6 +56,28 @@ class PageActions:
         self._kept.appendleft({"at": time.time(), "words": words, "error": error})
         failed = f"; it failed: {printable(error)}" if error else ""
         log.info("at the page, action %d: %s%s", self._count, words, failed, extra={"code": "page-action"})
+
+
+def _words(operation: Operation[Any, Any], fields: dict[str, Any]) -> str:
+    """What was done; fields that are not known are left out."""
+    shown = operation.on_page.format_map(_Fields({name: _shown(value) for name, value in fields.items()}))
+    return " ".join(shown.split())
+
+
+def _answer(response: web.StreamResponse) -> dict[str, Any]:
+    """The name of the run in an answer, if it has one."""
+    with suppress(ValueError, RecursionError):
+        answer = json.loads(response.text or "") if isinstance(response, web.Response) else None
+        if isinstance(answer, dict) and "name" in answer:
+            return {"name": answer["name"]}
+    return {}
+
+
+def _reason(error: BaseException) -> str:
+    """Why an action has failed."""
+    if isinstance(error, ShoalError | web.HTTPException):
+        return str(error)
+    return "the node's mistake" if isinstance(error, Exception) else "it was broken off"
 
 
 class _Fields(dict[str, str]):

@@ -10,7 +10,7 @@ Rules:
   one: another expiry date with a keyed hash. It is no cookie, as whatever listens on another port of this machine would
   get it from the browser, and other pages could cause requests with it. The page keeps it in its memory alone, so it is
   gone with the tab; and instead of the token, because it ends within the hour and opens less: the operations that the
-  page offers (`Operation.on_page`). So nobody founds runs, writes files or creates codes with it, and
+  page offers (`Operation.on_page`). So nobody founds runs, reads or writes files or creates codes with it, and
   of the settings only limits and rules for pausing are changed.
 - A request with the cookie must come from our own page, as far as the browser tells.
 - A code is created for a caller with the token, and put into a link: see `LoginCodes`. It gives no permit.
@@ -24,12 +24,13 @@ import hashlib
 import hmac
 import secrets
 import time
+from typing import Any
 
 from aiohttp import web
 
 from shoal.node.api import http
 from shoal.node.api.http import failure, host_allowed
-from shoal.node.api.operations import OPERATIONS, Handler, Operations
+from shoal.node.api.operations import OPERATIONS, Handler, Operation, Operations
 from shoal.node.daemon.own_settings import AT_ONCE
 from shoal.node.daemon.web.actions import PageActions, body_of
 from shoal.node.daemon.web.routes import read_body
@@ -114,9 +115,9 @@ class AccessControl:
         if not self._is_signed("change", request.headers.get(PERMIT, "")):
             words = "a browser's session may only look; to change something, type the token of this node"
             return failure(401, words, "wrong-token")
-        if operation is Operations.change_settings and not await _are_limits(request):
-            words = "the page changes limits and rules for pausing only; for others, " + ASK_FOR_TOKEN
-            return failure(403, words, "not-allowed")
+        if not _is_offered(operation, await body_of(request)):
+            words = "the page gives no path, and changes limits and rules for pausing only; for others, "
+            return failure(403, words + ASK_FOR_TOKEN, "not-allowed")
         return await self._actions.note(operation, request, handler)
 
     def _shows_token(self, request: web.Request) -> bool:
@@ -181,10 +182,14 @@ class AccessControl:
         return self._is_signed("page", request.cookies.get(self._cookie, ""))
 
 
-async def _are_limits(request: web.Request) -> bool:
-    """Whether all settings that a request changes are limits and rules for pausing: no paths, addresses or runs."""
-    settings = (await body_of(request)).get("settings")
-    return isinstance(settings, dict) and settings.keys() <= set(AT_ONCE)
+def _is_offered(operation: Operation[Any, Any], body: dict[str, Any]) -> bool:
+    """Whether the page offers what a request asks of an operation: no path of a checkpoint, no setting but limits and
+    rules for pausing.
+    """
+    if operation is Operations.change_settings:
+        settings = body.get("settings")
+        return isinstance(settings, dict) and settings.keys() <= set(AT_ONCE)
+    return operation is not Operations.join_run or body.keys() <= {"link", "train"}
 
 
 def is_public(path: str) -> bool:
