@@ -12,6 +12,7 @@ from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home, find_home
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.settings import FLAG, choose
+from shoal.node.client import launch
 from tests.fake_service import FakeService
 from tests.unit.test_cli import Shoal, background, node, shoal
 
@@ -47,6 +48,18 @@ def test_a_node_is_drained(shoal: Shoal, background: Home) -> None:
     code, out, err = shoal("drain", "--within", "30s")
     assert (code, out) == (Exit.OK, f"stopped the node (pid {pid})\n")
     assert "waiting for the rounds under way" in err
+    assert background.daemon_pid() is None
+
+
+def test_a_node_that_does_not_end_when_its_time_is_over_is_stopped(
+    shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NODE", "deaf")
+    monkeypatch.setattr(launch, "STOP_PATIENCE", 0.2)
+    assert shoal("node", "start", "--admin-port", "0")[0] == Exit.OK
+    pid = background.daemon_pid()
+    code, out, _ = shoal("drain", "--within", "1s")
+    assert (code, out) == (Exit.OK, f"stopped the node (pid {pid})\n")
     assert background.daemon_pid() is None
 
 
