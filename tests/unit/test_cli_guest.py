@@ -14,6 +14,7 @@ from shoal.node.base.options import NodeSettings
 from shoal.node.base.settings import FLAG, choose
 from shoal.node.client import launch
 from tests.fake_service import FakeService
+from tests.unit.disk_kit import fill_disk
 from tests.unit.test_cli import Shoal, background, node, shoal
 
 __all__ = ["background", "node", "shoal"]  # fixtures
@@ -102,6 +103,16 @@ def test_what_a_node_was_started_with_is_kept_but_for_what_was_changed_since(tmp
     for content in ("", "[]", '{"unknown": 1}'):
         home.started.write_text(content)
         assert started.recall(home) == {}
+
+
+def test_what_cannot_be_kept_costs_the_next_restart_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path)
+    started.keep(home, choose(tmp_path, (FLAG, {"port": 5})))
+    with monkeypatch.context() as patch:
+        fill_disk(patch)
+        started.keep(home, choose(tmp_path, (FLAG, {"port": 6})))
+    assert started.recall(home) == {"port": 5}
+    assert list(tmp_path.iterdir()) == [home.started], "and nothing unfinished is left"
 
 
 def test_a_setting_of_a_running_node_is_changed_by_it(shoal: Shoal, node: FakeService) -> None:
