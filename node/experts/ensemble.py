@@ -65,7 +65,9 @@ async def fetch_all(family: Family, folder: Path) -> FetchedExperts:
     if clusters is not None and clusters.file:
         cut = await _newest(family, PARTITION)
         if cut is None:
-            raise LocalError("nobody that can be reached gives the partition of the data: try again")
+            raise LocalError(
+                "nobody that can be reached gives the partition of the data: try again", code="data-nowhere"
+            )
         sources["partition.safetensors"] = (family.library.path(cut.file), cut)
     await LONG.run(_write, folder, table, sources, tokenizer)
     return {"folder": str(folder), "experts": described, "missing": missing, "tokens": tokens}

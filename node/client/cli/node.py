@@ -117,7 +117,7 @@ def settings_of(home: Home, chosen: Mapping[str, Choice]) -> NodeSettings:
         try:
             check_is_here([device.value])
         except UsageError as error:
-            raise UsageError(f"{device.origin}: {error}") from error
+            raise UsageError(f"{device.origin}: {error}", code=error.code) from error
     return settings.node_settings(home.root, {key: choice.value for key, choice in chosen.items()})
 
 

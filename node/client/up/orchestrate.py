@@ -139,7 +139,7 @@ def main(options: UpOptions) -> int:
     if options.json and command.answer is not None and not command.received:  # nobody may read it
         print(json.dumps(command.answer), flush=True)
     elif not options.json and code == Exit.OK and stream.failure is not None and not stream.is_unread:
-        raise LocalError(f"what was to be printed cannot be written: {reason(stream.failure)}")
+        raise LocalError(f"what was to be printed cannot be written: {reason(stream.failure)}", code="unwritable")
     return code
 
 
