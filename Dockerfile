@@ -3,6 +3,7 @@
 #   docker build -t shoal .                                                   torch with the libraries for NVIDIA GPUs
 #   docker build -t shoal --build-arg PIP_EXTRA_INDEX_URL=<PyTorch's index for CPUs> .      much smaller, CPU only
 #
+# That index is the address after --index-url in the command that PyTorch's install page shows for the platform CPU.
 # pip prefers a build that is marked "+cpu" wherever it finds one, be it that index or a folder of PIP_FIND_LINKS.
 
 ARG BASE=python:3.11-slim-bookworm

@@ -10,26 +10,27 @@ phone in the dark, and on a desk, where the model writes a text while it is trai
 from __future__ import annotations
 
 import argparse
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from kit.browser import chromium, shoot
 from kit.node import Node
-from playwright.sync_api import Browser, Page, sync_playwright
 
 from shoal.node.api.client import Client
 from shoal.node.base.home import Home
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 DOCS = Path(__file__).parent.parent / "docs"
 PEERS = 3
 FIRST = 5  # rounds before the first picture, at least
 PATIENCE = 900.0  # seconds, of a busy machine
 DESK, PHONE = {"width": 1280, "height": 980}, {"width": 390, "height": 844}
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-dev-shm-usage"]  # for containers: root, and a small /dev/shm
 MANIFEST = """
 name = "stdlib"
 [model]
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="of training before the pictures")
     seconds = parser.parse_args().seconds
     with ExitStack() as stack:
+        browser = stack.enter_context(chromium())  # before a node is started: it may be missing
         first = stack.enter_context(Node(SHOAL_THREADS="1", SHOAL_CHECKPOINT_EVERY="5"))
         door = first.ask("status")["addresses"][0]
         others = [stack.enter_context(Node(SHOAL_THREADS="1", SHOAL_BOOTSTRAP=door)) for _ in range(PEERS - 1)]
@@ -62,11 +64,8 @@ def main() -> None:
         for other in others:
             _until_done(other, "run", "join", run, "--yes")
         _until(lambda: first.round_of("stdlib") >= FIRST, "the first rounds")
-        playwright = stack.enter_context(sync_playwright())
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         time.sleep(seconds)  # what the curves show
         _take(browser, Client(Home(Path(first.environ["SHOAL_HOME"]))))
-        browser.close()
 
 
 def _found(node: Node) -> str:
@@ -78,14 +77,14 @@ def _found(node: Node) -> str:
 
 
 def _take(browser: Browser, client: Client) -> None:
-    _shoot(_page(browser, client, PHONE, "dark"), "page-phone")
+    shoot(_page(browser, client, PHONE, "dark"), DOCS / "page-phone.png")
     desk = _page(browser, client, DESK, "light")
     desk.click("text=Write something…")
     desk.fill("dialog textarea", "def __init__(self")
     desk.fill("#dialog-token-field", Home(Path(client.status()["home"])).token())
     desk.click("dialog button:text-is('Write')")
     desk.wait_for_selector("dialog [role=status]:has-text('Written with')", timeout=1000 * PATIENCE)
-    _shoot(desk, "page-write")
+    shoot(desk, DOCS / "page-write.png")
 
 
 def _page(browser: Browser, client: Client, size: dict[str, int], scheme: str) -> Page:
@@ -95,12 +94,6 @@ def _page(browser: Browser, client: Client, size: dict[str, int], scheme: str) -
     page.wait_for_selector(".run .plot canvas")
     page.wait_for_selector("#live.on")
     return page
-
-
-def _shoot(page: Page, name: str) -> None:
-    path = DOCS / f"{name}.png"
-    page.screenshot(path=path)
-    print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 
 def _until_done(node: Node, *words: str) -> None:

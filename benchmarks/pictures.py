@@ -10,7 +10,6 @@ of its nodes, and afterwards its report. It needs Chromium, and playwright (`mak
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,19 +19,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kit.browser import chromium, shoot
+
 from shoal.node.api.client import Client
 from shoal.node.base.home import Home
 from shoal.protocol.base.errors import ShoalError
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
     from shoal.node.api.answers import RunRow
 
 DOCS = Path(__file__).parent.parent / "docs"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTH, HEIGHT = 1100, 900  # of the window, and so of a picture, in pixels
-MOST = 250_000  # bytes of a picture
 ROUNDS = 16
 SHOWN = 10  # rounds that are done when the page is shown: after the death in round 4 and the newcomer of round 6
 PATIENCE = 1200.0  # seconds
@@ -45,18 +44,24 @@ def main() -> None:
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="show this report, and start no swarm")
     parser.add_argument("--out", type=Path, default=DOCS, metavar="FOLDER", help="where the pictures go (docs/)")
     options = parser.parse_args()
-    if options.report:
-        shoot_report(options.report, options.out / "report.png")
-        return
+    with chromium() as browser:  # before a swarm is started: it may be missing
+        if options.report:
+            shoot_report(browser, options.report, options.out / "report.png")
+        else:
+            shoot_both(browser, options.out)
+
+
+def shoot_both(browser: Browser, out: Path) -> None:
+    """Pictures of a node's page and of the report, into the folder `out`, of a swarm that is started for that."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "swarm"
         with swarm(folder) as process:
             home = Home(folder / "peers" / "peer-1" / "home")
             wait_until(home, process, lambda run: (run["round"] or 0) >= SHOWN)
-            shoot_page(home, process, options.out / "page.png")
+            shoot_page(browser, home, process, out / "page.png")
             if process.wait(PATIENCE) != 0:
                 raise SystemExit("the swarm did not end well; its words are above")
-        shoot_report(folder, options.out / "report.png")
+        shoot_report(browser, folder, out / "report.png")
 
 
 @contextmanager
@@ -82,46 +87,29 @@ def wait_until(home: Home, process: subprocess.Popen[bytes], holds: Callable[[Ru
     raise SystemExit("the swarm has ended, or hangs, before its page could be shown")
 
 
-def shoot_page(home: Home, process: subprocess.Popen[bytes], picture: Path) -> None:
+def shoot_page(browser: Browser, home: Home, process: subprocess.Popen[bytes], picture: Path) -> None:
     """A picture of the top of a node's page, once its curves are drawn, while the node trains."""
-    with browser() as page:
-        page.goto(Client(home).page(True))
-        page.wait_for_selector("canvas")
-        page.wait_for_timeout(2 * UPDATE)
-        wait_until(home, process, lambda run: run["phase"] == "training")
-        page.wait_for_timeout(UPDATE)
-        shoot(page, picture)
+    page = window(browser)
+    page.goto(Client(home).page(True))
+    page.wait_for_selector("canvas")
+    page.wait_for_timeout(2 * UPDATE)
+    wait_until(home, process, lambda run: run["phase"] == "training")
+    page.wait_for_timeout(UPDATE)
+    shoot(page, picture)
+    page.close()
 
 
-def shoot_report(folder: Path, picture: Path) -> None:
+def shoot_report(browser: Browser, folder: Path, picture: Path) -> None:
     """A picture of the top of a report."""
-    with browser() as page:
-        page.goto((folder / "report.html").resolve().as_uri())
-        shoot(page, picture)
+    page = window(browser)
+    page.goto((folder / "report.html").resolve().as_uri())
+    shoot(page, picture)
+    page.close()
 
 
-@contextmanager
-def browser() -> Iterator[Page]:
-    """A page in a headless Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    if CHROMIUM is None:
-        raise SystemExit("there is no Chromium: `apt-get install chromium`")
-    with sync_playwright() as playwright:
-        # flags for containers: root, and a small /dev/shm
-        flags = ["--no-sandbox", "--disable-dev-shm-usage"]
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield launched.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
-        launched.close()
-
-
-def shoot(page: Page, picture: Path) -> None:
-    """A picture of what the window shows."""
-    page.screenshot(path=picture)
-    size = picture.stat().st_size
-    print(f"{picture}: {size:,} bytes")
-    if size > MOST:
-        raise SystemExit(f"{picture} has more than {MOST:,} bytes: show less")
+def window(browser: Browser) -> Page:
+    """A new window of the pictures' size."""
+    return browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
 
 
 if __name__ == "__main__":

@@ -65,14 +65,14 @@ def text_of(content: bytes, path: Path) -> str:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write the file: on return it survives a crash; until then a crash, or a LocalError, leaves the old one.
+    """Write the file: on return it survives a crash; until then a crash leaves the old one.
 
-    It keeps its mode; a new one is for its owner alone.
+    It keeps its mode; a new one is for its owner alone. LocalError where `replace_file` has an OSError.
     """
     try:
         replace_file(Path(os.path.realpath(path)), [content], mode=0o600)  # a link stays one
     except OSError as error:
-        raise LocalError(f"cannot write {shown(path)}: {reason(error)}; it is as it was", code="unwritable") from error
+        raise LocalError(f"cannot write {shown(path)}: {reason(error)}", code="unwritable") from error
 
 
 def change(home: Home, edit: Callable[[str], str]) -> None:

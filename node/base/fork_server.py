@@ -40,6 +40,8 @@ CAN_FORK = sys.platform == "linux" and hasattr(
 MAX_PACKET = 1 << 20  # bytes; the kernel lets a command line with its environment be larger, but not a packet
 BACKLOG = 128
 ENDS_WITHIN = 2.0  # seconds
+IMPORTS_WITHIN = 120.0  # seconds until the first answer of a server that has just been started
+ANSWERS_WITHIN = 10.0  # seconds until an answer of one that has imported
 SERVER_GONE = -signal.SIGKILL  # the exit code of a process whose server has died
 
 
@@ -94,12 +96,14 @@ def request(path: str, program: Program, output: int) -> socket.socket:
 class Forked:
     """A process that the server has forked for us, with the methods of subprocess.Popen that we use."""
 
-    def __init__(self, path: str, program: Program, output: int) -> None:
-        """OSError if it cannot be started."""
+    def __init__(self, path: str, program: Program, output: int, patience: float = IMPORTS_WITHIN) -> None:
+        """OSError if it cannot be started, or the server has not answered within `patience` seconds."""
         self.returncode: int | None = None
         self._connection = request(path, program, output)
         try:
+            self._connection.settimeout(patience)
             self.pid = process_id(self._connection.recv(MAX_PACKET))
+            self._connection.settimeout(None)
         except OSError:
             self._connection.close()
             raise
@@ -173,12 +177,18 @@ class ForkServer:
     def fork(self, program: Program, output: BinaryIO) -> Forked:
         """Start a process that writes to `output`, and can ask this server for others; OSError if it cannot be."""
         program.environ[FORK_SERVER] = self.path
-        forked = Forked(self.path, program, output.fileno())
+        patience = ANSWERS_WITHIN if self._has_imported else IMPORTS_WITHIN
+        forked = Forked(self.path, program, output.fileno(), patience)
         self._has_imported = True
         return forked
 
     async def ready(self) -> None:
-        """Wait until it has imported what its processes need, or has ended: then `fork` does not block."""
+        """Wait until it has imported what its processes need, or has ended: then `fork` does not block.
+
+        Where no process can be forked it is not even started.
+        """
+        if not CAN_FORK:
+            return
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.setblocking(False)
             with suppress(OSError):  # it has ended

@@ -31,9 +31,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
-from shoal.node.base.atomic import replace_file
+from shoal.node.base.atomic import UNFINISHED, replace_file
 from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import reason
 from shoal.protocol.base.errors import LocalError
@@ -41,6 +42,7 @@ from shoal.protocol.net.system.private_file import create_private
 
 MAX_IDENTITY = 256  # bytes of a process identity in `lock`
 EXPORT = ".export-"  # prefix of folders in which the daemon tries an export (node/run/first_weights.py)
+ABANDONED = 60.0  # seconds since a file that is to replace another was written: commands write config.toml meanwhile
 LOCK_PATIENCE = 0.25  # seconds: a process that tests the lock may hold it for an instant
 
 
@@ -254,9 +256,14 @@ class Home:
             os.close(handle)
 
     def _sweep(self) -> None:
-        """Remove unfinished exports of a daemon that was killed: they have the size of a model."""
+        """Remove what a daemon that was killed has not finished: exports, which have the size of a model, and files."""
         for path in self.root.glob(f"{EXPORT}*"):
             shutil.rmtree(path, ignore_errors=True)
+        below = (folder.rglob(UNFINISHED) for folder in (self.runs, self.data, self.experts))
+        with suppress(OSError):  # a folder that cannot be read
+            for path in (*self.root.glob(UNFINISHED), *chain(*below)):
+                if path.lstat().st_mtime < time.time() - ABANDONED:
+                    path.unlink(missing_ok=True)
 
     def _take(self, handle: int) -> None:
         """Take the lock, and write our process identity into it."""

@@ -6,11 +6,11 @@ The file is a help: what cannot be read or written of it is missing at the next 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.home import Home
 from shoal.node.base.settings import BY_KEY, ENVIRONMENT, FLAG, Choice
 
@@ -40,7 +40,5 @@ def forget(home: Home, keys: Collection[str]) -> None:
 
 
 def _write(home: Home, values: Mapping[str, Any]) -> None:
-    fresh = home.started.with_suffix(".new")
     with suppress(OSError):
-        fresh.write_text(json.dumps(values), encoding="utf-8")
-        os.replace(fresh, home.started)
+        replace_file(home.started, [json.dumps(values).encode()])

@@ -185,7 +185,10 @@ def stop(home: Home, say: Callable[[str], object], force: bool = False) -> str:
 
 
 def drain(home: Home, within: float, say: Callable[[str], object]) -> str:
-    """End the home's node once its rounds under way are over, or after `within` seconds; otherwise as `stop`."""
+    """End the home's node once its rounds under way are over, or after `within` seconds; otherwise as `stop`.
+
+    One that shows no life, or has not begun to end some time after that, is stopped as by `stop`, too.
+    """
     life, end_of_log = home.daemon_process(), log_size(home.daemon_log)
     if life is None:
         raise NoDaemon(f"no node runs in {home.root}")
@@ -193,7 +196,8 @@ def drain(home: Home, within: float, say: Callable[[str], object]) -> str:
     names = {run["run"]: label(run) for run in client.status()["runs"]}
     client.drain(within)
     say("waiting for the rounds under way (Ctrl-C ends the waiting only; `shoal node stop` stops the node at once)")
-    while home.daemon_process() == life and not is_ending(home):
+    deadline = time.monotonic() + within + STOP_PATIENCE
+    while home.daemon_process() == life and time.monotonic() < deadline and _look(home, LAST_SILENCE) is Found.RUNNING:
         time.sleep(DRAIN_POLL)
     with suppress(NoDaemon):
         return stop(home, say)

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import IO, NamedTuple, TextIO
 
 from shoal.node.base.lines import descriptor_of, has_room, printable
-from shoal.protocol.base.errors import ShoalError
 
 REWRITTEN_EVERY = 0.5  # seconds, in a terminal
 PRINTED_EVERY = 10.0  # seconds, anywhere else
@@ -37,7 +36,7 @@ class Step(NamedTuple):
 
 
 Look = Callable[[], Step]
-"""Finds out how far it is; a ShoalError means that this is not known just now."""
+"""Finds out how far it is; an error means that this is not known just now."""
 
 
 def line(what: str, step: Step, seconds: float, columns: int, is_plain: bool = False) -> str:
@@ -100,7 +99,7 @@ class Waiting:
     def _run(self) -> None:
         began = time.monotonic()
         while not self._over.wait(REWRITTEN_EVERY if self._is_terminal else PRINTED_EVERY):
-            with suppress(ShoalError):
+            with suppress(Exception):  # what is waited for does not depend on what is shown of it
                 self._step = self._look()
             if not self._over.is_set():
                 self._show(time.monotonic() - began)

@@ -81,7 +81,7 @@ def check_seed(path: Path, family: Manifest) -> None:
     assert family.origin is not None
     root = _root(family, layout_of(family.model), read_parameters(path, family.model))
     if root.hex() != family.origin.root:
-        raise LocalError(f"{path} is not the family's seed: its state is {root.hex()[:8]}")
+        raise LocalError(f"{path} is not the family's seed: its state is {root.hex()[:8]}", code="other-model")
 
 
 def _root(family: Manifest, layout: Layout, theta: Tensor) -> Digest:

@@ -130,8 +130,9 @@ def test_from_an_empty_container_to_a_counted_round_in_three_commands(environ: d
         said = containers.types(second, status)
     print(f"\nan empty container was counted in a round {took:.1f} s after installing had ended\n{said}")
     assert "text (" in said
-    if "PYTEST_XDIST_WORKER" not in os.environ:  # beside other tests the seconds are theirs as well
-        assert took < 60
+    assert took < (
+        180 if "PYTEST_XDIST_WORKER" in os.environ else 60
+    )  # beside other tests the seconds are theirs as well
 
 
 @pytest.mark.parametrize("command", [["docker", "compose"], ["docker-compose"]], ids=["v2", "v1"])

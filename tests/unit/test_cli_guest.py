@@ -12,7 +12,9 @@ from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home, find_home
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.settings import FLAG, choose
+from shoal.node.client import launch
 from tests.fake_service import FakeService
+from tests.unit.disk_kit import fill_disk
 from tests.unit.test_cli import Shoal, background, node, shoal
 
 __all__ = ["background", "node", "shoal"]  # fixtures
@@ -47,6 +49,18 @@ def test_a_node_is_drained(shoal: Shoal, background: Home) -> None:
     code, out, err = shoal("drain", "--within", "30s")
     assert (code, out) == (Exit.OK, f"stopped the node (pid {pid})\n")
     assert "waiting for the rounds under way" in err
+    assert background.daemon_pid() is None
+
+
+def test_a_node_that_does_not_end_when_its_time_is_over_is_stopped(
+    shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NODE", "deaf")
+    monkeypatch.setattr(launch, "STOP_PATIENCE", 0.2)
+    assert shoal("node", "start", "--admin-port", "0")[0] == Exit.OK
+    pid = background.daemon_pid()
+    code, out, _ = shoal("drain", "--within", "1s")
+    assert (code, out) == (Exit.OK, f"stopped the node (pid {pid})\n")
     assert background.daemon_pid() is None
 
 
@@ -89,6 +103,16 @@ def test_what_a_node_was_started_with_is_kept_but_for_what_was_changed_since(tmp
     for content in ("", "[]", '{"unknown": 1}'):
         home.started.write_text(content)
         assert started.recall(home) == {}
+
+
+def test_what_cannot_be_kept_costs_the_next_restart_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path)
+    started.keep(home, choose(tmp_path, (FLAG, {"port": 5})))
+    with monkeypatch.context() as patch:
+        fill_disk(patch)
+        started.keep(home, choose(tmp_path, (FLAG, {"port": 6})))
+    assert started.recall(home) == {"port": 5}
+    assert list(tmp_path.iterdir()) == [home.started], "and nothing unfinished is left"
 
 
 def test_a_setting_of_a_running_node_is_changed_by_it(shoal: Shoal, node: FakeService) -> None:

@@ -30,6 +30,11 @@ class Person(io.StringIO):
         return True
 
 
+def interrupted(*_: object) -> None:
+    """As if by Ctrl-C."""
+    raise KeyboardInterrupt
+
+
 @pytest.fixture
 def says(monkeypatch: pytest.MonkeyPatch) -> Says:
     """A person at a terminal, and what they type."""
@@ -59,9 +64,6 @@ def test_who_says_yes_has_seen_what_it_is(shoal: Shoal, node: FakeService, says:
 def test_ctrl_c_while_the_node_enters_a_run(
     shoal: Shoal, node: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, words: str
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
     (tmp_path / "run.toml").write_text('name = "tiny"')
     monkeypatch.setattr(Client, operation, interrupted)
     code, _, err = shoal("run", *words.replace("{manifest}", str(tmp_path / "run.toml")).split())
@@ -151,6 +153,26 @@ def test_a_run_is_created_without_a_node_too(shoal: Shoal, background: Home, tmp
     code, out, err = shoal("run", "create", str(tmp_path / "run.toml"))
     assert (code, LINK in out) == (Exit.OK, True)
     assert f"(pid {background.daemon_pid()})" in err
+
+
+@pytest.mark.usefixtures("_any_port")
+def test_a_node_that_was_started_and_asked_goes_on_after_ctrl_c(
+    shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client, "join_run", interrupted)
+    code, _, err = shoal("run", "join", LINK, "--yes")
+    assert code == Exit.INTERRUPTED
+    assert err.startswith(f"started a node in the background (pid {background.daemon_pid()})")
+    assert "while it runs, `shoal run ls` shows whether it is in the run" in err
+    assert shoal("run", "ls")[0] == Exit.OK
+
+
+@pytest.mark.usefixtures("_any_port")
+def test_ctrl_c_before_that_stops_it_again(shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Client, "preview_run", interrupted)
+    code, _, err = shoal("run", "join", LINK, "--yes")
+    assert (code, "was asked already" in err) == (Exit.INTERRUPTED, False)
+    assert background.daemon_pid() is None
 
 
 @pytest.mark.usefixtures("_any_port")

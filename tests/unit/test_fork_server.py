@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.base import fork_server
 from shoal.node.base.fork_server import CAN_FORK, FORK_SERVER, SERVER_GONE, Forked, ForkServer, Program
+from shoal.node.client.up import processes
+from shoal.node.client.up.processes import Child
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="processes are forked on Linux only")
 PATIENCE = 30.0
@@ -179,6 +182,27 @@ async def test_waiting_can_be_given_up_and_the_server_ends_at_once(tmp_path: Pat
         server.close()
         assert time.monotonic() < before + 1.0
         assert is_gone(pid)
+
+
+@pytest.mark.asyncio
+async def test_one_that_hangs_is_waited_for_no_longer(
+    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "ANSWERS_WITHIN", 0.1)
+    monkeypatch.setattr(processes, "KILLED_WITHIN", 0.1)
+    process = start(server, tmp_path / "log", "wait", leads_session=True)
+    assert said_pid(tmp_path / "log") == process.pid
+    child = Child(process, "child", lambda: False)
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(TimeoutError):
+            start(server, tmp_path / "other", "wait")
+        child.kill()
+        wait_for(lambda: is_gone(process.pid))
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    wait_for(lambda: child.code() == -signal.SIGKILL)
 
 
 def said_pid(log: Path) -> int:

@@ -8,11 +8,13 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.home import EXPORT, DaemonInfo, Home, find_home
 from shoal.node.base.process_identity import ProcessIdentity
 from shoal.protocol.base.errors import LocalError
@@ -200,3 +202,60 @@ def test_an_export_that_a_killed_daemon_was_at_is_swept_by_the_next(home: Home) 
         with pytest.raises(LocalError, match="already runs"), home.locked():
             pytest.fail("it is locked")
         assert theirs.exists(), "that of the daemon which lives"
+
+
+def test_files_that_a_killed_daemon_was_writing_are_swept_by_the_next(home: Home) -> None:
+    folders = [home.root, home.make_run_folder("ab" * 32), home.data / "cd", home.experts / "ef"]
+    left = []
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        kill_while_writing(folder / "file.json")
+        left += list(folder.glob(".file.json.*"))
+    assert len(left) == len(folders)
+    others = [home.root / ".mine.new", home.root / "notes.0123abcd.new"]
+    for path in (*left, *others):
+        path.touch()
+        os.utime(path, (0, 0))
+    with home.locked():
+        pass
+    assert [path for path in (*left, *others) if path.exists()] == others
+
+
+def test_what_a_command_is_writing_just_now_stays(home: Home) -> None:
+    def pieces() -> Iterator[bytes]:
+        with home.locked():
+            yield b"port = 1"
+
+    replace_file(home.config, pieces())
+    assert home.config.read_bytes() == b"port = 1"
+
+
+def kill_while_writing(path: Path) -> None:
+    """Kill another process while it replaces a file."""
+    program = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from shoal.node.base.atomic import replace_file\n"
+        "def pieces():\n"
+        "    yield b'half'\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "replace_file(Path(sys.argv[1]), pieces())\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(path)]).returncode == -signal.SIGKILL
+
+
+def test_where_a_folder_cannot_be_opened_nothing_is_replaced(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def no_folders(path: Path, flags: int, *mode: int) -> int:
+        if Path(path).is_dir():
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, flags, *mode)
+
+    home.config.write_text("old")
+    before = sorted(home.root.iterdir())
+    monkeypatch.setattr(os, "open", no_folders)
+    with pytest.raises(OSError, match="Too many open files"):
+        replace_file(home.config, [b"new"])
+    assert home.config.read_text() == "old"
+    assert sorted(home.root.iterdir()) == before

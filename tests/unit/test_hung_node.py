@@ -245,6 +245,19 @@ def test_a_node_that_hangs_is_killed_in_the_end(
     assert background.daemon_pid() is None
 
 
+def test_a_node_that_hangs_while_it_drains_is_killed_in_the_end(
+    shoal: Shoal, background: Home, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "STOP_PATIENCE", 0.2)
+    monkeypatch.setattr(Client, "drain", lambda *_: os.kill(background.daemon_pid() or 0, signal.SIGUSR1))
+    monkeypatch.setenv("FAKE_NODE", "stuck")
+    shoal("node", "start", "--admin-port", "0")
+    pid = background.daemon_pid()
+    code, out, _ = shoal("drain", "--within", "1d")
+    assert (code, out.startswith(f"killed the node (pid {pid})")) == (Exit.OK, True)
+    assert background.daemon_pid() is None
+
+
 def test_force_does_not_wait_for_a_node_that_is_saving(
     shoal: Shoal, background: Home, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,14 @@ def test_a_folder_in_which_nothing_has_begun_is_as_it_was(there: str, tmp_path: 
     assert [*(tmp_path / there).iterdir()] == []
 
 
+def test_what_others_have_put_beside_it_stays(tmp_path: Path) -> None:
+    out, before = prepare_folder(tmp_path / "a" / "b")
+    other = tmp_path / "a" / "c"
+    other.mkdir()
+    remove_folder(out, before)
+    assert [*(tmp_path / "a").iterdir()] == [other]
+
+
 def test_the_text_of_all_peers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.node.client.up.plan.available_memory", lambda: AvailableMemory(Memory(8 << 30, 6 << 30)))
     options = UpOptions(peers=4, data=(ROOT / "docs",))

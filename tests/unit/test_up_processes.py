@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 import sys
 import time
@@ -10,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.base import fork_server
+from shoal.node.base.fork_server import ForkServer
 from shoal.node.client.up.processes import Child, Children
 
 DEAF = """
@@ -110,3 +114,16 @@ def test_temporary_files_of_the_children_go_with_them(tmp_path: Path) -> None:
         left = Path(wait_for_line(log))
         assert left.exists()
     assert not left.exists()
+
+
+def test_where_nothing_can_be_forked_children_are_started_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "CAN_FORK", False)
+    monkeypatch.delattr("socket.SOCK_SEQPACKET")  # which macOS has not for Unix sockets
+    with ForkServer([sys.executable, "-c", "pass"], os.environ) as server, Children(server=server) as children:
+        asyncio.run(server.ready())
+        child = children.start([sys.executable, "-P", "-m", "this"], tmp_path / "child.log")
+        assert child.process.wait(60) == 0
+        assert server.pid is None, "it would import torch for nothing"
+    assert "Zen" in (tmp_path / "child.log").read_text()

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,7 @@ from rich.console import Console
 from shoal.node.base.exits import Exit
 from shoal.node.client import waiting
 from shoal.node.client.up import display as up_display
-from shoal.node.client.up import job
+from shoal.node.client.up import job, orchestrate
 from shoal.node.client.up.display import make_display
 from shoal.node.client.up.job import do
 from shoal.node.client.up.processes import Children, Jobs, read_share, share_file
@@ -123,12 +124,33 @@ def test_nothing_but_ascii_where_a_stream_takes_no_more() -> None:
     assert stream.getvalue().isascii()
 
 
-def test_a_node_that_does_not_say_how_far_it_is_ends_nothing() -> None:
+@pytest.mark.asyncio
+async def test_up_goes_on_where_it_is_not_known_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orchestrate, "REWRITTEN_EVERY", 0.0)
+    shown, found = list[Step](), iter([KeyError("a job that ended"), DATA, DATA])
+
+    def look() -> Step:
+        match next(found, DATA):
+            case KeyError() as error:
+                raise error
+            case step:
+                return step
+
+    display, jobs = SimpleNamespace(look=shown.append), SimpleNamespace(look=look)
+    async with asyncio.timeout(PATIENCE), orchestrate._looking(cast(Any, display), cast(Any, jobs)):
+        while not shown:
+            await asyncio.sleep(0.001)
+    assert set(shown) == {DATA}
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [TransportError("the node does not answer"), KeyError("whole")])
+def test_a_node_that_does_not_say_how_far_it_is_ends_nothing(error: Exception) -> None:
     steps: list[Step] = [Step("half", 0.5)]
 
     def look() -> Step:
         if not steps:
-            raise TransportError("the node does not answer")
+            raise error
         return steps.pop()
 
     stream = Terminal()

@@ -117,7 +117,7 @@ def settings_of(home: Home, chosen: Mapping[str, Choice]) -> NodeSettings:
         try:
             check_is_here([device.value])
         except UsageError as error:
-            raise UsageError(f"{device.origin}: {error}") from error
+            raise UsageError(f"{device.origin}: {error}", code=error.code) from error
     return settings.node_settings(home.root, {key: choice.value for key, choice in chosen.items()})
 
 
@@ -131,11 +131,15 @@ def how_to_keep(chosen: Mapping[str, Choice], usual: Mapping[str, Choice]) -> li
     return [f"for this start only: {', '.join(each.flag for each in passing)}; to keep that:", *lines]
 
 
+class AskedAlready(KeyboardInterrupt):
+    """Ctrl-C, once the node was asked for something with which it goes on."""
+
+
 @contextmanager
 def ensure_node(keep: bool = True) -> Iterator[Client]:
     """A client of this home's node, which is started if none runs.
 
-    A node that was started here is stopped again after an error, or if `keep` is false.
+    A node that was started here is stopped again after an error, except AskedAlready, or if `keep` is false.
     """
     from shoal.node.base.home import find_home
     from shoal.node.client import launch
@@ -149,6 +153,8 @@ def ensure_node(keep: bool = True) -> Iterator[Client]:
     print(f"started a node in the background (pid {client.pid}); its log is {home.daemon_log}\n", file=sys.stderr)
     try:
         yield client
+    except AskedAlready:
+        raise
     except BaseException:  # also Ctrl-C at a question: a node without a run was not asked for
         launch.stop(home, lambda _: None)
         raise

@@ -19,7 +19,7 @@ import typer
 from shoal.node.base.lines import printable
 from shoal.node.client.cli.completion import complete_run
 from shoal.node.client.cli.flags import Json, NoTrain, absolute, can_print, this_node
-from shoal.node.client.cli.node import ensure_node
+from shoal.node.client.cli.node import AskedAlready, ensure_node
 from shoal.node.client.waiting import Step, Waiting
 from shoal.protocol.base.errors import LocalError
 
@@ -222,7 +222,7 @@ def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> 
                 code="data-unusable",
             )
         if train and preview["memory"].get("problem"):
-            raise LocalError(f"not joined: {preview['memory']['problem']}")
+            raise LocalError(f"not joined: {preview['memory']['problem']}", code="no-room")
         if not yes and not _confirmed():
             raise LocalError("not joined")
         with _told_that_it_may_go_on(), Waiting("joining the run", _download):
@@ -239,15 +239,18 @@ def _download() -> Step:
 
 @contextmanager
 def _told_that_it_may_go_on() -> Iterator[None]:
-    """While the node enters a run: Ctrl-C ends the command, but does not take back what the node was asked for."""
+    """While the node enters a run: Ctrl-C ends the command, but does not take back what the node was asked for.
+
+    Nor does it stop a node that was started for that.
+    """
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         words = (
             "interrupted, but the node was asked already: while it runs, `shoal run ls` shows whether it is in the run"
         )
         print(f"\n{words}, and `shoal run leave` ends that", file=sys.stderr)
-        raise
+        raise AskedAlready from error
 
 
 def _checked_link(text: str) -> str:

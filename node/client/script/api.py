@@ -282,7 +282,7 @@ def _wait_until_open(client: Client, run: str) -> str:
         if is_open and (socket := client.run_details(run)["worker_socket"]):
             return str(socket)
         time.sleep(POLL)
-    raise LocalError(f"the node does not get to this run in {OPEN_WITHIN:.0f} s: see `shoal status`")
+    raise LocalError(f"the node does not get to this run in {OPEN_WITHIN:.0f} s: see `shoal status`", code="node-slow")
 
 
 def _check_is_for_scripts(manifest: Answer) -> None:

@@ -14,7 +14,7 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ def main(options: UpOptions) -> int:
     if options.json and command.answer is not None and not command.received:  # nobody may read it
         print(json.dumps(command.answer), flush=True)
     elif not options.json and code == Exit.OK and stream.failure is not None and not stream.is_unread:
-        raise LocalError(f"what was to be printed cannot be written: {reason(stream.failure)}")
+        raise LocalError(f"what was to be printed cannot be written: {reason(stream.failure)}", code="unwritable")
     return code
 
 
@@ -225,7 +225,8 @@ async def _looking(display: LineDisplay, jobs: Jobs) -> AsyncIterator[None]:
 
     async def look() -> None:
         while True:
-            display.look(await DISK.run(jobs.look))
+            with suppress(Exception):  # the play does not depend on what is shown of it
+                display.look(await DISK.run(jobs.look))
             await asyncio.sleep(REWRITTEN_EVERY)
 
     looking = asyncio.create_task(look())
@@ -233,6 +234,7 @@ async def _looking(display: LineDisplay, jobs: Jobs) -> AsyncIterator[None]:
         yield
     finally:
         looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
 
 
 async def _play(options: UpOptions, out: Path, swarm: Swarm, children: Children, jobs: Jobs) -> Finding:

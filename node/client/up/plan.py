@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -174,13 +175,17 @@ def prepare_folder(out: Path | None) -> tuple[Path, Path]:
 
 
 def remove_folder(folder: Path, kept: Path) -> None:
-    """Remove an output folder in which nothing has begun, and those above it up to `kept`, which were there before."""
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for each in (folder, *folder.parents):
-        if each == kept:
-            break
-        each.rmdir()
+    """Remove an output folder in which nothing has begun, and those above it up to `kept`, which were there before.
+
+    What cannot be removed stays, and so does a folder into which somebody else has put something meanwhile.
+    """
+    with suppress(OSError):
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for each in (folder, *folder.parents):
+            if each == kept:
+                break
+            each.rmdir()
 
 
 def to_toml(manifest: Manifest) -> str:

@@ -30,6 +30,7 @@ from shoal.node.client.waiting import Step
 from shoal.protocol.base.errors import LocalError
 
 GRACE = 8.0  # seconds between the request to stop and SIGKILL
+KILLED_WITHIN = 5.0  # seconds from SIGKILL until the process is gone
 POLL = 0.02
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # workers set their number themselves
 
@@ -58,10 +59,11 @@ class Child:
             self.process.terminate()
 
     def kill(self) -> None:
-        """Kill it and its group, and wait until it is gone."""
+        """Kill it and its group, and wait until it is gone, for KILLED_WITHIN at most."""
         if self.code() is None:
             self._signal_group(signal.SIGKILL)
-            self.process.wait()
+            with suppress(subprocess.TimeoutExpired):  # it waits for a device, or the fork server hangs
+                self.process.wait(KILLED_WITHIN)
             self.is_group_killed = True
 
     def _signal_group(self, number: signal.Signals) -> None:
@@ -98,7 +100,7 @@ class Children:
     ) -> subprocess.Popen[bytes] | Forked:
         program = Program.of(argv, environ, f"shoal {name}", leads_session=True)
         if self.server is not None and program is not None:
-            with suppress(OSError):  # the server has ended: start it by itself
+            with suppress(OSError):  # the server has ended, or hangs: start it by itself
                 return self.server.fork(program, output)
         return subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ, start_new_session=True

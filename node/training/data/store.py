@@ -195,7 +195,10 @@ class Download:
         with _disk_errors(self._file):
             force(self._file)
             if self._hash_file(self._file) != self._digest:
-                raise LocalError("the manifest contradicts itself: its pieces are not those of the data that it names")
+                raise LocalError(
+                    "the manifest contradicts itself: its pieces are not those of the data that it names",
+                    code="manifest-wrong",
+                )
             path = self._file.replace(self._folder / self._name)
             force(self._folder)
         return Dataset(self._digest, self._index, self._index.root, path)

@@ -73,7 +73,9 @@ class Stream:
                         found += 1
                         yield text
             if not found:
-                raise LocalError(f"the stream has no text in its column {self._column!r} to train on")
+                raise LocalError(
+                    f"the stream has no text in its column {self._column!r} to train on", code="data-empty"
+                )
 
     def _rows(self, opened: Any) -> Iterator[str]:
         for number, row in enumerate(opened, start=1):

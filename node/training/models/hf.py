@@ -143,14 +143,23 @@ def check_sizes(spec: HfSpec, network: Any) -> int:
     """
     longest = most_tokens(network)
     if longest is not None and longest < spec.context:
-        raise LocalError(f"model.context is {spec.context}, and the config's model sees {longest} tokens at most")
+        raise LocalError(
+            f"model.context is {spec.context}, and the config's model sees {longest} tokens at most",
+            code="manifest-wrong",
+        )
     if (held := bytes_beside(network)) > MAX_BUFFERS:
-        raise LocalError(f"the config's model has {held:,} bytes of buffers, and at most {MAX_BUFFERS:,} here")
+        raise LocalError(
+            f"the config's model has {held:,} bytes of buffers, and at most {MAX_BUFFERS:,} here", code="manifest-wrong"
+        )
     vocab: int = network.config.get_text_config().vocab_size
     if vocab < BYTES:
-        raise LocalError(f"the config's vocab_size is {vocab}: a model has {BYTES} tokens or more")
+        raise LocalError(
+            f"the config's vocab_size is {vocab}: a model has {BYTES} tokens or more", code="manifest-wrong"
+        )
     if spec.is_complete and vocab != spec.vocab:
-        raise LocalError(f"the manifest's vocab is {spec.vocab}, and the config's vocab_size {vocab}")
+        raise LocalError(
+            f"the manifest's vocab is {spec.vocab}, and the config's vocab_size {vocab}", code="manifest-wrong"
+        )
     return vocab
 
 
@@ -207,7 +216,10 @@ def opened(folder: Path, config: Any) -> Any:
     Missing buffers are initialised from the config, as transformers does.
     """
     if not any(folder.glob("*.safetensors")):
-        raise LocalError(f"{folder} has no safetensors, and other files of weights are not read: they may hold code")
+        raise LocalError(
+            f"{folder} has no safetensors, and other files of weights are not read: they may hold code",
+            code="weights-missing",
+        )
     with quietly(), in_words(f"cannot open {folder}"):
         network, about = extra.transformers().AutoModelForCausalLM.from_pretrained(
             folder,
