@@ -61,7 +61,9 @@ class Writing:
         tokens = usual_length(found.manifest) if max_tokens is None else max_tokens
         check(found.manifest, prompt, tokens)
         if self._is_busy:
-            raise LocalError("another text is being written: there is one at a time, so that training goes on")
+            raise LocalError(
+                "another text is being written: there is one at a time, so that training goes on", code="busy"
+            )
         self._is_busy = True
         round = found.outer.committed.current.round
         length = [] if tokens is None else ["--max-tokens", str(tokens)]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.node.api.answers import FetchedExperts
 from shoal.node.base.atomic import replace_file
 from shoal.node.base.pools import LONG
+from shoal.node.base.refusals import CODES
 from shoal.node.experts.card import check_card, hash_file
 from shoal.node.experts.parts import PARTITION
 from shoal.protocol.base.errors import LocalError
@@ -62,7 +63,9 @@ async def fetch_all(family: Family, folder: Path) -> FetchedExperts:
     if clusters is not None and clusters.file:
         cut = await _newest(family, PARTITION)
         if cut is None:
-            raise LocalError("nobody that can be reached gives the partition of the data: try again")
+            raise LocalError(
+                "nobody that can be reached gives the partition of the data: try again", code="data-nowhere"
+            )
         sources["partition.safetensors"] = (family.library.path(cut.file), cut)
     await LONG.run(_write, folder, table, sources, tokenizer)
     return {"folder": str(folder), "experts": described, "missing": missing, "tokens": tokens}
@@ -135,4 +138,6 @@ def _write(
             replace_file(folder / TOKENIZER, [tokenizer])
         replace_file(folder / ENSEMBLE, [json.dumps(table, indent=1).encode()])
     except OSError as error:
-        raise LocalError(f"cannot write {folder}: {error.strerror or error}", code="unwritable") from error
+        raise LocalError(
+            f"cannot write {folder}: {error.strerror or error}", code=CODES.get(error.errno or 0, "unwritable")
+        ) from error

@@ -297,7 +297,7 @@ class Discovery:
 
     async def _ends(self, ticket: int, begin: Callable[[float], Sequence[Effect]], end: type[End]) -> End:
         if not self._running:
-            raise LocalError("this node is no node of the DHT yet, or no longer")
+            raise LocalError("this node is no node of the DHT yet, or no longer", code="not-ready")
         future = self._waiting[ticket] = asyncio.get_running_loop().create_future()
         try:
             self._carry_out(begin(self.now()))

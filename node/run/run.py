@@ -163,7 +163,7 @@ class Run(ABC):
                 await self.training.stop()
             await self._tasks.close()
         if self.failure and not (failure_before or for_good):
-            raise LocalError(self.failure)
+            raise LocalError(self.failure, code="run-failed")
 
     def _fail(self, error: Exception) -> None:
         """Our own mistake, or a want of memory or disk: we are silent from now on, and say so in `status`.

@@ -190,7 +190,7 @@ class Session:
         order, end = self._order, self._orders.finished
         if order is None:
             if end is None:
-                raise LocalError("the run's state is not here yet: `wrap` waits for it")
+                raise LocalError("the run's state is not here yet: `wrap` waits for it", code="not-ready")
             return Progress(self._timetable.launch(end.round), end.round, end.samples)
         return Progress(self._timetable.launch(order.round - 1) + order.first + self._made, order.round, order.samples)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.node.base.atomic import force, replace_file
+from shoal.node.base.refusals import CODES
 from shoal.node.manifest.data import NO_COLUMNS, Columns
 from shoal.node.training.data.files import LeftOut, find
 from shoal.node.training.data.pieces import PAGES, PIECE, PIECES, TOP, Blob, Cutter, Index
@@ -195,7 +196,10 @@ class Download:
         with _disk_errors(self._file):
             force(self._file)
             if self._hash_file(self._file) != self._digest:
-                raise LocalError("the manifest contradicts itself: its pieces are not those of the data that it names")
+                raise LocalError(
+                    "the manifest contradicts itself: its pieces are not those of the data that it names",
+                    code="manifest-wrong",
+                )
             path = self._file.replace(self._folder / self._name)
             force(self._folder)
         return Dataset(self._digest, self._index, self._index.root, path)
@@ -257,4 +261,6 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LocalError(f"cannot keep data in {path}: {error.strerror or error}", code="unwritable") from error
+        raise LocalError(
+            f"cannot keep data in {path}: {error.strerror or error}", code=CODES.get(error.errno or 0, "unwritable")
+        ) from error

@@ -73,12 +73,16 @@ class Stream:
                         found += 1
                         yield text
             if not found:
-                raise LocalError(f"the stream has no text in its column {self._column!r} to train on")
+                raise LocalError(
+                    f"the stream has no text in its column {self._column!r} to train on", code="data-empty"
+                )
 
     def _rows(self, opened: Any) -> Iterator[str]:
         for number, row in enumerate(opened, start=1):
             if self._column not in row:
-                raise LocalError(f"the stream has no column {self._column!r}, but {', '.join(row)}")
+                raise LocalError(
+                    f"the stream has no column {self._column!r}, but {', '.join(row)}", code="data-unusable"
+                )
             if text := text_of(row[self._column], self._column, f"row {number} of the stream"):
                 yield text
 

@@ -217,5 +217,5 @@ def read_tokenizer(path: Path) -> bytes:
     except OSError as error:
         raise LocalError(f"cannot read the tokenizer {path}: {error.strerror}", code="tokenizer-missing") from error
     if len(content) > MAX_FILE:
-        raise LocalError(f"{path} is no tokenizer: it has more than {MAX_FILE >> 20} MiB")
+        raise LocalError(f"{path} is no tokenizer: it has more than {MAX_FILE >> 20} MiB", code="other-tokenizer")
     return content

@@ -143,14 +143,21 @@ def check_sizes(spec: HfSpec, network: Any) -> int:
     """
     longest = most_tokens(network)
     if longest is not None and longest < spec.context:
-        raise LocalError(f"model.context is {spec.context}, and the config's model sees {longest} tokens at most")
+        raise LocalError(
+            f"model.context is {spec.context}, and the config's model sees {longest} tokens at most",
+            code="manifest-wrong",
+        )
     if (held := bytes_beside(network)) > MAX_BUFFERS:
         raise LocalError(f"the config's model has {held:,} bytes of buffers, and at most {MAX_BUFFERS:,} here")
     vocab: int = network.config.get_text_config().vocab_size
     if vocab < BYTES:
-        raise LocalError(f"the config's vocab_size is {vocab}: a model has {BYTES} tokens or more")
+        raise LocalError(
+            f"the config's vocab_size is {vocab}: a model has {BYTES} tokens or more", code="manifest-wrong"
+        )
     if spec.is_complete and vocab != spec.vocab:
-        raise LocalError(f"the manifest's vocab is {spec.vocab}, and the config's vocab_size {vocab}")
+        raise LocalError(
+            f"the manifest's vocab is {spec.vocab}, and the config's vocab_size {vocab}", code="manifest-wrong"
+        )
     return vocab
 
 
@@ -222,7 +229,9 @@ def opened(folder: Path, config: Any) -> Any:
     lacking = [name for name in missing if name not in buffers]
     lacking += sorted(str(each[0]) for each in about["mismatched_keys"])
     if lacking:
-        raise LocalError(f"{folder} lacks the model's {lacking[0]}: it has another head, or is damaged")
+        raise LocalError(
+            f"{folder} lacks the model's {lacking[0]}: it has another head, or is damaged", code="checkpoint-damaged"
+        )
     for name in missing:
         log.warning("%s has no %s: it is what the config gives", folder, name, extra={"code": "buffer-from-config"})
     return network
@@ -308,7 +317,7 @@ def config_of(table: Mapping[str, Any]) -> Any:
     """
     library, kind = extra.transformers(), table.get("model_type")
     if not isinstance(kind, str):
-        raise LocalError("the config names no model_type")
+        raise LocalError("the config names no model_type", code="manifest-wrong")
     if (kind in FETCHES_CODE or table.get("quantization_config")) and find_spec("kernels"):
         which = f"models of type {kind}" if kind in FETCHES_CODE else "quantized models"
         raise LocalError(f"{which} may fetch code from the hub where the package kernels is installed: uninstall that")

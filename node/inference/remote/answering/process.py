@@ -67,7 +67,7 @@ class Answering:
             self._check(sources)
             await self._take_in(sources)
             if not self._held:
-                raise LocalError(f"this node has no expert of {sources.manifest.name} yet: {_REMEDY}")
+                raise LocalError(f"this node has no expert of {sources.manifest.name} yet: {_REMEDY}", code="not-ready")
             while True:
                 try:
                     await self._offer()
