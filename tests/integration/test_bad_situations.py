@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,6 +71,7 @@ def test_what_is_said_and_left(
     child, log = start(children, row.command, place, home.root)
     if row.goes_on:
         until(lambda: row.code in log.read_text(), f"{row.code} in its log", log.read_text)
+        assert _processes_of(child, place), "it runs, and nothing of it is found"
         child.ask()
     until(lambda: child.code() is not None, "its end", log.read_text)
     said = log.read_text(errors="replace")
@@ -153,6 +154,17 @@ def test_a_row_that_is_shown_elsewhere_is(row: Situation) -> None:
     calls = [each for each in calls if ast.unparse(each.args[0]) == repr(row.what)]
     assert calls, f"{row.test} does not compare with the table"
     assert row.left == GOES_ON or any(len(each.args) == 4 for each in calls), "and does not see what is left"
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_text("y"), lambda path: path.chmod(0o600)])
+def test_what_is_not_as_it_was_is_seen(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    kept = Place(tmp_path).write("folder/file", "x")
+    kept.chmod(0o644)
+    before = contents(tmp_path)
+    assert Left.in_folder(tmp_path, before) == Left(frozenset())
+    Place(tmp_path).write("folder/fresh", "x")
+    change(kept)
+    assert Left.in_folder(tmp_path, before) == Left(frozenset({"fresh"}), frozenset({"folder/file"}))
 
 
 def test_the_document_is_current() -> None:

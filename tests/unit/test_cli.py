@@ -802,7 +802,10 @@ def test_the_timeline_of_a_round(shoal: Shoal, node: FakeService) -> None:
     assert (code, err.startswith("shoal: this node is in no run 'other'")) == (Exit.FAILED, True)
     node.not_open = [{**dict.fromkeys(("run", "name"), "cd" * 32), "name": None, "phase": "restoring", "round": 0}]
     code, _, err = shoal("logs", "--round", "3")
-    assert (code, err) == (Exit.FAILED, "shoal: name the run with --run: this node is in stdlib, cdcdcdcd\n")
+    assert (code, err) == (
+        Exit.FAILED,
+        "shoal: name the run with --run: this node is in stdlib, cdcdcdcd [ambiguous-run]\n",
+    )
 
 
 def test_experts_of_a_family_are_listed_and_fetched(shoal: Shoal, node: FakeService, tmp_path: Path) -> None:
