@@ -7,8 +7,11 @@ that test, which calls `shown` with the row's name.
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import re
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,16 +20,32 @@ from pathlib import Path
 from shoal.dht.link import format_link
 from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home
+from shoal.protocol.base.errors import split_code
 from shoal.protocol.base.ids import RunId
 from shoal.protocol.net.system.identity import Identity
+from tests.refusing import in_namespaces
 
 NOTHING = "nothing"
-OWN_FILES = "the folders, key and lock of a home"  # which a node makes before it knows that it cannot start
+OWN_FILES = "the folders, key, lock, logs and noted flags of a home"  # made before a node knows that it cannot start
 GOES_ON = "the node goes on"
 AS_BEFORE = "all is as it was"
+REPORT = "its logs and a report"
+
+OWN = {"home", "identity.key", "token", "lock", "logs", "daemon.log", "stacks.txt", "runs", "started.json"}
+WHILE_IT_RAN = {"today.json", "peers.json", "data", "experts"}  # what a node has that did start
 
 START = "node start --foreground --port 0 --admin-port 0 --no-mdns --no-port-mapping --listen-host 127.0.0.1"
 LINK = format_link(RunId(bytes(range(32))), ["/ip4/127.0.0.1/tcp/9"])
+LOOPBACK = "ip link set lo up"
+SILENT_RESOLVER = """import os, socket, sys
+port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+port.bind(("127.0.0.1", 53))
+port.set_inheritable(True)
+os.execv(sys.argv[1], sys.argv[1:])"""
+UNREACHABLE = (
+    "check that the node there runs, and with `shoal status` there that this is still its address; all others are "
+    "tried meanwhile, and this one again"
+)
 CHANGED = LINK[:20] + ("a" if LINK[20] != "a" else "b") + LINK[21:]
 
 
@@ -37,6 +56,9 @@ class Place:
     folder: Path
     environ: dict[str, str] = field(default_factory=dict)
     held: ExitStack = field(default_factory=ExitStack)  # what stays open as long as the command runs
+    prefix: list[str] = field(default_factory=list)  # of the command
+    port: int = 4101  # for {port} and, after it, {next}
+    node: str = "/ip4/..."  # the address of the node that is asked
 
     @property
     def home(self) -> Home:
@@ -49,9 +71,50 @@ class Place:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return path
 
-    def listen(self, port: int) -> socket.socket:
-        """Be another program at a port of the loopback."""
-        return self.held.enter_context(socket.create_server(("127.0.0.1", port)))
+    def listen(self, port: int = 0) -> None:
+        """Be another program at a port of the loopback, 0: at a free one, which is `port` from then on."""
+        try:
+            taken = self.held.enter_context(socket.create_server(("127.0.0.1", port)))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:  # else another program is there already
+                raise
+        else:
+            self.port = port or taken.getsockname()[1]
+
+    def fill(self, words: str) -> str:
+        """A command or a sentence of the table as it is here."""
+        for name, value in (
+            ("folder", self.folder), ("port", self.port), ("next", self.port + 1), ("node", self.node)
+        ):  # fmt: skip
+            words = words.replace(f"{{{name}}}", str(value))
+        return words
+
+
+Contents = Mapping[str, tuple[int, str]]  # by path: its mode, and the SHA-256 of what is in it
+
+
+def contents(folder: Path) -> Contents:
+    """All that is in a folder."""
+    return {str(path.relative_to(folder)): (path.lstat().st_mode, _digest(path)) for path in sorted(folder.rglob("*"))}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a command has left behind: names of new files and folders, and paths of those that are not as they were."""
+
+    fresh: frozenset[str]
+    changed: frozenset[str] = frozenset()
+
+    @classmethod
+    def in_folder(cls, folder: Path, before: Contents | None = None) -> Left:
+        """What is in it now and was not before, where it was empty if nothing else is said."""
+        known, now = before or {}, contents(folder)
+        changed = frozenset(path for path, entry in known.items() if now.get(path) != entry)
+        return cls(frozenset(Path(path).name for path in now.keys() - known.keys()), changed)
 
 
 Make = Callable[[Place], object]
@@ -59,7 +122,7 @@ Make = Callable[[Place], object]
 
 @dataclass(frozen=True)
 class Situation:
-    """One row: `command` are words after `shoal`, in which {folder} and {port} are replaced."""
+    """One row: `command` are words after `shoal`, in which {folder}, {port} and {node} are replaced."""
 
     what: str
     command: str
@@ -71,6 +134,7 @@ class Situation:
     goes_on: bool = False  # the command starts a node, which says this in its log and runs until it is told to end
     asks: bool = False  # the command asks a node, which runs
     test: str = ""  # where it is shown, if not here
+    by_fake: bool = False  # that test has a fake of the node, of the others, or of what fails
     slow: bool = False  # too like others to be tried each time
 
 
@@ -91,7 +155,23 @@ def _environ(**values: str) -> Make:
 
 
 def _listens(*ports: int) -> Make:
-    return lambda place: [place.listen(each) for each in ports]
+
+    def make(place: Place) -> None:
+        for each in ports:
+            place.listen(each)
+
+    return make
+
+
+def _namespaces(flags: str, script: str) -> Make:
+    return lambda place: place.prefix.extend(in_namespaces(flags, place.fill(script)))
+
+
+def _silent_resolver(place: Place) -> None:
+    """The only name server is a port of the loopback, which the command itself holds open and never reads."""
+    place.write("resolv.conf", "nameserver 127.0.0.1\n")
+    _namespaces("-nm", f"{LOOPBACK}; mount --bind {{folder}}/resolv.conf /etc/resolv.conf")(place)
+    place.prefix.extend([sys.executable, "-c", SILENT_RESOLVER])
 
 
 def _key(place: Place, mode: int) -> None:
@@ -142,7 +222,7 @@ SITUATIONS = (
         "the home is a file",
         "node start",
         Exit.FAILED,
-        "unreadable",
+        "home-unusable",
         "cannot read ...: Not a directory; check the path: a part of it is a file",
         make=lambda place: place.write("home", "x"),
         left=AS_BEFORE,
@@ -173,6 +253,7 @@ SITUATIONS = (
         "Choose a SHOAL_HOME on a local disk",
         left=AS_BEFORE,
         test=f"{REFUSALS}::test_a_home_on_a_file_system_without_locks",
+        by_fake=True,
     ),
     Situation(
         "SHOAL_HOME names a user who does not exist",
@@ -306,6 +387,7 @@ SITUATIONS = (
         "file away so that it makes a key of its own",
         left=GOES_ON,
         test=f"{INTEGRATION}/test_network.py::test_another_node_with_our_key_is_named_once",
+        by_fake=True,
     ),
     # -- two nodes, or none --------------------------------------------------------------------------------------
     Situation(
@@ -339,6 +421,7 @@ SITUATIONS = (
         "on. `shoal bugreport` collects ...",
         left=AS_BEFORE,
         test=f"{UNIT}/test_hung_node.py::test_each_command_says_that_it_hangs_and_what_to_do",
+        by_fake=True,
     ),
     Situation(
         "the node is of another version",
@@ -349,6 +432,7 @@ SITUATIONS = (
         "`shoal node start`",
         left=AS_BEFORE,
         test=f"{UNIT}/test_cli.py::test_another_version_is_5",
+        by_fake=True,
     ),
     # -- ports and addresses -------------------------------------------------------------------------------------
     Situation(
@@ -372,11 +456,11 @@ SITUATIONS = (
     ),
     Situation(
         "a port is taken and others are free",
-        f"{START} --port 4163".replace("--port 0 ", ""),
+        f"{START} --port {{port}}".replace("--port 0 ", ""),
         Exit.OK,
         "ports-in-use",
-        "ports 4163 and 4164 are in use; listening on ... instead",
-        make=_listens(4163),
+        "ports {port} and {next} are in use; listening on ... instead",
+        make=Place.listen,
         left=OWN_FILES,
         goes_on=True,
     ),
@@ -409,16 +493,37 @@ SITUATIONS = (
     ),
     # -- the network ---------------------------------------------------------------------------------------------
     Situation(
-        "a bootstrap node's name does not resolve: DNS is dead, or there is no network",
+        "there is no network",
+        f"{START} --bootstrap /ip4/192.0.2.7/tcp/4101",
+        Exit.OK,
+        "bootstrap-unreachable",
+        "nobody can be reached at the bootstrap address /ip4/192.0.2.7/tcp/4101 (/ip4/192.0.2.7/tcp/4101: network is "
+        f"unreachable): {UNREACHABLE}",
+        make=_namespaces("-n", LOOPBACK),
+        left=OWN_FILES,
+        goes_on=True,
+    ),
+    Situation(
+        "DNS is dead: the name server does not answer",
+        f"{START} --bootstrap /dns4/node.example.com/tcp/4101",
+        Exit.OK,
+        "bootstrap-unreachable",
+        "nobody can be reached at the bootstrap address /dns4/node.example.com/tcp/4101 (the name node.example.com "
+        f"cannot be looked up: this machine's name servers have not answered in 6 s): {UNREACHABLE}",
+        make=_silent_resolver,
+        left=OWN_FILES,
+        goes_on=True,
+    ),
+    Situation(
+        "no bootstrap node has that name",
         f"{START} --bootstrap /dns4/nowhere.invalid/tcp/4101",
         Exit.OK,
         "bootstrap-unreachable",
-        "nobody can be reached at the bootstrap address /dns4/nowhere.invalid/tcp/4101 (the name "
-        "nowhere.invalid cannot be looked up: ...): check that the node there runs, and with `shoal "
-        "status` there that this is still its address; all others are tried meanwhile, and this one "
-        "again",
+        "nobody can be reached at the bootstrap address /dns4/nowhere.invalid/tcp/4101 (the name nowhere.invalid "
+        f"cannot be looked up: ...): {UNREACHABLE}",
         left=OWN_FILES,
         goes_on=True,
+        slow=True,
     ),
     Situation(
         "nothing listens at the bootstrap address",
@@ -441,6 +546,7 @@ SITUATIONS = (
         "`shoal status` there that this is still its address",
         left=GOES_ON,
         test=f"{INTEGRATION}/test_peer_finder.py::test_a_black_hole_is_named_once",
+        by_fake=True,
     ),
     Situation(
         "the bootstrap address is another peer's",
@@ -472,6 +578,7 @@ SITUATIONS = (
         "This machine's clock is 3600.0 s ahead of the others' (3 peers). ... set the clock, best by NTP",
         left=AS_BEFORE,
         test=f"{UNIT}/test_cli.py::test_a_clock_that_is_off_by_an_hour",
+        by_fake=True,
     ),
     # -- links ---------------------------------------------------------------------------------------------------
     Situation(
@@ -568,6 +675,7 @@ SITUATIONS = (
         "'tiny' means several runs: abababab (tiny), cdcdcdcd (tiny); give more of the id",
         left=AS_BEFORE,
         test=f"{UNIT}/test_cli.py::test_a_name_of_several_runs",
+        by_fake=True,
     ),
     Situation(
         "a peer is unknown",
@@ -740,19 +848,21 @@ SITUATIONS = (
     ),
     Situation(
         "the device is not here",
-        "node start --device cuda:7",
+        f"{START} --device cuda:7",
         Exit.USAGE,
         "device-missing",
         "--device cuda:7 is not here: ...; use --device cpu or auto",
+        make=_environ(CUDA_VISIBLE_DEVICES=""),
     ),
     Situation(
-        "the worker cannot do its work: its GPU is gone, or its text",
+        "the worker cannot do its work: it cannot read the text",
         "status --exit-code",
         Exit.FAILED_RUN,
         "worker-failed",
         "the worker has failed: ... No other is started: mend that, then",
         left=GOES_ON,
         test=f"{INTEGRATION}/test_failed_worker.py::test_its_own_words_are_shown_and_no_other_is_started",
+        by_fake=True,
     ),
     # -- this machine --------------------------------------------------------------------------------------------
     Situation(
@@ -762,6 +872,7 @@ SITUATIONS = (
         "too-few-files",
         "this process may have only 20 files and connections open at a time, and a node needs 128 at "
         "least: raise the limit with `ulimit -n 1024`",
+        left=OWN_FILES,
         test=f"{INTEGRATION}/test_shortages.py::test_a_node_that_may_open_too_few_files_says_so_and_does_not_start",
     ),
     Situation(
@@ -849,9 +960,10 @@ SITUATIONS = (
         "up",
         Exit.INTERRUPTED,
         "",
-        "",
-        left="its logs and a report",
+        "The report: ... Logs, metrics and states: ...",
+        left=REPORT,
         test=f"{UP}::test_ctrl_c_leaves_nothing_behind",
+        by_fake=True,
     ),
     Situation(
         "Ctrl-C while a run is joined",
@@ -866,28 +978,51 @@ SITUATIONS = (
 BY_NAME: Mapping[str, Situation] = {each.what: each for each in SITUATIONS}
 
 
-def shown(what: str, exit: int, said: str) -> None:
-    """Assert that a command has ended and spoken as the row says; for the tests that rows name."""
-    row = BY_NAME[what]
+def shown(what: str, exit: int, said: str, left: Left | None = None) -> None:
+    """Assert that a command has ended and spoken as the row says, and left that; for the tests that rows name."""
+    shown_by_row(BY_NAME[what], exit, said, left)
+
+
+def shown_by_row(row: Situation, exit: int, said: str, left: Left | None) -> None:
+    """The same, of a row in which {port} and the like are filled in."""
     assert exit == row.exit, said
-    pieces = (re.escape(each.strip()) for each in row.says.split("..."))
-    assert re.search(".*".join(pieces), said, re.DOTALL), said
     assert "Traceback" not in said
-    assert not row.code or row.code in said
+    if row.says:
+        pieces = (re.escape(each.strip()) for each in row.says.split("..."))
+        assert re.search(".*".join(pieces), said, re.DOTALL), said
+    else:
+        assert said.strip() == ""
+    if row.goes_on or row.left == GOES_ON or row.exit == Exit.NETWORK_TROUBLE:  # said in a log or a table
+        assert re.search(rf"(?<![\w-]){re.escape(row.code)}(?![\w-])", said), said
+    else:
+        assert split_code(said.strip())[1] == row.code
+    if left is not None:
+        _check_left(row, left)
+
+
+def _check_left(row: Situation, left: Left) -> None:
+    assert not left.changed, "it was changed or removed"
+    if row.left == REPORT:
+        assert {"report.html", "logs"} <= left.fresh
+    elif row.left == OWN_FILES:
+        assert left.fresh <= (OWN | WHILE_IT_RAN if row.goes_on else OWN)
+    else:
+        assert not left.fresh, row.left
 
 
 HEAD = """# Bad situations
 
 What a command says, with which exit status it ends, and what it leaves behind, when something is wrong. Each row is a
-test, of the real command or as near to it as can be. The codes are explained in [errors.md](errors.md); where there is
+test, most of the real command in that very situation; where a test has a fake of the node, of the other peers or of
+what fails, the row says so. The codes are explained in [errors.md](errors.md); where there is
 none, the sentence says all. Where the node goes on, the sentence is a warning in its log, and it runs until it is told
 to end.
 
 This page is printed from the table in [tests/bad_situations.py](../tests/bad_situations.py), by
 `python -m tests.bad_situations`; a test compares them.
 
-| situation | command | it says | code | status | left behind |
-|---|---|---|---|---|---|
+| situation | command | it says | code | status | left behind | shown by |
+|---|---|---|---|---|---|---|
 """
 
 
@@ -900,9 +1035,11 @@ def _line(row: Situation) -> str:
     code = f"`{row.code}`" if row.code else ""
     status = "-" if row.goes_on or row.left == GOES_ON else str(int(row.exit))
     left = GOES_ON if row.goes_on else row.left
-    command = row.command.removeprefix("shoal ").replace("{folder}/", "").replace("{node}", "/ip4/...")
+    place = Place(Path("."))
+    command = place.fill(row.command.replace("{folder}/", ""))
     words = command if command.startswith("make") else f"shoal {_short(command)}"
-    return f"| {row.what} | `{words}` | {row.says} | {code} | {status} | {left} |\n"
+    says, shown_by = place.fill(row.says) or "nothing", "a fake" if row.by_fake else "the command"
+    return f"| {row.what} | `{words}` | {says} | {code} | {status} | {left} | {shown_by} |\n"
 
 
 def _short(command: str) -> str:

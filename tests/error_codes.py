@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 ERRORS = "ShoalError"  # the base class
+GENERAL = ("LocalError", "UsageError")  # whose own code tells nothing: whoever raises them should name another
 LEVELS = ("warning", "error")  # of log lines that must have a code, unless they have an exception
 CHOOSERS = "_code"  # beginning of the names of functions that return a code
 FOREIGN = ("node/inference/http/", "node/inference/remote/asking/")  # which answer in OpenAI's codes
@@ -39,6 +40,7 @@ class Found:
 
     codes: dict[str, list[Place]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    bare: list[Place] = field(default_factory=list)  # where a general error is raised without a code of its own
 
 
 def codes_in(sources: Mapping[str, str]) -> Found:
@@ -153,6 +155,12 @@ class _Reader(ast.NodeVisitor):
                         self._take(value)
         self.generic_visit(node)
 
+    def visit_Raise(self, node: ast.Raise) -> None:
+        match node.exc:
+            case ast.Call(func=ast.Name(id=name), args=[_], keywords=[]) if name in GENERAL:
+                self._found.bare.append((self._module.path, node.lineno))
+        self.generic_visit(node)
+
     def visit_Assign(self, node: ast.Assign) -> None:
         targets = [ast.unparse(each) for each in node.targets]
         if targets == ["CODES"] and isinstance(node.value, ast.Dict):
@@ -216,6 +224,8 @@ class _Reader(ast.NodeVisitor):
             case ast.Call(func=ast.Attribute(value=ast.Name(id="CODES"), attr="get"), args=[_, usual]):
                 yield from self._resolve(usual)
             case ast.Attribute(attr="code") | ast.Subscript(value=ast.Name(id="CODES")):
+                pass
+            case ast.Subscript(slice=ast.Constant(value="code")):  # of an answer
                 pass
             case ast.Call(func=ast.Name(id=name)) if name.startswith(CHOOSERS):
                 pass

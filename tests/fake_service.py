@@ -275,7 +275,7 @@ class FakeService:
             raise ZeroDivisionError("a bug")
         self.calls.append(("preview", link))
         found = Introduction(MANIFEST, PeerId("evil\x1b[2Jpeer"), b"", {}, 4, 14, 12.0)
-        return describe(found, DataStanding(problem=self.missing))
+        return describe(found, DataStanding(problem=self.missing, code="data-nowhere" if self.missing else ""))
 
     async def join_run(self, link: str, train: bool, checkpoint: str = "") -> Any:
         self.calls.append(("join", link, train, *([checkpoint] if checkpoint else [])))

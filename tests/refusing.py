@@ -76,11 +76,18 @@ def as_nobody(*, reads_all: bool = True) -> list[str]:
     return argv
 
 
-def in_mounts(script: str) -> list[str]:
-    """A prefix for a command that runs it with the mounts that `script` makes; skips where that cannot be."""
-    if (
-        not shutil.which("unshare")
-        or subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("DOES NOT RUN: no namespace of mounts can be made (root, unshare)")
-    return ["unshare", "-m", "sh", "-ec", f'{script}\nexec "$0" "$@"']
+def in_mounts(script: str, after: str = "") -> list[str]:
+    """A prefix for a command that runs it with the mounts that `script` makes, and then `after`."""
+    return in_namespaces("-m", script, after)
+
+
+def in_namespaces(flags: str, script: str, after: str = "") -> list[str]:
+    """A prefix for a command that runs it in namespaces of its own (flags of `unshare`), set up by `script`.
+
+    `after` are commands for when it has ended. Skips where that cannot be.
+    """
+    made = ["unshare", flags, "sh", "-ec"]
+    if not shutil.which("unshare") or subprocess.run([*made, script], capture_output=True, check=False).returncode:
+        pytest.skip(f"DOES NOT RUN: `unshare {flags}` cannot be used (root, unshare)")
+    runs = f'"$0" "$@" || code=$?\n{after}\nexit ${{code:-0}}' if after else 'exec "$0" "$@"'
+    return [*made, f"{script}\n{runs}"]

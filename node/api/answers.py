@@ -395,7 +395,9 @@ class Preview(RunName):
     state: Annotated[int, "bytes to download first"]
     memory: Annotated[dict[str, Any], "{node, worker (bytes), problem (why it does not fit; empty if it does)}"]
     traffic: Annotated[Traffic, "bytes of a round"]
-    data: Annotated[dict[str, Any], "{missing (bytes to download), problem (why the data are not available), words}"]
+    data: Annotated[
+        dict[str, Any], "{missing (bytes to download), problem (why the data are not available), code (of that), words}"
+    ]
     round: int
     members: int
     pace: Annotated[float | None, "seconds from round to round; null if not known"]

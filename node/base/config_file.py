@@ -7,6 +7,7 @@ old text as a whole, or not at all.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -45,7 +46,8 @@ def read_bytes(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise LocalError(f"cannot read {shown(path)}: {reason(error)}", code="unreadable") from error
+        code = "home-unusable" if error.errno == errno.ENOTDIR else "unreadable"
+        raise LocalError(f"cannot read {shown(path)}: {reason(error)}", code=code) from error
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shoal.node.base.atomic import force, replace_file
 from shoal.node.base.pools import RECORDS
+from shoal.node.base.refusals import CODES
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.shortages import in_words, is_temporary
 from shoal.protocol.base.wire import Message, decode, encode
@@ -51,7 +52,7 @@ class Disk:
             raise LocalError(
                 f"cannot write {path}: {in_words(error)}; a member must not forget such a record: "
                 "mend that, then leave the run and join it again",
-                code="unwritable",
+                code=CODES.get(error.errno or 0, "record-unwritable"),
             ) from error
 
     def remove(self, name: str) -> None:
@@ -63,7 +64,7 @@ class Disk:
             return
         except OSError as error:
             raise LocalError(
-                f"cannot remove the record {name} in {self.folder}: {in_words(error)}", code="unwritable"
+                f"cannot remove the record {name} in {self.folder}: {in_words(error)}", code="record-unwritable"
             ) from error
 
 

@@ -36,7 +36,7 @@ from pathlib import Path
 
 from shoal.node.base.atomic import UNFINISHED, replace_file
 from shoal.node.base.process_identity import ProcessIdentity
-from shoal.node.base.refusals import reason
+from shoal.node.base.refusals import CODES, reason
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.net.system.private_file import create_private
 
@@ -170,7 +170,9 @@ class Home:
             mode = stat.S_IMODE(path.stat().st_mode)
             content = path.read_bytes()
         except OSError as error:
-            raise LocalError(f"cannot read {path}: {reason(error)}", code="secret-unreadable") from error
+            usual = "secret-unreadable" if os.path.exists(path) else "home-unusable"
+            words = f"cannot {'read' if os.path.exists(path) else 'make'} {path}: {reason(error)}"
+            raise LocalError(words, code=CODES.get(error.errno or 0, usual)) from error
         if mode & 0o077:
             raise LocalError(
                 f"{path} can be read by others (mode {mode:o}): run `chmod 600 {path}`, or choose a SHOAL_HOME on a "

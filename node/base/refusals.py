@@ -41,6 +41,8 @@ ADVICE = {
     errno.ENOSYS: "this system, or the sandbox around the process, has no such call",
 }
 
+CODES = {errno.ENOSPC: "no-room", errno.EDQUOT: "no-room"}  # of errors in writing; all others have the caller's
+
 
 def reason(error: OSError) -> str:
     """What is wrong, and what to do; the caller's sentence names the file and the operation."""

@@ -23,6 +23,7 @@ from blake3 import blake3
 from shoal.node.api.answers import FetchedExperts
 from shoal.node.base.atomic import replace_file
 from shoal.node.base.pools import LONG
+from shoal.node.base.refusals import CODES
 from shoal.node.experts.card import check_card
 from shoal.node.experts.parts import PARTITION
 from shoal.protocol.base.errors import LocalError
@@ -133,7 +134,9 @@ def _write(
             replace_file(folder / TOKENIZER, [tokenizer])
         replace_file(folder / ENSEMBLE, [json.dumps(table, indent=1).encode()])
     except OSError as error:
-        raise LocalError(f"cannot write {folder}: {error.strerror or error}", code="unwritable") from error
+        raise LocalError(
+            f"cannot write {folder}: {error.strerror or error}", code=CODES.get(error.errno or 0, "unwritable")
+        ) from error
 
 
 def _whole(path: Path, card: ExpertCard, what: str) -> Iterator[bytes]:

@@ -68,7 +68,7 @@ def read_parameters(path: Path, model: AnyModel) -> Tensor:
     except LocalError as error:
         raise LocalError(f"{path} is not of the model that it should be of: {error}", code="expert-damaged") from error
     if not bool(torch.isfinite(vector).all()):
-        raise LocalError(f"{path} holds numbers that are not finite: its training has diverged", code="diverged")
+        raise LocalError(f"{path} holds numbers that are not finite: its training has diverged", code="model-diverged")
     return vector
 
 

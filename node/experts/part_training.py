@@ -104,7 +104,7 @@ class PartTraining:
         run, before = self.open_run, self.run
         if run is not None and (failure := self._failure(run)):
             await self.leave()
-            raise LocalError(failure)
+            raise LocalError(failure, code="run-failed")
         if run is None or self._is_stranded(run):
             await self.leave()
             await self._begin(part, before)

@@ -107,7 +107,7 @@ def run_vocabulary(manifest: Manifest, place: Path, chosen: str) -> Vocabulary:
     data, vocab = manifest.data, manifest.model.vocab
     if not data.tokenizer:
         if chosen:
-            raise LocalError("the run's tokens are bytes: serve it without --tokenizer")
+            raise LocalError("the run's tokens are bytes: serve it without --tokenizer", code="other-tokenizer")
         return ByteVocabulary()
     if chosen:
         content = read_tokenizer(Path(chosen))

@@ -67,7 +67,9 @@ def _newest(place: Path) -> Path:
     newest = max(held, key=lambda path: held[path].round)
     runs = len({about.run for about in held.values()})
     if runs > 1:
-        raise LocalError(f"{place} holds checkpoints of {runs} runs: name one of them, such as {newest}")
+        raise LocalError(
+            f"{place} holds checkpoints of {runs} runs: name one of them, such as {newest}", code="ambiguous-run"
+        )
     return newest
 
 

@@ -152,7 +152,9 @@ def layer_of(name: str) -> int | None:
 def _place(name: str) -> tuple[str, int]:
     """The counted number in a name and the text before it, as (text, number); ("", 0) if there is none."""
     if not name or (problem := problem_of(name)):
-        raise LocalError(f"the tensor {name!r} {problem if name else 'has no name'}: give it another one")
+        raise LocalError(
+            f"the tensor {name!r} {problem if name else 'has no name'}: give it another one", code="manifest-wrong"
+        )
     found = _counted(name)
     return (name[: found.start()], int(found[0])) if found else ("", 0)
 

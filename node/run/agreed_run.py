@@ -151,7 +151,9 @@ class AgreedRun(Run):
         if self.training is None or not has_own_weights(self.outer.method):
             raise LocalError("here no worker has weights that differ from the state that all agree on")
         if not self.is_finished:
-            raise LocalError("a worker shows its own weights when the run's last round is over; it is not")
+            raise LocalError(
+                "a worker shows its own weights when the run's last round is over; it is not", code="not-ready"
+            )
         weights, state = await self.training.weights(), self.outer.committed.current
         return await DISK.run(save_weights, state.shape, weights, state.round, path)
 

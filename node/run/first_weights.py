@@ -17,6 +17,7 @@ from torch import Tensor
 
 from shoal.node.base.explain import explain
 from shoal.node.base.home import EXPORT, Home
+from shoal.node.base.refusals import CODES
 from shoal.node.base.room import available_memory, check_disk, check_memory
 from shoal.node.manifest.manifest import MAX_MANIFEST, Manifest
 from shoal.node.manifest.model import HfSpec
@@ -90,7 +91,10 @@ def create_first_weights(
     made = Checkpoint(home.runs, about, whole, state.current.shape, agreed, None)
     manifest = with_origin(whole, made)
     if len(manifest.canonical()) > MAX_MANIFEST:
-        raise LocalError(f"the manifest with all of the model's tensors is larger than {MAX_MANIFEST >> 10} KiB")
+        raise LocalError(
+            f"the manifest with all of the model's tensors is larger than {MAX_MANIFEST >> 10} KiB",
+            code="manifest-wrong",
+        )
     folder = home.make_run_folder(manifest.run_id.hex()) / ORIGIN
     try:
         return manifest, load(write_checkpoint(folder, about, state.current, None))
@@ -132,7 +136,8 @@ def _check_can_be_exported(spec: HfSpec, weights: Tensor, home: Home) -> None:
                 check_can_be_opened(Path(folder))
     except OSError as error:
         raise LocalError(
-            f"cannot write the run's model to {home.root}: {error.strerror or error}", code="unwritable"
+            f"cannot write the run's model to {home.root}: {error.strerror or error}",
+            code=CODES.get(error.errno or 0, "unwritable"),
         ) from error
 
 

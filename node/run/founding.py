@@ -35,7 +35,8 @@ def check_begins(manifest: Manifest) -> None:
     if manifest.lacks_weights:
         raise LocalError(
             f"the manifest of '{manifest.name}' has the model's tensors but not its first weights: leave out `tensors` "
-            "for fresh ones, or found it --from a checkpoint"
+            "for fresh ones, or found it --from a checkpoint",
+            code="manifest-wrong",
         )
 
 

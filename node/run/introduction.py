@@ -273,7 +273,12 @@ def describe(found: Introduction, data: DataStanding, lack: str = "") -> Preview
         "state": needs.state,
         "memory": {"node": needs.node_memory, "worker": needs.worker_memory, "problem": lack},
         "traffic": {"sent": needs.sent, "received": needs.received},
-        "data": {"missing": data.missing, "problem": data.problem, "words": data_in_words(manifest.data, data)},
+        "data": {
+            "missing": data.missing,
+            "problem": data.problem,
+            "code": data.code,
+            "words": data_in_words(manifest.data, data),
+        },
         "round": found.round,
         "members": found.present,
         "pace": found.pace or None,

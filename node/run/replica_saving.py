@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import DISK
+from shoal.node.base.refusals import CODES
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.run.facts import first_history
 from shoal.node.run.resting import FOLDER, forget_rest
@@ -56,7 +57,10 @@ class ReplicaSaving(Saving):
                 folder.mkdir(exist_ok=True)  # never its parents: a home that was removed stays so
                 sweep(folder)
             except OSError as error:
-                raise LocalError(f"cannot keep the replica in {folder}: {error.strerror}", code="unwritable") from error
+                raise LocalError(
+                    f"cannot keep the replica in {folder}: {error.strerror}",
+                    code=CODES.get(error.errno or 0, "unwritable"),
+                ) from error
             about = self._about_own(snapshot.round, snapshot.root, samples, moments)
             write_checkpoint(folder, about, snapshot, moments)
         prune(folder, 1)

@@ -22,6 +22,7 @@ from blake3 import blake3
 
 from shoal.node.base.atomic import force, replace_file
 from shoal.node.base.logs import warn
+from shoal.node.base.refusals import CODES
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.read import Checkpoint, load
@@ -63,7 +64,9 @@ def save_rest(
         state = _write_state(folder, about, snapshot, moments) if about is not None else None
         replace_file(folder / MESSAGES, _sealed(rest, run_folder.name))
     except OSError as error:
-        raise LocalError(f"cannot keep the run in {folder}: {error.strerror}", code="unwritable") from error
+        raise LocalError(
+            f"cannot keep the run in {folder}: {error.strerror}", code=CODES.get(error.errno or 0, "unwritable")
+        ) from error
     _remove_other_states(folder, state)
 
 

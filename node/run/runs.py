@@ -303,7 +303,7 @@ class Runs:
         async with self._entering:
             failed = await end_all(list(self.open.values()))
         if failed:
-            raise LocalError("; ".join(failed))
+            raise LocalError("; ".join(failed), code="run-failed")
 
     def link(self, wanted: str) -> RunLink:
         """The link by which others can join a run of ours now."""
@@ -355,7 +355,7 @@ class Runs:
     def _check_is_open(self) -> None:
         """LocalError if no run may be entered now."""
         if self._closing or self.paused:
-            raise LocalError(self.paused or "the node is ending", code="ending")
+            raise LocalError(self.paused or "the node is ending", code="node-paused" if self.paused else "ending")
 
     def _check_is_new(self, run: str) -> None:
         if self.has(run):

@@ -74,12 +74,14 @@ class Rest:
         for message in messages:
             found.add(message)
         if found.head is None:
-            raise LocalError("it does not say of which state it is")
+            raise LocalError("it does not say of which state it is", code="record-damaged")
         first, last = found.chain[0].proposal.round, found.chain[-1].proposal.round
         if [link.proposal.round for link in found.chain] != list(range(first, last + 1)):
-            raise LocalError("its chain of rounds has a gap")
+            raise LocalError("its chain of rounds has a gap", code="record-damaged")
         if not first - 1 <= found.head.round <= last:
-            raise LocalError(f"its chain does not lead to round {found.head.round}, whose state it names")
+            raise LocalError(
+                f"its chain does not lead to round {found.head.round}, whose state it names", code="record-damaged"
+            )
         decisions = tuple(found.decision(commit) for commit in found.commits)
         newest = max((decision.round for decision in decisions), default=0)
         draft = tuple(each for each in found.fetched if each.round > newest)
@@ -109,14 +111,14 @@ class _Sorted:
             case Fetched():
                 self.fetched.append(message)
             case _:
-                raise LocalError(f"it holds a {type(message).__name__}")
+                raise LocalError(f"it holds a {type(message).__name__}", code="record-damaged")
 
     def decision(self, commit: Commit) -> Decision:
         """A decided round with its bytes; LocalError if some are missing, or others."""
         round = commit.certificate.proposal.round
         mine = [each for each in self.fetched if each.round == round]
         if [result_hash(each.mask, each.payload) for each in mine] != [ref.hash for ref in commit.chunks]:
-            raise LocalError(f"it does not hold the bytes of round {round}")
+            raise LocalError(f"it does not hold the bytes of round {round}", code="record-damaged")
         return Decision(commit.certificate, commit.chunks, tuple(each.payload for each in mine))
 
 

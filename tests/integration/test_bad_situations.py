@@ -7,7 +7,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,23 @@ import pytest
 from shoal.node.base.codes import CODES
 from shoal.node.base.fork_server import ForkServer
 from shoal.node.client.up.processes import Child, Children
-from tests.bad_situations import AS_BEFORE, BY_NAME, LINK, OWN_FILES, SITUATIONS, Place, Situation, document, shown
+from tests.bad_situations import (
+    BY_NAME,
+    GOES_ON,
+    LINK,
+    SITUATIONS,
+    Left,
+    Place,
+    Situation,
+    contents,
+    document,
+    shown,
+    shown_by_row,
+)
 from tests.integration.nodes import RealNode, until
 
 ROOT = Path(__file__).parents[2]
 MADE = [pytest.param(each, id=each.what, marks=[pytest.mark.slow] * each.slow) for each in SITUATIONS if not each.test]
-OWN = {"home", "identity.key", "token", "lock", "logs", "runs", "data", "experts", "peers.json", "stacks.txt"}
 
 
 @pytest.fixture(scope="module")
@@ -38,52 +50,60 @@ def place(tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
-def start(children: Children, row: Situation, place: Place, node: RealNode | None) -> tuple[Child, Path]:
+def start(children: Children, command: str, place: Place, home: Path) -> tuple[Child, Path]:
     """The command, and the file with all that it says."""
-    home = node.home.root if node is not None and not row.goes_on else place.home.root
-    words = row.command.replace("{folder}", str(place.folder)).replace("{node}", _address(node))
-    environ = {"SHOAL_HOME": str(home), "COLUMNS": "1000"} | place.environ
+    environ = {"SHOAL_HOME": str(home), "COLUMNS": "1000", "MARK": str(place.folder)} | place.environ
     log = place.folder.parent / "said.log"
-    return children.start([sys.executable, "-P", "-m", "shoal.node", *shlex.split(words)], log, environ), log
-
-
-def _address(node: RealNode | None) -> str:
-    return node.address.partition("/p2p/")[0] if node is not None else ""
+    argv = [*place.prefix, sys.executable, "-P", "-m", "shoal.node", *shlex.split(command)]
+    return children.start(argv, log, environ), log
 
 
 @pytest.mark.parametrize("row", MADE)
 def test_what_is_said_and_left(
     row: Situation, place: Place, children: Children, request: pytest.FixtureRequest, forking: ForkServer
 ) -> None:
-    asked = request.getfixturevalue("node") if row.asks else None
+    asked: RealNode | None = request.getfixturevalue("node") if row.asks else None
     row.make(place)
-    before = _all_in(place.folder)
-    child, log = start(children, row, place, asked)
+    place.node = asked.address.partition("/p2p/")[0] if asked else ""
+    row = replace(row, command=place.fill(row.command), says=place.fill(row.says))
+    before, of_node = contents(place.folder), _state(asked)
+    home = asked.home if asked and not row.goes_on else place.home
+    child, log = start(children, row.command, place, home.root)
     if row.goes_on:
         until(lambda: row.code in log.read_text(), f"{row.code} in its log", log.read_text)
+        assert _processes_of(child, place), "it runs, and nothing of it is found"
         child.ask()
     until(lambda: child.code() is not None, "its end", log.read_text)
     said = log.read_text(errors="replace")
-    assert said.count("\n") == 1 or row.goes_on or "--help" in said, "an error is one line"
-    shown(row.what, child.code() or 0, said)
-    if not row.goes_on:
-        assert (f"[{row.code}]" in said) == bool(row.code)
-    _check_left(row, place, before)
-
-
-def _check_left(row: Situation, place: Place, before: set[Path]) -> None:
-    """Neither a process, nor a file that is not the node's own, nor a lock."""
-    fresh = _all_in(place.folder) - before
-    if row.left == OWN_FILES:
-        assert not [path for path in fresh if path.name not in OWN], fresh
-    else:
-        assert not fresh, f"{row.left}, and there is {fresh}"
+    sentences = [line for line in said.splitlines() if not line.startswith("{")]  # that is the log
+    assert len(sentences) == 1 or row.goes_on or "--help" in said, "an error is one line"
+    shown_by_row(row, child.code() or 0, said, Left.in_folder(place.folder, before))
+    assert _state(asked) == of_node, "the node that was asked is as it was"
     place.held.close()
     if place.home.root.is_dir():
         assert place.home.daemon_process() is None
-    mark = str(place.folder).encode()
-    left = [each for each in Path("/proc").glob("[0-9]*/environ") if mark in _read(each)]
-    assert not left, "processes are left"
+    until(lambda: not _processes_of(child, place), "the end of its processes", log.read_text)
+
+
+def _state(node: RealNode | None) -> object:
+    """The runs of a node that is asked, and the files of runs in its home."""
+    return node and (node.client.status()["runs"], node.home.kept_runs(), contents(node.home.runs))
+
+
+def _processes_of(child: Child, place: Place) -> list[Path]:
+    """Those with the place in their environment, and those in the command's session, if the fork server made it."""
+    mark = f"MARK={place.folder}".encode()
+    return [
+        process
+        for process in Path("/proc").glob("[0-9]*")
+        if mark in _read(process / "environ") or _session(process) == child.process.pid
+    ]
+
+
+def _session(process: Path) -> int:
+    """The session of a process, 0 if it has ended."""
+    state, _, _, session, *_ = _read(process / "stat").rpartition(b")")[2].split() or [b"Z", b"", b"", b"0"]
+    return 0 if state == b"Z" else int(session)
 
 
 def _read(path: Path) -> bytes:
@@ -91,10 +111,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
-
-
-def _all_in(folder: Path) -> set[Path]:
-    return set(folder.rglob("*"))
 
 
 def test_ctrl_c_while_a_run_is_joined(place: Place, children: Children, node: RealNode) -> None:
@@ -106,16 +122,16 @@ def test_ctrl_c_while_a_run_is_joined(place: Place, children: Children, node: Re
     from shoal.protocol.base.ids import RunId
 
     link = format_link(RunId(bytes(range(1, 33))), [f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"])
-    row = Situation("", f"run join {link} --yes", 0, "", "")
-    child, log = start(children, row, place, node)
+    before = _state(node)
+    child, log = start(children, f"run join {link} --yes", place, node.home.root)
     silent.settimeout(60.0)
     connection, _ = silent.accept()
     with connection:
         os.kill(child.process.pid, signal.SIGINT)
         until(lambda: child.code() is not None, "its end", log.read_text)
-    shown("Ctrl-C while a run is joined", child.code() or 0, log.read_text())
-    assert log.read_text().strip() == ""
-    assert node.row() == {}
+    left = Left.in_folder(place.folder)
+    shown("Ctrl-C while a run is joined", child.code() or 0, log.read_text(), left)
+    assert _state(node) == before
     assert node.client.status()["peer"], "the node goes on"
 
 
@@ -133,8 +149,22 @@ def test_a_row_that_is_shown_elsewhere_is(row: Situation) -> None:
     path, _, name = row.test.partition("::")
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert name in {each.name for each in functions}
-    assert f"shown({row.what!r}" in ast.unparse(tree), f"{row.test} does not compare with the table"
+    [named] = [each for each in functions if each.name == name]
+    calls = [each for each in ast.walk(named) if isinstance(each, ast.Call) and ast.unparse(each.func) == "shown"]
+    calls = [each for each in calls if ast.unparse(each.args[0]) == repr(row.what)]
+    assert calls, f"{row.test} does not compare with the table"
+    assert row.left == GOES_ON or any(len(each.args) == 4 for each in calls), "and does not see what is left"
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_text("y"), lambda path: path.chmod(0o600)])
+def test_what_is_not_as_it_was_is_seen(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    kept = Place(tmp_path).write("folder/file", "x")
+    kept.chmod(0o644)
+    before = contents(tmp_path)
+    assert Left.in_folder(tmp_path, before) == Left(frozenset())
+    Place(tmp_path).write("folder/fresh", "x")
+    change(kept)
+    assert Left.in_folder(tmp_path, before) == Left(frozenset({"fresh"}), frozenset({"folder/file"}))
 
 
 def test_the_document_is_current() -> None:
@@ -146,4 +176,3 @@ def test_the_link_of_the_table_is_a_good_one() -> None:
     from shoal.dht.link import parse_link
 
     assert parse_link(LINK).addresses == ("/ip4/127.0.0.1/tcp/9",)
-    assert AS_BEFORE

@@ -54,20 +54,23 @@ def spoilt(folder: Path, kind: str = "LocalError") -> tuple[str, str]:
 def test_its_own_words_are_shown_and_no_other_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*spoilt(tmp_path))
     with Children() as children:  # without the fork server of all tests, which is not spoilt
-        _see_the_words_of(RealNode(tmp_path / "node").start(children))
+        node = RealNode(tmp_path / "node").start(children)
+        code, said = _see_the_words_of(node)
+        shown("the worker cannot do its work: it cannot read the text", code, said + node.words())
 
 
-def _see_the_words_of(node: RealNode) -> None:
+def _see_the_words_of(node: RealNode) -> tuple[int, str]:
+    """What `status --exit-code` says of the failure."""
     node.client.create_run(MANIFEST, True)
     until(lambda: node.row()["worker_failure"], "the failure", node.words)
     words = "the worker has failed: the text of this run cannot be read here. No other is started: mend that, then"
     assert words in node.row()["worker_failure"]
     code, said = shoal(node.home.root, "status", "--exit-code")
     assert words in said
-    shown("the worker cannot do its work: its GPU is gone, or its text", code, said + node.words())
     log = (node.home.run_folder(node.row()["run"]) / "worker.log").read_text()
     assert log.count("worker: the text of this run cannot be read here") == 1
     assert node.row()["phase"] != "failed", "the node keeps the state and its vote"
+    return code, said
 
 
 @pytest.mark.slow

@@ -130,8 +130,9 @@ def full(descriptor: int, data: object) -> None:
 def test_a_full_disk_leaves_nothing_and_what_was_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, 4)
     monkeypatch.setattr(tensor_file, "_write_all", full)
-    with pytest.raises(LocalError, match="No space left"):
+    with pytest.raises(LocalError, match="No space left") as refused:
         write(tmp_path, 6)
+    assert refused.value.code == "no-room"
     assert names(tmp_path) == [folder_name(4)]
 
 

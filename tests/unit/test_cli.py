@@ -34,7 +34,7 @@ from shoal.node.client.cli import completion, main
 from shoal.node.client.cli.app import app
 from shoal.node.daemon.web.server import serve_api
 from shoal.protocol.net.system.version import shoal_version
-from tests.bad_situations import shown
+from tests.bad_situations import Left, contents, shown
 from tests.fake_service import ADDRESS, ENTERED, LINK, MANIFEST, PEER, RUN, FakeService
 
 HEAVY = {"torch", "libp2p", "pydantic", "aiohttp", "numpy", "rich", "cryptography", "trio"}
@@ -463,23 +463,26 @@ def test_an_unknown_run_is_1_and_lists_the_known(shoal: Shoal, node: FakeService
 
 def test_another_version_is_5(shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "shoal_version", lambda: "99.0")
+    before = contents(find_home().root)
     code, _, err = shoal("status")
-    shown("the node is of another version", code, err)
+    shown("the node is of another version", code, err, Left.in_folder(find_home().root, before))
     assert "99.0" in err
 
 
 def test_a_name_of_several_runs(shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     both = {"ab" * 32: "tiny", "cd" * 32: "tiny"}
     monkeypatch.setattr(node, "run_details", lambda run: find_run(run, both))
+    before = contents(find_home().root)
     code, _, err = shoal("run", "show", "tiny")
-    shown("a name means several runs", code, err)
+    shown("a name means several runs", code, err, Left.in_folder(find_home().root, before))
     assert "abababab (tiny), cdcdcdcd (tiny)" in err
 
 
 def test_a_clock_that_is_off_by_an_hour(shoal: Shoal, node: FakeService) -> None:
     node.facts = replace(node.facts, clocks=(3600.0, 3600.5, 3599.0))
+    before = contents(find_home().root)
     code, out, _ = shoal("netcheck")
-    shown("the clock is off by an hour", code, out)
+    shown("the clock is off by an hour", code, out, Left.in_folder(find_home().root, before))
     assert "3600.0 s ahead of the others'" in out
 
 
@@ -799,7 +802,10 @@ def test_the_timeline_of_a_round(shoal: Shoal, node: FakeService) -> None:
     assert (code, err.startswith("shoal: this node is in no run 'other'")) == (Exit.FAILED, True)
     node.not_open = [{**dict.fromkeys(("run", "name"), "cd" * 32), "name": None, "phase": "restoring", "round": 0}]
     code, _, err = shoal("logs", "--round", "3")
-    assert (code, err) == (Exit.FAILED, "shoal: name the run with --run: this node is in stdlib, cdcdcdcd\n")
+    assert (code, err) == (
+        Exit.FAILED,
+        "shoal: name the run with --run: this node is in stdlib, cdcdcdcd [ambiguous-run]\n",
+    )
 
 
 def test_experts_of_a_family_are_listed_and_fetched(shoal: Shoal, node: FakeService, tmp_path: Path) -> None:

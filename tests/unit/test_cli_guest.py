@@ -10,7 +10,6 @@ import pytest
 from shoal.node.base import started
 from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home, find_home
-from shoal.node.base.options import NodeSettings
 from shoal.node.base.settings import FLAG, choose
 from shoal.node.client import launch
 from tests.fake_service import FakeService
@@ -122,4 +121,3 @@ def test_a_setting_of_a_running_node_is_changed_by_it(shoal: Shoal, node: FakeSe
     assert node.calls == [("settings", {"max-up": "5MB/s"})]
     assert shoal("config", "unset", "max-up")[2] == "the running node has it now\n"
     assert node.calls[1:] == [("settings", {"max-up": None})]
-    assert NodeSettings(Path("/")).max_up is None

@@ -107,6 +107,7 @@ def test_who_lacks_the_data_is_told_before_it_joins(shoal: Shoal, node: FakeServ
     assert code == Exit.FAILED
     assert "--data PATH" in err
     assert "--no-train" in err
+    assert err.endswith(" [data-nowhere]\n")
     assert node.calls == [("preview", LINK)]
     assert shoal("run", "join", LINK, "--yes", "--no-train")[0] == Exit.OK
 

@@ -23,7 +23,7 @@ from shoal.node.base.home import Home, find_home
 from shoal.node.base.stacks import request_stacks
 from shoal.node.client import launch
 from shoal.protocol.base.errors import TransportError
-from tests.bad_situations import shown
+from tests.bad_situations import Left, contents, shown
 from tests.fake_service import LINK, RUN, FakeService
 from tests.unit.test_cli import FAKE_DAEMON, Shoal, background, node, shoal
 
@@ -76,9 +76,10 @@ def test_each_command_says_that_it_hangs_and_what_to_do(
     shoal: Shoal, stopped: Home, impatient: None, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.setenv("SHOAL_HOME", str(stopped.root))
+    before = contents(stopped.root)
     code, out, err = shoal(*command)
     assert out == ""
-    shown("the node hangs", code, err)
+    shown("the node hangs", code, err, Left.in_folder(stopped.root, before))
     pid = stopped.daemon_pid()
     assert err.startswith(f"shoal: the node (pid {pid}) does not answer: it has shown no life for ")
     for words in (", and has logged nothing since 2", f"`kill -CONT {pid}`", "`shoal bugreport`", f"`kill -9 {pid}`"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bad_situations import shown
+from tests.bad_situations import Left, shown
 
 ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("cc")
@@ -54,10 +54,11 @@ def test_no_python_that_is_new_enough(python: str) -> None:
     assert_one_sentence(preflight(f"PYTHON={python}"), "Python 3.11", "apt-get install python3.11", "brew install")
 
 
-def test_no_compiler() -> None:
+def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentence says which dependency wants it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     result = preflight("CC=no-such-compiler")
-    shown("there is no compiler", result.returncode, result.stderr)
+    shown("there is no compiler", result.returncode, result.stderr, Left.in_folder(tmp_path))
     assert_one_sentence(result, "a C compiler to compile fastecdsa", "libp2p", "build-essential", "gcc", "xcode-select")
 
 

@@ -13,11 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.base.disk import Disk
 from shoal.node.base.exits import Exit
+from shoal.node.base.home import Home
 from shoal.node.base.refusals import refusal
 from shoal.node.client.cli import main
 from shoal.protocol.base.errors import LocalError, TransportError
-from tests.bad_situations import shown
+from shoal.protocol.messages.node import GetManifest
+from shoal.protocol.net.system.identity import Identity
+from tests.bad_situations import Left, contents, shown
 from tests.refusing import as_nobody, in_mounts, refusing
 
 SHOAL = [sys.executable, "-m", "shoal.node"]
@@ -51,9 +55,10 @@ def nobody(**environ: str) -> list[str]:
 
 
 @pytest.mark.parametrize("words", ["status", "logs", "run leave x", "ckpt ls", "node start --foreground"])
-def test_a_user_without_a_home_is_told_to_choose_one(words: str) -> None:
-    code, said = ended(words, before=nobody())
-    shown("the user has no home folder", code, said)
+def test_a_user_without_a_home_is_told_to_choose_one(words: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    code, said = ended(words, before=nobody(), cwd=tmp_path)
+    shown("the user has no home folder", code, said, Left.in_folder(tmp_path))
     assert said.count("\n") == 1
     assert "54321" in said
 
@@ -98,11 +103,17 @@ def test_a_home_that_nobody_may_look_into_is_named(tmp_path: Path) -> None:
 
 
 def test_a_home_that_is_read_only(tmp_path: Path) -> None:
-    before = in_mounts(f"mount -t tmpfs -o ro none {tmp_path}")
-    code, said = ended("node start", {"SHOAL_HOME": str(tmp_path)}, before)
-    shown("the home is on a read-only mount", code, said)
+    home, listing = tmp_path / "home", tmp_path / "listing"
+    home.mkdir()
+    before = in_mounts(f"mount -t tmpfs -o ro none {home}", listed(home, listing))
+    code, said = ended("node start", {"SHOAL_HOME": str(home)}, before)
+    shown("the home is on a read-only mount", code, said, Left(frozenset(listing.read_text().splitlines())))
     assert "SHOAL_HOME" in said
-    assert [*tmp_path.iterdir()] == []
+
+
+def listed(folder: Path, listing: Path) -> str:
+    """A command that writes the names of all that is in a folder."""
+    return f"ls -AR {folder} | grep -v -e '^/' -e '^$' > {listing} || true"
 
 
 @pytest.mark.parametrize("words", ["status", "node start"])
@@ -110,17 +121,22 @@ def test_a_home_on_a_file_system_without_locks(words: str, tmp_path: Path) -> No
     home = tmp_path / "home"
     home.mkdir()
     (home / "lock").touch()
+    before = contents(home)
     code, said = ended(words, {"SHOAL_HOME": str(home)} | refusing(tmp_path, flock=errno.ENOLCK))
-    shown("the home's file system has no locks", code, said)
+    left = Left.in_folder(home, before)
+    shown("the home's file system has no locks", code, said, left if words == "status" else None)
     assert "SHOAL_HOME" in said
-    assert not [path for path in home.iterdir() if path.name not in ("lock", "logs", "runs")]
+    assert left.fresh <= {"logs", "runs"}
 
 
 def test_a_full_disk_is_said_though_the_log_cannot_say_it(tmp_path: Path) -> None:
-    before = in_mounts(f"mount -t tmpfs -o size=64k none {tmp_path}; head -c 1M /dev/zero > {tmp_path}/full || true")
-    code, said = ended("node start", {"SHOAL_HOME": str(tmp_path)}, before)
-    shown("the home's disk is full", code, said)
-    assert [*tmp_path.iterdir()] == []  # outside of that mount
+    home, listing = tmp_path / "home", tmp_path / "listing"
+    home.mkdir()
+    full = f"mount -t tmpfs -o size=64k none {home}; head -c 1M /dev/zero > {home}/full || true"
+    code, said = ended("node start", {"SHOAL_HOME": str(home)}, in_mounts(full, listed(home, listing)))
+    left = frozenset(listing.read_text().splitlines())
+    shown("the home's disk is full", code, said, Left(left - {"full"}))
+    assert "full" in left, "it is not the full disk that was looked at"
 
 
 def test_a_port_that_only_root_may_have(tmp_path: Path) -> None:
@@ -129,8 +145,7 @@ def test_a_port_that_only_root_may_have(tmp_path: Path) -> None:
     before = ["setpriv", "--bounding-set", "-net_bind_service", "--inh-caps", "-net_bind_service"]
     home = tmp_path / "home"
     code, said = ended(f"{START} --foreground --port 80".replace("--port 0 ", ""), {"SHOAL_HOME": str(home)}, before)
-    shown("the port is for root", code, said)
-    assert {path.name for path in home.iterdir()} <= {"identity.key", "token", "lock", "logs", "runs"}
+    shown("the port is for root", code, said, Left.in_folder(home))
 
 
 @pytest.mark.parametrize("stream", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -151,6 +166,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_nobody_reads_what_is_printed(home: Path) -> None:
     (home / "logs").mkdir()
     (home / "logs" / "daemon.log").write_text("line\n" * 100_000)
+    before = contents(home)
     for words, code in (("version", 0), ("--help", 1), ("logs -n 100000", 1), ("status", 3)):
         reading, writing = os.pipe()
         os.close(reading)
@@ -160,12 +176,13 @@ def test_nobody_reads_what_is_printed(home: Path) -> None:
         assert process.returncode == code
         assert process.stderr.count(b"\n") == (words == "status")
         if words.startswith("logs"):
-            shown("nobody reads the output", process.returncode, process.stderr.decode())
+            left = Left.in_folder(home, before)
+            shown("nobody reads the output", process.returncode, process.stderr.decode(), left)
 
 
 def test_what_is_printed_has_no_room(home: Path) -> None:
     code, said = ended("version", {"PYTHONUNBUFFERED": ""}, redirect="> /dev/full")
-    shown("the disk of the output is full", code, said)
+    shown("the disk of the output is full", code, said, Left.in_folder(home))
     assert said.count("\n") == 1
 
 
@@ -189,9 +206,8 @@ def test_a_current_folder_that_is_gone(words: str, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     before = ["sh", "-c", f'cd {tmp_path}/gone; rmdir {tmp_path}/gone; exec "$0" "$@"']
     code, said = ended(words, environ, before)
-    shown("the current folder was deleted", code, said)
+    shown("the current folder was deleted", code, said, Left.in_folder(tmp_path))
     assert "shoal: the folder in which this command was started is gone" in said
-    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_current_folder_that_is_gone_keeps_nobody_from_asking(tmp_path: Path) -> None:
@@ -250,3 +266,26 @@ def test_what_is_said_of_a_refusal(error: OSError, kind: type[Exception], words:
 
 def test_a_bug_is_no_refusal() -> None:
     assert refusal(KeyError("x")) is None
+
+
+@pytest.mark.parametrize(("number", "made", "kept"), [
+    (errno.ENOSPC, "no-room", "no-room"), (errno.EROFS, "home-unusable", "record-unwritable"),
+])  # fmt: skip
+def test_what_cannot_be_made_in_a_home_blames_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, made: str, kept: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    private = ("node.base.home.create_private", "protocol.net.system.identity.create_private")
+    for name in (*private, "node.base.disk.replace_file"):
+        monkeypatch.setattr(f"shoal.{name}", refuse)
+    makes: list[tuple[Callable[[], object], str]] = [
+        (Home(tmp_path).token, made),
+        (lambda: Identity.load_or_create(tmp_path / "identity.key"), made),
+        (lambda: Disk(tmp_path).put("vote-0", GetManifest("x")), kept),
+    ]
+    for make, code in makes:
+        with pytest.raises(LocalError) as refused:
+            make()
+        assert refused.value.code == code

@@ -332,8 +332,9 @@ async def test_a_pause_ends_all_runs_well_and_keeps_them_until_it_is_over(home: 
     assert (runs.open, runs.restoring) == ({}, [SECOND, FIRST])
     link = format_link(RunId(b"\x12" * 32), ["/ip4/127.0.0.1/tcp/1"])
     for entering in (runs.join(link, True), runs.create(TEXT, True)):
-        with pytest.raises(LocalError, match="that was all for today"):
+        with pytest.raises(LocalError, match="that was all for today") as refused:
             await entering
+        assert refused.value.code == "node-paused"
     await runs.restore([])
     assert (runs.restoring, runs.broken) == ([SECOND, FIRST], {}), "not yet"
     assert [restoring_row(run, bool(runs.paused))["phase"] for run in runs.restoring] == ["paused", "paused"]

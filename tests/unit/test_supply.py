@@ -157,7 +157,9 @@ async def test_more_than_the_limit_is_not_downloaded(tmp_path: Path, dataset: Da
     joiner = supply(tmp_path, peers=peers, limit=dataset.index.size - 1)
     with pytest.raises(LocalError, match="--data-limit"):
         await joiner.get(named(dataset), peers.names)
-    assert "--data-limit" in (await joiner.standing(named(dataset), [ANNA])).problem
+    refused = await joiner.standing(named(dataset), [ANNA])
+    assert "--data-limit" in refused.problem
+    assert refused.code == "data-too-large"
     assert not peers.asked
     at_the_limit = supply(tmp_path, peers=peers, limit=dataset.index.size)
     assert await at_the_limit.get(named(dataset), peers.names)
@@ -181,8 +183,10 @@ async def test_it_is_known_before_joining_who_gives_how_much(tmp_path: Path, dat
     assert await joiner.standing(named(dataset), [ANNA, BOB]) == DataStanding(dataset.index.size, 1)
     nobody = await joiner.standing(named(dataset), [BOB])
     assert "--data" in nobody.problem
+    assert nobody.code == "data-nowhere"
     assert await joiner.standing(DataSpec(), []) == DataStanding()
-    assert "--data" in (await joiner.standing(DataSpec(name="files"), [])).problem
+    unnamed = await joiner.standing(DataSpec(name="files"), [])
+    assert unnamed == DataStanding(problem="start this node with --data", code="data-missing")
     assert [await joiner.has(spec) for spec in (DataSpec(), named(dataset))] == [True, False]
     assert not (tmp_path / "data").exists()
 

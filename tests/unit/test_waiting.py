@@ -6,7 +6,8 @@ import asyncio
 import io
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,9 +21,9 @@ from shoal.node.client.up import display as up_display
 from shoal.node.client.up import job, orchestrate
 from shoal.node.client.up.display import make_display
 from shoal.node.client.up.job import do
-from shoal.node.client.up.processes import Children, Jobs, read_share, share_file
+from shoal.node.client.up.processes import Child, Children, Jobs, read_share, share_file
 from shoal.node.client.waiting import FULL, Step, Waiting, line
-from shoal.protocol.base.errors import TransportError
+from shoal.protocol.base.errors import LocalError, TransportError
 from tests.fake_service import LINK, FakeService
 from tests.unit.test_cli import Shoal, node, shoal
 
@@ -245,3 +246,25 @@ def test_a_job_tells_its_share_and_the_running_ones_are_shown_together(
     share_file(tmp_path / "jobs" / "b.json").write_text("0.25")
     share_file(tmp_path / "jobs" / "c.json").write_text("")  # half written
     assert jobs.look() == Step("a 50%, b 25%", 0.375)
+
+
+class Failing(Children):
+    """Has only jobs that cannot be done, in a process that is not started."""
+
+    def start(self, argv: Sequence[str], log: Path, *_: Any, **__: Any) -> Child:
+        log.parent.mkdir()
+        with log.open("w") as said, redirect_stderr(said):
+            code = do(list(argv[4:]))
+        return cast(Child, SimpleNamespace(code=lambda: code))
+
+
+@pytest.mark.asyncio
+async def test_the_code_of_what_fails_in_a_job_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: str) -> dict[str, Any]:
+        raise LocalError("there is no room", code="no-room")
+
+    monkeypatch.setitem(job.TASKS, "merge", full)
+    words = r"^peer-1 failed: there is no room \(its log is [^\]]*\)$"
+    with Failing() as children, pytest.raises(LocalError, match=words) as failed:
+        await Jobs(children, tmp_path).run("peer-1", "merge")
+    assert failed.value.code == "no-room"

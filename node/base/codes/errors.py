@@ -44,6 +44,11 @@ ERRORS: Mapping[str, Row] = {
     "record-damaged": Row(
         MACHINE, "A record of a run on this disk is damaged.", "Restore the file, or leave the run and join it again."
     ),
+    "record-unwritable": Row(
+        MACHINE,
+        "A record of a run, which the member must not forget, cannot be written or removed.",
+        "Mend the disk, then leave the run and join it again.",
+    ),
     "folder-gone": Row(YOU, "The folder in which the command was started is gone.", "`cd` to another one."),
     # -- this machine --
     "system-refused": Row(
@@ -83,7 +88,12 @@ ERRORS: Mapping[str, Row] = {
     "node-failed": Row(MACHINE, "The node ended with an error.", "Its last words are shown; its log has more."),
     "no-log": Row(YOU, "The node does not log into its folder.", "Look where it was started, or in `journalctl`."),
     "ending": Row(
-        NOBODY, "The node or server is about to end, or paused.", "Start it again, or wait until it goes on."
+        NOBODY,
+        "The node or server is about to end, or has stopped its downloads.",
+        "Start it again, or `shoal resume`.",
+    ),
+    "node-paused": Row(
+        NOBODY, "The node is paused, so it enters no run.", "`shoal resume`, or wait until it goes on by itself."
     ),
     "busy": Row(NOBODY, "Too much of the same is under way.", "Ask again when some of it has ended."),
     "not-ready": Row(NOBODY, "The node has not got that yet.", "Ask again in a while."),
@@ -141,6 +151,11 @@ ERRORS: Mapping[str, Row] = {
     "data-changed": Row(YOU, "The text has changed while it was read.", "Leave it alone, and try again."),
     "data-unusable": Row(YOU, "A file of the data is damaged, or not of its format.", "Mend or replace what is named."),
     "other-data": Row(YOU, "The text is another one than the run's.", "Name the founder's text, or let it download."),
+    "data-too-large": Row(
+        YOU,
+        "The run's data are larger than what this node downloads.",
+        "Start it with a greater --data-limit, or with --data and the same text.",
+    ),
     "data-nowhere": Row(
         NETWORK, "No member that can be reached gives the run's data.", "Name the same text with --data, or try later."
     ),
@@ -150,6 +165,14 @@ ERRORS: Mapping[str, Row] = {
     "checkpoint-missing": Row(YOU, "There is no checkpoint there.", "`shoal ckpt ls` lists those of the node."),
     "checkpoint-damaged": Row(
         MACHINE, "A checkpoint is damaged: its hashes differ.", "Take another one: `shoal ckpt ls`."
+    ),
+    "checkpoint-version": Row(
+        YOU, "A checkpoint is of another version of Shoal.", "Read it with that version, or take another one."
+    ),
+    "model-diverged": Row(
+        YOU,
+        "A trained model's numbers are not finite: its training has diverged.",
+        "Take an earlier checkpoint, or leave this expert out.",
     ),
     "other-model": Row(
         YOU, "The model, or the state, is another one than the run's.", "Take the checkpoint or module of this run."

@@ -175,7 +175,10 @@ def _only_run(runs: Sequence[RunRow]) -> str:
     if len(runs) == 1:
         return str(runs[0]["run"])
     names = ", ".join(str(each["name"] or each["run"][:8]) for each in runs)
-    raise LocalError(f"name the run with --run: this node is in {names}" if runs else "this node is in no run")
+    raise LocalError(
+        f"name the run with --run: this node is in {names}" if runs else "this node is in no run",
+        code="ambiguous-run" if runs else "unknown-run",
+    )
 
 
 def version(as_json: Json = False) -> None:

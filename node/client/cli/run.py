@@ -219,7 +219,7 @@ def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> 
             raise LocalError(
                 f"this machine cannot train on the run's data: {preview['data']['problem']}; "
                 "--no-train joins to keep the state and vote",
-                code="data-unusable",
+                code=preview["data"]["code"],
             )
         if train and preview["memory"].get("problem"):
             raise LocalError(f"not joined: {preview['memory']['problem']}", code="no-room")

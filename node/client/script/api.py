@@ -50,7 +50,9 @@ def join(link: str) -> Run:
     Shoal's own models; TransportError if no peer that knows the run can be reached.
     """
     if not isinstance(link, str):
-        raise LocalError(f"`join` takes a run's link, id or name, and not {link!r}: `create` founds a run")
+        raise LocalError(
+            f"`join` takes a run's link, id or name, and not {link!r}: `create` founds a run", code="not-a-link"
+        )
     with ensure_node() as client:
         run = _run_here(client, link)
         if run is None:
@@ -277,12 +279,14 @@ def _wait_until_open(client: Client, run: str) -> str:
         if row is not None and row["phase"] == "failed":
             raise LocalError(f"the run has failed on this node: {row['failure']}", code="run-failed")
         if row is not None and row["trains"] is False:
-            raise LocalError("this node is in the run without training: `shoal run leave` it, and join anew")
+            raise LocalError(
+                "this node is in the run without training: `shoal run leave` it, and join anew", code="already-in-run"
+            )
         is_open = row is not None and row["phase"] not in ("restoring", "paused")
         if is_open and (socket := client.run_details(run)["worker_socket"]):
             return str(socket)
         time.sleep(POLL)
-    raise LocalError(f"the node does not get to this run in {OPEN_WITHIN:.0f} s: see `shoal status`", code="node-slow")
+    raise LocalError(f"the node does not get to this run in {OPEN_WITHIN:.0f} s: see `shoal status`", code="not-ready")
 
 
 def _check_is_for_scripts(manifest: Answer) -> None:

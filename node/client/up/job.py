@@ -39,7 +39,7 @@ from shoal.node.training.state.shape import shape_of
 from shoal.node.training.trainer import baseline
 from shoal.node.training.trainer.device import choose_device
 from shoal.node.training.trainer.evaluate import AT_MOST, END_OF_TEXT, generate, validation_loss
-from shoal.protocol.base.errors import LocalError, ShoalError
+from shoal.protocol.base.errors import LocalError, ShoalError, with_code
 from shoal.protocol.base.shortages import is_temporary
 
 INITIAL = "initial"  # instead of a state file: the model as the manifest's seed makes it
@@ -153,7 +153,7 @@ def do(argv: list[str]) -> int:
             more = {"weights": weights, "tell": _teller(Path(result))} if task in BUILDING else {}
             answer = TASKS[task](*arguments, **more)
     except ShoalError as error:
-        print(error, file=sys.stderr)
+        print(with_code(str(error), error.code), file=sys.stderr)
         return 1
     replace_file(Path(result), [json.dumps(answer).encode()])
     return 0

@@ -27,7 +27,7 @@ from typing import BinaryIO
 from shoal.node.api.answers import Answer
 from shoal.node.base.fork_server import Forked, ForkServer, Program
 from shoal.node.client.waiting import Step
-from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.errors import LocalError, split_code
 
 GRACE = 8.0  # seconds between the request to stop and SIGKILL
 KILLED_WITHIN = 5.0  # seconds from SIGKILL until the process is gone
@@ -192,8 +192,9 @@ class Jobs:
         finally:
             self.running.remove(name)
         if child.code() != 0:
-            words = log.read_text(errors="replace").splitlines()[-1:] or [f"exit status {child.code()}"]
-            raise LocalError(f"{name} failed: {words[0]} (its log is {log})")
+            [last] = log.read_text(errors="replace").splitlines()[-1:] or [f"exit status {child.code()}"]
+            words, code = split_code(last)
+            raise LocalError(f"{name} failed: {words} (its log is {log})", code=code)
         answer: Answer = json.loads(result.read_text())
         return answer
 

@@ -44,7 +44,9 @@ class Sampler:
     def draw(self, scores: LogProbs) -> int:
         """A token by log-probabilities (V,), which need not be normalised; LocalError if they are NaN."""
         if not np.isfinite(scores.max()):
-            raise LocalError("the model's probabilities are no numbers: its training has diverged", code="diverged")
+            raise LocalError(
+                "the model's probabilities are no numbers: its training has diverged", code="model-diverged"
+            )
         if self._sampling.temperature == 0:
             return int(scores.argmax())
         scaled = scores.astype(np.float64) / self._sampling.temperature

@@ -170,7 +170,7 @@ class Ensemble(Scorer):
                 failures[ask] = error
             elif np.isnan(row).any() or np.isnan(within):
                 failures[ask] = LocalError(
-                    "its probabilities are no numbers: its training has diverged", code="diverged"
+                    "its probabilities are no numbers: its training has diverged", code="model-diverged"
                 )
             else:
                 self._held[ask.slot].belief.add(ask.number, ask.tokens, row, float(within))

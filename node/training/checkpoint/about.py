@@ -122,7 +122,7 @@ def _parse(path: Path) -> About:
         raise LocalError(f"{path} cannot be read: {error.strerror}", code="unreadable") from error
     except ValidationError as error:
         raise LocalError(
-            f"{path} is not of this version: {explain(error, About)}", code="checkpoint-damaged"
+            f"{path} is not of this version: {explain(error, About)}", code="checkpoint-version"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LocalError(f"{path} is not the description of a checkpoint", code="checkpoint-damaged") from error

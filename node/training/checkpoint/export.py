@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from shoal.node.base.atomic import force
+from shoal.node.base.refusals import CODES
 from shoal.node.base.room import check_disk
 from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.read import load
@@ -39,6 +40,8 @@ def export(checkpoint: Path, out: Path, tokenizer: bytes | None = None) -> None:
             force(path)
         fresh.rename(out)
     except OSError as error:
-        raise LocalError(f"cannot write {out}: {error.strerror or error}", code="unwritable") from error
+        raise LocalError(
+            f"cannot write {out}: {error.strerror or error}", code=CODES.get(error.errno or 0, "unwritable")
+        ) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # after success it has another name

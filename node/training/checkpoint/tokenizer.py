@@ -54,7 +54,7 @@ def tokenizer_of_checkpoint(checkpoint: Path, chosen: str) -> bytes | None:
     data = read_about(checkpoint).decoded_manifest().data
     if not data.tokenizer:
         if chosen:
-            raise LocalError("the run's tokens are bytes: it has no tokenizer")
+            raise LocalError("the run's tokens are bytes: it has no tokenizer", code="other-tokenizer")
         return None
     if chosen:
         return read_tokenizer(Path(chosen))

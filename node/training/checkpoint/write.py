@@ -23,6 +23,7 @@ from torch import Tensor
 
 from shoal.node.base.atomic import force
 from shoal.node.base.logs import warn
+from shoal.node.base.refusals import CODES
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.base import FileFacts
 from shoal.node.training.checkpoint.about import ABOUT, INNER, PRIVATE, About, file_of
@@ -81,7 +82,10 @@ def write_checkpoint(folder: Path, about: About, snapshot: Snapshot, moments: Fl
         force(folder)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
-        raise LocalError(f"cannot write the checkpoint {path}: {error.strerror or error}", code="unwritable") from error
+        raise LocalError(
+            f"cannot write the checkpoint {path}: {error.strerror or error}",
+            code=CODES.get(error.errno or 0, "unwritable"),
+        ) from error
     return path
 
 

@@ -105,7 +105,7 @@ class Words:
         """The features in a file's tensors; LocalError if they are missing or invalid."""
         idf = tensors.get("idf")
         if idf is None or idf.shape != (COLUMNS,) or idf.dtype != np.int32 or idf.min() < 0 or idf.max() >= 1 << 15:
-            raise LocalError("the partition's file lacks the weights of its words")
+            raise LocalError("the partition's file lacks the weights of its words", code="data-unusable")
         return cls(idf)
 
     def points(self, samples: Sequence[bytes]) -> Points:
@@ -133,13 +133,15 @@ class Pixels:
         """The features in a file's tensors; LocalError if they are missing or invalid."""
         pixels = tensors.get("pixels")
         if pixels is None or pixels.shape != (1,) or pixels.dtype != np.int32 or not 0 < pixels[0] <= MAX_PIXELS:
-            raise LocalError("the partition's file does not say how large its pictures are")
+            raise LocalError("the partition's file does not say how large its pictures are", code="data-unusable")
         return cls(int(pixels[0]))
 
     def points(self, samples: Sequence[bytes]) -> Points:
         """See Features; LocalError if pictures are of another size."""
         if any(len(each) != self.width for each in samples):
-            raise LocalError(f"the partition is of pictures of {self.width} pixels, and the data have others")
+            raise LocalError(
+                f"the partition is of pictures of {self.width} pixels, and the data have others", code="data-unusable"
+            )
         return np.stack([np.frombuffer(each, np.uint8) for each in samples]).astype(np.float64)
 
     def tensors(self) -> Tensors:
@@ -197,19 +199,21 @@ def read(path: Path, spec: ClustersSpec) -> Partition:
     """The partition in a file; LocalError unless it is a valid one for `spec`."""
     try:
         if path.stat().st_size > MAX_FILE:
-            raise LocalError(f"{path} is not the file of a partition: it has more than {MAX_FILE >> 20} MiB")
+            raise LocalError(
+                f"{path} is not the file of a partition: it has more than {MAX_FILE >> 20} MiB", code="data-unusable"
+            )
         tensors = _integers(path)
     except (OSError, SafetensorError) as error:
-        raise LocalError(f"{path} is not the file of a partition: {error}") from error
+        raise LocalError(f"{path} is not the file of a partition: {error}", code="data-unusable") from error
     features = FEATURES[spec.by].read(tensors)
     centres, handicaps = tensors.get("centres"), tensors.get("handicaps")
     if centres is None or centres.dtype != np.int32 or centres.shape != (spec.count, features.width):
-        raise LocalError(f"{path} has no centres of {spec.count} groups")
+        raise LocalError(f"{path} has no centres of {spec.count} groups", code="data-unusable")
     if handicaps is None or handicaps.dtype != np.int64 or handicaps.shape != (spec.count,):
-        raise LocalError(f"{path} has no handicaps of {spec.count} groups")
+        raise LocalError(f"{path} has no handicaps of {spec.count} groups", code="data-unusable")
     partition = Partition(features, centres.astype(np.float64), handicaps.astype(np.float64))
     if np.abs(partition.centres).max() >= 1 << 15 or np.abs(partition.handicaps).max() >= 1 << 50:
-        raise LocalError(f"{path} has numbers with which distances would not be exact")
+        raise LocalError(f"{path} has numbers with which distances would not be exact", code="data-unusable")
     return partition
 
 

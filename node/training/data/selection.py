@@ -45,7 +45,10 @@ def groups_of(texts: Sequence[Text], groups: ClustersSpec, file: Path | None) ->
     from shoal.node.training.data.partition import read
 
     if file is None or not file.is_file() or blake3(file.read_bytes()).hexdigest() != groups.file:
-        raise LocalError(f"the partition {groups.file[:8]} of the data is not here, or damaged: join the family again")
+        raise LocalError(
+            f"the partition {groups.file[:8]} of the data is not here, or damaged: join the family again",
+            code="data-missing",
+        )
     return [int(label) for label in read(file, groups).labels([text.content for text in texts])]
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.node.base.atomic import force, replace_file
+from shoal.node.base.refusals import CODES
 from shoal.node.manifest.data import NO_COLUMNS, Columns
 from shoal.node.training.data.files import LeftOut, find
 from shoal.node.training.data.pieces import PAGES, PIECE, PIECES, TOP, Blob, Cutter, Index
@@ -260,4 +261,6 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LocalError(f"cannot keep data in {path}: {error.strerror or error}", code="unwritable") from error
+        raise LocalError(
+            f"cannot keep data in {path}: {error.strerror or error}", code=CODES.get(error.errno or 0, "unwritable")
+        ) from error

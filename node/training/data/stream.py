@@ -80,7 +80,9 @@ class Stream:
     def _rows(self, opened: Any) -> Iterator[str]:
         for number, row in enumerate(opened, start=1):
             if self._column not in row:
-                raise LocalError(f"the stream has no column {self._column!r}, but {', '.join(row)}")
+                raise LocalError(
+                    f"the stream has no column {self._column!r}, but {', '.join(row)}", code="data-unusable"
+                )
             if text := text_of(row[self._column], self._column, f"row {number} of the stream"):
                 yield text
 

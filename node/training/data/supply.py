@@ -108,6 +108,10 @@ class DataStanding:
     missing: int = 0  # bytes that must be downloaded
     donors: int = 0  # members that said that they serve them
     problem: str = ""  # why this machine cannot join, and what to do; empty: it can
+    code: str = ""  # of that
+
+
+HERE = DataStanding()
 
 
 class Supply:
@@ -170,8 +174,8 @@ class Supply:
             return own  # the standard library; or text without a digest, which may differ between members
         found = await self._find(spec, digest, _root(spec))
         if found is None:
-            if problem := self._problem(spec):
-                raise LocalError(problem)
+            if refused := self._refused(spec):
+                raise refused
             found = await self._fetch(_ref(spec), donors)
         return (str(found.path),) if found.path is not None else own
 
@@ -179,18 +183,21 @@ class Supply:
         """Whether the data are here, or else whether `members` serve them. Asks the members, and downloads nothing."""
         digest = _digest(spec)
         if digest is None:
-            return DataStanding(problem="" if spec.name != "files" or self._paths else "start this node with --data")
+            is_lacking = spec.name == "files" and not self._paths
+            return DataStanding(problem="start this node with --data", code="data-missing") if is_lacking else HERE
         try:
             if digest not in self._fetches and await self._find(spec, digest, _root(spec)) is not None:
-                return DataStanding()
+                return HERE
         except LocalError as error:
-            return DataStanding(problem=str(error))
-        if problem := self._problem(spec):
-            return DataStanding(problem=problem)
+            return DataStanding(problem=str(error), code=error.code)
+        if refused := self._refused(spec):
+            return DataStanding(problem=str(refused), code=refused.code)
         wanted = _ref(spec)
         said = await asyncio.gather(*(self._is_donor(peer, wanted) for peer in members))
-        problem = "" if any(said) else f"no member that was asked gives the run's data; {REMEDY}"
-        return DataStanding(wanted.size, sum(said), problem)
+        if not any(said):
+            words = f"no member that was asked gives the run's data; {REMEDY}"
+            return DataStanding(wanted.size, problem=words, code="data-nowhere")
+        return DataStanding(wanted.size, sum(said))
 
     async def has(self, spec: DataSpec) -> bool:
         """Whether nothing must be downloaded."""
@@ -244,7 +251,7 @@ class Supply:
         try:
             return await self._own_text(spec.columns)
         except LocalError as error:
-            if self._problem(spec):
+            if self._refused(spec):
                 raise
             warn(log, "own-data-not-read", f"the text at --data is not looked at: {error}")
             return None
@@ -279,17 +286,21 @@ class Supply:
             self.serving.offer(dataset)
         return dataset
 
-    def _problem(self, spec: DataSpec) -> str:
-        """Why the data cannot be downloaded from any member; empty if they can."""
+    def _refused(self, spec: DataSpec) -> LocalError | None:
+        """Why the data cannot be downloaded from any member; None if they can."""
         other = "the text given to --data is not that of the run, and " if self._paths else ""
         if not spec.pieces:
-            return f"{other}the run's manifest names no pieces of its data, so members cannot give them; {REMEDY}"
-        if spec.size > self.limit:
-            return (
-                f"{other}the run's data are {spec.size / GIB:.2f} GiB, and this node downloads at most "
-                f"{self.limit / GIB:.2f}: start it with a greater --data-limit, or with --data and the same text"
+            return LocalError(
+                f"{other}the run's manifest names no pieces of its data, so members cannot give them; {REMEDY}",
+                code="other-data" if self._paths else "data-missing",
             )
-        return ""
+        if spec.size > self.limit:
+            return LocalError(
+                f"{other}the run's data are {spec.size / GIB:.2f} GiB, and this node downloads at most "
+                f"{self.limit / GIB:.2f}: start it with a greater --data-limit, or with --data and the same text",
+                code="data-too-large",
+            )
+        return None
 
     async def _fetch(self, wanted: DatasetRef, donors: Callable[[], Sequence[PeerId]]) -> Dataset:
         async with self._locks.setdefault(wanted.digest, asyncio.Lock()):

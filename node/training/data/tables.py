@@ -53,7 +53,7 @@ def text_of(value: Any, column: str, where: str) -> str:
     if (text := _decoded(value)) is not None:  # parquet files may hold text as bytes
         return text
     what = f"the column {column!r} in {where} holds {kind(value)}"
-    raise LocalError(f"{what}, and no text: name a column of text, or write text there")
+    raise LocalError(f"{what}, and no text: name a column of text, or write text there", code="data-unusable")
 
 
 def why_no_text(text: str, column: str) -> str:
@@ -79,7 +79,7 @@ def domain_of(value: Any, column: str, where: str) -> str:
     if (word := _decoded(value)) is not None:
         return word
     what = f"the column {column!r} in {where} holds {kind(value)}"
-    raise LocalError(f"{what}, and no word or number: name a column of those for the domain")
+    raise LocalError(f"{what}, and no word or number: name a column of those for the domain", code="data-unusable")
 
 
 def name_of(domain: str) -> str:

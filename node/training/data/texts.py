@@ -184,7 +184,10 @@ def _part(stream: memoryview, position: int) -> tuple[memoryview, int]:
     start = position + LENGTH
     stop = start + int.from_bytes(stream[position:start], "little")
     if not start <= stop <= len(stream):
-        raise LocalError("the run's data are not a packed dataset: the manifest's author has named something else")
+        raise LocalError(
+            "the run's data are not a packed dataset: the manifest's author has named something else",
+            code="data-unusable",
+        )
     return stream[start:stop], stop
 
 

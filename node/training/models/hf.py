@@ -234,7 +234,9 @@ def opened(folder: Path, config: Any) -> Any:
     lacking = [name for name in missing if name not in buffers]
     lacking += sorted(str(each[0]) for each in about["mismatched_keys"])
     if lacking:
-        raise LocalError(f"{folder} lacks the model's {lacking[0]}: it has another head, or is damaged")
+        raise LocalError(
+            f"{folder} lacks the model's {lacking[0]}: it has another head, or is damaged", code="checkpoint-damaged"
+        )
     for name in missing:
         log.warning("%s has no %s: it is what the config gives", folder, name, extra={"code": "buffer-from-config"})
     return network
@@ -320,7 +322,7 @@ def config_of(table: Mapping[str, Any]) -> Any:
     """
     library, kind = extra.transformers(), table.get("model_type")
     if not isinstance(kind, str):
-        raise LocalError("the config names no model_type")
+        raise LocalError("the config names no model_type", code="manifest-wrong")
     if (kind in FETCHES_CODE or table.get("quantization_config")) and find_spec("kernels"):
         which = f"models of type {kind}" if kind in FETCHES_CODE else "quantized models"
         raise LocalError(f"{which} may fetch code from the hub where the package kernels is installed: uninstall that")

@@ -61,11 +61,13 @@ class Layout:
     def pack(self, named: Mapping[str, Tensor], out: Tensor | None = None) -> Tensor:
         """The vector of the named tensors, in `out` if given; LocalError if they are not those of the layout."""
         if named.keys() != {place.name for place in self.places}:
-            raise LocalError("these tensors are not those of the model")
+            raise LocalError("these tensors are not those of the model", code="other-model")
         flat = torch.empty(self.size) if out is None else out
         for name, view in self.views(flat).items():
             if named[name].shape != view.shape:
-                raise LocalError(f"{name} has shape {tuple(named[name].shape)} instead of {tuple(view.shape)}")
+                raise LocalError(
+                    f"{name} has shape {tuple(named[name].shape)} instead of {tuple(view.shape)}", code="other-model"
+                )
             view.copy_(named[name].detach())
         return flat
 

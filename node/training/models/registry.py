@@ -31,7 +31,9 @@ def kind_of(spec: AnyModel) -> Kind:
 def layout_of(spec: AnyModel) -> Layout:
     """Where the model's tensors lie in the vector that members exchange; LocalError if the manifest lacks them yet."""
     if not spec.is_complete:
-        raise LocalError("the manifest does not name the model's tensors: `shoal run create` fills them in")
+        raise LocalError(
+            "the manifest does not name the model's tensors: `shoal run create` fills them in", code="manifest-wrong"
+        )
     return Layout(kind_of(spec).shapes(spec))
 
 

@@ -11,6 +11,8 @@ Rules:
 
 from __future__ import annotations
 
+import errno
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -51,7 +53,9 @@ class Identity:
                 cls.generate().keep(path)
             return _load(path)
         except OSError as error:
-            raise LocalError(f"cannot use the key file {path}: {error.strerror}", code="secret-unreadable") from error
+            made = "no-room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "home-unusable"
+            code = "secret-unreadable" if os.path.exists(path) else made
+            raise LocalError(f"cannot use the key file {path}: {error.strerror}", code=code) from error
 
     def keep(self, path: Path) -> None:
         """Write the key file unless it exists; OSError if that fails."""
