@@ -80,13 +80,16 @@ def replace(path: Path, content: bytes) -> None:
 def change(home: Home, edit: Callable[[str], str]) -> None:
     """Replace the text of a node's config.toml by `edit` of it, while no other process does the same.
 
-    UsageError if the present text is not TOML.
+    UsageError if the present text is not TOML, or the new one would be too large.
     """
     with locked(home):
         text = text_of(read_bytes(home.config) or b"", home.config)
         parse(text, home.config)
-        if (fresh := edit(text)) != text:
-            replace(home.config, fresh.encode())
+        if (fresh := edit(text).encode()) == text.encode():
+            return
+        if len(fresh) > MAX_CONFIG:
+            raise UsageError(f"{shown(home.config)} would be larger than {MAX_CONFIG >> 10} KiB; it is as it was")
+        replace(home.config, fresh)
 
 
 def draft_of(home: Home, content: bytes | None) -> Path:

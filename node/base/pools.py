@@ -114,6 +114,7 @@ def _join_all() -> None:
 ROUNDS = Pool("rounds", 8)  # the work of a round: sums, outer steps, hashes, vectors for the worker
 RECORDS = Pool("records", 4)  # what must be on disk before we continue: votes, the list of our runs
 NOTES = Pool("notes", 1)  # small files that nobody waits for, one after the other: peers, timelines, today's volume
+MACHINE = Pool("machine", 1)  # what the system says of this machine, which must not wait for a disk
 DISK = Pool("disk", 8)  # large files: checkpoints, texts, experts
 SOCKETS = Pool("sockets", 1)  # creating and removing Unix sockets, one after the other
 ANSWERS = Pool("answers", 8)  # the answers of `shoal serve`

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 DAY = 24 * 60  # minutes
+AHEAD = 15  # days in which hours of one weekday begin at least once, as the clock may skip them in a week
+MOST = 32  # hours in a schedule, as it is one line of config.toml and of each message about it
 HOURS = re.compile(r"(?:([A-Za-z]{3})(?:-([A-Za-z]{3}))? +)?(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")
 
 
@@ -56,21 +58,45 @@ class Schedule:
     def opens_at(self, now: float, zone: tzinfo | None = None) -> float:
         """When hours begin next, after `now`, in seconds since 1970."""
         today = datetime.fromtimestamp(now, zone).date()
-        begins = (
-            datetime.combine(today + timedelta(days=ahead), time(each.begin // 60, each.begin % 60), zone).timestamp()
-            for ahead in range(8)
-            for each in self.hours
-            if each.has((today.weekday() + ahead) % 7, each.begin)
-        )
-        return min(begin for begin in begins if begin > now)
+        for ahead in range(AHEAD):
+            day = today + timedelta(days=ahead)
+            begins = [begin for each in self.hours for begin in _shown(day, each.begin, zone)] + _shifts(day, zone)
+            if found := [begin for begin in begins if begin > now and self.is_open(begin, zone)]:
+                return min(found)
+        raise AssertionError(f"no hours of {self} begin within {AHEAD} days")
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.hours))
 
 
+def _shown(day: date, minute: int, zone: tzinfo | None) -> set[float]:
+    """When the clock shows a minute of a day: twice where it is put back. Where it is put forward, two other times."""
+    local = datetime.combine(day, time(minute // 60, minute % 60), zone)
+    return {local.replace(fold=fold).timestamp() for fold in (0, 1)}
+
+
+def _shifts(day: date, zone: tzinfo | None) -> list[float]:
+    """When on that day the clock is put forward or back, as hours may begin then that begin at a minute not shown."""
+    early, late = (int(max(_shown(each, 0, zone))) for each in (day, day + timedelta(days=1)))
+    before = _offset(early, zone)
+    if _offset(late, zone) == before:
+        return []
+    while late - early > 1:
+        middle = (early + late) // 2
+        early, late = (middle, late) if _offset(middle, zone) == before else (early, middle)
+    return [late]
+
+
+def _offset(at: float, zone: tzinfo | None) -> timedelta:
+    return datetime.fromtimestamp(at, zone).replace(tzinfo=None) - datetime.fromtimestamp(at, UTC).replace(tzinfo=None)
+
+
 def parse_schedule(text: str) -> Schedule:
     """A schedule as `str` writes it; ValueError, with words for people, if `text` is none."""
-    return Schedule(tuple(_parse_hours(part.strip()) for part in text.split(",")))
+    parts = text.split(",")
+    if len(parts) > MOST:
+        raise ValueError(f"{len(parts)} hours with commas between: give at most {MOST}")
+    return Schedule(tuple(_parse_hours(part.strip()) for part in parts))
 
 
 def _parse_hours(text: str) -> Hours:

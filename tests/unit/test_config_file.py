@@ -245,6 +245,15 @@ def test_a_write_that_fails_leaves_the_old_file(monkeypatch: pytest.MonkeyPatch)
     assert home.config.read_text() == "port = 5001\n"
 
 
+def test_a_change_that_could_not_be_read_again_is_refused() -> None:
+    home = find_home().create()
+    home.config.write_text("port = 5001\n")
+    folders = ["/" + "x" * 4000] * 20
+    with pytest.raises(UsageError, match=r"config\.toml would be larger than 64 KiB; it is as it was"):
+        config_file.change(home, lambda text: with_value(text, "data", folders))
+    assert home.config.read_text() == "port = 5001\n"
+
+
 def test_changes_at_once_are_all_kept() -> None:
     home, written = find_home(), {"port": 0, "threads": 2, "micro-batch": 4, "device": "cpu", "checkpoint-keep": 5}
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
+from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
@@ -148,13 +151,25 @@ async def test_a_key_of_a_built_in_keyboard_is_use(fake: Fake) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_clock_that_is_put_back_lets_the_machine_be_idle_after_its_minutes(fake: Fake) -> None:
+    fake.terminal("pts/0", NOW - 1)
+    await fake.look(IDLE)
+    assert (await fake.look(IDLE, after=-86_400)).used_at == NOW - 86_400
+    assert (await fake.look(IDLE, after=600)).used_at == NOW - 86_400, "and not whenever it is looked"
+    fake.terminal("pts/1", NOW - 86_400 + 602)
+    assert (await fake.look(IDLE, after=5)).used_at == NOW - 86_400 + 602
+
+
+@pytest.mark.asyncio
 async def test_the_work_of_others_is_use_and_ours_is_not(fake: Fake) -> None:
     fake.account(all_seconds=1000.0, ours=900.0)
     assert (await fake.look(IDLE)).used_at is None
+    assert not fake.machine.knows(IDLE)
     fake.account(all_seconds=1010.0, ours=909.0)
     assert (await fake.look(IDLE, after=5)).used_at is None, "too short a time to tell"
     fake.account(all_seconds=1020.0, ours=918.0)
     assert (await fake.look(IDLE, after=5)).used_at is None, "others took 0.2 cores"
+    assert fake.machine.knows(IDLE)
     fake.account(all_seconds=1050.0, ours=928.0)
     seen = await fake.look(IDLE, after=10)
     assert (seen.used_at, seen.use) == (NOW + 20, "processes of others that take 2.0 cores")
@@ -213,6 +228,44 @@ async def test_a_tool_that_hangs_is_not_waited_for(fake: Fake, monkeypatch: pyte
     fake.nvidia_smi("exec sleep 600")
     assert (await fake.look(GPU)).gpu_users is None
     assert "yield-gpu" in fake.machine.unknown
+
+
+@pytest.mark.asyncio
+async def test_a_tool_that_cannot_be_killed_holds_up_nothing_and_is_not_started_twice(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "GPU_ANSWERS", 0.5)
+    monkeypatch.setattr(machine, "GPU_WAITS", 0.01)
+    monkeypatch.setattr(Process, "kill", lambda process: None)
+    pids = fake.root / "pids"
+    fake.nvidia_smi(f"echo $$ >> {pids}; exec sleep 600")
+    try:
+        assert (await fake.look(GPU)).gpu_users is None
+        assert not fake.machine.knows(GPU)
+        assert fake.machine.unknown == {}, "it may still answer"
+        async with asyncio.timeout(20):
+            while not fake.machine.knows(GPU):
+                assert (await fake.look(GPU)).gpu_users is None
+        for _ in range(3):
+            await fake.look(GPU, after=60)
+        assert "yield-gpu" in fake.machine.unknown
+        assert len(pids.read_text().split()) == 1
+    finally:
+        os.kill(int(pids.read_text().split()[0]), signal.SIGKILL)
+    async with asyncio.timeout(20):
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_a_question_under_way_ends_with_the_node(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "GPU_WAITS", 0.01)
+    fake.nvidia_smi(f"echo > {fake.root}/begun; exec sleep 600")
+    async with asyncio.timeout(20):
+        while not (fake.root / "begun").exists():
+            await fake.look(GPU)
+    await fake.machine.close()
+    assert len(asyncio.all_tasks()) == 1
 
 
 @pytest.mark.asyncio

@@ -79,6 +79,34 @@ def test_hours_are_those_that_the_clock_shows_where_it_is_put_forward_or_back() 
     assert NIGHT.opens_at(berlin(2026, 3, 28, 12), BERLIN) + 8 * HOUR == berlin(2026, 3, 29, 7), "a short night"
 
 
+@pytest.mark.parametrize(
+    ("hours", "now", "begins"),
+    [
+        ("02:30-02:45", (2026, 3, 28, 12), berlin(2026, 3, 30, 2, 30)),
+        ("Sun 02:30-02:45", (2026, 3, 28, 12), berlin(2026, 4, 5, 2, 30)),
+        ("Sun 02:30-02:45", (2026, 3, 22, 12), berlin(2026, 4, 5, 2, 30)),
+        ("02:30-03:30", (2026, 3, 28, 12), berlin(2026, 3, 29, 3)),
+        ("02:30-02:45", (2026, 10, 24, 12), berlin(2026, 10, 25, 1, 30) + HOUR),
+        ("02:30-02:45", (2026, 10, 25, 2, 45), berlin(2026, 10, 25, 1, 30) + 2 * HOUR),
+        ("01:30-02:30", (2026, 10, 25, 2, 45), berlin(2026, 10, 25, 1) + 2 * HOUR),
+        ("02:30-02:45", (2026, 10, 25, 3), berlin(2026, 10, 26, 2, 30)),
+    ],
+)
+def test_hours_begin_when_the_clock_shows_them(hours: str, now: tuple[int, ...], begins: float) -> None:
+    schedule = parse_schedule(hours)
+    assert not schedule.is_open(berlin(*now), BERLIN)
+    assert schedule.opens_at(berlin(*now), BERLIN) == begins
+    assert schedule.is_open(begins, BERLIN)
+
+
+def test_the_system_s_own_clock_is_put_forward_and_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    hours = parse_schedule("02:30-02:45")
+    assert hours.opens_at(berlin(2026, 3, 28, 12)) == berlin(2026, 3, 30, 2, 30)
+    assert hours.opens_at(berlin(2026, 10, 25, 2, 45)) == berlin(2026, 10, 25, 1, 30) + 2 * HOUR
+
+
 @pytest.mark.parametrize("text", ["22:00-07:00", "Mon-Fri 22:00-07:00, Sat-Sun 00:00-24:00", "Tue 09:00-10:00"])
 def test_hours_are_written_as_they_are_read(text: str) -> None:
     assert str(parse_schedule(text)) == text
@@ -96,6 +124,7 @@ def test_hours_are_written_as_they_are_read(text: str) -> None:
         ("Mo 22:00-23:00", "is no hours"),
         ("Mon-Fry 22:00-23:00", "'Fry' is no day"),
         ("22:00-07:00,", "is no hours"),
+        (",".join(["22:00-07:00"] * 33), "33 hours with commas between: give at most 32"),
     ],
 )
 def test_wrong_hours_are_explained(text: str, said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,9 @@ from shoal.node.api.answers import LimitsStatus, Today
 from shoal.node.api.status import advice, headline, verdict
 from shoal.node.base.exits import Exit
 from shoal.node.base.options import NodeSettings
-from shoal.node.daemon.guest.pausing import AskedFile, Pausing
+from shoal.node.base.pools import NOTES
+from shoal.node.daemon.guest import pausing
+from shoal.node.daemon.guest.pausing import LEAVE_AGAIN, LOOK_AT_MACHINE, AskedFile, Pausing
 from shoal.node.daemon.guest.rules import Manners, Seen
 from shoal.node.daemon.guest.today import TodayCount
 from shoal.node.daemon.guest.volume import DAY
@@ -35,11 +38,12 @@ class Node:
         self.volume = self.wire.volume(folder)
         self.throttle = Throttle()
         self.did: list[str] = []
-        self.runs: Any = SimpleNamespace(paused="", data=SimpleNamespace(is_paused=False), devices_are_free=True)
+        data = SimpleNamespace(is_paused=False)
+        self.runs: Any = SimpleNamespace(paused="", open={}, data=data, devices_are_free=True)
         self.runs.pause, self.runs.restore, self.runs.free_devices = self.pause, self.restore, self.free_devices
-        self.machine: Any = SimpleNamespace(look=self.look, unknown={})
+        self.machine: Any = SimpleNamespace(look=self.look, unknown={}, knows=lambda _: self.knows, close=self.close)
         self.today = TodayCount(folder / "today.json", self.done, lambda: self.wire.now)
-        self.seen = Seen()
+        self.seen, self.knows = Seen(), True
         self.file, self.settings = AskedFile(folder / "pause.json"), NodeSettings(folder)
         self.pausing = self.made()
 
@@ -57,11 +61,14 @@ class Node:
     async def look(self, manners: Manners) -> Seen:
         return self.seen
 
+    async def close(self) -> None:
+        self.did.append("close the machine")
+
     async def free_devices(self) -> None:
         self.did.append("free")
 
     async def pause(self) -> None:
-        self.did.append("pause" if self.runs.paused else "leave")
+        self.did.append("pause")
 
     async def restore(self, seeds: list[PeerId]) -> None:
         assert not self.runs.paused
@@ -69,7 +76,7 @@ class Node:
 
     async def after(self, used: int) -> LimitsStatus:
         self.wire.total = used
-        await self.pausing.look()
+        self.pausing.look()
         await self.settled()
         return self.pausing.as_json()
 
@@ -128,7 +135,8 @@ async def test_who_is_started_again_on_the_same_day_pauses_from_the_beginning(tm
     node = Node(tmp_path)
     assert node.runs.paused, "before a run is entered"
     assert node.throttle.is_shut
-    await node.pausing.look()
+    node.pausing.look()
+    await node.settled()
     assert node.did == []
     node.wire.now += DAY
     await node.after(0)
@@ -182,7 +190,7 @@ async def test_a_person_ends_a_pause_but_not_what_else_holds(tmp_path: Path) -> 
     await node.pausing.pause()
     assert (await node.pausing.resume())["paused"] is False
     await node.settled()
-    assert node.did == ["free", "leave", f"restore by {[ANNA]}"], "it is left before it is entered again"
+    assert node.did == ["free", "pause", f"restore by {[ANNA]}"], "it is left before it is entered again"
     assert not (tmp_path / "pause.json").exists()
     node.wire.total = GB
     await node.pausing.pause()
@@ -199,10 +207,56 @@ async def test_a_pause_of_no_sensible_length_is_refused(tmp_path: Path, seconds:
 
 
 @pytest.mark.asyncio
-async def test_a_damaged_record_of_a_pause_is_said_and_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "pause.json").write_text('{"since": "x", "until": null}')
-    assert not Node(tmp_path).pausing.status()["paused"]
+@pytest.mark.parametrize(
+    "note",
+    [
+        '{"since": "x", "until": null}',
+        '{"since": 1e18, "until": null}',
+        '{"since": NaN, "until": null}',
+        '{"since": 1800000000, "until": 1e18}',
+        '{"since": 1800000000, "until": NaN}',
+        '{"since": -1, "until": 5}',
+        "[]",
+        "",
+    ],
+)
+async def test_a_damaged_record_of_a_pause_holds_until_resume(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, note: str
+) -> None:
+    (tmp_path / "pause.json").write_text(note)
+    node = Node(tmp_path)
+    status = node.pausing.status()
+    assert (status["codes"], status["until"]) == (["asked"], None)
+    assert status["reasons"][0].endswith("the note of when is damaged; until `shoal resume`")
     assert [getattr(each, "code", None) for each in caplog.records] == ["pause-damaged"]
+    assert (await node.pausing.resume())["codes"] == []
+    await node.settled()
+    assert not Node(tmp_path).pausing.status()["paused"]
+
+
+@pytest.mark.asyncio
+async def test_a_record_of_a_pause_that_cannot_be_read_holds_until_resume(tmp_path: Path) -> None:
+    (tmp_path / "pause.json").mkdir()
+    assert Node(tmp_path).pausing.status()["codes"] == ["asked"]
+
+
+@pytest.mark.asyncio
+async def test_who_resumes_while_the_devices_are_freed_is_not_paused_after_a_restart(tmp_path: Path) -> None:
+    node, freed = Node(tmp_path), asyncio.Event()
+
+    async def free_devices() -> None:
+        await freed.wait()
+
+    node.runs.free_devices = free_devices
+    pause = asyncio.create_task(node.pausing.pause())
+    async with asyncio.timeout(10):
+        while not (tmp_path / "pause.json").exists():
+            await asyncio.sleep(0)
+    await node.pausing.resume()
+    freed.set()
+    await pause
+    assert not Node(tmp_path).pausing.status()["paused"]
+    await node.settled()
 
 
 @pytest.mark.asyncio
@@ -219,6 +273,88 @@ async def test_the_machine_is_looked_at_before_a_run_is_entered_and_settings_cou
     status = await node.after(3 * GB)
     assert (status["pause"]["codes"], status["limits"]["max_up"], status["limits"]["max_per_day"]) == ([], None, None)
     assert node.did == ["free", "pause", f"restore by {[ANNA]}"]
+
+
+@pytest.mark.asyncio
+async def test_a_change_of_a_limit_ends_no_pause(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.seen = Seen(on_battery=True)
+    node.pausing.apply(NodeSettings(tmp_path, only_on_mains=True))
+    await node.after(0)
+    node.pausing.apply(NodeSettings(tmp_path, only_on_mains=True, max_up=10**6))
+    assert (await node.after(0))["pause"]["codes"] == ["on-battery"]
+    assert node.did == ["free", "pause"]
+
+
+@pytest.mark.asyncio
+async def test_no_run_is_entered_before_what_the_rules_need_was_measured(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.knows = False
+    await node.after(0)
+    assert not node.pausing.has_looked.is_set()
+    node.knows, node.wire.now = True, node.wire.now + LOOK_AT_MACHINE
+    await node.after(0)
+    assert node.pausing.has_looked.is_set()
+
+
+@pytest.mark.asyncio
+async def test_rules_hold_while_the_machine_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, held = Node(tmp_path), asyncio.Event()
+
+    async def look(manners: Manners) -> Seen:
+        await held.wait()
+        return Seen()
+
+    monkeypatch.setattr(pausing, "LOOKED_WITHIN", 0.0)
+    monkeypatch.setattr(pausing, "LOOK", 0.0)
+    node.machine.look = look
+    running = asyncio.create_task(node.pausing.run())
+    async with asyncio.timeout(10):
+        await node.pausing.has_looked.wait()
+        node.wire.total = GB
+        while node.did != ["free", "pause"]:
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@pytest.mark.asyncio
+async def test_a_disk_that_hangs_delays_no_pause_and_no_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, answers = Node(tmp_path), threading.Event()
+    monkeypatch.setattr(pausing, "DISK_ANSWERS", 0.01)
+    NOTES.offer(answers.wait)
+    try:
+        async with asyncio.timeout(10):
+            assert (await node.pausing.pause())["paused"]
+            await node.settled()
+            assert node.did == ["free", "pause"]
+            running = asyncio.create_task(node.pausing.run())
+            await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.wait([running])
+    finally:
+        answers.set()
+
+
+@pytest.mark.asyncio
+async def test_runs_that_could_not_be_left_are_left_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    node = Node(tmp_path)
+
+    async def fails() -> None:
+        node.did.append("fails")
+        raise RuntimeError("of the test")
+
+    node.runs.open, node.runs.pause = {"a run": None}, fails
+    await node.after(GB)
+    await node.after(GB)
+    assert node.did == ["free", "fails"], "not at once"
+    assert "not all runs can be left; trying again in 30 s" in caplog.text
+    node.runs.pause, node.wire.now = node.pause, node.wire.now + LEAVE_AGAIN
+    await node.after(GB)
+    assert node.did == ["free", "fails", "free", "pause"]
+    node.runs.open, node.wire.now = {}, node.wire.now + LEAVE_AGAIN
+    await node.after(GB)
+    assert node.did == ["free", "fails", "free", "pause"]
 
 
 @pytest.mark.asyncio

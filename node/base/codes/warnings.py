@@ -87,7 +87,7 @@ WARNINGS: Mapping[str, Row] = {
     "paused": Row(NOBODY, "The node pauses its runs, for the reason that the line names."),
     "pause-not-saved": Row(MACHINE, "A pause that was asked for cannot be noted on the disk.", "Make room there."),
     "pause-damaged": Row(
-        MACHINE, "The note of a pause is damaged: the node does not pause for it.", "Ask for it again."
+        MACHINE, "The note of a pause is damaged: the node is paused until you end it.", "End it: `shoal resume`."
     ),
     "rule-without-effect": Row(
         MACHINE, "A rule for pausing needs what cannot be known on this machine.", "Unset it: `shoal config unset`."

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.node.base.pools import NOTES
+from shoal.node.base.pools import MACHINE
 from shoal.node.daemon.guest.rules import Manners, Seen
 
 MEASURED_OVER = 10.0  # seconds, at least, over which the load is a mean
@@ -33,6 +33,8 @@ BUSY = 1.0  # cores, at most, that others may take of an idle machine
 DRAWS = 25  # percent of a GPU
 GPU_EVERY = 10.0  # seconds between two questions to nvidia-smi
 GPU_ANSWERS = 8.0  # seconds that it may take
+GPU_WAITS = 2.0  # seconds that a look waits for it; a later look has the answer then
+PARTING = 1.0  # seconds that the end of the node waits for it
 NVIDIA_SMI = ("nvidia-smi", "pmon", "-c", "1")
 ROOT = Path("/")
 TERMINAL = re.compile(r"tty\d+|\d+")
@@ -123,30 +125,45 @@ class Machine:
         self._used: tuple[float, str] | None = None  # when somebody has last used the machine, and how
         self._load: _Load | None = None
         self._keys: int | None = None
+        self._has_load = False  # whether the load was measured, or cannot be
         self._gpu_users: tuple[str, ...] | None = None
         self._gpu_asked = float("-inf")
+        self._asking: asyncio.Task[None] | None = None  # who uses the GPUs
+        self._has_gpu_users = False  # whether there was an answer, or too long a silence
 
     async def look(self, manners: Manners) -> Seen:
         """What can be seen now of what the rules need."""
         self.unknown = {}
         on_battery = None
         if manners.idle:
-            await NOTES.run(self._look_for_use, self._clock(), frozenset(self._own()))
-        if manners.mains and (on_battery := runs_on_battery(await NOTES.run(self._supplies))) is None:
+            await MACHINE.run(self._look_for_use, self._clock(), frozenset(self._own()))
+        if manners.mains and (on_battery := runs_on_battery(await MACHINE.run(self._supplies))) is None:
             self.unknown["only-on-mains"] = "this system does not say whether the machine runs on its battery"
         gpu_users = await self._others_on_gpu() if manners.gpu else None
-        if manners.gpu and gpu_users is None:
+        if manners.gpu and gpu_users is None and self._has_gpu_users:
             self.unknown["yield-gpu"] = (
                 f"who uses the GPUs is not known, as there is no answer of {self._nvidia_smi[0]}"
             )
         at, use = self._used or (None, "")
         return Seen(at, use, on_battery, gpu_users)
 
+    def knows(self, manners: Manners) -> bool:
+        """Whether what these rules need was measured once, as far as it can be: that takes some looks."""
+        return (self._has_load or not manners.idle) and (self._has_gpu_users or not manners.gpu)
+
+    async def close(self) -> None:
+        """End what may still be asked; after PARTING it is left to itself."""
+        if self._asking is not None and self._asking.cancel():
+            await asyncio.wait([self._asking], timeout=PARTING)
+
     # -- use --------------------------------------------------------------------------------------------------
 
     def _look_for_use(self, now: float, own: frozenset[int]) -> None:
+        if self._used is not None and self._used[0] > now:  # the clock was put back
+            self._used = now, self._used[1]
         typed = self._typed_at(now)
         load = self._load_of_others(now, own)
+        self._has_load = self._has_load or load is None
         if typed is None and load is None:
             self.unknown["only-when-idle"] = "this system does not say whether somebody uses the machine"
         if typed is not None and (self._used is None or typed > self._used[0]):
@@ -160,7 +177,8 @@ class Machine:
         before, self._keys = self._keys, keys
         if keys is not None and before is not None and keys != before:
             return now
-        return max((min(now, at) for at in self._terminals()), default=None if keys is None else 0.0)
+        past = (at if at <= now else 0.0 for at in self._terminals())  # the future is of a clock that was put back
+        return max(past, default=None if keys is None else 0.0)
 
     def _terminals(self) -> list[float]:
         found = []
@@ -183,7 +201,7 @@ class Machine:
             return 0.0
         if (seconds := now - before.at) < MEASURED_OVER:
             return 0.0
-        self._load = load
+        self._load, self._has_load = load, True
         return max(0, load.others - before.others) / os.sysconf("SC_CLK_TCK") / seconds
 
     # -- power and GPUs ---------------------------------------------------------------------------------------
@@ -198,33 +216,42 @@ class Machine:
         return [{file: self._text(f"sys/class/power_supply/{name}/{file}").strip() for file in files} for name in names]
 
     async def _others_on_gpu(self) -> tuple[str, ...] | None:
-        now = self._clock()
-        if 0 <= now - self._gpu_asked < GPU_EVERY:
-            return self._gpu_users
-        self._gpu_asked, own = now, frozenset(self._own())
-        found = gpu_processes(await self._ask_for_gpu())
-        others = [each for each in found or () if each.pid not in own and (self._root / f"proc/{each.pid}").exists()]
-        self._gpu_users = tuple(f"{each.name} (pid {each.pid})" for each in others) if found is not None else None
+        """Who uses the GPUs, by the last answer; None while there is none."""
+        is_asking = self._asking is not None and not self._asking.done()
+        if not is_asking and not 0 <= (now := self._clock()) - self._gpu_asked < GPU_EVERY:
+            self._gpu_asked = now
+            self._asking = asyncio.create_task(self._ask_for_gpu())
+        if self._asking is not None:
+            await asyncio.wait([self._asking], timeout=GPU_WAITS)
         return self._gpu_users
 
-    async def _ask_for_gpu(self) -> str:
-        """What nvidia-smi prints; empty if it is not there, fails or does not answer."""
+    async def _ask_for_gpu(self) -> None:
+        """Ask nvidia-smi. This ends when that has ended, so that of one that cannot be killed there is no second."""
+        own = frozenset(self._own())
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._nvidia_smi, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
             )
         except OSError:
-            return ""
+            self._take_answer("", own)
+            return
         try:
             async with asyncio.timeout(GPU_ANSWERS):
                 answer, _ = await process.communicate()
+            self._take_answer(answer.decode("utf-8", "replace") if process.returncode == 0 else "", own)
         except TimeoutError:
-            return ""
+            self._take_answer("", own)
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        return answer.decode("utf-8", "replace") if process.returncode == 0 else ""
+
+    def _take_answer(self, answer: str, own: Collection[int]) -> None:
+        """Note who uses the GPUs; `own` are our processes from before the question."""
+        found, own = gpu_processes(answer), {*own, *self._own()}
+        others = [each for each in found or () if each.pid not in own and (self._root / f"proc/{each.pid}").exists()]
+        self._gpu_users = tuple(f"{each.name} (pid {each.pid})" for each in others) if found is not None else None
+        self._has_gpu_users = True
 
     def _text(self, path: str) -> str:
         """A file's text; empty if it cannot be read."""

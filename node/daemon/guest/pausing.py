@@ -7,7 +7,9 @@ Rules:
 - It still answers the API, and other peers can find it: control messages pass, some kilobytes a minute. Runs that it is
   to join have to wait.
 - When no reason is left it enters its runs again, as after a restart.
-- The machine is looked at before the first run is entered, and then every few seconds.
+- The machine is looked at before the first run is entered, and then every few seconds, beside all else: neither a
+  system nor a disk that does not answer delays a pause.
+- Runs that could not be left are left again after a while.
 - A pause that a person has asked for is kept in the home, and so holds over a restart of the node.
 """
 
@@ -20,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from shoal.node.api.answers import LimitsStatus, NodeWarning, PauseStatus
 from shoal.node.base.atomic import replace_file
@@ -39,7 +42,13 @@ from shoal.protocol.net.system.throttle import Throttle
 
 LOOK = 1.0  # seconds between two checks
 LOOK_AT_MACHINE = 5.0  # seconds between two looks at the machine
+LOOKED_WITHIN = 30.0  # seconds after which runs are entered whether or not the machine has told all
+LEAVE_AGAIN = 30.0  # seconds until runs that could not be left are left again
+DISK_ANSWERS = 5.0  # seconds that a pause waits for a note on the disk
 FREED_WITHIN = 5.0  # seconds that the answer to `pause` waits for the devices
+LATEST = 1e11  # seconds since 1970: some thousand years, which each system's calendar can tell
+
+T = TypeVar("T")
 
 log = logging.getLogger("shoal.daemon")
 
@@ -54,12 +63,13 @@ class AskedFile:
         """The pause that was asked for, if any."""
         try:
             found = json.loads(self._path.read_bytes())
-            return Asked(float(found["since"]), None if found["until"] is None else float(found["until"]))
+            return _checked(float(found["since"]), None if found["until"] is None else float(found["until"]))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
-            warn(log, "pause-damaged", f"{self._path} is damaged ({error}); the node does not pause for it")
-            return None
+            words = f"{self._path} is damaged or cannot be read ({error}); the node is paused until `shoal resume`"
+            warn(log, "pause-damaged", words)
+            return Asked(None)  # whoever has asked for it does not want the machine to be used
 
     def save(self, asked: Asked | None) -> None:
         """Keep it, or forget the one before. Blocks as long as the disk does; may be called in any thread."""
@@ -71,6 +81,18 @@ class AskedFile:
         except OSError as error:
             words = f"cannot write {self._path}: {error.strerror}; after a restart the node would not know of this"
             warn(log, "pause-not-saved", words)
+
+
+def _checked(since: float, until: float | None) -> Asked:
+    """ValueError if that is no pause that `Pausing.pause` begins."""
+    if not 0 <= since <= LATEST or not (until is None or since < until <= since + MOST_SECONDS):
+        raise ValueError(f"no pause lasts from {since:g} to {until}")
+    return Asked(since, until)
+
+
+async def _note(write: Callable[[T], None], note: T) -> None:
+    """Write a small file after those before it; return after DISK_ANSWERS if the disk hangs, and leave it to that."""
+    await asyncio.wait([asyncio.wrap_future(NOTES.begin(partial(write, note)))], timeout=DISK_ANSWERS)
 
 
 class Pausing:
@@ -91,43 +113,59 @@ class Pausing:
         self._volume, self._throttle, self._runs, self._seeds, self._clock = volume, throttle, runs, seeds, clock
         self._manners, self._decision, self._seen = Manners.of(settings), Decision(), Seen()
         self._today = today
-        self._machine, self._looked_at, self._said_unknown = machine, float("-inf"), set[str]()
+        self._machine, self._looked_at = machine, float("-inf")
+        self._unknown: dict[str, str] = {}  # see Machine, as of the last look
+        self._said_unknown = set[str]()
+        self._looking: asyncio.Task[None] | None = None
         self.has_looked = asyncio.Event()  # at the machine: before, no run is to be entered
         self._file, self._asked = asked, asked.load()
         self._reasons: list[Reason] = []
         self._since: float | None = None
         self._is_warned = False
-        self._tasks = Tasks(lambda error: log.error("the runs cannot be entered again", exc_info=error))
+        self._tasks = Tasks(lambda error: log.error("this machine cannot be looked at", exc_info=error))
         self._freeing: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
+        self._left_at = float("-inf")
         self._judge()  # before a run is entered
 
     async def run(self) -> None:
         """Check again and again until cancelled; then write the count to disk."""
+        patience = asyncio.get_running_loop().call_later(LOOKED_WITHIN, self.has_looked.set)
         try:
             while True:
-                await self.look()
+                self.look()
                 await asyncio.sleep(LOOK)
         finally:
+            patience.cancel()
             await self._left()
             await self._tasks.close()
-            self._volume.write(self._volume.record())
-            self._today.write(self._today.record())
+            await self._machine.close()
+            await _note(self._volume.write, self._volume.record())
+            await _note(self._today.write, self._today.record())
 
-    async def look(self) -> None:
+    def look(self) -> None:
         """Warn, pause or continue."""
         is_warned, self._is_warned = self._is_warned, self._volume.is_nearly_used_up
         if self._is_warned and not is_warned and not self._volume.is_used_up:
             warn(log, "volume-nearly-used-up", self._nearly())
-        if not 0 <= (now := self._clock()) - self._looked_at < LOOK_AT_MACHINE:
-            self._looked_at, self._seen = now, await self._machine.look(self._manners)
-            self._say_unknown()
         self._decide()
-        self.has_looked.set()
+        is_due = not 0 <= (now := self._clock()) - self._looked_at < LOOK_AT_MACHINE
+        if is_due and (self._looking is None or self._looking.done()):
+            self._looked_at = now
+            self._looking = self._tasks.spawn(self._look_at_machine())
         if self._volume.is_worth_saving():
             NOTES.offer(partial(self._volume.write, self._volume.record()))  # in the background
         if self._today.is_worth_saving():
             NOTES.offer(partial(self._today.write, self._today.record()))
+
+    async def _look_at_machine(self) -> None:
+        """Beside all else, as the system may take its time to answer."""
+        self._seen = await self._machine.look(self._manners)
+        self._unknown = dict(self._machine.unknown)
+        self._say_unknown()
+        self._decide()
+        if self._machine.knows(self._manners):
+            self.has_looked.set()
 
     # -- what the owner asks ----------------------------------------------------------------------------------
 
@@ -147,16 +185,16 @@ class Pausing:
     async def _ask(self, asked: Asked | None) -> None:
         self._asked = asked
         self._decide()
+        await _note(self._file.save, asked)  # before we wait for more, so that the last to ask is the last saved
         if asked is not None and self._freeing is not None:
             await asyncio.wait([self._freeing], timeout=FREED_WITHIN)
-        await NOTES.run(self._file.save, asked)
 
     def apply(self, settings: NodeSettings) -> None:
         """The owner's limits and rules from now on."""
         self._throttle.up.cap(settings.max_up)
         self._throttle.down.cap(settings.max_down)
         self._volume.limit, self._manners = settings.max_per_day, Manners.of(settings)
-        self._seen, self._looked_at = Seen(), float("-inf")  # with the next look
+        self._looked_at = float("-inf")  # what new rules need is known after the next look
         self._decide()
 
     # -- carrying it out --------------------------------------------------------------------------------------
@@ -164,12 +202,19 @@ class Pausing:
     def _decide(self) -> None:
         was_paused = bool(self._reasons)
         self._judge()
-        if self._reasons and not was_paused:
-            self._freeing = self._tasks.spawn(self._runs.free_devices())
+        if self._reasons and (not was_paused or self._must_leave_again()):
+            self._left_at = self._clock()
+            self._freeing = self._tasks.spawn(self._free())
             self._leaving = self._tasks.spawn(self._leave(self._freeing))
         elif was_paused and not self._reasons:
             log.info("nothing keeps this node paused any more: it goes on")
             self._tasks.spawn(self._go_on())
+
+    def _must_leave_again(self) -> bool:
+        """Whether runs are still open, and it is a while since we tried to leave them."""
+        is_leaving = self._leaving is not None and not self._leaving.done()
+        is_soon = 0 <= self._clock() - self._left_at < LEAVE_AGAIN
+        return bool(self._runs.open) and not is_leaving and not is_soon
 
     def _judge(self) -> None:
         now, before = self._clock(), self._reasons
@@ -193,19 +238,31 @@ class Pausing:
             log.info("%s", in_words([reason]), extra={"code": "paused"})
 
     def _say_unknown(self) -> None:
-        for key, words in self._machine.unknown.items():
+        for key, words in self._unknown.items():
             if key not in self._said_unknown:
                 self._said_unknown.add(key)
                 warn(log, "rule-without-effect", f"--{key} has no effect here: {words}")
 
+    async def _free(self) -> None:
+        try:
+            await self._runs.free_devices()
+        except Exception:
+            log.exception("the workers cannot be ended before the runs are left")
+
     async def _leave(self, freeing: asyncio.Task[None]) -> None:
         await asyncio.wait([freeing])
-        await NOTES.run(self._volume.write, self._volume.record())
-        await self._runs.pause()
+        try:
+            await self._runs.pause()
+        except Exception:
+            log.exception("not all runs can be left; trying again in %g s", LEAVE_AGAIN)
+        await _note(self._volume.write, self._volume.record())
 
     async def _go_on(self) -> None:
         await self._left()
-        await self._runs.restore(list(self._seeds()))
+        try:
+            await self._runs.restore(list(self._seeds()))
+        except Exception:
+            log.exception("the runs cannot be entered again")
 
     async def _left(self) -> None:
         """Return when the runs are left, if they are being left just now."""
@@ -246,7 +303,7 @@ class Pausing:
     def _warnings(self) -> list[NodeWarning]:
         found: list[NodeWarning] = [
             {"code": "rule-without-effect", "words": f"--{key} has no effect here: {words}"}
-            for key, words in self._machine.unknown.items()
+            for key, words in self._unknown.items()
         ]
         if self._volume.is_nearly_used_up and not self._volume.is_used_up:
             found.append({"code": "volume-nearly-used-up", "words": self._nearly()})

@@ -33,9 +33,12 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A pause that a person has asked for; seconds since 1970, and no end if it holds until they resume."""
+    """A pause that a person has asked for; seconds since 1970, and no end if it holds until they resume.
 
-    since: float
+    Without `since` the note of it was damaged, and nothing else is known.
+    """
+
+    since: float | None
     until: float | None = None
 
     def holds(self, now: float) -> bool:
@@ -117,6 +120,8 @@ def local_time(at: float) -> str:
 
 
 def _asked(asked: Asked) -> Reason:
+    if asked.since is None:
+        return Reason(ASKED, "you have asked for it, but the note of when is damaged; until `shoal resume`")
     end = f"until {local_time(asked.until)}" if asked.until is not None else "until `shoal resume`"
     return Reason(ASKED, f"you have asked for it at {local_time(asked.since)}, {end}", asked.until)
 
