@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from shoal.dht.link import left_out
+from shoal.dht.link import format_link, left_out
 from shoal.node.api.answers import CreatedRun, Preview, RunLink, RunName
-from shoal.node.api.errors import find_run
+from shoal.node.api.errors import UnknownRun, find_run
 from shoal.node.base.devices import has_gpu
 from shoal.node.base.fault_injection import FaultTrigger
 from shoal.node.base.home import Home
@@ -98,6 +98,7 @@ class Runs:
         self._fault = fault
         self._entering = asyncio.Lock()
         self._closing = False
+        self._names: dict[str, str] = {}  # of runs that were open in this process's life
         self._warned: dict[str, str] = {}  # the code of the last warning about each run that cannot be restored yet
 
     def get(self, run: RunId | None) -> Run | None:
@@ -105,8 +106,23 @@ class Runs:
         return self.open.get(run.hex()) if run is not None else None
 
     def find(self, wanted: str) -> Run:
-        """The open run that a person names; UnknownRun if there is none."""
-        return self.open[find_run(wanted, {key: each.manifest.name for key, each in self.open.items()})]
+        """The open run that a person names; UnknownRun if there is none, LocalError if it is still to be entered."""
+        names = self._known()
+        try:
+            run = self.open.get(find_run(wanted, names))
+        except UnknownRun:
+            if all(key in self._names for key in self.restoring):
+                raise
+            run = None  # one whose name is not known yet may be meant
+        if run is None:
+            words = "this node's runs are still to be entered again, as after each start: ask again in a while"
+            raise LocalError(self.paused or words, code="ending" if self.paused else "not-ready")
+        return run
+
+    def _known(self) -> dict[str, str]:
+        """The names of the open runs and of those that are to be entered; parts of ids where names are not known."""
+        waiting = {key: self._names.get(key, key[:8]) for key in self.restoring}
+        return waiting | {key: each.manifest.name for key, each in self.open.items()}
 
     def has(self, prefix: str) -> bool:
         """Whether we are in a run with this id or prefix, open or not."""
@@ -138,6 +154,8 @@ class Runs:
                 try:
                     with or_no_room(f"opening the run {run[:8]} again"):
                         await self._restore(run, seeds)
+                    if run not in self.open and run not in self.families.open:
+                        continue  # the node was paused meanwhile
                     log.info("in run %s again", run)
                 except (ShoalError, OSError, MemoryError) as error:
                     if self.paused:
@@ -203,18 +221,21 @@ class Runs:
 
     async def pause(self) -> None:
         """Ends all runs, and keeps them for `restore`; `paused` must be set before, to the reason."""
-        families = list(self.families.open)
+        ended = list(self.families.open)
         await self.families.close()
         async with self._entering:
+            ended += [*self.families.open, *self.open]
+            await self.families.close()  # one that was being entered
             await end_all(list(self.open.values()))
-            self.restoring += [*families, *self.open]
             self.open.clear()
+            self.restoring += [key for key in ended if key not in self.restoring]
 
     async def create(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> CreatedRun:
         """Founds a run, as its first member; it goes on from the checkpoints in these folders, if any are given.
 
         The answer lists files of the person that are not in the run's data (`left_out`), if there are any.
         """
+        self._check_is_open()  # before work that takes minutes
         manifest = parse_manifest(manifest_toml)
         if manifest.model.is_complete:  # else checked once it is complete
             await self._check_room_with_text(manifest, train)
@@ -281,8 +302,7 @@ class Runs:
             await RECORDS.run(forget_run, self._home, family.id.hex())
             return await self.families.leave(family)
         async with self._entering:
-            names = {key: each.manifest.name for key, each in self.open.items()}
-            names |= {key: key[:8] for key in [*self.restoring, *self.broken]}
+            names = self._known() | {key: key[:8] for key in self.broken}
             key = find_run(wanted, names)
             await RECORDS.run(forget_run, self._home, key)
             self.broken.pop(key, None)
@@ -380,8 +400,14 @@ class Runs:
         path = str(checkpoint.path) if checkpoint is not None and run is not None else ""
         joined = Joined(manifest.canonical(), found.author, found.signature, train, path)
         await RECORDS.run(remember_run, self._home, key, joined)
+        self._names[key] = manifest.name
         if run is None:
             self.families.enter(found, train, checkpoint)
+        elif self.paused:  # since a moment ago: its worker would take a device that is to be free
+            self.restoring += [key] if key not in self.restoring else []
+            own, networks = self._network.addresses(), self._network.own_networks
+            link = format_link(manifest.run_id, own, networks)
+            return {"run": key, "name": manifest.name, "link": link, "untold": []}
         else:
             run.start(list(found.members))
             self.open[key] = run

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from shoal.dht.link import RunLink, format_link, parse_link
+from shoal.node.api.errors import UnknownRun
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.room import AvailableMemory, Memory, NoRoom
@@ -43,9 +44,12 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
+AROUND = {"addresses": tuple, "own_networks": OwnNetworks(()), "untold_addresses": ()}
+
+
 def made(home: Home, known: list[str] | None = None, around: Mapping[str, Any] | None = None, **settings: Any) -> Runs:
     """`known` hears the addresses of links; `around` is what the network says."""
-    said = {"call": None, "links": list, "remember": lambda peer, addresses: None, **(around or {})}
+    said = {"call": None, "links": list, "remember": lambda peer, addresses: None, **AROUND, **(around or {})}
     network = cast(Network, SimpleNamespace(**said))
     identity, cache, discovery = Identity.generate(), PeerCache(home.peers), cast(Any, SimpleNamespace(used=None))
     on_linked = known.extend if known is not None else lambda addresses: None
@@ -354,6 +358,88 @@ async def test_who_pauses_while_it_enters_a_run_enters_it_later(home: Home, monk
     await runs.restore([])
     assert set(runs.restoring) == {FIRST, SECOND}
     assert runs.broken == {}
+
+
+@pytest.mark.asyncio
+async def test_a_paused_node_does_not_deny_its_runs(home: Home) -> None:
+    runs = made(home)
+    with pytest.raises(LocalError, match="still to be entered again") as waiting:
+        runs.find("stdlib")  # what the names of those from before the restart are is not known yet
+    assert waiting.value.code == "not-ready"
+    runs.restoring.clear()
+    run = MANIFEST.run_id.hex()
+    await entered(runs)
+    assert runs.find("ours") is runs.open[run]
+    runs.paused = "paused: it is outside the hours"
+    await runs.pause()
+    for wanted in ("ours", run, run[:8]):
+        with pytest.raises(LocalError, match="outside the hours") as paused:
+            runs.find(wanted)
+        assert paused.value.code == "ending"
+    with pytest.raises(UnknownRun, match=f"in no run 'stdlib'; it is in {run[:8]} \\(ours\\)"):
+        runs.find("stdlib")
+    runs.paused = ""
+    with pytest.raises(LocalError, match="still to be entered again"):
+        runs.find("ours")
+    assert await runs.leave("ours") == {"run": run, "name": "ours"}
+
+
+@pytest.mark.asyncio
+async def test_a_pause_begins_no_founding(home: Home) -> None:
+    runs = made(home)
+    runs.paused = "paused: it is outside the hours"
+    with pytest.raises(LocalError, match="outside the hours"):
+        await runs.create('name = "ours"\n[model]\nname = "nonsense"', True)  # not even looked at
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_is_entered_as_a_pause_begins_is_not_started(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, run = made(home), MANIFEST.run_id.hex()
+    runs.restoring.clear()
+
+    def remember(*arguments: Any) -> None:
+        runs.paused = "paused"
+        remember_run(*arguments)
+
+    monkeypatch.setattr("shoal.node.run.runs.remember_run", remember)
+    link = await entered(runs)
+    assert (link["name"], runs.open, runs.restoring) == ("ours", {}, [run]), "it is entered when the node goes on"
+    assert run in remembered_runs(home)
+    runs.paused = ""
+    monkeypatch.setattr(reloading, "recall", lambda *_: (FOUND, Joined(b"", PeerId("anna"), b"", True, "")))
+    await runs.restore([])
+    assert (list(runs.open), runs.restoring) == ([], [run]), "once more"
+    runs.paused = ""
+    monkeypatch.setattr("shoal.node.run.runs.remember_run", remember_run)
+    await runs.restore([])
+    assert (list(runs.open), runs.restoring) == ([run], [])
+
+
+FOUND = Introduction(MANIFEST, PeerId("anna"), b"", {})
+
+
+class Started(SimpleNamespace):
+    """The part of a run that entering and ending it use."""
+
+    def __init__(self) -> None:
+        super().__init__(id=MANIFEST.run_id, manifest=MANIFEST, me=PeerId("me"), others=dict, training=None)
+
+    def start(self, seeds: list[PeerId]) -> None:
+        pass
+
+    async def close(self, for_good: bool = False) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runs, "_build", lambda *_: Started())
+
+
+async def entered(runs: Runs) -> Any:
+    return await runs.found(MANIFEST, True, None)
 
 
 WRITTEN = 'name = "written"\n[model]\ndim = 16\nlayers = 1\n[data]\nname = "files"\n'
