@@ -122,7 +122,7 @@ async def test_a_manifest_that_cannot_be_read_again_is_waited_for(tmp_path: Path
     manifest.rename(tmp_path / "away")
     working = asyncio.create_task(work.run())
     async with asyncio.timeout(10):
-        while "No such file" not in (work.obstacle() or ""):
+        while "no such file" not in (work.obstacle() or ""):
             await asyncio.sleep(0)
         (tmp_path / "away").rename(manifest)
         await working
