@@ -51,7 +51,9 @@ class PauseStatus(TypedDict):
     ]
     since: Annotated[float | None, "seconds since 1970"]
     until: Annotated[float | None, "when it ends by itself, in seconds since 1970; null if that is not known"]
-    freed: Annotated[bool, "whether it is paused and no worker runs any more, so that the devices are free"]
+    freed: Annotated[
+        bool, "whether it is paused and the devices are free: no worker runs any more, nor a run's own script"
+    ]
 
 
 class Today(Traffic):

@@ -36,6 +36,11 @@ class ProcessIdentity:
         return cls(os.getpid(), _boot(), _namespace(), _started("self"))
 
     @classmethod
+    def of(cls, pid: int) -> ProcessIdentity:
+        """The process that has this pid in our namespace."""
+        return cls(pid, _boot(), _namespace(), _started(str(pid)))
+
+    @classmethod
     def parse(cls, text: str) -> ProcessIdentity | None:
         """The inverse of `str`; None if `text` is not of that form."""
         pid, *rest = text.split() or [""]
@@ -48,7 +53,7 @@ class ProcessIdentity:
 
     def is_here(self) -> bool:
         """Whether the process that has this pid in our namespace is provably this one."""
-        here = ProcessIdentity(self.pid, _boot(), _namespace(), _started(str(self.pid)))
+        here = ProcessIdentity.of(self.pid)
         proven = here.started != UNKNOWN and (sys.platform != "linux" or UNKNOWN not in astuple(here))
         return proven and here == self
 

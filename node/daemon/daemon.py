@@ -177,7 +177,7 @@ class Daemon:
         self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self.status)
         self._doctor = Doctor(self._network, self._discovery, self._relaying, self._peer_finder, lambda: self._open)
         self._room = RoomWatch(home.root)
-        self._writing = Writing(home, self._runs.find)
+        self._writing = Writing(home, self._runs.find, self._runs.writers)
         self._calls = self._served()
         self._handlers = Handlers(
             takes=lambda run: self._runs.get(run) is not None,

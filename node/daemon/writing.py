@@ -4,6 +4,7 @@ Rules:
 - The process computes on the CPU, and gives way to all others (nice). There is one at a time, as each loads torch and
   the model.
 - It gets the newest weights from the node, as any reader does (node/handout.py); no round waits for it.
+- The process counts as one of the node's own, and is killed when the node pauses, which ends the text with the reason.
 - A text is bounded in tokens and in time. When the caller hangs up, which is noticed within a second or two, the
   process is killed.
 """
@@ -49,10 +50,10 @@ Part = tuple[str, str | None]
 
 
 class Writing:
-    """Has texts written by open runs, which `find` finds by their names."""
+    """Has texts written by open runs, which `find` finds by their names; `writers` has the process while it runs."""
 
-    def __init__(self, home: Home, find: Callable[[str], Run]) -> None:
-        self._home, self._find = home, find
+    def __init__(self, home: Home, find: Callable[[str], Run], writers: set[Process]) -> None:
+        self._home, self._find, self._writers = home, find, writers
         self._is_busy = False
 
     async def write(self, run: str, prompt: str, max_tokens: int | None = None) -> AsyncGenerator[WrittenText, None]:
@@ -70,11 +71,23 @@ class Writing:
         argv = [*GENERATE, found.id.hex(), "-", *length, "--device", "cpu", "--threads", "1"]
         argv += ["--seed", str(secrets.randbelow(1 << 31))]  # another text each time
         try:
-            async with aclosing(generate(argv, prompt, {"SHOAL_HOME": str(self._home.root)})) as parts:
+            variables = {"SHOAL_HOME": str(self._home.root)}
+            async with aclosing(generate(argv, prompt, variables, self._writers)) as parts:
                 async for text, error in parts:
-                    yield {"text": text, "round": round, "error": error}
+                    ended = self._obstacle(run)
+                    yield {"text": text, "round": round, "error": ended or error}
+                    if ended:
+                        return
         finally:
             self._is_busy = False
+
+    def _obstacle(self, run: str) -> str | None:
+        """Why the text ends here: the node pauses, or has left the run."""
+        try:
+            self._find(run)
+        except LocalError as error:
+            return str(error)
+        return None
 
 
 def usual_length(manifest: Manifest) -> int | None:
@@ -94,14 +107,16 @@ def check(manifest: Manifest, prompt: str, tokens: int | None) -> None:
     check_memory(TORCH + PER_PARAMETER * parameters(manifest.model), "a process that writes text")
 
 
-async def generate(argv: Sequence[str], prompt: str, variables: dict[str, str]) -> AsyncGenerator[Part, None]:
+async def generate(
+    argv: Sequence[str], prompt: str, variables: dict[str, str], writers: set[Process]
+) -> AsyncGenerator[Part, None]:
     """What a process prints that reads `prompt` from its stdin; an empty part each BEAT in which it prints nothing.
 
-    The process has ended, or is killed, when the generator is closed.
+    The process is in `writers` while it runs. It has ended, or is killed, when the generator is closed.
     """
     decoder = getincrementaldecoder("utf-8")("replace")
     due = asyncio.get_running_loop().time() + WITHIN
-    async with _process(argv, variables) as process:
+    async with _process(argv, variables, writers) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -127,10 +142,11 @@ async def generate(argv: Sequence[str], prompt: str, variables: dict[str, str]) 
 
 
 @asynccontextmanager
-async def _process(argv: Sequence[str], variables: dict[str, str]) -> AsyncIterator[Process]:
+async def _process(argv: Sequence[str], variables: dict[str, str], writers: set[Process]) -> AsyncIterator[Process]:
     """The process, which has ended when the context is left."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", **variables}
     process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environ)
+    writers.add(process)
     try:
         with suppress(OSError):  # it has ended, or the system does not allow it
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
@@ -139,6 +155,7 @@ async def _process(argv: Sequence[str], variables: dict[str, str]) -> AsyncItera
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+        writers.discard(process)
 
 
 def _last_words(stderr: bytes) -> str:

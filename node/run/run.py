@@ -165,6 +165,13 @@ class Run(ABC):
         if self.failure and not (failure_before or for_good):
             raise LocalError(self.failure, code="run-failed")
 
+    async def keep(self) -> None:
+        """After a `close` that has failed: try again to keep the run; LocalError if it cannot be."""
+        self.training = None  # its moments are gone
+        async with self._busy:
+            if not self.failure:
+                await self._end(for_good=False)
+
     def _fail(self, error: Exception) -> None:
         """Our own mistake, or a want of memory or disk: we are silent from now on, and say so in `status`.
 

@@ -4,7 +4,8 @@ Rules:
 - One run is entered or left at a time.
 - A run is on disk before we enter it and until we leave it, so a restart forgets none. It is opened again as it was,
   never created a second time: its creator, too, goes on with the votes that it has written down.
-- While the node is paused all runs are at rest, as after a stop, and none is entered.
+- While the node is paused all runs are at rest, as after a stop, and none is entered. One that could not be written to
+  disk stays in memory, and that is tried again.
 - A run is shown as restoring until it is open again; one that cannot be opened is shown as failed, with the reason,
   until it is left. One that does not fit into memory now is tried again, as other programs may end.
 - Whether a run fits into memory is checked before any part of it is built.
@@ -16,13 +17,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from asyncio.subprocess import Process
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from shoal.dht.link import left_out
+from shoal.dht.link import format_link, left_out
 from shoal.node.api.answers import CreatedRun, Preview, RunLink, RunName
-from shoal.node.api.errors import find_run
+from shoal.node.api.errors import UnknownRun, find_run
 from shoal.node.base.devices import has_gpu
 from shoal.node.base.fault_injection import FaultTrigger
 from shoal.node.base.home import Home
@@ -30,6 +33,7 @@ from shoal.node.base.logs import warn
 from shoal.node.base.malloc import sweep
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.pools import DISK, LONG, NOTES, RECORDS
+from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.room import NoRoom, available_memory, check_disk, or_no_room
 from shoal.node.experts.families import Families
 from shoal.node.manifest.fitting import Load, check_fits, checkpoint_bytes
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
     from shoal.node.run.run import Run
     from shoal.node.training.checkpoint.read import Checkpoint
 
+LOOK = 0.5  # seconds between two looks at whether a pause is over
 RETRY = 15.0  # seconds between two tries to open a run again for which there was no room
 
 log = logging.getLogger("shoal.daemon")
@@ -98,6 +103,10 @@ class Runs:
         self._fault = fault
         self._entering = asyncio.Lock()
         self._closing = False
+        self._unsaved: dict[str, Run] = {}  # paused runs that could not be written to disk
+        self.writers: set[Process] = set()  # processes that write texts with a run's model
+        self._scripts: set[ProcessIdentity] = set()  # of the user, that have trained a run of ours
+        self._names: dict[str, str] = {}  # of runs that were open in this process's life
         self._warned: dict[str, str] = {}  # the code of the last warning about each run that cannot be restored yet
 
     def get(self, run: RunId | None) -> Run | None:
@@ -105,8 +114,23 @@ class Runs:
         return self.open.get(run.hex()) if run is not None else None
 
     def find(self, wanted: str) -> Run:
-        """The open run that a person names; UnknownRun if there is none."""
-        return self.open[find_run(wanted, {key: each.manifest.name for key, each in self.open.items()})]
+        """The open run that a person names; UnknownRun if there is none, LocalError if it is still to be entered."""
+        names = self._known()
+        try:
+            run = self.open.get(find_run(wanted, names))
+        except UnknownRun:
+            if all(key in self._names for key in self.restoring):
+                raise
+            run = None  # one whose name is not known yet may be meant
+        if run is None:
+            words = "this node's runs are still to be entered again, as after each start: ask again in a while"
+            raise LocalError(self.paused or words, code="ending" if self.paused else "not-ready")
+        return run
+
+    def _known(self) -> dict[str, str]:
+        """The names of the open runs and of those that are to be entered; parts of ids where names are not known."""
+        waiting = {key: self._names.get(key, key[:8]) for key in self.restoring}
+        return waiting | {key: each.manifest.name for key, each in self.open.items()}
 
     def has(self, prefix: str) -> bool:
         """Whether we are in a run with this id or prefix, open or not."""
@@ -137,13 +161,16 @@ class Runs:
                     continue  # it was left meanwhile, or has to wait
                 try:
                     with or_no_room(f"opening the run {run[:8]} again"):
+                        await self._keep(run)
                         await self._restore(run, seeds)
+                    if run not in self.open and run not in self.families.open:
+                        continue  # the node was paused meanwhile
                     log.info("in run %s again", run)
                 except (ShoalError, OSError, MemoryError) as error:
-                    if self.paused:
-                        continue  # the node was paused meanwhile
+                    if self.paused or getattr(error, "code", "") == "ending":
+                        continue  # the node was paused meanwhile, perhaps for a moment, or is ending
                     is_unreached = isinstance(error, TransportError)  # no peer that has its data is reachable
-                    if is_unreached or is_temporary(error):
+                    if is_unreached or is_temporary(error) or run in self._unsaved:
                         self._await(run, "run-waits" if is_unreached else "no-room", in_words(error))
                         continue
                     self.broken[run] = in_words(error)
@@ -164,6 +191,7 @@ class Runs:
         while True:
             await asyncio.sleep(RETRY)
             await self._set_aside()
+            await self.save_again()
             if self.restore_obstacles:
                 await self.restore(seeds)
 
@@ -173,10 +201,34 @@ class Runs:
             if run.may_be_opened_again:
                 async with self._entering:
                     if self.open.get(key) is run:
-                        await end_all([run])
+                        self._note_scripts()
+                        await end_all({key: run})
                         del self.open[key]
                         self.restoring.append(key)
                         self.restore_obstacles[key] = run.failure
+
+    async def save_again(self) -> None:
+        """Tries again to write paused runs to disk for which there was no room."""
+        for run in list(self._unsaved):
+            async with self._entering:
+                try:
+                    with or_no_room(f"keeping the run {run[:8]}"):
+                        await self._keep(run)
+                    self.restore_obstacles.pop(run, None)
+                except (ShoalError, OSError, MemoryError) as error:
+                    self.restore_obstacles[run] = in_words(error)
+
+    async def _keep(self, run: str) -> None:
+        """Writes a paused run to disk that could not be written; ShoalError or OSError if it still cannot be."""
+        if run not in self._unsaved:
+            return
+        try:
+            await self._unsaved[run].keep()
+        except (ShoalError, OSError, MemoryError):
+            raise
+        except Exception:  # a mistake of ours, which is the same at each try
+            log.exception("the run %s cannot be kept", run, extra={"code": "run-not-ended"})
+        del self._unsaved[run]
 
     async def _restore(self, run: str, seeds: Sequence[PeerId]) -> None:
         found, joined = await RECORDS.run(reloading.recall, self._home, self._identity, run, seeds)
@@ -189,32 +241,45 @@ class Runs:
 
     @property
     def devices_are_free(self) -> bool:
-        """Whether no worker of ours runs."""
+        """Whether no worker of ours runs, nor a script that has trained a run of ours, which only its user ends."""
         return self.processes() == [os.getpid()]
 
     def processes(self) -> list[int]:
-        """The processes of this node: the daemon and its workers."""
-        workers = (run.training.pid for run in self.open.values() if run.training is not None)
-        return [os.getpid(), *(pid for pid in workers if pid)]
+        """The processes of this node: the daemon, its workers, and scripts that are or were connected."""
+        self._note_scripts()
+        workers = {run.training.pid or 0 for run in self.open.values() if run.training is not None} - {0}
+        return [os.getpid(), *sorted(workers | {each.pid for each in (*self.writers, *self._scripts)})]
+
+    def _note_scripts(self) -> None:
+        """Remembers the scripts of the open runs, also for when these are closed, and forgets those that have ended."""
+        for run in self.open.values():
+            self._scripts |= run.training.scripts if run.training is not None else set()
+        self._scripts = {each for each in self._scripts if each.is_here()}
 
     async def free_devices(self) -> None:
-        """Ends all workers, before `pause`."""
-        await asyncio.gather(*(run.free_device() for run in self.open.values()))
+        """Ends all workers and texts that are being written, before `pause`."""
+        self._note_scripts()
+        await asyncio.gather(*(run.free_device() for run in self.open.values()), *map(killed, self.writers))
 
     async def pause(self) -> None:
         """Ends all runs, and keeps them for `restore`; `paused` must be set before, to the reason."""
-        families = list(self.families.open)
+        ended = list(self.families.open)
         await self.families.close()
         async with self._entering:
-            await end_all(list(self.open.values()))
-            self.restoring += [*families, *self.open]
+            ended += [*self.families.open, *self.open]
+            await self.families.close()  # one that was being entered
+            failed = await end_all(self.open)
+            self._unsaved |= {key: self.open[key] for key in failed}
+            self.restore_obstacles |= failed
             self.open.clear()
+            self.restoring += [key for key in ended if key not in self.restoring]
 
     async def create(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> CreatedRun:
         """Founds a run, as its first member; it goes on from the checkpoints in these folders, if any are given.
 
         The answer lists files of the person that are not in the run's data (`left_out`), if there are any.
         """
+        self._check_is_open()  # before work that takes minutes
         manifest = parse_manifest(manifest_toml)
         if manifest.model.is_complete:  # else checked once it is complete
             await self._check_room_with_text(manifest, train)
@@ -262,7 +327,7 @@ class Runs:
         await self._check_room_with_text(found.manifest, train)
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
-        await self._data_for(found, train)  # may take hours, so it is outside the lock
+        await self._download(found, train)  # may take hours, so it is outside the lock
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
             await reloading.forget_rest(self._home.run_folder(found.manifest.run_id.hex()))
@@ -281,13 +346,14 @@ class Runs:
             await RECORDS.run(forget_run, self._home, family.id.hex())
             return await self.families.leave(family)
         async with self._entering:
-            names = {key: each.manifest.name for key, each in self.open.items()}
-            names |= {key: key[:8] for key in [*self.restoring, *self.broken]}
+            names = self._known() | {key: key[:8] for key in self.broken}
             key = find_run(wanted, names)
             await RECORDS.run(forget_run, self._home, key)
             self.broken.pop(key, None)
             self.restoring = [run for run in self.restoring if run != key]
             self.restore_obstacles.pop(key, None)
+            self._unsaved.pop(key, None)
+            self._note_scripts()
             if key in self.open:
                 await self.open[key].close(for_good=True)
                 await self._forget_data(self.open.pop(key))
@@ -301,9 +367,11 @@ class Runs:
         await self.families.close()
         self.data.close()
         async with self._entering:
-            failed = await end_all(list(self.open.values()))
-        if failed:
-            raise LocalError("; ".join(failed), code="run-failed")
+            failed = await end_all(self.open)
+        await self.save_again()
+        unsaved = [self.restore_obstacles[key] for key in self._unsaved]
+        if failed or unsaved:
+            raise LocalError("; ".join([*failed.values(), *unsaved]), code="run-failed")
 
     def link(self, wanted: str) -> RunLink:
         """The link by which others can join a run of ours now."""
@@ -380,8 +448,14 @@ class Runs:
         path = str(checkpoint.path) if checkpoint is not None and run is not None else ""
         joined = Joined(manifest.canonical(), found.author, found.signature, train, path)
         await RECORDS.run(remember_run, self._home, key, joined)
+        self._names[key] = manifest.name
         if run is None:
             self.families.enter(found, train, checkpoint)
+        elif self.paused:  # since a moment ago: its worker would take a device that is to be free
+            self.restoring += [key] if key not in self.restoring else []
+            own, networks = self._network.addresses(), self._network.own_networks
+            link = format_link(manifest.run_id, own, networks)
+            return {"run": key, "name": manifest.name, "link": link, "untold": []}
         else:
             run.start(list(found.members))
             self.open[key] = run
@@ -402,6 +476,19 @@ class Runs:
         if not train and not await self.data.has(spec):
             return ()
         return self.families.with_partition(spec, await self.data.get(spec, lambda: self._donors(found)))
+
+    async def _download(self, found: Introduction, train: bool) -> None:
+        """Gets the run's data, also over pauses, which interrupt it; LocalError if the node ends."""
+        while True:
+            try:
+                await self._data_for(found, train)
+                if not self.paused:
+                    return
+            except LocalError as error:
+                if self._closing or error.code != "ending":
+                    raise
+            while self.paused and not self._closing:
+                await asyncio.sleep(LOOK)
 
     def _donors(self, found: Introduction) -> list[PeerId]:
         """Peers that may have a run's data: its members, whose addresses are remembered, and all connected peers."""
@@ -433,17 +520,25 @@ class Runs:
         return AgreedRun(*signed, self._network, settings, checkpoint, rested)
 
 
+async def killed(process: Process) -> None:
+    """Kill a process, unless it has ended."""
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
 # -- the end of all runs -------------------------------------------------------------------------------------------
 
 
-async def end_all(runs: Sequence[Run]) -> list[str]:
-    """Ends the runs; a sentence for each that did not end well."""
-    ends = await asyncio.gather(*(run.close() for run in runs), return_exceptions=True)
-    failed = [(run.manifest.name, end) for run, end in zip(runs, ends, strict=True) if end is not None]
-    for name, error in failed:
+async def end_all(runs: Mapping[str, Run]) -> dict[str, str]:
+    """Ends the runs; a sentence for each that did not end well, by its id."""
+    names = {key: run.manifest.name for key, run in runs.items()}
+    ends = await asyncio.gather(*(run.close() for run in runs.values()), return_exceptions=True)
+    failed = {key: end for key, end in zip(names, ends, strict=True) if end is not None}
+    for key, error in failed.items():
         trace = None if isinstance(error, ShoalError) else error
-        log.error("run %s did not end well: %s", name, error, exc_info=trace, extra={"code": "run-not-ended"})
-    return [f"the run {name} did not end well: {_words(error)}" for name, error in failed]
+        log.error("run %s did not end well: %s", names[key], error, exc_info=trace, extra={"code": "run-not-ended"})
+    return {key: f"the run {names[key]} did not end well: {_words(error)}" for key, error in failed.items()}
 
 
 def _words(error: BaseException) -> str:

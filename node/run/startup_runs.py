@@ -2,7 +2,7 @@
 
 Both are declarative: a run that the node is in already is not entered again. So the same command line works for every
 start, as service managers and containers need it. Failures are tried again, because the other nodes may just be
-starting.
+starting. A node that is paused does not try.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class StartupRuns:
                 with or_no_room(f"entering the run {run[:8]}"):
                     if await RECORDS.run(is_in):
                         break
+                    await self._unpaused(run)
                     self._open[run] = "entering it now"  # may take a while, even once a peer has answered
                     await enter()
             except (ShoalError, OSError, MemoryError) as error:
@@ -74,6 +75,12 @@ class StartupRuns:
                 await asyncio.sleep(pause)
                 pause = min(RETRY_MOST, 2 * pause)
         self._open.pop(run, None)
+
+    async def _unpaused(self, run: str) -> None:
+        """Return once the node is not paused."""
+        while self._runs.paused:
+            self._open[run] = self._runs.paused
+            await asyncio.sleep(RETRY_FIRST)
 
 
 def _id_of(text: str) -> str:

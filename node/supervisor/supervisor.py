@@ -23,6 +23,7 @@ import numpy as np
 
 from shoal.node.base.logs import last_line
 from shoal.node.base.pools import DISK, ROUNDS
+from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.ipc.link import frame
 from shoal.node.ipc.messages import (
     Contribution,
@@ -83,7 +84,8 @@ class WorkerSupervisor:
         `on_validated` gets the round of the state that was measured, too, and no loss if the order was replaced.
         """
         self.settings = settings
-        self.pid: int | None = None
+        self.pid: int | None = None  # of a process until it has ended, of a script while it is connected
+        self.scripts: set[ProcessIdentity] = set()  # that have connected; they go on when we hang up
         self.device: str | None = None  # the device of the worker, once it has built its model
         self.socket: Path | None = None  # the path of the socket for workers, once it listens
         self._on_progress = on_progress
@@ -279,6 +281,8 @@ class WorkerSupervisor:
                     self._hang_up()
         except StartError as error:
             return WorkerEnd(f"the worker cannot be started: {error}")
+        finally:
+            self.pid = None
         if self._failed is not None:  # the worker has reported it, and ends
             where = f" in round {self._failed.round}" if self._failed.round else ""
             mistake = self._failed.reason if self._failed.is_mistake else ""
@@ -303,10 +307,12 @@ class WorkerSupervisor:
             return WorkerEnd(await first_of(*ends))
         finally:
             self._hang_up()
+            self.pid = None
 
     async def _converse_with_a_script(self, listener: WorkerListener) -> str:
         reader, self._writer, pid = await listener.accept(None, self._welcome(), self._vectors.descriptors)
         self.pid = pid
+        self.scripts |= {ProcessIdentity.of(pid)} if pid else set()
         words = await first_of(self._talk(reader), listener.turn_away(pid))
         return f"the script ({process_in_words(pid)}) {words or 'has gone'}"
 
@@ -425,7 +431,7 @@ class WorkerSupervisor:
         self._send(Stop())
         if self._writer:
             self._writer.close()
-        self._writer = self.pid = self.device = None
+        self._writer = self.device = None
         self._measuring.clear()
 
     async def _pause(self) -> None:

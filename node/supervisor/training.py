@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Set
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import numpy as np
 
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import ROUNDS
+from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.ipc.messages import Contribution, Finished, Landing, Progress, Train, Validated
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.ipc.worker_end import WorkerEnd
@@ -164,6 +165,11 @@ class Training:
     def pid(self) -> int | None:
         """The worker's process; None while there is none."""
         return self._worker.pid
+
+    @property
+    def scripts(self) -> Set[ProcessIdentity]:
+        """The scripts of the user that have been the worker."""
+        return self._worker.scripts
 
     @property
     def socket(self) -> Path | None:

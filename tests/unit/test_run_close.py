@@ -113,6 +113,11 @@ async def test_a_run_that_cannot_be_kept_ends_all_the_same_and_says_so() -> None
     with pytest.raises(LocalError, match="cannot keep"):
         await asyncio.wait_for(Run.close(cast(Run, run)), 10)
     assert reporting.cancelled()
+    with pytest.raises(LocalError, match="cannot keep"):
+        await asyncio.wait_for(Run.keep(cast(Run, run)), 10)
+    run.full = False
+    await asyncio.wait_for(Run.keep(cast(Run, run)), 10)
+    assert run.written == ["rest"]
 
 
 @pytest.mark.asyncio

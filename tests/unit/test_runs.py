@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Callable, Mapping
 from ipaddress import ip_network
 from pathlib import Path
@@ -13,8 +17,10 @@ from typing import Any, cast
 import pytest
 
 from shoal.dht.link import RunLink, format_link, parse_link
+from shoal.node.api.errors import UnknownRun
 from shoal.node.base.home import Home
 from shoal.node.base.options import NodeSettings
+from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.room import AvailableMemory, Memory, NoRoom
 from shoal.node.manifest.manifest import DataSpec, Introduction, parse_manifest
 from shoal.node.peers.listings import providers
@@ -43,9 +49,12 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
+AROUND = {"addresses": tuple, "own_networks": OwnNetworks(()), "untold_addresses": ()}
+
+
 def made(home: Home, known: list[str] | None = None, around: Mapping[str, Any] | None = None, **settings: Any) -> Runs:
     """`known` hears the addresses of links; `around` is what the network says."""
-    said = {"call": None, "links": list, "remember": lambda peer, addresses: None, **(around or {})}
+    said = {"call": None, "links": list, "remember": lambda peer, addresses: None, **AROUND, **(around or {})}
     network = cast(Network, SimpleNamespace(**said))
     identity, cache, discovery = Identity.generate(), PeerCache(home.peers), cast(Any, SimpleNamespace(used=None))
     on_linked = known.extend if known is not None else lambda addresses: None
@@ -117,8 +126,10 @@ async def test_a_run_that_has_failed_for_what_passes_is_opened_again(home: Home)
     async def close() -> None:
         closed.append(True)
 
-    full = SimpleNamespace(may_be_opened_again=True, failure="the disk is full", close=close, manifest=MANIFEST)
-    bug = SimpleNamespace(may_be_opened_again=False, failure="KeyError", close=close, manifest=MANIFEST)
+    full = SimpleNamespace(
+        may_be_opened_again=True, failure="the disk is full", close=close, manifest=MANIFEST, training=None
+    )
+    bug = SimpleNamespace(may_be_opened_again=False, failure="KeyError", close=close, manifest=MANIFEST, training=None)
     runs.open |= {"aa": cast(Run, full), "bb": cast(Run, bug)}
     await runs._set_aside()
     assert (list(runs.open), runs.restore_obstacles, closed) == (["bb"], {"aa": "the disk is full"}, [True])
@@ -277,6 +288,16 @@ class Ending(SimpleNamespace):
         manifest = SimpleNamespace(name=name, data=DataSpec())
         super().__init__(manifest=manifest, has_ended=False, is_finished=False, is_resting=name == "kept")
         self._error, self._go_on = error, go_on
+        self.kept = 0
+        self.training = None
+
+    async def keep(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self.kept += 1
+
+    def empty_disk(self) -> None:
+        self._error = None
 
     async def close(self, for_good: bool = False) -> None:
         if self._error is not None:
@@ -355,6 +376,206 @@ async def test_who_pauses_while_it_enters_a_run_enters_it_later(home: Home, monk
     await runs.restore([])
     assert set(runs.restoring) == {FIRST, SECOND}
     assert runs.broken == {}
+
+
+@pytest.mark.asyncio
+async def test_a_paused_node_does_not_deny_its_runs(home: Home) -> None:
+    runs = made(home)
+    with pytest.raises(LocalError, match="still to be entered again") as waiting:
+        runs.find("stdlib")  # what the names of those from before the restart are is not known yet
+    assert waiting.value.code == "not-ready"
+    runs.restoring.clear()
+    run = MANIFEST.run_id.hex()
+    await entered(runs)
+    assert runs.find("ours") is runs.open[run]
+    runs.paused = "paused: it is outside the hours"
+    await runs.pause()
+    for wanted in ("ours", run, run[:8]):
+        with pytest.raises(LocalError, match="outside the hours") as paused:
+            runs.find(wanted)
+        assert paused.value.code == "ending"
+    with pytest.raises(UnknownRun, match=f"in no run 'stdlib'; it is in {run[:8]} \\(ours\\)"):
+        runs.find("stdlib")
+    runs.paused = ""
+    with pytest.raises(LocalError, match="still to be entered again"):
+        runs.find("ours")
+    assert await runs.leave("ours") == {"run": run, "name": "ours"}
+
+
+@pytest.mark.asyncio
+async def test_a_pause_begins_no_founding(home: Home) -> None:
+    runs = made(home)
+    runs.paused = "paused: it is outside the hours"
+    with pytest.raises(LocalError, match="outside the hours"):
+        await runs.create('name = "ours"\n[model]\nname = "nonsense"', True)  # not even looked at
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_is_entered_as_a_pause_begins_is_not_started(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, run = made(home), MANIFEST.run_id.hex()
+    runs.restoring.clear()
+
+    def remember(*arguments: Any) -> None:
+        runs.paused = "paused"
+        remember_run(*arguments)
+
+    monkeypatch.setattr("shoal.node.run.runs.remember_run", remember)
+    link = await entered(runs)
+    assert (link["name"], runs.open, runs.restoring) == ("ours", {}, [run]), "it is entered when the node goes on"
+    assert run in remembered_runs(home)
+    runs.paused = ""
+    monkeypatch.setattr(reloading, "recall", lambda *_: (FOUND, Joined(b"", PeerId("anna"), b"", True, "")))
+    await runs.restore([])
+    assert (list(runs.open), runs.restoring) == ([], [run]), "once more"
+    runs.paused = ""
+    monkeypatch.setattr("shoal.node.run.runs.remember_run", remember_run)
+    await runs.restore([])
+    assert (list(runs.open), runs.restoring) == ([run], [])
+
+
+FOUND = Introduction(MANIFEST, PeerId("anna"), b"", {})
+
+
+class Started(SimpleNamespace):
+    """The part of a run that entering and ending it use."""
+
+    def __init__(self) -> None:
+        super().__init__(id=MANIFEST.run_id, manifest=MANIFEST, me=PeerId("me"), others=dict, training=None)
+
+    def start(self, seeds: list[PeerId]) -> None:
+        pass
+
+    async def close(self, for_good: bool = False) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runs, "_build", lambda *_: Started())
+
+
+async def entered(runs: Runs) -> Any:
+    return await runs.found(MANIFEST, True, None)
+
+
+def of_full_disk() -> LocalError:
+    error = LocalError("cannot keep the run: no space left")
+    error.__cause__ = OSError(errno.EACCES, "Permission denied")  # nor is any other reason one to drop it
+    return error
+
+
+@pytest.mark.parametrize("when", ["paused", "resumed", "ended"])
+@pytest.mark.asyncio
+async def test_a_run_that_cannot_be_written_at_a_pause_is_kept_in_memory_and_tried_again(home: Home, when: str) -> None:
+    runs, bad = made(home), Ending("bad", of_full_disk())
+    runs.restoring.clear()
+    runs.open, runs.paused = {FIRST: cast(Run, bad)}, "paused"
+    await runs.pause()
+    assert runs.restore_obstacles == {FIRST: "the run bad did not end well: cannot keep the run: no space left"}
+    await runs.save_again()
+    assert runs.restore_obstacles == {FIRST: "cannot keep the run: no space left"}
+    if when == "resumed":
+        runs.paused = ""
+        await runs.restore([])
+        assert (runs.restoring, runs.broken) == ([FIRST], {}), "what is on disk is older"
+    if when == "ended":
+        with pytest.raises(LocalError, match="no space left"):
+            await runs.close()
+    bad.empty_disk()
+    if when == "resumed":
+        await runs.restore([])
+        assert list(runs.broken) == [FIRST], "its record is no manifest here"
+    else:
+        await (runs.save_again() if when == "paused" else runs.close())
+    assert (bad.kept, runs.restore_obstacles) == (1, {})
+    await runs.save_again()
+    assert bad.kept == 1
+
+
+@pytest.mark.asyncio
+async def test_what_is_said_of_a_moments_pause_breaks_no_run(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = made(home)
+
+    def recall(*_: object) -> object:  # resumed before it was looked at
+        raise LocalError("the node is ending or paused", code="ending")
+
+    monkeypatch.setattr(reloading, "recall", recall)
+    await runs.restore([])
+    assert (set(runs.restoring), runs.broken) == ({FIRST, SECOND}, {})
+
+
+@pytest.mark.asyncio
+async def test_a_pause_during_a_download_does_not_forget_what_was_to_be_joined(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, asked = made(home), asyncio.Event()
+
+    async def found(*_: object) -> Introduction:
+        return FOUND
+
+    async def data_for(*_: object) -> tuple[str, ...]:
+        asked.set()
+        if runs.paused:
+            raise LocalError("the node is ending or paused", code="ending")
+        return ()
+
+    monkeypatch.setattr("shoal.node.run.runs.LOOK", 0.001)
+    monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
+    monkeypatch.setattr(Runs, "_data_for", data_for)
+    monkeypatch.setattr(Runs, "_check_room_with_text", data_begins := Pauses(runs))
+    async with asyncio.timeout(20):
+        joining = asyncio.create_task(runs.join(LINK, True))
+        await asked.wait()
+        assert data_begins.done
+        await runs.pause()  # nothing that a pause needs is held
+        runs.paused = ""
+        assert (await joining)["name"] == "ours"
+        runs.open.clear()
+        asked.clear()
+        joining = asyncio.create_task(runs.join(LINK, True))
+        await asked.wait()
+        await runs.close()
+        with pytest.raises(LocalError, match="ending"):
+            await joining
+
+
+class Pauses:
+    """Pauses the node when there is a look at whether there is room."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs, self.done = runs, False
+
+    async def __call__(self, *_: object) -> None:
+        self.done = True
+        self._runs.paused = "paused"
+
+
+@pytest.mark.asyncio
+async def test_a_script_is_a_process_of_the_node_until_it_ends_and_a_writer_is_killed_by_a_pause(home: Home) -> None:
+    runs, sleeper = made(home), (sys.executable, "-c", "import sys; sys.stdin.read()")
+    script, writer = [await asyncio.create_subprocess_exec(*sleeper, stdin=PIPE) for _ in range(2)]
+    run = Ending("ours")
+    run.training = SimpleNamespace(pid=script.pid, scripts={ProcessIdentity.of(script.pid)})
+
+    async def free_device() -> None:
+        run.training.pid = None
+
+    run.free_device = free_device
+    runs.open = {FIRST: cast(Run, run)}
+    runs.writers.add(writer)
+    assert runs.processes() == [os.getpid(), *sorted([script.pid, writer.pid])]
+    runs.paused = "paused"
+    await asyncio.wait_for(runs.free_devices(), 20)
+    assert writer.returncode == -signal.SIGKILL
+    runs.writers.discard(writer)
+    await runs.pause()
+    assert runs.processes() == [os.getpid(), script.pid]
+    assert not runs.devices_are_free
+    script.kill()
+    await script.wait()
+    assert runs.devices_are_free
 
 
 WRITTEN = 'name = "written"\n[model]\ndim = 16\nlayers = 1\n[data]\nname = "files"\n'

@@ -29,7 +29,7 @@ class FakeRuns:
     """Fails a number of times."""
 
     def __init__(self, failures: int = 0, entered: tuple[str, ...] = ()) -> None:
-        self.failures = failures
+        self.failures, self.paused = failures, ""
         self.entered = list(entered)
         self.calls: list[tuple[str, bool]] = []
         self.answer = asyncio.Event()
@@ -140,3 +140,20 @@ def test_a_bad_manifest_is_said_before_anything_is_done(tmp_path: Path, manifest
     manifest.write_text("nam = 'ours'")
     with pytest.raises(LocalError, match="nearest known key is 'name'"):
         StartupRuns(NodeSettings(tmp_path, create=manifest), cast(Runs, FakeRuns()))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", ["create", "join"])
+async def test_who_is_paused_tries_nothing_until_it_goes_on(tmp_path: Path, manifest: Path, way: str) -> None:
+    runs = FakeRuns()
+    runs.paused = "paused: it is outside the hours"
+    settings = NodeSettings(tmp_path, create=manifest) if way == "create" else NodeSettings(tmp_path, join=(LINK,))
+    work = StartupRuns(settings, cast(Runs, runs))
+    working = asyncio.create_task(work.run())
+    async with asyncio.timeout(10):
+        while "outside the hours" not in (work.obstacle() or ""):
+            await asyncio.sleep(0)
+        assert runs.calls == []
+        runs.paused = ""
+        await working
+    assert runs.entered == [RUN]

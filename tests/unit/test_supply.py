@@ -89,7 +89,9 @@ async def test_who_is_paused_fetches_and_gives_nothing_until_it_goes_on(tmp_path
     joiner.is_paused = False
     await joiner.get(named(dataset), peers.names)
     joiner.is_paused = True
-    assert isinstance(await joiner.answer(BOB, GetPiece(dataset.root, PIECES, 0)), Refused)
+    answer = await joiner.answer(BOB, GetPiece(dataset.root, PIECES, 0))
+    assert isinstance(answer, Refused)
+    assert "this node is paused" in str(answer)
 
 
 @pytest.mark.asyncio

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from asyncio.subprocess import Process
 from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from shoal.node.base.home import Home
 from shoal.node.daemon import writing
 from shoal.node.daemon.room import look
-from shoal.node.daemon.writing import MAX_PROMPT, MOST, NICE, check, generate, usual_length
+from shoal.node.daemon.writing import MAX_PROMPT, MOST, NICE, Writing, check, generate, usual_length
 from shoal.node.manifest.manifest import Manifest, parse_manifest
+from shoal.node.run.runs import killed
 from shoal.protocol.base.errors import LocalError
 
 
@@ -21,7 +26,7 @@ def program(text: str) -> list[str]:
 
 
 async def parts_of(text: str, prompt: str = "x") -> list[writing.Part]:
-    async with aclosing(generate(program(text), prompt, {"SHOAL_HOME": "/home"})) as parts:
+    async with aclosing(generate(program(text), prompt, {"SHOAL_HOME": "/home"}, set())) as parts:
         return [part async for part in parts if part != ("", None)]
 
 
@@ -48,14 +53,40 @@ async def test_a_bad_end_is_told_in_the_last_words_of_the_process() -> None:
 async def test_it_gives_way_to_others_and_is_gone_once_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "BEAT", 0.01)
     waits = f"while os.nice(0) < {NICE}: time.sleep(0.01)\nprint(os.getpid(), end='', flush=True)\ntime.sleep(600)"
-    async with aclosing(generate(program(waits), "x", {})) as parts:
+    async with aclosing(generate(program(waits), "x", {}, writers := set[Process]())) as parts:
         async for text, _ in parts:
             if text:
                 pid = int(text)
                 break
+        assert {each.pid for each in writers} == {pid}, "it counts as one of the node's"
         assert await anext(parts) == ("", None), "a beat, by which a caller that is gone is noticed"
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+    assert not writers
+
+
+@pytest.mark.asyncio
+async def test_a_pause_ends_a_text_and_is_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(writing, "GENERATE", tuple(program("print('once', flush=True)\ntime.sleep(600)")))
+    current = SimpleNamespace(current=SimpleNamespace(round=3))
+    run: Any = SimpleNamespace(id=b"1", manifest=Manifest(name="a"), outer=SimpleNamespace(committed=current))
+    writers, paused = set[Process](), False
+
+    def find(wanted: str) -> Any:
+        if paused:
+            raise LocalError("paused: it is outside the hours")
+        return run
+
+    said = []
+    async with aclosing(Writing(Home(tmp_path), find, writers).write("a", "x")) as parts:
+        async for part in parts:
+            if part["text"]:
+                paused = True
+                for each in writers:
+                    await killed(each)
+            said += [part] if part["text"] or part["error"] else []
+    assert [each["text"].strip() for each in said] == ["once", ""]
+    assert [each["error"] for each in said] == [None, "paused: it is outside the hours"]
 
 
 @pytest.mark.asyncio

@@ -16,6 +16,7 @@ from shoal.node.api.answers import Answer, ExpertRow, Round
 from shoal.node.api.errors import UnknownRun
 from shoal.node.api.service import NodeService
 from shoal.node.api.status import advice, headline
+from shoal.protocol.base.errors import LocalError
 
 LAST_ROUNDS = 15
 MOST_PEERS = 256  # that the page shows
@@ -53,10 +54,10 @@ class Recorder:
         return {key: _plain(value) for key, value in seen.items()}
 
     def _last_rounds(self, run: str) -> list[Round]:
-        """The last rounds of a run; none if the node is listed in it but could not enter it again."""
+        """The last rounds of a run; none if the node is listed in it but has not entered it again, or cannot."""
         try:
             return self._service.rounds(run, LAST_ROUNDS)
-        except UnknownRun:
+        except LocalError:
             return []
 
     def _parts(self, family: str) -> list[ExpertRow]:

@@ -225,7 +225,7 @@ class Supply:
     async def answer(self, peer: PeerId, message: GetPiece) -> Message:
         """The answer to a peer that asks for a piece."""
         if self.is_paused:
-            return Refused("this node has no volume left for today")
+            return Refused("this node is paused, and gives no data meanwhile")
         return await self.serving.answer(peer, message)
 
     def close(self) -> None:
