@@ -248,7 +248,8 @@ class Runs:
         """The processes of this node: the daemon, its workers, and scripts that are or were connected."""
         self._note_scripts()
         workers = {run.training.pid or 0 for run in self.open.values() if run.training is not None} - {0}
-        return [os.getpid(), *sorted(workers | {each.pid for each in (*self.writers, *self._scripts)})]
+        helpers = {each.pid for each in self.writers} | {each.pid for each in self._scripts}
+        return [os.getpid(), *sorted(workers | helpers)]
 
     def _note_scripts(self) -> None:
         """Remembers the scripts of the open runs, also for when these are closed, and forgets those that have ended."""

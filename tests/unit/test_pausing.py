@@ -34,6 +34,7 @@ class Node:
     """The parts around a pause."""
 
     def __init__(self, folder: Path) -> None:
+        self.knows = True
         self.wire = Wire()
         self.volume = self.wire.volume(folder)
         self.throttle = Throttle()
@@ -43,7 +44,7 @@ class Node:
         self.runs.pause, self.runs.restore, self.runs.free_devices = self.pause, self.restore, self.free_devices
         self.machine: Any = SimpleNamespace(look=self.look, unknown={}, knows=lambda _: self.knows, close=self.close)
         self.today = TodayCount(folder / "today.json", self.done, lambda: self.wire.now)
-        self.seen, self.knows = Seen(), True
+        self.seen = Seen()
         self.file, self.settings = AskedFile(folder / "pause.json"), NodeSettings(folder)
         self.pausing = self.made()
 
