@@ -54,22 +54,6 @@ def codes_in(sources: Mapping[str, str]) -> Found:
     return found
 
 
-def bare_raises(sources: Mapping[str, str]) -> list[Place]:
-    """Where a LocalError or UsageError is raised without a code of its own, so that a program cannot tell it apart."""
-    return [
-        (path, node.lineno)
-        for path, source in sources.items()
-        if not path.startswith(FOREIGN)
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and _is_bare(node.exc)
-    ]
-
-
-def _is_bare(call: ast.Call) -> bool:
-    has_code = len(call.args) > 1 or any(each.arg == "code" for each in call.keywords)
-    return ast.unparse(call.func) in ("LocalError", "UsageError") and not has_code
-
-
 def _module(path: str, source: str) -> Module:
     module = Module(path, ast.parse(source))
     for node in module.tree.body:
