@@ -49,12 +49,18 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
-AROUND = {"addresses": tuple, "own_networks": OwnNetworks(()), "untold_addresses": ()}
+AROUND: dict[str, Any] = {"addresses": tuple, "own_networks": OwnNetworks(()), "untold_addresses": ()}
 
 
 def made(home: Home, known: list[str] | None = None, around: Mapping[str, Any] | None = None, **settings: Any) -> Runs:
     """`known` hears the addresses of links; `around` is what the network says."""
-    said = {"call": None, "links": list, "remember": lambda peer, addresses: None, **AROUND, **(around or {})}
+    said: dict[str, Any] = {
+        "call": None,
+        "links": list,
+        "remember": lambda peer, addresses: None,
+        **AROUND,
+        **(around or {}),
+    }
     network = cast(Network, SimpleNamespace(**said))
     identity, cache, discovery = Identity.generate(), PeerCache(home.peers), cast(Any, SimpleNamespace(used=None))
     on_linked = known.extend if known is not None else lambda addresses: None
@@ -289,7 +295,7 @@ class Ending(SimpleNamespace):
         super().__init__(manifest=manifest, has_ended=False, is_finished=False, is_resting=name == "kept")
         self._error, self._go_on = error, go_on
         self.kept = 0
-        self.training = None
+        self.training: Any = None
 
     async def keep(self) -> None:
         if self._error is not None:

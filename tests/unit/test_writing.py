@@ -77,7 +77,7 @@ async def test_a_pause_ends_a_text_and_is_the_reason(monkeypatch: pytest.MonkeyP
             raise LocalError("paused: it is outside the hours")
         return run
 
-    said = []
+    said: list[Any] = []
     async with aclosing(Writing(Home(tmp_path), find, writers).write("a", "x")) as parts:
         async for part in parts:
             if part["text"]:
