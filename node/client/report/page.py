@@ -98,8 +98,8 @@ def _losses(story: Story) -> Element | None:
         return None
     words = (
         "A point is the mean training loss of a peer in one round; lower is better. Each peer reads data of its own. "
-        "Validation losses are measured on text that nobody has trained on: on up to 262,144 tokens before and after, and on the "
-        "same small sample of it in between."
+        "Validation losses are measured on text that nobody has trained on: on up to 262,144 "
+        "tokens of it before and after, and on the same small sample in between."
     )
     if story.first("reference") is not None:
         words += (
