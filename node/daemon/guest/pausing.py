@@ -246,14 +246,14 @@ class Pausing:
     async def _free(self) -> None:
         try:
             await self._runs.free_devices()
-        except Exception:
+        except Exception:  # logged whole: leaving ends the workers, too, and must not wait for it
             log.exception("the workers cannot be ended before the runs are left")
 
     async def _leave(self, freeing: asyncio.Task[None]) -> None:
         await asyncio.wait([freeing])
         try:
             await self._runs.pause()
-        except Exception:
+        except Exception:  # logged whole: the rules go on, and it is tried again
             log.exception("not all runs can be left; trying again in %g s", LEAVE_AGAIN)
         await _note(self._volume.write, self._volume.record())
 
@@ -261,7 +261,7 @@ class Pausing:
         await self._left()
         try:
             await self._runs.restore(list(self._seeds()))
-        except Exception:
+        except Exception:  # logged whole: it must not end the rules for pausing, nor the node
             log.exception("the runs cannot be entered again")
 
     async def _left(self) -> None:
