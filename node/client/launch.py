@@ -199,8 +199,9 @@ def drain(home: Home, within: float, say: Callable[[str], object]) -> str:
     deadline = time.monotonic() + within + STOP_PATIENCE
     while home.daemon_process() == life and time.monotonic() < deadline and _look(home, LAST_SILENCE) is Found.RUNNING:
         time.sleep(DRAIN_POLL)
-    with suppress(NoDaemon):
-        return stop(home, say)
+    if home.daemon_process() == life:  # and not one that was started here as this one ended
+        with suppress(NoDaemon):
+            return stop(home, say)
     return _stopped(home, life, names, end_of_log)
 
 

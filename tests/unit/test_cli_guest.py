@@ -10,6 +10,7 @@ import pytest
 from shoal.node.base import started
 from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home, find_home
+from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.settings import FLAG, choose
 from shoal.node.client import launch
 from tests.fake_service import FakeService
@@ -61,6 +62,22 @@ def test_a_node_that_does_not_end_when_its_time_is_over_is_stopped(
     code, out, _ = shoal("drain", "--within", "1s")
     assert (code, out) == (Exit.OK, f"stopped the node (pid {pid})\n")
     assert background.daemon_pid() is None
+
+
+def test_a_node_that_is_started_as_the_drained_one_ends_is_left_alone(
+    shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shoal("node", "start", "--admin-port", "0")[0] == Exit.OK
+    first = background.daemon_process()
+    assert first is not None
+    with monkeypatch.context() as patch:
+
+        def begun(_: str) -> None:
+            patch.setattr(Home, "daemon_process", lambda home: ProcessIdentity(1))
+
+        patch.setattr(launch, "stop", lambda *_: pytest.fail("it stops the other node"))
+        assert f"stopped the node (pid {first.pid})" in launch.drain(background, 30.0, begun)
+    shoal("node", "stop")
 
 
 def test_a_restart_keeps_flags_and_variables_and_reads_config_toml_anew(
