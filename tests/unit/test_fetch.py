@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -163,14 +167,39 @@ async def test_a_full_disk_ends_it_and_blames_nobody(
 
 
 @pytest.mark.asyncio
+async def test_several_pieces_that_fail_at_once_are_one_error(
+    dataset: Dataset, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = asyncio.Barrier(4)
+
+    async def run(function: Callable[..., Any], *arguments: object) -> Any:
+        if function.__name__ != "put":
+            return function(*arguments)
+        await failing.wait()
+        raise LocalError("cannot keep data: no space left")
+
+    async def refused() -> None:
+        with pytest.raises(LocalError, match="no space left"):
+            await fetched(dataset, store, Peers(anna=honest(dataset)))
+
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    monkeypatch.setattr(module, "DISK", SimpleNamespace(run=run))
+    await asyncio.wait_for(refused(), 20)
+    gc.collect()
+    assert not unhandled
+
+
+@pytest.mark.asyncio
 async def test_it_ends_with_the_node_and_says_how_far_it_is(dataset: Dataset, store: Store) -> None:
     peers = Peers(anna=honest(dataset))
-    swarm = DonorCalls(peers.call, lambda: peers.pieces_of(ANNA) >= 8)
-    fetch = Fetch(wanted(dataset), store, swarm, peers.names)
-    assert fetch.words == "0 of 4 MiB from 0 members"
+    swarm = DonorCalls(peers.call, lambda: getting.here >= 1 << 20)
+    getting = Fetch(wanted(dataset), store, swarm, peers.names)
+    assert getting.words == "0 of 4 MiB from 0 members"
     with pytest.raises(LocalError, match="ending"):
-        await asyncio.wait_for(fetch.run(), 20)
-    assert fetch.words in ("1 of 4 MiB from 1 member", "2 of 4 MiB from 1 member")
+        await asyncio.wait_for(getting.run(), 20)
+    assert 1 << 20 <= getting.here < wanted(dataset).size
+    assert getting.words == f"{getting.here >> 20} of 4 MiB from 1 member"
 
 
 @pytest.mark.asyncio

@@ -272,9 +272,10 @@ class Fetch:
                 rest = self._donors.pause(clock())
                 pause = min(LOOK, max(0.0, rest)) if rest is not None else LOOK
                 if tasks:
-                    done, tasks = await asyncio.wait(tasks, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                    done, _ = await asyncio.wait(tasks, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         task.result()  # raises errors of this machine, such as a full disk
+                    tasks -= done
                 else:
                     await asyncio.sleep(pause)
         finally:
