@@ -162,7 +162,7 @@ def test_what_peers_claim_is_bounded_and_always_json() -> None:
     seen = Recorder(service).look(1.8e9)
     json.dumps(seen, allow_nan=False)
     assert len(seen["peers"]) == MOST_PEERS
-    assert seen["more_peers"] == 1000 - MOST_PEERS
+    assert (seen["peer_count"], seen["more_peers"]) == (1000, 1000 - MOST_PEERS)
     assert seen["peers"][0]["rtt_ms"] is None
 
 

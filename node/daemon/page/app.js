@@ -69,7 +69,7 @@ function showConnection(isLive) {
   setClass(byId("live"), isLive ? "live on" : "live");
 }
 
-function show({ now, status, peers: others, more_peers: more, rounds, curves, families, actions }) {
+function show({ now, status, peers: others, peer_count: count, more_peers: more, rounds, curves, families, actions }) {
   document.title = `${status.state} · Shoal ${peerName(status.peer)}`;
   setText(byId("node"), peerName(status.peer));
   byId("node").title = status.peer;
@@ -82,6 +82,7 @@ function show({ now, status, peers: others, more_peers: more, rounds, curves, fa
   showRuns(status.runs, rounds, curves, families, now);
   const names = new Map(status.runs.map(({ run, name }) => [run, name]));
   peers.update(others.map((peer) => ({ ...peer, name: names.get(peer.run) })));
+  setText(byId("peer-count"), String(count || ""));
   setText(byId("no-peers"), more ? `and ${more} more` : "No other peer is known.");
   byId("no-peers").hidden = others.length > 0 && !more;
   offer(byId("acts").children, ACTS, status);

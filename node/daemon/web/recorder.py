@@ -46,6 +46,7 @@ class Recorder:
         seen: dict[str, Any] = {
             "status": {**status, "headline": headline(status), "advice": advice(status)},
             "peers": peers[:MOST_PEERS],
+            "peer_count": len({each["peer"] for each in peers}),
             "more_peers": max(0, len(peers) - MOST_PEERS),
             "rounds": rounds,
             "curves": {run: _as_json(each) for run, each in news.items() if each.points},
