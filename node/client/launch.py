@@ -37,6 +37,7 @@ from shoal.node.base.settings import Choice, flags_of
 from shoal.node.base.stacks import stacks_on_request
 from shoal.node.client.waiting import Waiting
 from shoal.protocol.base.errors import LocalError, ShoalError, split_code, with_code
+from shoal.protocol.base.multiaddrs import reach
 from shoal.protocol.net.system.descriptors import raise_limit
 
 START_PATIENCE = 120.0
@@ -70,8 +71,8 @@ def run_here(settings: NodeSettings, chosen: Mapping[str, Choice]) -> None:
         asyncio.run(run(settings))
 
 
-def start_in_background(settings: NodeSettings, flags: Sequence[str] = ()) -> str:
-    """Start a node that outlives this process; returns a sentence once it answers. LocalError if it ends before.
+def start_in_background(settings: NodeSettings, flags: Sequence[str] = ()) -> list[str]:
+    """Start a node that outlives this process; lines about it, once it answers. LocalError if it ends before.
 
     `settings` are what `flags`, the environment and config.toml come to.
     """
@@ -92,16 +93,18 @@ def start_in_background(settings: NodeSettings, flags: Sequence[str] = ()) -> st
         raise
 
 
-def _wait_for_answer(child: subprocess.Popen[bytes], settings: NodeSettings, home: Home, start_of_log: int) -> str:
+def _wait_for_answer(
+    child: subprocess.Popen[bytes], settings: NodeSettings, home: Home, start_of_log: int
+) -> list[str]:
     deadline = time.monotonic() + START_PATIENCE
     while time.monotonic() < deadline:
         if (code := child.poll()) is not None:
             words = last_line(home.daemon_log, start_of_log, ERROR_PREFIX) or _log_problem(home.daemon_log)
             raise StartFailed(code, words, home.daemon_log)
         with suppress(ShoalError):
-            sentence = _description(Client(home), settings, home)
+            lines = _description(Client(home), settings, home)
             child.returncode = 0  # so that Popen does not warn that the child is still running
-            return sentence
+            return lines
         time.sleep(POLL)
     raise LocalError(
         f"the node (pid {child.pid}) gave no answer in {START_PATIENCE:.0f} s: see {home.daemon_log}", code="node-slow"
@@ -303,20 +306,22 @@ def _look(home: Home, silence: float) -> Found:
         return Found.RUNNING
 
 
-def _description(client: Client, settings: NodeSettings, home: Home) -> str:
-    """A sentence with the node's id and addresses, and the ports of the settings that were taken."""
+def _description(client: Client, settings: NodeSettings, home: Home) -> list[str]:
+    """Lines with the node's id, the address that most peers can use, its log, and the ports that were taken."""
     status = client.status()
-    addresses = [str(each) for each in status["addresses"]]
+    addresses = sorted((str(each) for each in status["addresses"]), key=reach)
     moved = []
     if settings.port and not any(f"/tcp/{settings.port}/" in each for each in addresses):
         moved.append(f"port {settings.port}")
     if settings.admin_port not in (0, client.port):
         moved.append(f"admin port {settings.admin_port}")
     taken = f"; {' and '.join(moved)} {'were' if moved[1:] else 'was'} taken" if moved else ""
-    return (
-        f"node {status['peer']} (pid {client.pid}) listens on {', '.join(addresses) or 'no address'}, "
-        f"its admin API on {client.url}, its log is {home.daemon_log}{taken}"
-    )
+    more = f"  ({len(addresses) - 1} more: `shoal status --long`)" if addresses[1:] else ""
+    return [
+        f"started node {status['peer']} (pid {client.pid}){taken}",
+        f"at   {addresses[0] if addresses else 'no address'}{more}",
+        f"log  {home.daemon_log}",
+    ]
 
 
 def _log_problem(log: Path) -> str:

@@ -19,6 +19,7 @@ DOCUMENTATION = tuple(
     ip_network(each) for each in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
 )
 Kind = Hashable  # of an address, see kind_of_host
+WIDEST_FIRST = ("internet", "other", "relayed", "network", "loopback")  # kinds: those that most peers can use first
 Place = tuple[str, int]  # a numerical host and a port
 IpNetwork = IPv4Network | IPv6Network
 
@@ -101,6 +102,13 @@ def kind_of(address: str) -> Kind:
         return "relayed"
     where = host_and_port(address)
     return kind_of_host(str(where[0])) if where is not None else "other"
+
+
+def reach(address: str) -> tuple[int, int]:
+    """A key to sort multiaddrs by: those that most peers can use come first."""
+    kind = kind_of(address)
+    version, where = kind if isinstance(kind, tuple) else (0, kind)
+    return WIDEST_FIRST.index(str(where)), version
 
 
 def shortlist(addresses: Iterable[str], most: int, kind: Callable[[str], Kind] = kind_of) -> tuple[str, ...]:

@@ -76,8 +76,8 @@ def restart() -> None:
     options = settings_of(home, choose_settings(home, given))  # before anything is stopped: a mistake stops nothing
     print(printable(launch.stop(home, _say)))
     words = [word for key, value in given.items() for word in BY_KEY[key].words(value)]
-    print(printable(launch.start_in_background(options, words)))
-    print(f"page: {this_node().page(present.is_terminal())}")
+    for line in (*launch.start_in_background(options, words), f"page {this_node().page(present.is_terminal())}"):
+        print(printable(line))
 
 
 def _say(line: str) -> None:

@@ -74,8 +74,8 @@ def start(
         launch.run_here(options, chosen)
         return
     words = [word for key, value in given.items() for word in settings.BY_KEY[key].words(value)]
-    print(printable(launch.start_in_background(options, words)))
-    print(f"page: {this_node().page(present.is_terminal())}")
+    for line in (*launch.start_in_background(options, words), f"page {this_node().page(present.is_terminal())}"):
+        print(printable(line))
     for line in how_to_keep(chosen, choose_settings(home)):
         print(printable(line))
 

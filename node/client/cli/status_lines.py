@@ -17,11 +17,10 @@ from shoal.node.api.present import END, bits, clean, colour, number, short, size
 from shoal.node.api.status import WRONG, absence, headline, is_first_back, is_over, join_command, remedy
 from shoal.node.base import quantities
 from shoal.node.client.cli.diagnosis_lines import place
-from shoal.protocol.base.multiaddrs import kind_of, place_of
+from shoal.protocol.base.multiaddrs import place_of, reach
 
 COLOURS = {"SOLO": "yellow", "SPLIT": "bold red", "CONNECTED": "green", "IN-ROUND": "bold green"}
 LABEL, INDENT = 9, 2  # columns
-KINDS = ("internet", "other", "relayed", "network", "loopback")  # of addresses: those that most peers can use first
 
 Line = tuple[str, str]  # a line, or a text to be folded, and its style
 
@@ -111,14 +110,7 @@ def _best(addresses: Sequence[str]) -> str:
     if not addresses:
         return ""
     more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
-    return f"at {place(place_of(min(addresses, key=_rank)))}{more}"
-
-
-def _rank(address: str) -> tuple[int, int]:
-    """The smaller, the more peers can use an address."""
-    kind = kind_of(address)
-    version, where = kind if isinstance(kind, tuple) else (0, kind)
-    return KINDS.index(str(where)), version
+    return f"at {place(place_of(min(addresses, key=reach)))}{more}"
 
 
 def _router(mapping: Answer) -> str:
