@@ -147,8 +147,8 @@ def test_what_cannot_be_kept_costs_the_next_restart_only(tmp_path: Path, monkeyp
 
 def test_a_setting_of_a_running_node_is_changed_by_it(shoal: Shoal, node: FakeService) -> None:
     code, out, err = shoal("config", "set", "max-up", "5MB/s")
-    assert (code, err) == (Exit.OK, "the running node has it now\n")
+    assert (code, err) == (Exit.OK, "the running node has the new max-up now\n")
     assert out == f'max-up = "5MB/s" is in {find_home().config}\n'
     assert node.calls == [("settings", {"max-up": "5MB/s"})]
-    assert shoal("config", "unset", "max-up")[2] == "the running node has it now\n"
+    assert shoal("config", "unset", "max-up")[2] == "the running node has the new max-up now\n"
     assert node.calls[1:] == [("settings", {"max-up": None})]
