@@ -115,6 +115,8 @@ class FakeService:
         self.not_open: list[Any] = []  # rows of runs that the node is not in
         self.limits: dict[str, Any] = {"max_up": 2_500_000, "max_down": None, "max_per_day": 20 * 10**9}
         self.paused: str | None = None
+        self.has_left = True  # its runs, while it is paused
+        self.unsaved: list[Any] = []
         self.ending = self.draining = False
         self.looks = 0  # at its status, while it is ending
         self.missing = ""  # why this machine does not have the data of other runs
@@ -312,7 +314,9 @@ class FakeService:
     def pause_status(self) -> Any:
         why = [self.paused.removeprefix("paused: ")] if self.paused else []
         codes = ["asked"] if why else []
-        return {"paused": bool(why), "reasons": why, "codes": codes, "since": None, "until": None, "freed": bool(why)}
+        times = {"since": None, "until": None}
+        done = {"freed": bool(why), "left": bool(why) and self.has_left, "unsaved": self.unsaved}
+        return {"paused": bool(why), "reasons": why, "codes": codes, **times, **done}
 
     def pause(self, seconds: float | None = None) -> Any:
         self.calls.append(("pause", seconds))

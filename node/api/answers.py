@@ -40,6 +40,14 @@ class Traffic(TypedDict):
     received: int
 
 
+class UnsavedRun(TypedDict):
+    """A run that was left for a pause, and whose state is only in memory, since it could not be written to disk."""
+
+    run: Annotated[str, "its id, in hex"]
+    name: str
+    words: Annotated[str, "that it is so, and why"]
+
+
 class PauseStatus(TypedDict):
     """Whether the node is paused: in no run, and off its devices; docs/guest.md explains it."""
 
@@ -54,6 +62,8 @@ class PauseStatus(TypedDict):
     freed: Annotated[
         bool, "whether it is paused and the devices are free: no worker runs any more, nor a run's own script"
     ]
+    left: Annotated[bool, "whether it is paused and has left its runs: `unsaved` names all that could not be kept"]
+    unsaved: Annotated[list[UnsavedRun], "runs that cannot be kept on disk; it is tried again every 15 s"]
 
 
 class Today(Traffic):

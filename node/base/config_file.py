@@ -30,7 +30,7 @@ from shoal.protocol.base.errors import LocalError
 MAX_CONFIG = 64 << 10  # bytes
 STRING_OR_COMMENT = re.compile(r""""(?:\\.|[^"\\\n])*"|'[^'\n]*'|#[^\r\n]*""")
 HEAD = """\
-# The settings of this node; a line counts, from the next start of the node on, once its # is removed.
+# The settings of this node; a line counts once its # is removed.
 # `shoal config show --origin` prints all settings and where each comes from.
 """
 
@@ -156,7 +156,7 @@ def template(root: Path) -> str:
 def with_value(text: str, key: str, value: Written) -> str:
     """The text with another value of a key; a key that it lacks is added at its end. UsageError if that is impossible.
 
-    Comments stay, also those within an old value of several lines.
+    Comments stay, also those within an old value of several lines. A value that is the same stays as it is written.
     """
 
     def fresh(piece: str, newline: str) -> str:
@@ -169,6 +169,8 @@ def with_value(text: str, key: str, value: Written) -> str:
         return "".join(f"{words}{newline}" for _, words in comments) + f"{before}{inline(value)}{newline}"
 
     table = tomllib.loads(text)
+    if key in table and _is_same(table[key], value):
+        return text
     if key in table:
         return _edited(text, key, {**table, key: value}, fresh)
     newline = _newline(text)
@@ -176,6 +178,20 @@ def with_value(text: str, key: str, value: Written) -> str:
     if not _reads_as({**table, key: value}, added):  # it has tables
         raise _cannot_edit(key)
     return added
+
+
+def changes(before: str, after: str) -> dict[str, Written | None]:
+    """What the settings that differ between two texts are in the second one, which is right; None: not there.
+
+    A first one that is no TOML tells nothing, so all settings of the second one differ.
+    """
+    try:
+        old = tomllib.loads(before)
+    except (ValueError, RecursionError):
+        old = {}
+    new = tomllib.loads(after)
+    changed = {key: item for key, item in new.items() if key not in old or not _is_same(old[key], item)}
+    return changed | {key: None for key in old if key in BY_KEY and key not in new}
 
 
 def without(text: str, key: str) -> str:
@@ -222,6 +238,10 @@ def _begin_of_value(piece: str) -> int:
 def _comments(piece: str) -> list[tuple[int, str]]:
     """(start, words) of the comments in the lines of one value."""
     return [(each.start(), each[0]) for each in STRING_OR_COMMENT.finditer(piece) if each[0].startswith("#")]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and one == other  # true is no 1
 
 
 def _newline(text: str) -> str:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from shoal.dht.link import format_link, left_out
-from shoal.node.api.answers import CreatedRun, Preview, RunLink, RunName
+from shoal.node.api.answers import CreatedRun, Preview, RunLink, RunName, UnsavedRun
 from shoal.node.api.errors import UnknownRun, find_run
 from shoal.node.base.devices import has_gpu
 from shoal.node.base.fault_injection import FaultTrigger
@@ -171,7 +171,8 @@ class Runs:
                         continue  # the node was paused meanwhile, perhaps for a moment, or is ending
                     is_unreached = isinstance(error, TransportError)  # no peer that has its data is reachable
                     if is_unreached or is_temporary(error) or run in self._unsaved:
-                        self._await(run, "run-waits" if is_unreached else "no-room", in_words(error))
+                        words = _unsaved(in_words(error)) if run in self._unsaved else in_words(error)
+                        self._await(run, "run-waits" if is_unreached else "no-room", words)
                         continue
                     self.broken[run] = in_words(error)
                     log.error("cannot be in run %s again: %s", run, error, extra={"code": "run-not-restored"})
@@ -207,16 +208,27 @@ class Runs:
                         self.restoring.append(key)
                         self.restore_obstacles[key] = run.failure
 
-    async def save_again(self) -> None:
-        """Tries again to write paused runs to disk for which there was no room."""
-        for run in list(self._unsaved):
+    @property
+    def unsaved(self) -> list[UnsavedRun]:
+        """The runs that were left for a pause and could not be written to disk."""
+        return [
+            {"run": key, "name": run.manifest.name, "words": self.restore_obstacles.get(key, "")}
+            for key, run in self._unsaved.items()
+        ]
+
+    async def save_again(self) -> dict[str, str]:
+        """Tries again to write paused runs to disk for which there was no room; why it fails, by the name of a run."""
+        failed = {}
+        for run, unsaved in list(self._unsaved.items()):
             async with self._entering:
                 try:
                     with or_no_room(f"keeping the run {run[:8]}"):
                         await self._keep(run)
                     self.restore_obstacles.pop(run, None)
                 except (ShoalError, OSError, MemoryError) as error:
-                    self.restore_obstacles[run] = in_words(error)
+                    failed[unsaved.manifest.name] = in_words(error)
+                    self.restore_obstacles[run] = _unsaved(in_words(error))
+        return failed
 
     async def _keep(self, run: str) -> None:
         """Writes a paused run to disk that could not be written; ShoalError or OSError if it still cannot be."""
@@ -271,7 +283,7 @@ class Runs:
             await self.families.close()  # one that was being entered
             failed = await end_all(self.open)
             self._unsaved |= {key: self.open[key] for key in failed}
-            self.restore_obstacles |= failed
+            self.restore_obstacles |= {key: _unsaved(why) for key, why in failed.items()}
             self.open.clear()
             self.restoring += [key for key in ended if key not in self.restoring]
 
@@ -369,10 +381,11 @@ class Runs:
         self.data.close()
         async with self._entering:
             failed = await end_all(self.open)
-        await self.save_again()
-        unsaved = [self.restore_obstacles[key] for key in self._unsaved]
-        if failed or unsaved:
-            raise LocalError("; ".join([*failed.values(), *unsaved]), code="run-failed")
+        named = [(self.open[key].manifest.name, why) for key, why in failed.items()]
+        named += (await self.save_again()).items()
+        if named:
+            words = (f"the run {name} did not end well: {why}" for name, why in named)
+            raise LocalError("; ".join(words), code="run-failed")
 
     def link(self, wanted: str) -> RunLink:
         """The link by which others can join a run of ours now."""
@@ -532,14 +545,18 @@ async def killed(process: Process) -> None:
 
 
 async def end_all(runs: Mapping[str, Run]) -> dict[str, str]:
-    """Ends the runs; a sentence for each that did not end well, by its id."""
+    """Ends the runs; why some did not end well, in words, by their ids."""
     names = {key: run.manifest.name for key, run in runs.items()}
     ends = await asyncio.gather(*(run.close() for run in runs.values()), return_exceptions=True)
     failed = {key: end for key, end in zip(names, ends, strict=True) if end is not None}
     for key, error in failed.items():
         trace = None if isinstance(error, ShoalError) else error
         log.error("run %s did not end well: %s", names[key], error, exc_info=trace, extra={"code": "run-not-ended"})
-    return {key: f"the run {names[key]} did not end well: {_words(error)}" for key, error in failed.items()}
+    return {key: _words(error) for key, error in failed.items()}
+
+
+def _unsaved(why: str) -> str:
+    return f"its state is only in memory until it can be written: {why}"
 
 
 def _words(error: BaseException) -> str:

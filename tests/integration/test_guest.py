@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.client.up.processes import Children
+from shoal.node.run.resting import FOLDER
 from tests.integration.nodes import RealNode, until, words_of
 from tests.integration.test_node import MANIFEST
 
@@ -33,12 +35,14 @@ def seconds_to_pause(node: RealNode) -> float:
     """From the call until its workers are gone."""
     workers = workers_of(node)
     assert workers, "it trains"
-    begin = time.monotonic()
-    answer = node.client.pause(3600.0)
-    until(lambda: not workers_of(node), "its worker's end", node.words)
-    took = time.monotonic() - begin
+    with ThreadPoolExecutor(1) as pool:
+        begin = time.monotonic()
+        asked = pool.submit(node.client.pause, 3600.0)  # which also waits until the runs are left
+        until(lambda: not workers_of(node), "its worker's end", node.words)
+        took = time.monotonic() - begin
+        answer = asked.result()
     assert answer["freed"]
-    assert (answer["paused"], answer["codes"]) == (True, ["asked"])
+    assert (answer["paused"], answer["codes"], answer["unsaved"]) == (True, ["asked"], [])
     return took
 
 
@@ -81,6 +85,34 @@ def test_a_node_that_pauses_frees_its_devices_while_the_others_go_on(children: C
     log = guest.log.read_text()
     assert f"round {round_before + 1} committed" in log
     assert "are not over" not in log
+
+
+def test_who_pauses_the_last_node_learns_that_its_state_cannot_be_written(children: Children, tmp_path: Path) -> None:
+    manifest = tmp_path / "run.toml"
+    manifest.write_text(MANIFEST)
+    node, other = nodes = [RealNode(tmp_path / name) for name in ("node", "other")]
+    words = partial(words_of, *nodes)
+    node.start(children, create=manifest)
+    other.start(children, node.address, join=(str(manifest),))
+    until(lambda: min(each.round() for each in nodes) >= 1, "a round of both", words)
+    other.client.pause()
+    until(lambda: node.row().get("members") == 1, "its good-bye", words)
+
+    run = node.row()["run"]
+    in_the_way = node.home.run_folder(run) / FOLDER
+    in_the_way.write_text("a file where there is to be a folder")
+    answer = node.client.pause()
+    until(lambda: node.client.status()["pause"]["left"], "the run to be left", words)
+    [unsaved] = answer["unsaved"] or node.client.status()["pause"]["unsaved"]
+    assert (unsaved["run"], unsaved["name"]) == (run, "tiny")
+    assert (
+        f"its state is only in memory until it can be written: cannot keep the run in {in_the_way}" in unsaved["words"]
+    )
+    assert node.row()["waiting_for"] == unsaved["words"]
+    in_the_way.unlink()
+    until(lambda: not node.client.status()["pause"]["unsaved"], "the state to be written", words)
+    assert in_the_way.is_dir()
+    assert node.row()["waiting_for"] is None
 
 
 @pytest.mark.slow

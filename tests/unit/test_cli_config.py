@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.api.client import Client, NotAnswering
 from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home, find_home
 from shoal.node.base.options import NodeSettings
@@ -234,7 +235,7 @@ def test_edit_writes_what_is_right(shoal: Shoal, config: Path, tmp_path: Path, m
     seen = editor(tmp_path, monkeypatch, "# hello\nport = 5001\n", "threads = 2\n")
     code, out, err = shoal("config", "edit")
     assert (code, err) == (Exit.OK, "")
-    assert str(config) in out
+    assert out == f"wrote {config}; it counts from the next start of the node on\n"
     assert "# max-up = " in seen.read_text(), "without a file it begins with all settings as comments"
     assert config.read_text() == "# hello\nport = 5001\n"
     seen.unlink()
@@ -242,6 +243,53 @@ def test_edit_writes_what_is_right(shoal: Shoal, config: Path, tmp_path: Path, m
     assert seen.read_text() == "# hello\nport = 5001\n"
     assert config.read_text() == "threads = 2\n"
     assert not list(config.parent.glob("config.*.toml"))
+
+
+def test_edit_tells_the_running_node_what_has_changed(
+    shoal: Shoal, config: Path, node: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text('max-up = "20Mbit"\nthreads = 3\nport = 5001\ncheckpoint-keep = 4\n')
+    text = "# mine\nmax-up = '5MB/s' # fast\nport = 5001\ncheckpoint-keep = 5\n"
+    editor(tmp_path, monkeypatch, text, f"# still {text}", 'max-up = "a lot"\n')
+    monkeypatch.setenv("SHOAL_CHECKPOINT_KEEP", "6")
+    code, out, err = shoal("config", "edit")
+    assert (code, out) == (Exit.OK, f"wrote {config}\n")
+    assert node.calls == [("settings", {"max-up": "5MB/s", "checkpoint-keep": 5, "threads": None})]
+    assert err.splitlines() == [
+        "but SHOAL_CHECKPOINT_KEEP is set in this environment, and beats config.toml",
+        "the running node has the new max-up now",
+        "the running node has the new checkpoint-keep, threads from its next start on: `shoal restart`",
+    ]
+    assert config.read_text() == text
+    assert shoal("config", "edit") == (Exit.OK, f"wrote {config}\n", ""), "it says nothing new"
+    code, out, err = shoal("config", "edit")
+    assert (code, out) == (Exit.FAILED, "")
+    assert "line 1: max-up a lot is no rate" in err
+    assert (len(node.calls), config.read_text()) == (1, f"# still {text}"), "what is wrong is told to nobody"
+
+
+def test_an_edit_that_mends_a_broken_file_is_told_as_a_whole(
+    shoal: Shoal, config: Path, node: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text("max-up = \n")
+    editor(tmp_path, monkeypatch, 'max-up = "5MB/s"\n')
+    assert shoal("config", "edit")[2] == "the running node has the new max-up now\n"
+    assert node.calls == [("settings", {"max-up": "5MB/s"})]
+
+
+def test_an_edit_that_the_node_does_not_hear_of_counts_from_its_next_start_on(
+    shoal: Shoal, config: Path, node: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(*_: object) -> None:
+        raise NotAnswering("it hangs")
+
+    editor(tmp_path, monkeypatch, 'max-up = "5MB/s"\n')
+    monkeypatch.setattr(Client, "change_settings", hangs)
+    code, _, err = shoal("config", "edit")
+    assert (code, err) == (
+        Exit.OK,
+        "the running node has the new max-up from its next start on: `shoal restart`\n",
+    )
 
 
 def test_a_wrong_text_is_refused_kept_and_edited_again(

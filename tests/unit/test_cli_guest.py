@@ -29,6 +29,20 @@ def test_a_pause_is_asked_for_and_ended(shoal: Shoal, node: FakeService) -> None
     assert node.calls == [("pause", 7200.0), ("pause", None), ("resume",), ("pause", None)]
 
 
+def test_who_pauses_a_node_is_told_what_is_not_kept(shoal: Shoal, node: FakeService) -> None:
+    words = "its state is only in memory until it can be written: cannot keep the run in /a: No space left"
+    node.unsaved = [{"run": "1b" * 32, "name": "stdlib", "words": words}]
+    _, out, err = shoal("pause")
+    assert out == "paused: you have asked for it\nits devices are free\n"
+    assert err == f"stdlib (1b1b1b1b): {words}\n"
+    assert json.loads(shoal("pause", "--json")[1])["unsaved"] == node.unsaved
+    node.unsaved, node.has_left = [], False
+    assert shoal("pause")[1].splitlines()[1:] == [
+        "its devices are free",
+        "its runs are still being left; `shoal status` will say if one cannot be kept",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [("2", "--for 2 is no duration: write 90s, 20min, 2h or 1d"), ("0h", "more than nothing"), ("400d", "a year")],
@@ -133,8 +147,8 @@ def test_what_cannot_be_kept_costs_the_next_restart_only(tmp_path: Path, monkeyp
 
 def test_a_setting_of_a_running_node_is_changed_by_it(shoal: Shoal, node: FakeService) -> None:
     code, out, err = shoal("config", "set", "max-up", "5MB/s")
-    assert (code, err) == (Exit.OK, "the running node has it now\n")
+    assert (code, err) == (Exit.OK, "the running node has the new max-up now\n")
     assert out == f'max-up = "5MB/s" is in {find_home().config}\n'
     assert node.calls == [("settings", {"max-up": "5MB/s"})]
-    assert shoal("config", "unset", "max-up")[2] == "the running node has it now\n"
+    assert shoal("config", "unset", "max-up")[2] == "the running node has the new max-up now\n"
     assert node.calls[1:] == [("settings", {"max-up": None})]

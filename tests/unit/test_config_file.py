@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.node.base import config_file
-from shoal.node.base.config_file import check, load, template, with_value, without
+from shoal.node.base.config_file import changes, check, load, template, with_value, without
 from shoal.node.base.home import find_home
 from shoal.node.base.options import UsageError
 from shoal.node.base.settings import BY_KEY
@@ -41,6 +41,24 @@ def test_a_value_is_replaced_and_all_else_stays() -> None:
     assert with_value(MINE, "device", "cpu") == MINE + 'device = "cpu"\n'
     assert with_value("", "device", "cpu") == 'device = "cpu"\n'
     assert with_value("threads = 2", "device", "cpu") == 'threads = 2\ndevice = "cpu"\n'
+
+
+def test_a_value_that_is_there_stays_as_it_is_written() -> None:
+    assert with_value(MINE, "join", ["abcdef01", "abcdef02"]) == MINE
+    assert with_value("threads = 0x2", "threads", 2) == "threads = 0x2"
+    assert with_value("threads = true\n", "threads", 1) == "threads = 1\n"
+
+
+def test_what_differs_between_two_texts_is_told_by_its_keys() -> None:
+    assert changes(MINE, MINE.replace("\n", "\n# and more\n", 1)) == {}
+    after = 'threads = 3\nport = 5001\njoin = ["abcdef01"]\nschedule = "22:00-07:00"\n'
+    assert changes(MINE, after) == {
+        **{"threads": 3, "join": ["abcdef01"], "schedule": "22:00-07:00"},
+        "max-up": None,
+    }
+    assert changes("prot = 1\n", "port = 1\n") == {"port": 1}, "what was no setting is none that is taken away"
+    for broken in ("port = \n", "port = "):
+        assert changes(broken, "port = 1\n") == {"port": 1}, "of a text that is no TOML nothing is known"
 
 
 def test_comments_within_a_value_stay() -> None:

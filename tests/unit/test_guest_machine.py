@@ -12,6 +12,8 @@ import pytest
 
 from shoal.node.daemon.guest import machine
 from shoal.node.daemon.guest.machine import (
+    GPU_EVERY,
+    OURS_FOR,
     GpuProcess,
     Machine,
     busy_ticks,
@@ -208,6 +210,28 @@ async def test_others_on_a_gpu_are_named_and_ours_and_those_of_elsewhere_are_not
     assert (await fake.look(GPU, after=5)).gpu_users == ("blender (pid 4242)",), "it is not asked all the time"
     assert (await fake.look(GPU, after=5)).gpu_users == ("other (pid 4242)",)
     assert fake.machine.unknown == {}
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_has_just_ended_is_not_taken_for_another_process(fake: Fake) -> None:
+    """The tool may list it for some seconds more, while the system still has its entry in /proc."""
+    fake.nvidia_smi(f"cat <<'END'\n{PMON}END")
+    fake.write("proc/4242/stat", "")
+    fake.own = {OURS, 4242}
+    assert (await fake.look(Manners())).gpu_users is None, "noted even before the owner sets the rule"
+    fake.own = {OURS}
+    assert (await fake.look(GPU, after=OURS_FOR - 1)).gpu_users == ()
+    assert (await fake.look(GPU, after=GPU_EVERY)).gpu_users == ("blender (pid 4242)",), "by then it is another one"
+
+
+@pytest.mark.asyncio
+async def test_a_clock_that_is_put_back_keeps_no_process_ours(fake: Fake) -> None:
+    fake.nvidia_smi(f"cat <<'END'\n{PMON}END")
+    fake.write("proc/4242/stat", "")
+    fake.own = {OURS, 4242}
+    await fake.look(GPU)
+    fake.own = {OURS}
+    assert (await fake.look(GPU, after=-86_400)).gpu_users == ("blender (pid 4242)",)
 
 
 @pytest.mark.asyncio

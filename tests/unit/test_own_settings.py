@@ -43,6 +43,16 @@ async def test_limits_and_rules_hold_at_once_and_the_rest_from_the_next_start_on
 
 
 @pytest.mark.asyncio
+async def test_what_an_editor_has_written_holds_and_stays_as_it_is_written(tmp_path: Path) -> None:
+    node, text = Node(tmp_path), "join = [\n    'abcdef01',  # the first\n]\nmax-up = '5MB/s'\n"
+    node.home.config.write_text(text)
+    changed = await node.own.change({"join": ["abcdef01"], "max-up": "5MB/s"})
+    assert (changed["applied"], changed["at_next_start"]) == (["max-up"], ["join"])
+    assert [each.max_up for each in node.applied] == [5_000_000]
+    assert node.home.config.read_text() == text
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -40,7 +40,7 @@ class Node:
         self.throttle = Throttle()
         self.did: list[str] = []
         data = SimpleNamespace(is_paused=False)
-        self.runs: Any = SimpleNamespace(paused="", open={}, data=data, devices_are_free=True)
+        self.runs: Any = SimpleNamespace(paused="", open={}, data=data, devices_are_free=True, unsaved=[])
         self.runs.pause, self.runs.restore, self.runs.free_devices = self.pause, self.restore, self.free_devices
         self.machine: Any = SimpleNamespace(look=self.look, unknown={}, knows=lambda _: self.knows, close=self.close)
         self.today = TodayCount(folder / "today.json", self.done, lambda: self.wire.now)
@@ -182,7 +182,41 @@ async def test_a_person_pauses_a_node_for_a_time_and_that_is_kept_over_a_restart
     assert again.did == [f"restore by {[ANNA]}"]
     assert again.pausing.status() == {
         **{"paused": False, "reasons": [], "codes": [], "since": None, "until": None, "freed": False},
+        **{"left": False, "unsaved": []},
     }
+
+
+@pytest.mark.asyncio
+async def test_who_pauses_a_node_is_told_of_a_state_that_is_only_in_memory(tmp_path: Path) -> None:
+    """It is known once the runs are left, so the answer waits for that as well."""
+    node, unsaved = Node(tmp_path), {"run": "1b" * 32, "name": "stdlib", "words": "its state is only in memory: full"}
+
+    async def cannot_save() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        node.runs.unsaved = [unsaved]
+
+    node.runs.pause = cannot_save
+    status = await node.pausing.pause()
+    assert (status["freed"], status["left"], status["unsaved"]) == (True, True, [unsaved])
+    assert (await node.pausing.pause())["unsaved"] == [unsaved], "also if it is asked again"
+    assert node.pausing.as_json()["pause"]["unsaved"] == [unsaved], "and in `status`"
+
+
+@pytest.mark.asyncio
+async def test_runs_that_are_left_slowly_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, left = Node(tmp_path), asyncio.Event()
+
+    async def slow() -> None:
+        await left.wait()
+
+    monkeypatch.setattr(pausing, "LEFT_WITHIN", 0.01)
+    node.runs.pause = slow
+    status = await node.pausing.pause()
+    assert (status["freed"], status["left"]) == (True, False)
+    left.set()
+    await node.settled()
+    assert node.pausing.status()["left"]
 
 
 @pytest.mark.asyncio

@@ -29,7 +29,7 @@ from shoal.node.run import reloading
 from shoal.node.run.resting import FOLDER, save_rest
 from shoal.node.run.run import Run
 from shoal.node.run.runs import Runs
-from shoal.node.run.view import restoring_row
+from shoal.node.run.view import restoring_row, rows_of_closed
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.multiaddrs import OwnNetworks
@@ -479,15 +479,17 @@ async def test_a_run_that_cannot_be_written_at_a_pause_is_kept_in_memory_and_tri
     runs.restoring.clear()
     runs.open, runs.paused = {FIRST: cast(Run, bad)}, "paused"
     await runs.pause()
-    assert runs.restore_obstacles == {FIRST: "the run bad did not end well: cannot keep the run: no space left"}
-    await runs.save_again()
-    assert runs.restore_obstacles == {FIRST: "cannot keep the run: no space left"}
+    words = "its state is only in memory until it can be written: cannot keep the run: no space left"
+    for _ in range(2):
+        assert runs.unsaved == [{"run": FIRST, "name": "bad", "words": words}]
+        assert [each["waiting_for"] for each in rows_of_closed(runs)] == [words]
+        await runs.save_again()
     if when == "resumed":
         runs.paused = ""
         await runs.restore([])
         assert (runs.restoring, runs.broken) == ([FIRST], {}), "what is on disk is older"
     if when == "ended":
-        with pytest.raises(LocalError, match="no space left"):
+        with pytest.raises(LocalError, match=r"^the run bad did not end well: cannot keep the run: no space left$"):
             await runs.close()
     bad.empty_disk()
     if when == "resumed":
@@ -495,7 +497,7 @@ async def test_a_run_that_cannot_be_written_at_a_pause_is_kept_in_memory_and_tri
         assert list(runs.broken) == [FIRST], "its record is no manifest here"
     else:
         await (runs.save_again() if when == "paused" else runs.close())
-    assert (bad.kept, runs.restore_obstacles) == (1, {})
+    assert (bad.kept, runs.restore_obstacles, runs.unsaved) == (1, {}, [])
     await runs.save_again()
     assert bad.kept == 1
 

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,7 +83,7 @@ def set_value(
     setting.read(key, written, home.root)
     config_file.change(home, lambda text: config_file.with_value(text, key, written))
     print(printable(f"{key} = {inline(written)} is in {home.config}"))
-    _say_what_differs(home, key, _told_the_node(home, key, written))
+    _tell_the_node(home, {key: written})
 
 
 @app.command()
@@ -105,12 +106,15 @@ def unset(key: Key) -> None:
         find_setting(key)  # raises, with the nearest key
     print(printable(f"{key} {'is no longer' if had else 'was not'} in {home.config}"))
     if had and key in BY_KEY:
-        _say_what_differs(home, key, _told_the_node(home, key, None))
+        _tell_the_node(home, {key: None})
 
 
 @app.command()
 def edit() -> None:
-    """Open config.toml in your editor. What you write counts only if all of it is right, and is kept if not."""
+    """Open config.toml in your editor. What you write counts only if all of it is right, and is kept if not.
+
+    When it counts, is as for `set`.
+    """
     from shoal.node.base import config_file
     from shoal.node.base.home import find_home
 
@@ -134,7 +138,10 @@ def edit() -> None:
             raise LocalError(f"{home.config} has changed meanwhile, and stays so; what you have written is in {draft}")
         config_file.replace(home.config, text.encode())
     draft.unlink(missing_ok=True)
-    print(printable(f"wrote {home.config}; it counts from the next start of the node on"))
+    later = "" if home.daemon_pid() is not None else "; it counts from the next start of the node on"
+    print(printable(f"wrote {home.config}{later}"))
+    if changes := config_file.changes(begin.decode("utf-8", "replace"), text):
+        _tell_the_node(home, changes)
 
 
 def _right_text(draft: Path, begin: bytes, config: Path) -> str | None:
@@ -205,24 +212,38 @@ def _origin(key: str, row: dict[str, Any]) -> str:
     return f"{words}; the running node has {inline(row['running'])}" if "running" in row else words
 
 
-def _told_the_node(home: Home, key: str, item: Any) -> ChangedSettings | None:
-    """What the running node makes of the change; None if none runs or answers."""
+def _tell_the_node(home: Home, changes: Mapping[str, Any]) -> None:
+    """Have the running node take what has changed in config.toml, and say what it has now, and what it has later."""
+    changed = _told_the_node(home, changes)
+    for line in _what_differs(changes, changed, os.environ, is_running=home.daemon_pid() is not None):
+        print(line, file=sys.stderr)
+
+
+def _told_the_node(home: Home, changes: Mapping[str, Any]) -> ChangedSettings | None:
+    """What the running node makes of the changes; None if none runs or answers."""
     from shoal.node.api.client import Client, NoDaemon, NotAnswering, VersionMismatch
     from shoal.node.api.liveness import ALIVE_WITHIN
 
     try:
-        return Client(home, ALIVE_WITHIN).change_settings({key: item})
+        return Client(home, ALIVE_WITHIN).change_settings(dict(changes))
     except (NoDaemon, NotAnswering, VersionMismatch, TransportError):
         return None
 
 
-def _say_what_differs(home: Home, key: str, changed: ChangedSettings | None) -> None:
-    """Say whether the running node has the value now, and why a node that is started would not."""
+def _what_differs(
+    keys: Collection[str], changed: ChangedSettings | None, environ: Mapping[str, str], *, is_running: bool
+) -> Iterator[str]:
+    """Why a node that is started here would not have the new values; which the running one has now, and which later.
+
+    `changed` is None if that does not answer.
+    """
     from shoal.node.base.settings import BY_KEY
 
-    if os.environ.get(variable := BY_KEY[key].variable):
-        print(f"but {variable} is set in this environment, and beats config.toml", file=sys.stderr)
-    if changed is not None and key in changed["applied"]:
-        print("the running node has it now", file=sys.stderr)
-    elif home.daemon_pid() is not None and (changed is None or key in changed["at_next_start"]):
-        print("the running node has it from its next start on: `shoal restart`", file=sys.stderr)
+    for key in keys:
+        if environ.get(variable := BY_KEY[key].variable):
+            yield f"but {variable} is set in this environment, and beats config.toml"
+    if now := [key for key in keys if changed is not None and key in changed["applied"]]:
+        yield f"the running node has the new {', '.join(now)} now"
+    later = [key for key in keys if changed is None or key in changed["at_next_start"]]
+    if later and is_running:
+        yield f"the running node has the new {', '.join(later)} from its next start on: `shoal restart`"

@@ -34,15 +34,20 @@ def resume(as_json: Json = False) -> None:
 
 
 def _show(status: PauseStatus, as_json: bool) -> None:
-    from shoal.node.api.present import show_json
+    from shoal.node.api.present import short, show_json
 
     if as_json:
         show_json(status)
-    elif not status["paused"]:
+        return
+    if not status["paused"]:
         print("the node goes on")
     else:
         print(printable(f"paused: {'; '.join(status['reasons'])}"))
         print("its devices are free" if status["freed"] else "its workers are still ending, see `shoal status`")
+        if not status["left"]:
+            print("its runs are still being left; `shoal status` will say if one cannot be kept")
+    for run in status["unsaved"]:
+        print(printable(f"{run['name']} ({short(run['run'])}): {run['words']}"), file=sys.stderr)
 
 
 def drain(

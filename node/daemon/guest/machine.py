@@ -8,6 +8,7 @@ What is looked at, on Linux:
   than half of the cores, or than one core, is use.
 - Power: /sys/class/power_supply. A machine without a battery is on mains.
 - GPUs: `nvidia-smi pmon`. A process that computes there counts, and one that draws if it takes a quarter of the GPU.
+  One of ours that has just ended may still be listed, and is ours for OURS_FOR more.
   Processes that are not in our /proc, as seen from a container, are not told from ours, and do not count.
 
 The functions on texts are pure. What cannot be known is None, and said in words.
@@ -34,6 +35,7 @@ DRAWS = 25  # percent of a GPU
 GPU_EVERY = 10.0  # seconds between two questions to nvidia-smi
 GPU_ANSWERS = 8.0  # seconds that it may take
 GPU_WAITS = 2.0  # seconds that a look waits for it; a later look has the answer then
+OURS_FOR = 15.0  # seconds for which a process of ours counts as ours after it was last seen
 PARTING = 1.0  # seconds that the end of the node waits for it
 NVIDIA_SMI = ("nvidia-smi", "pmon", "-c", "1")
 ROOT = Path("/")
@@ -121,6 +123,7 @@ class Machine:
     ) -> None:
         self.unknown: dict[str, str] = {}  # what a rule needs and cannot be known here, in words, by the rule's key
         self._own, self._root, self._nvidia_smi, self._clock = own, root, nvidia_smi, clock
+        self._ours_at: dict[int, float] = {}  # our processes of late, and when each was last seen
         self._cores = os.cpu_count() or 1
         self._used: tuple[float, str] | None = None  # when somebody has last used the machine, and how
         self._load: _Load | None = None
@@ -134,6 +137,7 @@ class Machine:
     async def look(self, manners: Manners) -> Seen:
         """What can be seen now of what the rules need."""
         self.unknown = {}
+        self._note_ours()  # whatever the rules are: one that begins to hold must know who ended just before
         on_battery = None
         if manners.idle:
             await MACHINE.run(self._look_for_use, self._clock(), frozenset(self._own()))
@@ -227,31 +231,38 @@ class Machine:
 
     async def _ask_for_gpu(self) -> None:
         """Ask nvidia-smi. This ends when that has ended, so that of one that cannot be killed there is no second."""
-        own = frozenset(self._own())
+        self._note_ours()
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._nvidia_smi, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
             )
         except OSError:
-            self._take_answer("", own)
+            self._take_answer("")
             return
         try:
             async with asyncio.timeout(GPU_ANSWERS):
                 answer, _ = await process.communicate()
-            self._take_answer(answer.decode("utf-8", "replace") if process.returncode == 0 else "", own)
+            self._take_answer(answer.decode("utf-8", "replace") if process.returncode == 0 else "")
         except TimeoutError:
-            self._take_answer("", own)
+            self._take_answer("")
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
 
-    def _take_answer(self, answer: str, own: Collection[int]) -> None:
-        """Note who uses the GPUs; `own` are our processes from before the question."""
-        found, own = gpu_processes(answer), {*own, *self._own()}
-        others = [each for each in found or () if each.pid not in own and (self._root / f"proc/{each.pid}").exists()]
+    def _take_answer(self, answer: str) -> None:
+        """Note who uses the GPUs."""
+        found, ours = gpu_processes(answer), self._note_ours()
+        others = [each for each in found or () if each.pid not in ours and (self._root / f"proc/{each.pid}").exists()]
         self._gpu_users = tuple(f"{each.name} (pid {each.pid})" for each in others) if found is not None else None
         self._has_gpu_users = True
+
+    def _note_ours(self) -> Collection[int]:
+        """Our processes, and those that were ours within OURS_FOR."""
+        now = self._clock()
+        recent = {pid: at for pid, at in self._ours_at.items() if 0 <= now - at < OURS_FOR}
+        self._ours_at = recent | dict.fromkeys(self._own(), now)
+        return self._ours_at.keys()
 
     def _text(self, path: str) -> str:
         """A file's text; empty if it cannot be read."""

@@ -45,7 +45,7 @@ LOOK_AT_MACHINE = 5.0  # seconds between two looks at the machine
 LOOKED_WITHIN = 30.0  # seconds after which runs are entered whether or not the machine has told all
 LEAVE_AGAIN = 30.0  # seconds until runs that could not be left are left again
 DISK_ANSWERS = 5.0  # seconds that a pause waits for a note on the disk
-FREED_WITHIN = 5.0  # seconds that the answer to `pause` waits for the devices
+LEFT_WITHIN = 5.0  # seconds that the answer to `pause` waits until the devices are free and the runs are left
 LATEST = 1e11  # seconds since 1970: some thousand years, which each system's calendar can tell
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ class Pausing:
     # -- what the owner asks ----------------------------------------------------------------------------------
 
     async def pause(self, seconds: float | None = None) -> PauseStatus:
-        """Pause for so many seconds, or until `resume`; returns once the devices are free, or after FREED_WITHIN."""
+        """Pause for so many seconds, or until `resume`; returns once the runs are left, or after LEFT_WITHIN."""
         if seconds is not None and not 0 < seconds <= MOST_SECONDS:
             raise LocalError(f"a pause of {seconds:g} s: give more than nothing, and at most a year")
         now = self._clock()
@@ -186,8 +186,8 @@ class Pausing:
         self._asked = asked
         self._decide()
         await _note(self._file.save, asked)  # before we wait for more, so that the last to ask is the last saved
-        if asked is not None and self._freeing is not None:
-            await asyncio.wait([self._freeing], timeout=FREED_WITHIN)
+        if asked is not None and self._leaving is not None:  # which begins when the devices are free
+            await asyncio.wait([self._leaving], timeout=LEFT_WITHIN)
 
     def apply(self, settings: NodeSettings) -> None:
         """The owner's limits and rules from now on."""
@@ -212,9 +212,12 @@ class Pausing:
 
     def _must_leave_again(self) -> bool:
         """Whether runs are still open, and it is a while since we tried to leave them."""
-        is_leaving = self._leaving is not None and not self._leaving.done()
         is_soon = 0 <= self._clock() - self._left_at < LEAVE_AGAIN
-        return bool(self._runs.open) and not is_leaving and not is_soon
+        return bool(self._runs.open) and not self._is_leaving and not is_soon
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self._leaving is not None and not self._leaving.done()
 
     def _judge(self) -> None:
         now, before = self._clock(), self._reasons
@@ -280,6 +283,8 @@ class Pausing:
             "since": self._since,
             "until": pause_ends(self._reasons),
             "freed": bool(self._reasons) and self._runs.devices_are_free,
+            "left": bool(self._reasons) and not self._is_leaving and not self._runs.open,
+            "unsaved": self._runs.unsaved,
         }
 
     def as_json(self) -> LimitsStatus:
