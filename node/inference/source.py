@@ -13,6 +13,7 @@ from pathlib import Path
 from shoal.node.api.client import Client
 from shoal.node.api.errors import find_run
 from shoal.node.api.liveness import ALIVE_WITHIN
+from shoal.node.api.status import label
 from shoal.node.base.home import find_home
 from shoal.node.inference.chat import PlainChat
 from shoal.node.inference.ensemble.folder import open_ensemble
@@ -88,10 +89,16 @@ def open_checkpoint(checkpoint: Checkpoint, options: ServeOptions) -> Served:
 
 
 def open_named(wanted: str, options: ServeOptions) -> Served:
-    """A run or family of this node, by its id, at least 8 characters of the id, or its name; LocalError if unknown."""
+    """A run or family of this node, by its id, at least 8 characters of the id, or its name.
+
+    LocalError if it is unknown, or paused: nobody knows for how long.
+    """
     home = find_home()
-    rows = {str(row["run"]): row for row in Client(home, ALIVE_WITHIN).status()["runs"]}
+    status = Client(home, ALIVE_WITHIN).status()
+    rows = {str(row["run"]): row for row in status["runs"]}
     run = find_run(wanted, {key: str(row["name"] or "") for key, row in rows.items()})
+    if rows[run]["phase"] == "paused":
+        raise LocalError(f"the run {label(rows[run])} is {status['paused'] or 'paused'}", code="node-paused")
     if rows[run].get("experts") is not None:
         from shoal.node.inference.ensemble.family import open_family
 

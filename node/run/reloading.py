@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -32,6 +33,15 @@ def recall(home: Home, identity: Identity, run: str, seeds: Sequence[PeerId] = (
     signer = identity.signer(run_id)
     manifest = check_manifest(joined.manifest, run_id, joined.author, joined.signature, signer)
     return Introduction(manifest, joined.author, joined.signature, dict.fromkeys(seeds, ())), joined
+
+
+def names(home: Home, identity: Identity, runs: Sequence[str]) -> dict[str, str]:
+    """The names of remembered runs by their ids, as far as they can be read now."""
+    found = {}
+    for run in runs:
+        with suppress(ShoalError):  # whoever enters the run says what is wrong
+            found[run] = recall(home, identity, run)[0].manifest.name
+    return found
 
 
 def has_founded(home: Home, identity: Identity, wanted: Manifest) -> bool:

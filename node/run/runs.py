@@ -90,6 +90,7 @@ class Runs:
         """Open runs are kept in `open_runs`; `on_linked` gets the addresses of each link by which we joined."""
         self.open = open_runs
         self.restoring = remembered_runs(home)  # runs from before the restart that are not open yet
+        self.names = reloading.names(home, identity, self.restoring)  # of all runs, also closed ones, if known
         self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
         self.restore_obstacles: dict[str, str] = {}  # runs that cannot be restored yet, and why
         self.paused = ""  # why no run is entered, in a sentence; empty if the node is not paused
@@ -106,7 +107,6 @@ class Runs:
         self._unsaved: dict[str, Run] = {}  # paused runs that could not be written to disk
         self.writers: set[Process] = set()  # processes that write texts with a run's model
         self._scripts: set[ProcessIdentity] = set()  # of the user, that have trained a run of ours
-        self._names: dict[str, str] = {}  # of runs that were open in this process's life
         self._warned: dict[str, str] = {}  # the code of the last warning about each run that cannot be restored yet
 
     def get(self, run: RunId | None) -> Run | None:
@@ -119,7 +119,7 @@ class Runs:
         try:
             run = self.open.get(find_run(wanted, names))
         except UnknownRun:
-            if all(key in self._names for key in self.restoring):
+            if all(key in self.names for key in self.restoring):
                 raise
             run = None  # one whose name is not known yet may be meant
         if run is None:
@@ -129,7 +129,7 @@ class Runs:
 
     def _known(self) -> dict[str, str]:
         """The names of the open runs and of those that are to be entered; parts of ids where names are not known."""
-        waiting = {key: self._names.get(key, key[:8]) for key in self.restoring}
+        waiting = {key: self.names.get(key, key[:8]) for key in self.restoring}
         return waiting | {key: each.manifest.name for key, each in self.open.items()}
 
     def has(self, prefix: str) -> bool:
@@ -359,7 +359,7 @@ class Runs:
             await RECORDS.run(forget_run, self._home, family.id.hex())
             return await self.families.leave(family)
         async with self._entering:
-            names = self._known() | {key: key[:8] for key in self.broken}
+            names = self._known() | {key: self.names.get(key, key[:8]) for key in self.broken}
             key = find_run(wanted, names)
             await RECORDS.run(forget_run, self._home, key)
             self.broken.pop(key, None)
@@ -462,7 +462,7 @@ class Runs:
         path = str(checkpoint.path) if checkpoint is not None and run is not None else ""
         joined = Joined(manifest.canonical(), found.author, found.signature, train, path)
         await RECORDS.run(remember_run, self._home, key, joined)
-        self._names[key] = manifest.name
+        self.names[key] = manifest.name
         if run is None:
             self.families.enter(found, train, checkpoint)
         elif self.paused:  # since a moment ago: its worker would take a device that is to be free

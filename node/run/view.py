@@ -85,14 +85,14 @@ def seconds_left(last: int | None, round: int, pace: float) -> float | None:
     return pace * max(0, last - round) if last and pace else None
 
 
-def broken_row(run: str, reason: str) -> RunRow:
+def broken_row(run: str, reason: str, name: str | None = None) -> RunRow:
     """A run that this node was in and cannot enter again, in `shoal status`."""
-    return {**_row_of_closed(run), "phase": "failed", "failure": reason}
+    return {**_row_of_closed(run, name), "phase": "failed", "failure": reason}
 
 
-def restoring_row(run: str, is_paused: bool = False, lack: str | None = None) -> RunRow:
+def restoring_row(run: str, is_paused: bool = False, lack: str | None = None, name: str | None = None) -> RunRow:
     """A run that this node enters again, now or when it is resumed. `lack` is why it cannot be entered yet."""
-    return {**_row_of_closed(run), "phase": "paused" if is_paused else "restoring", "waiting_for": lack}
+    return {**_row_of_closed(run, name), "phase": "paused" if is_paused else "restoring", "waiting_for": lack}
 
 
 def all_rows(runs: Runs, network: Network) -> list[RunRow]:
@@ -127,13 +127,16 @@ def _with_link(row: RunRow, runs: Runs) -> RunRow:
 def rows_of_closed(runs: Runs) -> list[RunRow]:
     """The rows of runs that are not open: those still to be restored, and those that cannot be."""
     return [
-        *(restoring_row(run, bool(runs.paused), runs.restore_obstacles.get(run)) for run in runs.restoring),
-        *(broken_row(*each) for each in runs.broken.items()),
+        *(
+            restoring_row(run, bool(runs.paused), runs.restore_obstacles.get(run), runs.names.get(run))
+            for run in runs.restoring
+        ),
+        *(broken_row(run, why, runs.names.get(run)) for run, why in runs.broken.items()),
     ]
 
 
-def _row_of_closed(run: str) -> RunRow:
-    return cast(RunRow, _unknown() | {"run": run, "round": 0, "step": 0, "samples": 0})
+def _row_of_closed(run: str, name: str | None) -> RunRow:
+    return cast(RunRow, _unknown() | {"run": run, "name": name, "round": 0, "step": 0, "samples": 0})
 
 
 def _unknown() -> dict[str, Any]:

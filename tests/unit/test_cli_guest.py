@@ -13,6 +13,7 @@ from shoal.node.base.home import Home, find_home
 from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.settings import FLAG, choose
 from shoal.node.client import launch
+from shoal.node.run.view import restoring_row
 from tests.fake_service import FakeService
 from tests.unit.disk_kit import fill_disk
 from tests.unit.test_cli import Shoal, background, node, shoal
@@ -41,6 +42,15 @@ def test_who_pauses_a_node_is_told_what_is_not_kept(shoal: Shoal, node: FakeServ
         "its devices are free",
         "its runs are still being left; `shoal status` will say if one cannot be kept",
     ]
+
+
+def test_a_paused_run_is_not_waited_for_to_write_a_text(shoal: Shoal, node: FakeService) -> None:
+    shoal("pause")
+    node.not_open = [restoring_row("12" * 32, is_paused=True, name="ours")]
+    for wanted in ("ours", "12121212"):
+        code, _, err = shoal("generate", wanted, "hello")
+        assert code == Exit.FAILED
+        assert "shoal: the run ours is paused: you have asked for it [node-paused]" in err
 
 
 @pytest.mark.parametrize(

@@ -409,6 +409,28 @@ async def test_a_paused_node_does_not_deny_its_runs(home: Home) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_run_that_is_not_open_has_its_name_also_after_a_restart(home: Home) -> None:
+    runs = made(home)
+    runs.restoring.clear()
+    run = MANIFEST.run_id.hex()
+    await entered(runs)
+    runs.paused = "paused: it is outside the hours"
+    await runs.pause()
+    assert [(row["run"], row["name"], row["phase"]) for row in rows_of_closed(runs)] == [(run, "ours", "paused")]
+
+    again = made(home)
+    again.paused = "paused: it is outside the hours"
+    names = {row["run"]: row["name"] for row in rows_of_closed(again)}
+    assert names == {run: "ours", FIRST: None, SECOND: None}, "a record that is damaged tells no name"
+    again.paused = ""
+    assert {row["name"] for row in rows_of_closed(again) if row["phase"] == "restoring"} == {"ours", None}
+    again.restoring.remove(run)
+    again.broken[run] = "its data are nowhere"
+    assert [row["name"] for row in rows_of_closed(again) if row["phase"] == "failed"] == ["ours"]
+    assert (await again.leave("ours"))["name"] == "ours"
+
+
+@pytest.mark.asyncio
 async def test_a_pause_begins_no_founding(home: Home) -> None:
     runs = made(home)
     runs.paused = "paused: it is outside the hours"

@@ -16,6 +16,7 @@ import pytest
 from shoal.node.api import present
 from shoal.node.api.answers import RunRow
 from shoal.node.client.cli.status_lines import run_lines, show_status, status_lines
+from shoal.node.run.view import restoring_row
 
 FOLDER = Path(__file__).parent / "status"
 PAGE = "http://127.0.0.1:4180/#login=Zx8dWq0mV3nJt5LrYb1KcA"
@@ -138,7 +139,7 @@ NODES: dict[str, Any] = {
     | {
         "paused": "paused: the volume of 20 GB a day is used up; this node goes on at 00:00 UTC",
         "limits": STATUS["limits"] | {"max_per_day": 20 * 10**9, "used_today": 20 * 10**9},
-        "runs": [CLOSED | {"name": "stdlib", "phase": "paused"}],
+        "runs": [restoring_row("5c" * 32, is_paused=True, name="stdlib")],
     },
     "at-rest": STATUS
     | {
