@@ -56,7 +56,15 @@ class Sender:
         self.asked: list[bool] = []  # whether it may connect, each time
         self.told: list[str] = []
         self.written: list[int] = []
-        self.lane = Lane(LIMIT, self.open, asyncio.create_task, self.wrote, has_moved=lambda: self.told.append("moved"))
+        note = self.told.append
+        self.lane = Lane(
+            LIMIT,
+            self.open,
+            asyncio.create_task,
+            self.wrote,
+            has_moved=lambda: note("moved"),
+            has_broken=lambda: note("broken"),
+        )
 
     def wrote(self, begin: float, end: float, size: int) -> None:
         assert begin <= end
@@ -162,7 +170,7 @@ async def test_a_word_that_the_stream_does_not_take_is_lost_once_and_the_next_fi
     sender.put(b"c")
     await sender.idle()
     assert [each.data for each in sender.wires] == [b"a", b"c"]
-    assert sender.told == ["a sent", "b lost", "c sent"]
+    assert sender.told == ["a sent", "broken", "b lost", "c sent"]
     assert sender.lane.dropped == 1
 
 
@@ -292,3 +300,31 @@ async def test_for_what_turns_out_to_be_nothing_nothing_is_written() -> None:
     await sender.idle()
     assert told == ["sent 0", "sent 1", "sent 0"]
     assert wire.data == b"ab"
+
+
+@pytest.mark.asyncio
+async def test_who_waits_for_an_answer_learns_that_the_stream_broke_before_another_takes_its_place() -> None:
+    sender, wire = await ready()
+    wire.is_open = False  # which nobody has told the lane yet
+    sender.put(b"b")
+    await sender.idle()
+    assert sender.told == ["a sent", "broken", "b sent"]
+    assert len(sender.wires) == 2
+
+
+@pytest.mark.asyncio
+async def test_who_waits_for_an_answer_learns_that_a_later_word_broke_the_stream() -> None:
+    sender, wire = await ready()
+    wire.fails = True
+    sender.put(b"b")
+    await sender.idle()
+    assert sender.told == ["a sent", "broken", "b lost"]
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_the_lane_itself_gives_up_has_not_broken() -> None:
+    sender, _ = await ready()
+    sender.lane.renew()
+    sender.put(b"b")
+    await sender.idle()
+    assert sender.told == ["a sent", "b sent"]

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
@@ -31,10 +32,15 @@ log = logging.getLogger(__name__)
 
 
 class PutFrame(Protocol):
-    """Queues a frame to the peer; `lost` is called if it cannot leave."""
+    """Queues a frame to the peer; `lost` is called if it cannot leave, and `sent` when it has been written."""
 
     def __call__(
-        self, kind: Kind, number: int, body: bytes, lost: Callable[[TransportError], None] | None = None
+        self,
+        kind: Kind,
+        number: int,
+        body: bytes,
+        lost: Callable[[TransportError], None] | None = None,
+        sent: Callable[[], None] | None = None,
     ) -> None: ...
 
 
@@ -50,6 +56,7 @@ class Calls:
     ) -> None:
         self._peer, self._put, self._spawn, self._serve = peer, put, spawn, serve
         self._asked: dict[int, asyncio.Future[Message]] = {}
+        self._written: set[int] = set()  # those of them whose question is on its way, or at the peer
         self._served = 0
         self._last_number = 0
 
@@ -64,16 +71,23 @@ class Calls:
         self._asked[number] = answer
         patience = loop.call_later(timeout, self._give_up, answer, timeout)
         try:
-            self._put(Kind.CALL, number, encode(message), lambda error: _fail(answer, error))
+            lost, sent = partial(_fail, answer), partial(self._written.add, number)
+            self._put(Kind.CALL, number, encode(message), lost, sent)
             return await answer
         finally:
             patience.cancel()
             del self._asked[number]
+            self._written.discard(number)
 
     def lose(self, reason: TransportError) -> None:
         """Fail all our calls, as the connection is lost."""
         for answer in self._asked.values():
             _fail(answer, reason)
+
+    def lose_written(self, reason: TransportError) -> None:
+        """Fail those calls of which question or answer may be lost with a stream; the others go by the next one."""
+        for number in sorted(self._written):
+            _fail(self._asked[number], reason)
 
     def _give_up(self, answer: asyncio.Future[Message], timeout: float) -> None:
         _fail(answer, TransportError(f"no answer from {short(self._peer)} in {timeout:g} s"))

@@ -60,7 +60,13 @@ class Peer:
         self.dialing = Dialing(peer, shared.transport, shared.spawn, shared.failures, self._note_stranger)
         self.gauge = Gauge(partial(shared.line_to, peer))
         self._heart = Heartbeat()
-        self._control = Lane(CONTROL_QUEUE, self._open_control, shared.spawn, has_moved=self._measure_anew)
+        self._control = Lane(
+            CONTROL_QUEUE,
+            self._open_control,
+            shared.spawn,
+            has_moved=self._measure_anew,
+            has_broken=lambda: self._fail_calls("its stream broke off"),
+        )
         self._calls = Calls(peer, self._put, shared.spawn, self._serve)
         self.payloads = Payloads(peer, shared, self.dialing, self.gauge, self.call, self._note_heard)
         self._arrivals = IncomingStreams(self._read, self._was_lost)
@@ -137,7 +143,7 @@ class Peer:
             self._fail_calls(why)
 
     def _fail_calls(self, why: str) -> None:
-        self._calls.lose(TransportError(f"a connection with {short(self.peer)} is lost: {why}", LOST))
+        self._calls.lose_written(TransportError(f"a connection with {short(self.peer)} is lost: {why}", LOST))
 
     def check(self, ping_now: bool = False) -> None:
         """Ping if it is time to, or if `ping_now`; disconnect a peer that does not answer."""
@@ -211,6 +217,7 @@ class Peer:
         number: int,
         body: bytes,
         lost: Callable[[TransportError], None] | None = None,
+        sent: Callable[[], None] | None = None,
         run: RunId | None = None,
         urgent: bool = False,
     ) -> None:
@@ -219,7 +226,13 @@ class Peer:
         if not urgent:
             self._heart.said()
         data = frame_head(kind, number, run, len(body)) + body
-        frame = QueuedFrame(len(data), lambda: [data], lambda size: self._count_sent(run, size), lost, is_packed=True)
+
+        def count(size: int) -> None:
+            self._count_sent(run, size)
+            if sent is not None:
+                sent()
+
+        frame = QueuedFrame(len(data), lambda: [data], count, lost, is_packed=True)
         self._control.put(frame, urgent)
 
     def _count_sent(self, run: RunId | None, size: int) -> None:

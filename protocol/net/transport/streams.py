@@ -289,6 +289,7 @@ class Lane:
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         wrote: Callable[[float, float, int], None] = lambda begin, end, size: None,
         has_moved: Callable[[], None] = lambda: None,
+        has_broken: Callable[[], None] = lambda: None,
     ) -> None:
         self._limit = limit
         self._open_stream = open_stream
@@ -303,6 +304,7 @@ class Lane:
         self._ways = 0  # how often a better connection came
         self._written_at = 0.0  # when a frame was last written within `put`
         self._has_moved = has_moved  # called when the lane has moved to a better connection
+        self._has_broken = has_broken  # called when it finds its stream broken off: written frames may be lost
         self.is_relayed = False  # whether the last frame went by a relay
         self.dropped = 0
 
@@ -393,11 +395,18 @@ class Lane:
             if self._mover is not None:  # if two streams were opened at once, the peer would end one
                 await asyncio.wait([self._mover])
                 continue
-            self._stream, ways = None, self._ways
+            self._forget_broken()
+            ways = self._ways
             self._stream = await self._open_stream(True)
             if ways != self._ways:
                 self.move()
         return self._stream
+
+    def _forget_broken(self) -> None:
+        """Let go of a stream that has broken off, of which the event of its connection may tell only later."""
+        if self._stream is not None:
+            self._stream = None
+            self._has_broken()
 
     async def _write_next(self, stream: Stream) -> None:
         batch = self._take()
@@ -418,7 +427,7 @@ class Lane:
         except TransportError as error:
             stream.reset()
             if self._stream is stream:
-                self._stream = None
+                self._forget_broken()
             for frame, _ in batch:
                 self._lose(frame, error)
         else:
