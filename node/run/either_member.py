@@ -24,6 +24,11 @@ def waited_for(member: AnyMember) -> Iterable[PeerId]:
     return member.waiting_for() if isinstance(member, ReplicaMember) else member.rounds.waiting_for()
 
 
+def downloaded(member: AnyMember) -> tuple[int, int]:
+    """(chunks here, chunks in all) of the state that is being downloaded; (0, 0) if none is yet."""
+    return (member.copying if isinstance(member, ReplicaMember) else member.transfer).progress()
+
+
 def history_of(member: AnyMember) -> Digest:
     """The history digest of all decided rounds; with replicas it is constant."""
     if isinstance(member, ReplicaMember) or member.rounds.base is None:

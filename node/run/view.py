@@ -15,7 +15,7 @@ from shoal.node.base.malloc import resident_bytes
 from shoal.node.manifest.model import writes_text
 from shoal.node.manifest.requirements import requirements
 from shoal.node.run import node_state
-from shoal.node.run.either_member import history_of, waited_for
+from shoal.node.run.either_member import downloaded, history_of, waited_for
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.membership.members import State
 from shoal.protocol.messages.membership import RunStatus
@@ -169,6 +169,9 @@ def waiting_for(run: Run) -> str | None:
     number = run.outer.committed.current.round + 1
     if run.voted_before > number:
         return f"it has voted in round {run.voted_before} in an earlier life, and waits for a member that has the state"
+    if run.member.phase == "syncing":
+        here, whole = downloaded(run.member)
+        return f"the state is being downloaded: {here} of {whole} chunks are here" if whole else None
     if run.obstacle and run.member.phase == "matching":
         return f"round {number} waits: {run.obstacle}"
     missing = list(waited_for(run.member))

@@ -25,6 +25,7 @@ def run(
     peers: list[PeerId] = PEERS,
     trouble: str = "",
     record: str = "",
+    downloaded: tuple[int, int] = (0, 0),
     **changes: Any,
 ) -> Run:
     """A run that has committed three rounds."""
@@ -33,7 +34,7 @@ def run(
     parts = {
         "training": SimpleNamespace(trouble=trouble),
         "driver": SimpleNamespace(trouble=record),
-        "member": SimpleNamespace(phase=phase, rounds=rounds),
+        "member": SimpleNamespace(phase=phase, rounds=rounds, transfer=SimpleNamespace(progress=lambda: downloaded)),
         "outer": SimpleNamespace(committed=SimpleNamespace(current=BASE)),
     }
     return cast(Run, SimpleNamespace(**usual | parts | changes))
@@ -53,6 +54,8 @@ def run(
             "round 4 waits: no quorum with 1 of 2 voters absent (7nBFdh)",
         ),
         (run("reducing", obstacle="over by now"), "round 4 waits for 7nBFdh, nu5qcu"),
+        (run("syncing", downloaded=(12, 48)), "the state is being downloaded: 12 of 48 chunks are here"),
+        (run("syncing", downloaded=(0, 0)), None),
         (run(trouble=(lost := "the worker was ended by SIGKILL; it is started again")), lost),
         (
             run("matching", peers=[], obstacle="3 of 3 members are here", voted_before=7),
