@@ -5,7 +5,7 @@ The command line, and a daemon that only keeps a run's state, never load them.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import os
 import shlex
 import sys
@@ -21,8 +21,16 @@ def install_command(extra: str) -> str:
     Shoal is there, so pip asks no index for it. Environments that uv makes have no pip.
     """
     python = shlex.quote(sys.executable)
-    has_pip = importlib.util.find_spec("pip") is not None
-    return f"{python} -m pip install 'shoal[{extra}]'" if has_pip else f"uv pip install -p {python} 'shoal[{extra}]'"
+    return f"{python} -m pip install 'shoal[{extra}]'" if _has_pip() else f"uv pip install -p {python} 'shoal[{extra}]'"
+
+
+def _has_pip() -> bool:
+    """Whether pip is installed, found without the import system.
+
+    Asked for pip there, setuptools hands out the standard library's distutils from then on, and torch, which imports
+    setuptools in order to compile, fails.
+    """
+    return any(importlib.metadata.distributions(name="pip"))
 
 
 INSTALL = install_command("hf")

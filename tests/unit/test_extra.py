@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
+import subprocess
 import sys
 
 import pytest
@@ -16,6 +17,13 @@ def test_it_names_this_interpreter() -> None:
 
 
 def test_an_environment_of_uv_has_no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: iter(()))
     monkeypatch.setattr(sys, "executable", "/home/me/my tools/bin/python")
     assert install_command("hf") == "uv pip install -p '/home/me/my tools/bin/python' 'shoal[hf]'"
+
+
+def test_setuptools_can_be_imported_after_it() -> None:
+    """As torch does to compile; on Python 3.11 whoever looks for pip by the import system breaks that."""
+    code = "import shoal.node.base.extra, setuptools"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
