@@ -51,7 +51,7 @@ def make_record(key: Digest, subkey: str, value: bytes, sequence: int, expires: 
     """A signed record of our own; raises LocalError if no server would accept it."""
     record = Record(key, signer.peer, subkey, value, sequence, expires, b"")
     if fault := _fault(record):
-        raise LocalError(f"the record {fault}; make it smaller")
+        raise LocalError(f"the record {fault}; make it smaller", code="too-large")
     return signed(record, signer)
 
 

@@ -88,7 +88,9 @@ def change(home: Home, edit: Callable[[str], str]) -> None:
         if (fresh := edit(text).encode()) == text.encode():
             return
         if len(fresh) > MAX_CONFIG:
-            raise UsageError(f"{shown(home.config)} would be larger than {MAX_CONFIG >> 10} KiB; it is as it was")
+            raise UsageError(
+                f"{shown(home.config)} would be larger than {MAX_CONFIG >> 10} KiB; it is as it was", code="too-large"
+            )
         replace(home.config, fresh)
 
 

@@ -53,7 +53,9 @@ class Fault:
                 raise ValueError(text)
             return Fault(KINDS[kind], round, share, role)
         except (KeyError, ValueError) as error:
-            raise LocalError(f"{FAULT_VARIABLE}={text!r} is not like 'kill round=4 share=0.5 role=any'") from error
+            raise LocalError(
+                f"{FAULT_VARIABLE}={text!r} is not like 'kill round=4 share=0.5 role=any'", code="bad-value"
+            ) from error
 
     def __str__(self) -> str:
         """The text that `parse` reads."""

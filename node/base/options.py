@@ -237,7 +237,7 @@ def _check_there(path: Path, flag: str) -> None:
         path.stat()
     except FileNotFoundError as error:
         what = "is a link to nothing" if path.is_symlink() else "does not exist"
-        raise UsageError(f"{flag} {shown(path)} {what}") from error
+        raise UsageError(f"{flag} {shown(path)} {what}", code="unreadable") from error
     except OSError as error:
         raise UsageError(unreadable(f"{flag} {shown(path)}", error), code="unreadable") from error
 
@@ -252,4 +252,4 @@ def _check_folder(path: Path, flag: str) -> None:
 
 def _require(true: bool, otherwise: str) -> None:
     if not true:
-        raise UsageError(otherwise)
+        raise UsageError(otherwise, code="bad-value")

@@ -24,11 +24,15 @@ def parse_rate(flag: str, text: str) -> int:
     """A rate in bytes a second; UsageError if `text` is none, or less than MIN_RATE."""
     found = re.fullmatch(RATE, text)
     if found is None:
-        raise UsageError(f"{flag} {text} is no rate: write it in bits, as 20Mbit, or in bytes, as 2.5MB/s")
+        raise UsageError(
+            f"{flag} {text} is no rate: write it in bits, as 20Mbit, or in bytes, as 2.5MB/s", code="bad-value"
+        )
     number, prefix, bits = found.groups()
     rate = float(number) * PREFIXES[prefix.lower()] / (8 if bits else 1)
     if rate < MIN_RATE:
-        raise UsageError(f"{flag} {text} is too little to take part in anything: at least {as_rate(MIN_RATE)}")
+        raise UsageError(
+            f"{flag} {text} is too little to take part in anything: at least {as_rate(MIN_RATE)}", code="bad-value"
+        )
     return round(rate)
 
 
@@ -36,10 +40,12 @@ def parse_volume(flag: str, text: str) -> int:
     """A volume in bytes; UsageError if `text` is none, or less than MIN_PER_DAY."""
     found = re.fullmatch(VOLUME, text)
     if found is None:
-        raise UsageError(f"{flag} {text} is no volume: write it in bytes, as 20GB or 500MB")
+        raise UsageError(f"{flag} {text} is no volume: write it in bytes, as 20GB or 500MB", code="bad-value")
     volume = float(found[1]) * PREFIXES[found[2].lower()]
     if volume < MIN_PER_DAY:
-        raise UsageError(f"{flag} {text} is too little to take part in anything: at least {as_volume(MIN_PER_DAY)}")
+        raise UsageError(
+            f"{flag} {text} is too little to take part in anything: at least {as_volume(MIN_PER_DAY)}", code="bad-value"
+        )
     return round(volume)
 
 
@@ -47,10 +53,10 @@ def parse_duration(flag: str, text: str) -> float:
     """Seconds, from `90s`, `20min`, `2h` or `1d`; UsageError if `text` is no duration, 0 or more than a year."""
     found = re.fullmatch(DURATION, text)
     if found is None:
-        raise UsageError(f"{flag} {text} is no duration: write 90s, 20min, 2h or 1d")
+        raise UsageError(f"{flag} {text} is no duration: write 90s, 20min, 2h or 1d", code="bad-value")
     seconds = float(found[1]) * SECONDS[found[2]]
     if not 0 < seconds <= MOST_SECONDS:
-        raise UsageError(f"{flag} {text}: give more than nothing, and at most a year")
+        raise UsageError(f"{flag} {text}: give more than nothing, and at most a year", code="bad-value")
     return seconds
 
 

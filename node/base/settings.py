@@ -62,7 +62,9 @@ def _read_path(name: str, written: str, folder: Path) -> Path:
     try:
         return folder / Path(written).expanduser()
     except RuntimeError as error:
-        raise UsageError(f"{name} {written}: nobody here is called so; give the whole path") from error
+        raise UsageError(
+            f"{name} {written}: nobody here is called so; give the whole path", code="bad-value"
+        ) from error
 
 
 def _read_run(name: str, written: str, folder: Path) -> str:
@@ -73,7 +75,7 @@ def _read_schedule(name: str, written: str, folder: Path) -> Schedule:
     try:
         return parse_schedule(written)
     except ValueError as error:
-        raise UsageError(f"{name}: {error}") from error
+        raise UsageError(f"{name}: {error}", code="bad-value") from error
 
 
 def _optional(kind: Kind) -> Kind:
@@ -170,26 +172,28 @@ class Setting:
     def of_texts(self, name: str, texts: Sequence[str]) -> Written:
         """Texts of the command line or the environment as they are written in config.toml; UsageError, about `name`."""
         if not self.kind.is_many and len(texts) != 1:
-            raise UsageError(f"{name} takes one value")
+            raise UsageError(f"{name} takes one value", code="bad-value")
         try:
             items = [self.kind.of_text(text) for text in texts]
         except ValueError as error:
-            raise UsageError(f"{name} {' '.join(texts)[:MAX_SHOWN]} is not {self.kind.expected}") from error
+            raise UsageError(
+                f"{name} {' '.join(texts)[:MAX_SHOWN]} is not {self.kind.expected}", code="bad-value"
+            ) from error
         except UsageError as error:
-            raise UsageError(self._named(name, error)) from error
+            raise UsageError(self._named(name, error), code="bad-value") from error
         return items if self.kind.is_many else items[0]
 
     def read(self, name: str, written: object, folder: Path) -> Any:
         """A written value as `NodeSettings` has it; UsageError, about `name`, if it is not one."""
         items = written if isinstance(written, list) else [written]
         if isinstance(written, list) != self.kind.is_many or not all(type(each) in self.kind.types for each in items):
-            raise UsageError(f"{name} = {_shown(written)} is not {self.kind.expected}")
+            raise UsageError(f"{name} = {_shown(written)} is not {self.kind.expected}", code="bad-value")
         try:
             values = [self.kind.read(name, each, folder) for each in items]
             value = tuple(values) if self.kind.is_many else values[0]
             node_settings(folder, {self.key: value})
         except UsageError as error:
-            raise UsageError(self._named(name, error)) from error
+            raise UsageError(self._named(name, error), code="bad-value") from error
         return value
 
     def read_texts(self, name: str, texts: Sequence[str], folder: Path) -> Any:
@@ -305,7 +309,7 @@ def find_setting(key: str) -> Setting:
     """The setting of this key; UsageError, with the nearest key, if there is none."""
     if key in BY_KEY:
         return BY_KEY[key]
-    raise UsageError(f"unknown key {_shown(key)}; the nearest known key is '{nearest(key)}'")
+    raise UsageError(f"unknown key {_shown(key)}; the nearest known key is '{nearest(key)}'", code="unknown-key")
 
 
 def nearest(key: str) -> str:

@@ -93,7 +93,7 @@ def read_text(path: Path, what: str = "", limit: int | None = None) -> str:
             ) from error
         raise LocalError(unreadable(named, error), code="unreadable") from error
     if limit is not None and len(content) > limit:
-        raise LocalError(f"{named} is larger than {limit >> 10:,} KiB")
+        raise LocalError(f"{named} is larger than {limit >> 10:,} KiB", code="too-large")
     return decoded(content, named)
 
 
@@ -108,16 +108,16 @@ def parse_json(text: str, what: str, made: Callable[[list[tuple[str, Any]]], Any
         return json.loads(text, object_pairs_hook=made)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} of {what}"
-        raise LocalError(f"{where} is not JSON: {error.msg} at its column {error.colno}") from error
+        raise LocalError(f"{where} is not JSON: {error.msg} at its column {error.colno}", code="not-json") from error
     except (ValueError, RecursionError) as error:  # a number too long, nested too deeply, or what `made` refuses
-        raise LocalError(f"{what} is not JSON that can be read: {error}") from error
+        raise LocalError(f"{what} is not JSON that can be read: {error}", code="not-json") from error
 
 
 def parse_table(text: str, what: str) -> dict[str, Any]:
     """Parse a JSON object; LocalError if the text is something else."""
     table = parse_json(text, what)
     if not isinstance(table, dict):
-        raise LocalError(f"{what} is no table of settings: it must be a JSON object")
+        raise LocalError(f"{what} is no table of settings: it must be a JSON object", code="not-json")
     return table
 
 

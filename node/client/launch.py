@@ -216,7 +216,8 @@ def check_is_ours_to_restart(home: Home) -> None:
     if not info.logs_here:
         raise LocalError(
             f"the node (pid {info.pid}) runs in the foreground, in a terminal, a container or under a service manager, "
-            "and is to be restarted there, as by `systemctl restart shoal`; nothing was stopped"
+            "and is to be restarted there, as by `systemctl restart shoal`; nothing was stopped",
+            code="in-foreground",
         )
 
 

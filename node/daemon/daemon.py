@@ -410,14 +410,14 @@ class Daemon:
 
     async def _save_state(self, run: str, path: str, own: bool = False) -> SavedState:
         if not Path(path).is_absolute():
-            raise LocalError(f"{path} is not an absolute path")
+            raise LocalError(f"{path} is not an absolute path", code="bad-value")
         snapshot = await self._runs.find(run).save(Path(path), own)
         return {"round": snapshot.round, "root": snapshot.root.hex()}
 
     def drain(self, within: float | None = None) -> Stopping:
         """Stop once the rounds under way are over, or so many seconds have passed; returns at once."""
         if within is not None and not 0 <= within <= MOST_DRAIN:
-            raise LocalError(f"draining within {within:g} s: give at most {MOST_DRAIN:g} s")
+            raise LocalError(f"draining within {within:g} s: give at most {MOST_DRAIN:g} s", code="bad-value")
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain(within))
         return {"stopping": True}

@@ -99,11 +99,11 @@ def usual_length(manifest: Manifest) -> int | None:
 def check(manifest: Manifest, prompt: str, tokens: int | None) -> None:
     """LocalError or NoRoom if this text cannot be written here."""
     if not writes_text(manifest.model):
-        raise LocalError(f"the model of {manifest.name} writes no text")
+        raise LocalError(f"the model of {manifest.name} writes no text", code="model-unsupported")
     if not prompt or len(prompt) > MAX_PROMPT:
-        raise LocalError(f"give a text to go on from, of at most {MAX_PROMPT:,} characters")
+        raise LocalError(f"give a text to go on from, of at most {MAX_PROMPT:,} characters", code="prompt-wrong")
     if tokens is not None and not 1 <= tokens <= MOST:
-        raise LocalError(f"a text has 1 to {MOST:,} tokens, not {tokens:,}")
+        raise LocalError(f"a text has 1 to {MOST:,} tokens, not {tokens:,}", code="prompt-wrong")
     check_memory(TORCH + PER_PARAMETER * parameters(manifest.model), "a process that writes text")
 
 

@@ -158,4 +158,6 @@ class PictureKind:
 
     def write(self, spec: FlowSpec | RouterSpec, parameters: Tensor, folder: Path) -> NoReturn:
         """LocalError: transformers has no such model."""
-        raise LocalError("a model of pictures is none of transformers: `shoal serve` opens its checkpoints")
+        raise LocalError(
+            "a model of pictures is none of transformers: `shoal serve` opens its checkpoints", code="model-unsupported"
+        )

@@ -51,7 +51,9 @@ def load_panel(
     velocities = [each for each in table.experts if isinstance(each.model, FlowSpec)]
     routers = [each for each in table.experts if isinstance(each.model, RouterSpec)]
     if not velocities or len(velocities) + len(routers) < len(table.experts):
-        raise LocalError(f"{folder / ENSEMBLE} names experts on text and on pictures, or a router alone")
+        raise LocalError(
+            f"{folder / ENSEMBLE} names experts on text and on pictures, or a router alone", code="experts-wrong"
+        )
     spec = velocities[0].model
     assert isinstance(spec, FlowSpec)
     places = _places(folder, velocities, routers, spec)
@@ -72,17 +74,24 @@ def _places(folder: Path, experts: list[Entry], routers: list[Entry], spec: Flow
     """For each expert its column in the router's output; LocalError if the experts do not fit the router."""
     models = [each.model for each in (*experts, *routers) if isinstance(each.model, PictureSpec)]
     if any((model.side, model.classes) != (spec.side, spec.classes) for model in models):
-        raise LocalError(f"the experts in {folder} are on pictures of several sizes or classes: they cannot be mixed")
+        raise LocalError(
+            f"the experts in {folder} are on pictures of several sizes or classes: they cannot be mixed",
+            code="experts-wrong",
+        )
     if not routers and len(experts) == 1:
         return [0]
     if len(routers) != 1:
-        raise LocalError(f"{folder} has {len(routers)} routers, and experts need one: fetch the experts again")
+        raise LocalError(
+            f"{folder} has {len(routers)} routers, and experts need one: fetch the experts again", code="experts-wrong"
+        )
     router = routers[0].model
     assert isinstance(router, RouterSpec)
     found = [CLUSTER.fullmatch(each.name) for each in experts]
     places = [int(each[1]) if each is not None else router.experts for each in found]
     if any(place >= router.experts for place in places):
-        raise LocalError(f"{folder} has experts that its router does not know: these are cluster-0 and so on")
+        raise LocalError(
+            f"{folder} has experts that its router does not know: these are cluster-0 and so on", code="experts-wrong"
+        )
     return places
 
 
@@ -128,7 +137,8 @@ class PictureSource:
         if (after.spec.side, after.spec.classes) != (before.spec.side, before.spec.classes):
             raise LocalError(
                 f"the experts in {self._folder} are on pictures of another size, or of other classes, than before: "
-                f"start the server anew"
+                f"start the server anew",
+                code="experts-differ",
             )
         self.panel = after
         return changes(before.names, after.names)
@@ -137,8 +147,11 @@ class PictureSource:
 def _checked_mix(folder: Path, choices: ServeOptions) -> Mix:
     choices.check_no_peers(f"the folder {folder}")
     if choices.prior or choices.base or choices.tokenizer:
-        raise LocalError("--prior, --base and --tokenizer are for experts on text, and these paint")
+        raise LocalError("--prior, --base and --tokenizer are for experts on text, and these paint", code="bad-flags")
     mix = parse_mix(choices.mix)
     if mix.is_merge:
-        raise LocalError(f"--mix {mix.name} is for experts on text: these are mixed by full, top-1, top-2 and so on")
+        raise LocalError(
+            f"--mix {mix.name} is for experts on text: these are mixed by full, top-1, top-2 and so on",
+            code="bad-flags",
+        )
     return mix

@@ -47,7 +47,10 @@ async def fetch_all(family: Family, folder: Path) -> FetchedExperts:
         cards += [found] if found is not None else []
         missing += [part.name] if found is None else []
     if not cards:
-        raise LocalError(f"no expert of {family.manifest.name} has been published yet, or nobody gives its file")
+        raise LocalError(
+            f"no expert of {family.manifest.name} has been published yet, or nobody gives its file",
+            code="experts-nowhere",
+        )
     described = [_describe(family, card, len(cards)) for card in cards]
     tokens, tokenizer = await LONG.run(_tokens, family)
     table = {

@@ -104,7 +104,7 @@ class Families:
     async def fetch(self, family: str, folder: str) -> FetchedExperts:
         """Download all published experts of a family into a folder."""
         if not Path(folder).is_absolute():
-            raise LocalError(f"{folder} is not an absolute path")
+            raise LocalError(f"{folder} is not an absolute path", code="bad-value")
         return await fetch_all(self.find(family), Path(folder))
 
     def _offered(self) -> None:

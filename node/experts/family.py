@@ -194,7 +194,10 @@ class Family:
         for name, file, tokens in named(self.manifest):
             if name not in self.files.held:
                 if (made := self.library.held(file)) is None:
-                    raise LocalError(f"{self.manifest.name}: {words(name, 0)} has been lost: found the family again")
+                    raise LocalError(
+                        f"{self.manifest.name}: {words(name, 0)} has been lost: found the family again",
+                        code="expert-file-lost",
+                    )
                 self._hold(make_card(self.id, name, made, 0, 0, tokens, None, self.signer))
 
     # -- claiming ---------------------------------------------------------------------------------------------

@@ -76,7 +76,10 @@ def begin(manifest: Manifest, start: StartingPoint, home: Home, me: PeerId) -> t
     """Write the checkpoint that a part's run begins with. Returns the manifest with its origin, and the checkpoint."""
     theta = read_parameters(start.file, manifest.model) if start.file is not None else initial(manifest)
     if theta is None:
-        raise LocalError(f"the seed of {manifest.name} does not give the weights of a model of {manifest.model.name}")
+        raise LocalError(
+            f"the seed of {manifest.name} does not give the weights of a model of {manifest.model.name}",
+            code="other-model",
+        )
     state, about = first_state(manifest, theta, start, (me,))
     of_start = Checkpoint(home.runs, about, manifest, state.current.shape, state.current.vectors, None)
     whole = with_origin(manifest, of_start)

@@ -47,11 +47,13 @@ def allot(family: Manifest, seeds: Sequence[Checkpoint]) -> tuple[Checkpoint | N
             before, own[model] = own.get(model), seed
         else:
             raise LocalError(
-                f"the model of {seed.path} is neither the family's nor one of its parts': experts cannot begin with it"
+                f"the model of {seed.path} is neither the family's nor one of its parts': experts cannot begin with it",
+                code="experts-differ",
             )
         if before is not None:
             raise LocalError(
-                f"{before.path} and {seed.path} are of one model, and experts begin with one: leave one away"
+                f"{before.path} and {seed.path} are of one model, and experts begin with one: leave one away",
+                code="experts-differ",
             )
     return common, list(own.values())
 

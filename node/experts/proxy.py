@@ -239,7 +239,9 @@ class ExpertProxy:
     async def _dial(self, dial: Dial) -> Answer:
         question = decode(dial.body, tags=NODE_TAGS)
         if not isinstance(question, AskExpert):
-            raise LocalError(f"only experts are asked here, and that is a {type(question).__name__}")
+            raise LocalError(
+                f"only experts are asked here, and that is a {type(question).__name__}", code="bad-request"
+            )
         if dial.peer == self._network.peer:
             answer = await self.on_call(dial.peer, question)
         else:

@@ -89,7 +89,9 @@ class TemplateChat:
         try:
             return self._rendered(messages, is_asked=True)
         except Exception as error:  # of any type, often on purpose: such as for roles that do not alternate
-            raise LocalError(f"the model's chat template refuses these messages: {error}") from error
+            raise LocalError(
+                f"the model's chat template refuses these messages: {error}", code="template-wrong"
+            ) from error
 
     def _answer_endings(self) -> list[str]:
         """What the template writes after an answer, the likeliest end of a turn first.
@@ -110,16 +112,21 @@ class TemplateChat:
         try:
             self._rendered(ASKED, is_asked=True)
         except ImportError as error:
-            raise LocalError(f"{template.where} cannot be used: {error}") from error
+            raise LocalError(f"{template.where} cannot be used: {error}", code="template-wrong") from error
         except Exception as error:
             if isinstance(line := getattr(error, "lineno", None), int):  # a syntax error of Jinja
-                raise LocalError(f"{template.where} is no template for conversations: line {line}: {error}") from error
+                raise LocalError(
+                    f"{template.where} is no template for conversations: line {line}: {error}", code="template-wrong"
+                ) from error
         plain = self._tried(ASKED, is_asked=True)
         if not plain or any(QUESTION in text for text in plain):
             return  # a template that refuses these messages may accept others: clients are told when it refuses theirs
         self._has_parts = True
         if not any(QUESTION in text for text in self._tried(ASKED, is_asked=True)):
-            raise LocalError(f"{template.where} is no template for conversations: it leaves out what the user says")
+            raise LocalError(
+                f"{template.where} is no template for conversations: it leaves out what the user says",
+                code="template-wrong",
+            )
 
     def _first_special(self, text: str) -> int | None:
         """The first special token, or an added token at the very beginning; never a token that begins a text."""

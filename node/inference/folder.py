@@ -73,7 +73,7 @@ class Settings:
         try:
             self.config: dict[str, Any] = with_floats(read_table(folder / CONFIG))
         except RecursionError as error:
-            raise LocalError(f"{shown(folder / CONFIG)} is nested too deeply") from error
+            raise LocalError(f"{shown(folder / CONFIG)} is nested too deeply", code="model-unusable") from error
         self.generation = _optional(folder / GENERATION)
         self.tokenizer = _optional(folder / TOKENIZER_CONFIG)
         self._special = _optional(folder / SPECIAL_TOKENS)
@@ -106,7 +106,7 @@ class Settings:
         if "default" in found:
             return _template(found["default"], where)
         if not found:
-            raise LocalError(f"{where}: chat_template names no template")
+            raise LocalError(f"{where}: chat_template names no template", code="template-wrong")
         self._warn_unused(where, found)
         return None
 
@@ -162,10 +162,12 @@ def read_table(path: Path) -> dict[str, Any]:
 def _template(found: Any, where: str) -> Template:
     """The template; LocalError if it is not a text, or empty."""
     if not isinstance(found, str):
-        raise LocalError(f"{where}: chat_template is no text in Jinja")
+        raise LocalError(f"{where}: chat_template is no text in Jinja", code="template-wrong")
     if not found.strip():
         raise LocalError(
-            f"{where} holds no template for conversations: bring it back, or remove it: without one the format is plain"
+            f"{where} holds no template for conversations: bring it back, or remove it: without one the format is "
+            "plain",
+            code="template-wrong",
         )
     return Template(found, where)
 
@@ -240,7 +242,7 @@ def _decoder(path: Path, spec: ModelSpec, options: ServeOptions, version: str) -
     except (OSError, SafetensorError) as error:
         raise LocalError(f"{path / MODEL} cannot be read: {error}", code="unreadable") from error
     except LocalError as error:
-        raise LocalError(f"{path / MODEL} does not fit {path / CONFIG}: {error}") from error
+        raise LocalError(f"{path / MODEL} does not fit {path / CONFIG}: {error}", code="model-unusable") from error
     model = model.to(choose_device(options.device))
     return LlamaScorer(model, vocab=spec.vocab, limit=spec.context, slots=options.slots, version=version)
 
@@ -249,7 +251,7 @@ def _library(path: Path, settings: Settings, options: ServeOptions, version: str
     try:
         found = config_of(settings.config)
     except LocalError as error:
-        raise LocalError(f"{path / CONFIG}: {error}") from error
+        raise LocalError(f"{path / CONFIG}: {error}", code="model-unusable") from error
     network = opened(path, found)
     network.eval().requires_grad_(False).to(choose_device(options.device))
     return library_scorer(network, limit=settings.context(network), slots=options.slots, version=version)

@@ -34,10 +34,13 @@ def check_writes(spec: AnyModel) -> ModelSpec | HfSpec:
     """Return `spec`; LocalError if its kind of model writes no text."""
     if isinstance(spec, PictureSpec):
         raise LocalError(
-            "the model paints: name the folder that `shoal experts fetch FAMILY DIR` writes, not the family"
+            "the model paints: name the folder that `shoal experts fetch FAMILY DIR` writes, not the family",
+            code="model-unsupported",
         )
     if not isinstance(spec, ModelSpec | HfSpec):
-        raise LocalError("the model is a script's own, and only that script can build it and ask it")
+        raise LocalError(
+            "the model is a script's own, and only that script can build it and ask it", code="model-unsupported"
+        )
     return spec
 
 
@@ -47,7 +50,8 @@ def check_spec(spec: AnyModel) -> ModelSpec | HfSpec:
     if isinstance(spec, HfSpec) and spec.lora is not None:
         raise LocalError(
             "the run trains adapters on a base that its states do not hold: export them (`shoal ckpt export`), "
-            "merge them with their base (peft's merge_and_unload), and serve that folder"
+            "merge them with their base (peft's merge_and_unload), and serve that folder",
+            code="adapters-alone",
         )
     return spec
 
@@ -61,7 +65,9 @@ def expert_of(spec: AnyModel, parameters: Tensor, options: ServeOptions, version
     """A scorer of an expert's model, on the chosen device; LocalError if it writes no text."""
     spec = check_writes(spec)
     if isinstance(spec, HfSpec) and spec.lora is not None:
-        raise LocalError("an expert is of adapters, whose base its file does not hold: it cannot be served")
+        raise LocalError(
+            "an expert is of adapters, whose base its file does not hold: it cannot be served", code="adapters-alone"
+        )
     return _scorer(spec, parameters, options, version)
 
 

@@ -35,13 +35,15 @@ class ServeOptions:
     def check_no_mix(self, what: str) -> None:
         """LocalError if an option was set that is for experts only."""
         if self.mix or self.prior or self.base:
-            raise LocalError(f"--mix, --prior and --base are for experts, and not for {what}")
+            raise LocalError(f"--mix, --prior and --base are for experts, and not for {what}", code="bad-flags")
         self.check_no_peers(what)
 
     def check_no_peers(self, what: str) -> None:
         """LocalError if an option was set that is for experts on other peers only."""
         if (self.prefer, self.patience) != (HERE, PATIENCE):
-            raise LocalError(f"--prefer and --patience are for a family that the node is in, and not for {what}")
+            raise LocalError(
+                f"--prefer and --patience are for a family that the node is in, and not for {what}", code="bad-flags"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def parse_mix(text: str) -> Mix:
         return Mix(text, int(found[1]))
     if text in ("", "full", AVERAGE, PCB):
         return Mix(text or "full")
-    raise LocalError(f"--mix {text} is unknown: say full, top-1, top-2 and so on, {AVERAGE} or {PCB}")
+    raise LocalError(f"--mix {text} is unknown: say full, top-1, top-2 and so on, {AVERAGE} or {PCB}", code="bad-flags")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -49,7 +49,10 @@ def open_source(source: str | Path, options: ServeOptions) -> Served:
     if (path / ABOUT).exists() or path.name.startswith(PREFIX):
         return open_checkpoint(load(path), options)
     if (path / ADAPTERS).exists():
-        raise LocalError(f"{path} holds adapters, no model: merge them with their base (peft's merge_and_unload)")
+        raise LocalError(
+            f"{path} holds adapters, no model: merge them with their base (peft's merge_and_unload)",
+            code="adapters-alone",
+        )
     if (path / CONFIG).exists():
         return open_folder(path, options)
     return open_checkpoint(load(_newest(path)), options)

@@ -64,7 +64,10 @@ class WorkerLink:
             except OSError as error:
                 raise TransportError(f"no daemon at {path}: {error}") from error
             if not isinstance(answer, Welcome):
-                raise LocalError(answer.reason if isinstance(answer, Unwelcome) else "the daemon gave no welcome")
+                raise LocalError(
+                    answer.reason if isinstance(answer, Unwelcome) else "the daemon gave no welcome",
+                    code="worker-refused",
+                )
             vectors = SharedVectors.attach(descriptors, answer.sizes)
             undo.pop_all()
         return cls(connection, answer, vectors)

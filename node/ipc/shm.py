@@ -34,7 +34,7 @@ class SharedVector:
         """Map `fd` and own it. On LocalError, if its size is wrong, `fd` still belongs to the caller."""
         size = os.fstat(fd).st_size
         if elements < 1 or size != elements * ITEM:
-            raise LocalError(f"a shared vector of {elements} numbers cannot have {size} bytes")
+            raise LocalError(f"a shared vector of {elements} numbers cannot have {size} bytes", code="bug")
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         mapping = mmap.mmap(fd, size, access=access)
         self._mapping: mmap.mmap | None = mapping
@@ -63,14 +63,14 @@ class SharedVector:
     def fd(self) -> int:
         """The descriptor to pass over a Unix socket."""
         if self._array is None:
-            raise LocalError("the shared vector is closed")
+            raise LocalError("the shared vector is closed", code="bug")
         return self._fd
 
     @property
     def array(self) -> FloatArray:
         """The numbers (elements,), not a copy."""
         if self._array is None:
-            raise LocalError("the shared vector is closed")
+            raise LocalError("the shared vector is closed", code="bug")
         return self._array
 
     def clear(self) -> None:
@@ -89,7 +89,7 @@ class SharedVector:
         rest, at = copy.data.cast("B"), 0
         while rest:
             if not (count := os.preadv(self.fd, [rest[:MOST_READ]], at)):
-                raise LocalError("the shared vector is shorter than it was made")
+                raise LocalError("the shared vector is shorter than it was made", code="bug")
             rest, at = rest[count:], at + count
         return copy
 

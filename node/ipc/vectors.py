@@ -90,7 +90,7 @@ class SharedVectors:
     def attach(cls, descriptors: Sequence[int], sizes: Sizes) -> SharedVectors:
         """The other process's vectors. On LocalError, if the sizes differ, the caller still owns the descriptors."""
         if len(descriptors) != len(sizes.numbers):
-            raise LocalError(f"{len(descriptors)} shared vectors came instead of {len(sizes.numbers)}")
+            raise LocalError(f"{len(descriptors)} shared vectors came instead of {len(sizes.numbers)}", code="bug")
         attached = zip(descriptors, sizes.numbers, WRITABLE, strict=False)
         return cls(*(SharedVector(descriptor, size, writable=may) for descriptor, size, may in attached))
 

@@ -71,10 +71,16 @@ def _experiment(options: argparse.Namespace) -> Experiment:
 def _manifest(options: argparse.Namespace) -> Manifest:
     manifest = SMALL if options.manifest is None else load_manifest(options.manifest)
     if manifest.data.name != "stdlib":
-        raise LocalError(f"the laboratory trains on stdlib only, and the manifest's data are {manifest.data.name}")
+        raise LocalError(
+            f"the laboratory trains on stdlib only, and the manifest's data are {manifest.data.name}",
+            code="manifest-wrong",
+        )
     method = manifest.method
     if method.optimizer != "adamw":
-        raise LocalError(f"the laboratory's workers train with AdamW only, and the manifest's with {method.optimizer}")
+        raise LocalError(
+            f"the laboratory's workers train with AdamW only, and the manifest's with {method.optimizer}",
+            code="manifest-wrong",
+        )
     if options.inner_steps is not None:
         method = method.model_copy(update={"inner_steps": options.inner_steps})
     seed = manifest.seed if options.seed is None else options.seed

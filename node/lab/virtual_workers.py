@@ -107,7 +107,10 @@ class VirtualWorkers:
 def own_decoder(manifest: Manifest) -> ModelSpec:
     """The manifest's model, if it is one that many workers can train in one pass; LocalError if not."""
     if not isinstance(manifest.model, ModelSpec):
-        raise LocalError(f"the laboratory trains Shoal's own decoder, and no model of kind {manifest.model.name}")
+        raise LocalError(
+            f"the laboratory trains Shoal's own decoder, and no model of kind {manifest.model.name}",
+            code="manifest-wrong",
+        )
     return manifest.model
 
 

@@ -149,7 +149,9 @@ class AgreedRun(Run):
         if not own:
             return await super().save(path)
         if self.training is None or not has_own_weights(self.outer.method):
-            raise LocalError("here no worker has weights that differ from the state that all agree on")
+            raise LocalError(
+                "here no worker has weights that differ from the state that all agree on", code="other-kind-of-run"
+            )
         if not self.is_finished:
             raise LocalError(
                 "a worker shows its own weights when the run's last round is over; it is not", code="not-ready"

@@ -50,7 +50,9 @@ async def resolve_origin(
     """
     if manifest.experts is None:
         if len(checkpoints) > 1:
-            raise LocalError("a run goes on from one checkpoint: only the experts of a family begin with several")
+            raise LocalError(
+                "a run goes on from one checkpoint: only the experts of a family begin with several", code="bad-flags"
+            )
         checkpoint = next(iter(checkpoints), None)
         return with_origin(manifest, checkpoint), checkpoint
     paths = [Path(path) for path in await data.get(manifest.data, list)]
@@ -113,7 +115,9 @@ async def first_weights(
     LocalError if the run cannot be founded; then nothing is left on the disk.
     """
     if manifest.experts is not None:
-        raise LocalError("the experts of a library's model begin with a checkpoint: found the family --from one")
+        raise LocalError(
+            "the experts of a library's model begin with a checkpoint: found the family --from one", code="bad-flags"
+        )
     paths = await _tokenized(manifest, data)
 
     def build() -> tuple[Manifest, Checkpoint]:

@@ -66,7 +66,7 @@ async def load_checkpoint(folder: str) -> Checkpoint | None:
     if not folder:
         return None
     if not Path(folder).is_absolute():
-        raise LocalError(f"{folder} is not an absolute path")
+        raise LocalError(f"{folder} is not an absolute path", code="bad-value")
 
     def load() -> Checkpoint:
         from shoal.node.training.checkpoint.read import load

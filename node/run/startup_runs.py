@@ -91,7 +91,13 @@ def _id_of(text: str) -> str:
 def _id_in(path: Path) -> str:
     manifest = load_manifest(path)
     if not manifest.model.is_complete:
-        raise UsageError(f"--join {path} leaves its model to its founder, so the run has another id: give that id")
+        raise UsageError(
+            f"--join {path} leaves its model to its founder, so the run has another id: give that id",
+            code="manifest-unfinished",
+        )
     if manifest.data.name == "files" and not manifest.data.digest:
-        raise UsageError(f"--join {path} does not name its text, so its founder's run has another id: give that id")
+        raise UsageError(
+            f"--join {path} does not name its text, so its founder's run has another id: give that id",
+            code="manifest-unfinished",
+        )
     return manifest.run_id.hex()

@@ -186,9 +186,11 @@ class Training:
             async with asyncio.timeout(SHOWN_WITHIN):
                 await self._shown.wait()
         except TimeoutError:
-            raise LocalError(f"the worker has not shown its weights within {SHOWN_WITHIN:.0f} s; see its log") from None
+            raise LocalError(
+                f"the worker has not shown its weights within {SHOWN_WITHIN:.0f} s; see its log", code="worker-silent"
+            ) from None
         if self._worker.is_over:
-            raise LocalError("the worker has ended, and its weights with it")
+            raise LocalError("the worker has ended, and its weights with it", code="worker-silent")
         return await ROUNDS.run(self._worker.contribution.copy)
 
     def _start(self, stint: Stint | None) -> None:

@@ -76,7 +76,7 @@ def test_ctrl_c_while_the_node_enters_a_run(
 def test_anything_else_is_no(shoal: Shoal, node: FakeService, says: Says, line: str) -> None:
     says(line)
     code, _, err = shoal("run", "join", LINK)
-    assert (code, err) == (Exit.FAILED, "shoal: not joined\n")
+    assert (code, err) == (Exit.FAILED, "shoal: not joined [not-confirmed]\n")
     assert node.calls == [("preview", LINK)]
 
 
@@ -184,7 +184,7 @@ def test_a_node_that_was_started_for_nothing_is_stopped_again(
     assert background.daemon_pid() is None
     says("n\n")
     code, _, err = shoal("run", "join", LINK)
-    assert (code, err.endswith("shoal: not joined\n")) == (Exit.FAILED, True)
+    assert (code, err.endswith("shoal: not joined [not-confirmed]\n")) == (Exit.FAILED, True)
     assert background.daemon_pid() is None
 
 

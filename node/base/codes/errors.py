@@ -14,6 +14,27 @@ ERRORS: Mapping[str, Row] = {
     "usage": Row(YOU, "The command line, or a variable of the environment, is wrong.", "See `--help` of the command."),
     "shortage": Row(MACHINE, "The machine is short of something for now.", "Wait, or do what the sentence says."),
     "bug": Row(SHOAL, "The node made a mistake.", "Send its developers what `shoal bugreport` collects."),
+    # -- commands, settings and values --
+    "bad-value": Row(YOU, "A value is not of its kind, or outside its bounds.", "Give one as the sentence says."),
+    "bad-flags": Row(
+        YOU, "Flags do not go together, or not with what the command is about.", "Leave away or add what is named."
+    ),
+    "unknown-key": Row(YOU, "There is no such setting.", "See `shoal config show`; the nearest key is named."),
+    "unknown-name": Row(YOU, "Nothing is called so.", "Choose one of the names that the sentence lists."),
+    "not-an-address": Row(
+        YOU, "What was given is no address of a peer.", "Give one as `shoal status --long` shows it."
+    ),
+    "not-confirmed": Row(YOU, "The question was not answered by yes.", "Nothing was done; ask again if you like."),
+    "config-not-edited": Row(
+        YOU,
+        "The editor did not end well, or what was written does not count.",
+        "config.toml is as it was; `shoal config edit` goes on with what you have written.",
+    ),
+    "too-large": Row(YOU, "A file, a text or a record is larger than it may be.", "Make it smaller."),
+    "not-json": Row(YOU, "A file is no JSON of the kind that it must be.", "Mend or replace what is named."),
+    "no-report": Row(
+        YOU, "There is nothing there to report of, or it is damaged.", "Name a folder of `shoal up` or a node."
+    ),
     # -- the node's folder --
     "home-unknown": Row(YOU, "There is no folder for the node's files.", "Set SHOAL_HOME to one, by its whole path."),
     "home-unusable": Row(
@@ -86,6 +107,9 @@ ERRORS: Mapping[str, Row] = {
     "other-version": Row(YOU, "Node and command are of different versions.", "Stop the node, and start it again."),
     "start-failed": Row(MACHINE, "The node ended before it answered.", "Its last words are shown; its log has more."),
     "node-failed": Row(MACHINE, "The node ended with an error.", "Its last words are shown; its log has more."),
+    "in-foreground": Row(
+        YOU, "The node belongs to a terminal or a service manager, which has to restart it.", "Restart it there."
+    ),
     "no-log": Row(YOU, "The node does not log into its folder.", "Look where it was started, or in `journalctl`."),
     "ending": Row(
         NOBODY,
@@ -105,6 +129,7 @@ ERRORS: Mapping[str, Row] = {
     ),
     # -- requests to the API --
     "no-such-request": Row(YOU, "The API has no such path, method or size of body.", "See docs/api.md."),
+    "bad-request": Row(YOU, "The request's body, or its query, is not as it must be.", "See docs/api.md."),
     "wrong-token": Row(
         YOU, "The request shows no token of this node, or a used login.", "Show the token in its SHOAL_HOME."
     ),
@@ -142,9 +167,30 @@ ERRORS: Mapping[str, Row] = {
     "run-left": Row(YOU, "The node is not in the run any more.", "Join it again."),
     "nobody-asked": Row(YOU, "A question cannot be asked, as this is no terminal.", "Say --yes."),
     "stalled": Row(NETWORK, "Nothing has moved in the swarm for long.", "See the logs that are named."),
+    "nobody-left": Row(MACHINE, "No peer of the swarm is left.", "See the logs that are named."),
+    "state-gone": Row(NOBODY, "That state is held no more, as later ones have come.", "Ask for the newest one."),
+    "other-kind-of-run": Row(YOU, "Runs of that kind are not used in this way.", "Do what the sentence says."),
+    # -- scripts and workers --
+    "script-misused": Row(YOU, "A script uses the run in another way than it can be used.", "See docs/scripts.md."),
+    "script-module": Row(
+        YOU, "The script's module or optimizer cannot be trained in a run as it is.", "Change it as the sentence says."
+    ),
+    "script-changed": Row(
+        YOU,
+        "The script has changed its module or optimizer since `wrap`.",
+        "Do that before `wrap`, or found another run for it.",
+    ),
+    "script-closed": Row(YOU, "The script's run is closed, or another one took its place.", "Open it again."),
+    "worker-refused": Row(
+        YOU, "The node does not take the process as a run's worker.", "See which run and which process the node has."
+    ),
+    "worker-silent": Row(MACHINE, "The worker has ended, or does not answer in time.", "See its log, and try again."),
     # -- manifests, models, data --
     "manifest-wrong": Row(
         YOU, "The manifest is not as it must be.", "Mend the key that is named: docs/manifest.md has all of them."
+    ),
+    "manifest-unfinished": Row(
+        YOU, "The manifest's file leaves something to its founder, so it names no run.", "Give the run's link or id."
     ),
     "data-missing": Row(YOU, "The text of the run is not here.", "Name it with --data."),
     "data-empty": Row(YOU, "There is no text, or too little, to train on.", "Name more text with --data."),
@@ -180,6 +226,30 @@ ERRORS: Mapping[str, Row] = {
     "diverged": Row(
         YOU, "Training has diverged: numbers are not finite.", "Nothing was sent; lower the learning rate in a new run."
     ),
+    "model-unsupported": Row(
+        YOU, "Models of that kind cannot be used for this.", "Choose another model, or do what the sentence says."
+    ),
+    "model-unusable": Row(
+        YOU, "The folder of a model is damaged, or its files do not fit together.", "Export or download it again."
+    ),
+    "adapters-alone": Row(YOU, "Adapters are no model without their base.", "Merge them with it, and name the result."),
+    # -- serving and experts --
+    "template-wrong": Row(
+        YOU,
+        "The model's template for conversations cannot be used.",
+        "Mend or remove it; without one the format is plain.",
+    ),
+    "prompt-wrong": Row(YOU, "The prompt, or the length asked for, does not suit the model.", "Change it as is said."),
+    "experts-wrong": Row(
+        YOU, "A folder or table of experts is not as it must be.", "Fetch it again: `shoal experts fetch`."
+    ),
+    "experts-differ": Row(
+        YOU, "Experts are of different models, tokens or sizes.", "Use those of one family; start a server anew."
+    ),
+    "experts-nowhere": Row(
+        NETWORK, "Nobody that can be reached has, or answers for, an expert.", "Try later, or see that a node has them."
+    ),
+    "expert-file-lost": Row(MACHINE, "A file of the family is gone from this disk.", "Found the family again."),
     "expert-damaged": Row(MACHINE, "The file of an expert is damaged.", "Fetch the experts again."),
     # -- peers --
     "peer-blamed": Row(

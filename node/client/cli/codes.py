@@ -33,7 +33,7 @@ def explain(
     if row is None:
         like = nearest(wanted)
         known = f"the nearest are {', '.join(like)}" if like else "docs/errors.md lists all of them"
-        raise UsageError(f"there is no code '{wanted[:80]}'; {known}")
+        raise UsageError(f"there is no code '{wanted[:80]}'; {known}", code="unknown-name")
     if as_json:
         from shoal.node.api.present import show_json
 

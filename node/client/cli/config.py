@@ -135,7 +135,10 @@ def edit() -> None:
         return
     with config_file.locked(home):
         if config_file.read_bytes(home.config) != before:
-            raise LocalError(f"{home.config} has changed meanwhile, and stays so; what you have written is in {draft}")
+            raise LocalError(
+                f"{home.config} has changed meanwhile, and stays so; what you have written is in {draft}",
+                code="config-not-edited",
+            )
         config_file.replace(home.config, text.encode())
     draft.unlink(missing_ok=True)
     later = "" if home.daemon_pid() is not None else "; it counts from the next start of the node on"
@@ -165,7 +168,8 @@ def _right_text(draft: Path, begin: bytes, config: Path) -> str | None:
             print(f"shoal: {printable(str(error))}", file=sys.stderr)
             if not _edits_again():
                 raise LocalError(
-                    f"{config} is as it was; `shoal config edit` goes on with what you have written, in {draft}"
+                    f"{config} is as it was; `shoal config edit` goes on with what you have written, in {draft}",
+                    code="config-not-edited",
                 ) from error
 
 
@@ -175,9 +179,13 @@ def _run_editor(path: Path) -> None:
     try:
         code = subprocess.run([*shlex.split(command), str(path)]).returncode
     except (OSError, ValueError) as error:
-        raise LocalError(f"cannot run the editor {command}: {error}; name another one in VISUAL or EDITOR") from error
+        raise LocalError(
+            f"cannot run the editor {command}: {error}; name another one in VISUAL or EDITOR", code="config-not-edited"
+        ) from error
     if code != 0:
-        raise LocalError(f"the editor {command} has ended with {code}; config.toml is as it was")
+        raise LocalError(
+            f"the editor {command} has ended with {code}; config.toml is as it was", code="config-not-edited"
+        )
 
 
 def _edits_again() -> bool:

@@ -154,7 +154,7 @@ def logs(
     if (round is None and run) or (round is not None and follow):
         from shoal.node.base.options import UsageError
 
-        raise UsageError("--run goes with --round, and --follow without it")
+        raise UsageError("--run goes with --round, and --follow without it", code="bad-flags")
     if round is None:
         show_log(find_home(), lines, follow, as_json)
     else:

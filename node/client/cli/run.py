@@ -108,7 +108,9 @@ def init(
         print(f"\nshoal run init {next(iter(PURPOSES))}")
         return
     if purpose not in PURPOSES:
-        raise UsageError(f"there is no manifest for '{purpose[:80]}'; the purposes are {', '.join(PURPOSES)}")
+        raise UsageError(
+            f"there is no manifest for '{purpose[:80]}'; the purposes are {', '.join(PURPOSES)}", code="unknown-name"
+        )
     path = file or Path(f"{purpose}.toml")
     named = shown(path)
     text = manifest_for(purpose, named)
@@ -224,7 +226,7 @@ def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> 
         if train and preview["memory"].get("problem"):
             raise LocalError(f"not joined: {preview['memory']['problem']}", code="no-room")
         if not yes and not _confirmed():
-            raise LocalError("not joined")
+            raise LocalError("not joined", code="not-confirmed")
         with _told_that_it_may_go_on(), Waiting("joining the run", _download):
             return client.join_run(_whole(link, preview), train, checkpoint)
 

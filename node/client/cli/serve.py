@@ -215,7 +215,9 @@ def _paint(source: str, prompt: str, choices: ServeOptions, count: int, seed: in
     from shoal.protocol.base.errors import LocalError
 
     if not out:
-        raise LocalError(f"{source} has experts on pictures: name the file to paint, as in --out picture.png")
+        raise LocalError(
+            f"{source} has experts on pictures: name the file to paint, as in --out picture.png", code="bad-flags"
+        )
     write(_gallery(source, choices), prompt, count, seed, Path(out))
     print(f"wrote {out}")
 

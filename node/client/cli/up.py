@@ -127,7 +127,7 @@ def _round(flag: str, given: str | None, usual: int, *, fits: bool) -> int | Non
     if given == "none":
         return None
     if not given.isdecimal():
-        raise UsageError(f"{flag} {given} is neither a round nor 'none'")
+        raise UsageError(f"{flag} {given} is neither a round nor 'none'", code="bad-value")
     return int(given)
 
 

@@ -32,7 +32,7 @@ def make_node_reports(home: Home) -> tuple[list[Path], list[str]]:
         pages.append(write(home.root / f"{stem}.html", node_page(found)))
     if not pages:
         why = "; ".join(lacking) or "the node has been in no run"
-        raise LocalError(f"there is nothing to report of {home.root}: {why}")
+        raise LocalError(f"there is nothing to report of {home.root}: {why}", code="no-report")
     return pages, lacking
 
 

@@ -64,7 +64,9 @@ def read_run(home: Home, run: str) -> NodeStory:
     found = NodeStory(run, _name(home, run, checkpoint), Story(folder), checkpoint=checkpoint)
     timelines = list(_timelines(folder, found.lacks))
     if not timelines:
-        raise LocalError(f"{found.title} has no rounds in {folder / ROUNDS}: none has ended on this node yet")
+        raise LocalError(
+            f"{found.title} has no rounds in {folder / ROUNDS}: none has ended on this node yet", code="no-report"
+        )
     _take(found, timelines)
     found.told += _logged(home, found)
     found.told.sort(key=lambda each: each.at)

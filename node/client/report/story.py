@@ -205,7 +205,7 @@ def read_story(folder: Path) -> Story:
     path = folder / "metrics.jsonl"
     if not path.exists():
         words = "give the folder that `shoal up` named, or a node's home"
-        raise LocalError(f"{shown(folder)} holds no metrics.jsonl: {words}")
+        raise LocalError(f"{shown(folder)} holds no metrics.jsonl: {words}", code="no-report")
     lines = read_text(path).split("\n")
     story = Story(folder)
     for number, each in enumerate(lines, start=1):
@@ -217,7 +217,9 @@ def read_story(folder: Path) -> Story:
             if not any(rest.strip() for rest in lines[number:]):  # the last line, which was cut off
                 break
             why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            raise LocalError(f"line {number} of {shown(path)} is not what `shoal up` writes: {why}") from error
+            raise LocalError(
+                f"line {number} of {shown(path)} is not what `shoal up` writes: {why}", code="no-report"
+            ) from error
     return story
 
 

@@ -180,7 +180,7 @@ class Run:
     def link(self) -> str:
         """The link by which others join, as of now."""
         if not self.id:
-            raise LocalError("the run is founded by `wrap`; before, there is nothing to join")
+            raise LocalError("the run is founded by `wrap`; before, there is nothing to join", code="script-misused")
         if self._invitation is not None:
             return self._invitation.link
         return str(Client(find_home()).run_link(self.id)["link"])
@@ -211,7 +211,7 @@ class Run:
         """The open session; LocalError if there is none."""
         if self._session is None:
             again = "nothing is trained any more" if self._last_seen is not None else "nothing is trained yet"
-            raise LocalError(f"{again}: `optimizer = run.wrap(optimizer, model)` comes first")
+            raise LocalError(f"{again}: `optimizer = run.wrap(optimizer, model)` comes first", code="script-misused")
         return self._session
 
     def _attached(self, own: OwnModule, batch_size: int | None, validate: Validate | None) -> Session:
@@ -293,5 +293,6 @@ def _check_is_for_scripts(manifest: Answer) -> None:
     if manifest["model"]["name"] != "custom":
         raise LocalError(
             f"the run {manifest['name']} trains a model of kind {manifest['model']['name']}, which nodes train "
-            "themselves: `shoal run join` takes part in it. A script takes part in runs that a script has created"
+            "themselves: `shoal run join` takes part in it. A script takes part in runs that a script has created",
+            code="other-kind-of-run",
         )

@@ -39,7 +39,8 @@ def manifest_of(own: OwnModule, tables: Mapping[str, Any]) -> Manifest:
         raise LocalError(
             f"the names and shapes of the module's tensors are more than the {MAX_MANIFEST >> 10} KiB of a manifest: "
             "give them shorter names; layers that are alike and numbered one after the other (layers.0.weight, "
-            "layers.1.weight) take no more than one"
+            "layers.1.weight) take no more than one",
+            code="script-module",
         )
     return manifest
 

@@ -33,7 +33,10 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Wait for the run's state, and load it into the Trainer's model."""
         if args.world_size > 1:
-            raise LocalError("a run has one process on each node, and this Trainer has several: let each be a node")
+            raise LocalError(
+                "a run has one process on each node, and this Trainer has several: let each be a node",
+                code="script-misused",
+            )
         batch = (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps
         self.run.wrap(given["optimizer"], given["model"], batch, self.validate)
         self.run.follow(given["lr_scheduler"])

@@ -64,7 +64,8 @@ class _Steps:
             if not self._is_within:
                 raise LocalError(
                     f"the {name} inside this {self._name} was stepped without it, so that the run sees nothing of "
-                    f"training: call its step(), with a closure if it wants one (`{self._name}.step`)"
+                    f"training: call its step(), with a closure if it wants one (`{self._name}.step`)",
+                    code="script-misused",
                 )
 
         return check
@@ -133,7 +134,9 @@ def follow(scheduler: Any, steps: Callable[[], int | None]) -> None:
     """
     kind: Any = getattr(type(scheduler), "_followed", type(scheduler))  # the original class, if it follows already
     if not callable(getattr(kind, "step", None)):
-        raise LocalError(f"a {kind.__name__} has no step(), so it is no scheduler that could follow the run")
+        raise LocalError(
+            f"a {kind.__name__} has no step(), so it is no scheduler that could follow the run", code="script-misused"
+        )
     if not counts_steps(scheduler):
         log.warning(
             "a %s goes by this machine's own metrics: its rates are not those of the other members",

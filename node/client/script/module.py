@@ -39,7 +39,10 @@ class OwnModule:
             or not hasattr(optimizer, "step")
         ):
             given = f"{type(optimizer).__name__}, {type(module).__name__}"
-            raise LocalError(f"`wrap` takes an optimizer and the module whose parameters it steps, not ({given})")
+            raise LocalError(
+                f"`wrap` takes an optimizer and the module whose parameters it steps, not ({given})",
+                code="script-misused",
+            )
         self.module: nn.Module = getattr(module, "_orig_mod", module)  # what torch.compile was given
         self.optimizer = optimizer
         self.steps = 0  # of the optimizer, since `wrap`
@@ -80,25 +83,29 @@ class OwnModule:
         if added := next((name for name in now if name not in self._were), None):
             raise LocalError(
                 f"{added} has come since `wrap`: a run trains the same parameters to its end, so give the module all "
-                "of them before"
+                "of them before",
+                code="script-changed",
             )
         for name, (weight, was_trained) in self._were.items():
             if name not in now or now[name] is not weight:
                 what = "another parameter than" if name in now else "no parameter of the module any more, as it was"
                 raise LocalError(
                     f"{name} is {what} at `wrap`: the optimizer steps the one that was there, so write into that "
-                    "(`with torch.no_grad(): weight.copy_(...)`), or wrap again"
+                    "(`with torch.no_grad(): weight.copy_(...)`), or wrap again",
+                    code="script-changed",
                 )
             if weight.requires_grad != was_trained:
                 what = "frozen" if was_trained else "trained"
                 raise LocalError(
                     f"{name} is {what} since `wrap`: a run trains the same parameters to its end, so set requires_grad "
-                    "before `wrap`, and found another run for another choice"
+                    "before `wrap`, and found another run for another choice",
+                    code="script-changed",
                 )
         if _stepped(self.optimizer) != self._were_stepped:
             raise LocalError(
                 "the optimizer's parameters are others than at `wrap`: a run trains the same ones to its end, so call "
-                "add_param_group before `wrap`"
+                "add_param_group before `wrap`",
+                code="script-changed",
             )
 
     def check_still(self) -> None:
@@ -114,7 +121,8 @@ class OwnModule:
                 raise LocalError(
                     f"the frozen parameter {name} has moved since `wrap`: those are the same for all members, who "
                     "compare them when they come. Keep what each machine changes by itself, as a mean of the weights, "
-                    "as a buffer (register_buffer), or outside of the module"
+                    "as a buffer (register_buffer), or outside of the module",
+                    code="script-changed",
                 )
 
     def frozen(self) -> str:
@@ -134,7 +142,8 @@ class OwnModule:
             except (RuntimeError, TypeError, NotImplementedError) as error:
                 raise LocalError(
                     f"the frozen parameter {name} ({type(weight.data).__name__}, {weight.dtype}) has no bytes that "
-                    "members could compare: keep it as a buffer, or outside of the module"
+                    "members could compare: keep it as a buffer, or outside of the module",
+                    code="script-module",
                 ) from error
             if plain.size:
                 hasher.update(plain.data)
@@ -191,15 +200,23 @@ def unwrapped(given: Any, what: str) -> Any:
 
 def _check(weights: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
     if not weights:
-        raise LocalError("the module has no parameters that are trained")
+        raise LocalError("the module has no parameters that are trained", code="script-module")
     if not any(weight.numel() for weight in weights.values()):
-        raise LocalError("the module's trained parameters are all empty: there is nothing to train")
+        raise LocalError(
+            "the module's trained parameters are all empty: there is nothing to train", code="script-module"
+        )
     stepped = _stepped(optimizer)
     for name, weight in weights.items():
         if weight not in stepped:
-            raise LocalError(f"{name} is in no group of the optimizer: add it, or freeze it by requires_grad_(False)")
+            raise LocalError(
+                f"{name} is in no group of the optimizer: add it, or freeze it by requires_grad_(False)",
+                code="script-module",
+            )
     if stepped - set(weights.values()):
-        raise LocalError("the optimizer steps parameters that are not the module's: one module has one optimizer")
+        raise LocalError(
+            "the optimizer steps parameters that are not the module's: one module has one optimizer",
+            code="script-module",
+        )
 
 
 def _stepped(optimizer: torch.optim.Optimizer) -> set[nn.Parameter]:
@@ -214,11 +231,16 @@ def check_parameters(module: nn.Module) -> None:
     named: dict[str, nn.Parameter] = {}
     for name, weight in module.named_parameters():
         if name in named:
-            raise LocalError(f"two parameters are named {name}: a name with a dot in it is that of a part's part, too")
+            raise LocalError(
+                f"two parameters are named {name}: a name with a dot in it is that of a part's part, too",
+                code="script-module",
+            )
         named[name] = weight
     for name, weight in named.items():
         if problem := _problem(name, weight):
-            raise LocalError(f"the parameter {name if name.isprintable() else repr(name)} {problem}")
+            raise LocalError(
+                f"the parameter {name if name.isprintable() else repr(name)} {problem}", code="script-module"
+            )
     _check_apart(named)
 
 
@@ -263,7 +285,8 @@ def _check_apart(named: dict[str, nn.Parameter]) -> None:
         if len(sharing) > 1 and sharing[0][1].requires_grad and (pair := _overlapping(sharing)):
             raise LocalError(
                 f"the parameters {pair[0]} and {pair[1]} have numbers in common: make them one parameter, under both "
-                "names if need be, or give each its own (clone)"
+                "names if need be, or give each its own (clone)",
+                code="script-module",
             )
 
 

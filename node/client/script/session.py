@@ -202,7 +202,7 @@ class Session:
         if found_inf is not None and float(found_inf):
             return
         if self.is_closed:
-            raise LocalError(REPLACED if self._is_replaced else CLOSED)
+            raise LocalError(REPLACED if self._is_replaced else CLOSED, code="script-closed")
         order = self._order
         if order is None:
             self._load_end()  # steps after the end change nothing
@@ -303,7 +303,7 @@ def attach(
         data = connection.link.welcome.manifest
         manifest = decode_manifest(data, RunId(hashlib.sha256(data).digest()))  # the daemon has checked it
         if not isinstance(manifest.model, CustomSpec):
-            raise LocalError("this run's model is trained by nodes themselves")
+            raise LocalError("this run's model is trained by nodes themselves", code="other-kind-of-run")
         own.check_fits(manifest.model)
         batch = batch_size or manifest.method.batch
         session = Session(connection, own, method_of(manifest, own.layout), batch, check_run, validate)

@@ -73,7 +73,8 @@ class StateWeights:
             raise LocalError(
                 f"this {type(self._optimizer).__name__} has taken the weights back to where they were before the run "
                 "replaced them: it keeps weights where they cannot be found. Let it keep them in its attributes, or in "
-                "its state, in the shapes of the parameters; or train with another optimizer"
+                "its state, in the shapes of the parameters; or train with another optimizer",
+                code="script-module",
             )
         if self._before is None:
             return
@@ -322,7 +323,8 @@ def shown(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> Iterat
             if has_begun:
                 raise LocalError(
                     f"the eval() of this {type(optimizer).__name__} fails, by which it would show the weights that are "
-                    f"handed in: {type(error).__name__}: {error}"
+                    f"handed in: {type(error).__name__}: {error}",
+                    code="script-module",
                 ) from error
             if isinstance(optimizer.state, dict):
                 optimizer.state.clear()  # of what eval() had begun to note

@@ -127,7 +127,9 @@ async def measure(plan: Plan, jobs: Jobs, device: str, files: Sequence[Path]) ->
     there are no files.
     """
     if not files:
-        raise LocalError("no peer is left at the end, so there is no replica to measure; see the logs")
+        raise LocalError(
+            "no peer is left at the end, so there is no replica to measure; see the logs", code="nobody-left"
+        )
     merged = await jobs.run("merge", "merge", plan.manifest_file, plan.out / MERGED, *files)
     each = [await _loss(plan, jobs, device, f"validate-{file.parent.name}", file) for file in files]
     mean = await jobs.run("validate-merged", "validate", plan.manifest_file, merged["file"], device, *plan.data)

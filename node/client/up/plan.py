@@ -121,7 +121,8 @@ def chosen_manifest(options: UpOptions, corpus: str = "") -> Manifest:
         raise UsageError(
             f"the manifest wants at least {manifest.rounds.min_members} members and this swarm "
             f"{'comes down to' if options.kill_at else 'has'} {left}: use --peers "
-            f"{options.peers + manifest.rounds.min_members - left} or more"
+            f"{options.peers + manifest.rounds.min_members - left} or more",
+            code="bad-flags",
         )
     return manifest
 

@@ -42,7 +42,10 @@ class Resumption:
         """The earlier manifest, going on to round `last`."""
         earlier = self.about.decoded_manifest()
         if last <= self.round:
-            raise UsageError(f"--rounds {last}: {self.folder} has come to round {self.round}; name a later last round")
+            raise UsageError(
+                f"--rounds {last}: {self.folder} has come to round {self.round}; name a later last round",
+                code="bad-flags",
+            )
         rounds = earlier.rounds.model_copy(update={"last": last, "start_members": len(self.peers)})
         return earlier.model_copy(update={"rounds": rounds, "origin": origin_of(self.about)})
 

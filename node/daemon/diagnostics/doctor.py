@@ -72,7 +72,7 @@ class Doctor:
         """Examine `peer` (see `parse_query`): the events of `Examination.run`. LocalError if no peer is meant."""
         wanted = parse_query(peer, self._sources.peers())
         if wanted.peer == self._network.peer:
-            raise LocalError("that is this node itself; `shoal status` says how it is")
+            raise LocalError("that is this node itself; `shoal status` says how it is", code="itself")
         if self._under_way >= AT_ONCE:
             raise LocalError(f"{AT_ONCE} peers are being looked at already; wait until one is done", code="busy")
         self._under_way += 1

@@ -172,7 +172,7 @@ class Pausing:
     async def pause(self, seconds: float | None = None) -> PauseStatus:
         """Pause for so many seconds, or until `resume`; returns once the runs are left, or after LEFT_WITHIN."""
         if seconds is not None and not 0 < seconds <= MOST_SECONDS:
-            raise LocalError(f"a pause of {seconds:g} s: give more than nothing, and at most a year")
+            raise LocalError(f"a pause of {seconds:g} s: give more than nothing, and at most a year", code="bad-value")
         now = self._clock()
         await self._ask(Asked(now, now + seconds if seconds is not None else None))
         return self.status()

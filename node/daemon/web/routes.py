@@ -110,20 +110,23 @@ async def read_body(
     body = {key: value for key, value in body.items() if value is not None}
     if unknown := body.keys() - allowed.keys():
         known = f"it may have {', '.join(sorted(allowed))}" if allowed else "it has none here"
-        raise LocalError(f"unknown key '{min(unknown)[:MAX_KEY]}' in the body: {known}")
+        raise LocalError(f"unknown key '{min(unknown)[:MAX_KEY]}' in the body: {known}", code="bad-request")
     for key, kind in allowed.items():
         if key in required and key not in body:
-            raise LocalError(f"the body lacks '{key}': it must be {KINDS[kind]}")
+            raise LocalError(f"the body lacks '{key}': it must be {KINDS[kind]}", code="bad-request")
         if key in body and type(body[key]) is not kind and not (kind is float and type(body[key]) is int):
-            raise LocalError(f"the body's '{key}' must be {KINDS[kind]}, not {KINDS.get(type(body[key]), 'a number')}")
+            raise LocalError(
+                f"the body's '{key}' must be {KINDS[kind]}, not {KINDS.get(type(body[key]), 'a number')}",
+                code="bad-request",
+            )
         for number, each in enumerate(body.get(key, []) if kind is list else []):
             if not isinstance(each, str):
-                raise LocalError(f"the body's '{key}[{number}]' must be a text")
+                raise LocalError(f"the body's '{key}[{number}]' must be a text", code="bad-request")
     return body
 
 
 def _count(text: str, what: str) -> int:
     """A round, or a number of rounds, as text from a URL; LocalError if it is no positive integer."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
-        raise LocalError(f"{what} must be a number of rounds, not '{text[:20]}'")
+        raise LocalError(f"{what} must be a number of rounds, not '{text[:20]}'", code="bad-request")
     return int(text)

@@ -181,15 +181,19 @@ def write(
         check_text(given, what)
     prompt, limit = tuple(served.vocabulary.encode(text)), served.scorer.limit
     if not prompt:
-        raise LocalError("the prompt is empty: give the model something to go on from")
+        raise LocalError("the prompt is empty: give the model something to go on from", code="prompt-wrong")
     if strange := next((each for each in prompt if each >= served.scorer.vocab), None):
-        raise LocalError(f"the prompt has the token {strange}, and the model knows those below {served.scorer.vocab}")
+        raise LocalError(
+            f"the prompt has the token {strange}, and the model knows those below {served.scorer.vocab}",
+            code="prompt-wrong",
+        )
     if max_tokens is None:
         max_tokens = max(1, limit - len(prompt))
     if len(prompt) + max_tokens > limit:
         raise LocalError(
             f"{len(prompt):,} tokens of the prompt and {max_tokens:,} to write are more than the model's context, "
-            f"{limit:,}"
+            f"{limit:,}",
+            code="prompt-wrong",
         )
     batch = Batch(served.scorer, served.vocabulary)
     batch.join(Job(prompt, max_tokens, sampling, (*stops, *served.stops)), Terminal())

@@ -66,9 +66,12 @@ class FamilyLoader:
         self._node, self._options = node, options
         self.mix = parse_mix(options.mix)
         if options.prefer not in (HERE, PEERS):
-            raise LocalError(f"--prefer {options.prefer} is unknown: say {HERE} or {PEERS}")
+            raise LocalError(f"--prefer {options.prefer} is unknown: say {HERE} or {PEERS}", code="bad-flags")
         if self.mix.is_merge or options.base:
-            raise LocalError("merging needs all files: `shoal experts fetch` the family into a folder, and serve that")
+            raise LocalError(
+                "merging needs all files: `shoal experts fetch` the family into a folder, and serve that",
+                code="bad-flags",
+            )
         sources = node.sources()
         self.manifest = sources.manifest
         check_writes(self.manifest.model)
@@ -89,7 +92,8 @@ class FamilyLoader:
         if not members:
             raise LocalError(
                 f"nobody answers for an expert of {self.manifest.name}, and none of their files is here: run "
-                f"`shoal experts answer` on a node that has one"
+                f"`shoal experts answer` on a node that has one",
+                code="experts-nowhere",
             )
         prior = prior_of([each.likelihoods for each in members]) if self._windows else uniform(len(members))
         return Panel(tuple(members), prior, self.mix.k, tuple(name for name, member in found.items() if member is None))
@@ -183,5 +187,5 @@ def _keep_looking(scorer: Ensemble, look_again: Callable[[], str], over: threadi
 def _common_context(parts: Sequence[Part]) -> int:
     """The context that all parts' models have; LocalError if their vocabularies differ."""
     if len({part.model.vocab for part in parts}) > 1:
-        raise LocalError("the family's experts have different tokens: they cannot be mixed")
+        raise LocalError("the family's experts have different tokens: they cannot be mixed", code="experts-differ")
     return min(part.model.context for part in parts)

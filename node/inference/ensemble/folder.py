@@ -76,7 +76,7 @@ class FolderLoader:
         """LocalError if the folder's table, the tokenizer or the text for the prior cannot be used."""
         self.mix = parse_mix(options.mix)
         if options.base and self.mix.name != PCB:
-            raise LocalError(f"--base is for --mix {PCB}")
+            raise LocalError(f"--base is for --mix {PCB}", code="bad-flags")
         table = read_table(folder)
         self.vocab, self.limit = vocab_of(table), _context(table)
         self.name = table.name
@@ -88,11 +88,15 @@ class FolderLoader:
         """The panel of the folder's present experts; members of `known` are not loaded again."""
         table = read_table(self._folder)
         if vocab_of(table) != self.vocab:
-            raise LocalError(f"the experts in {self._folder} have other tokens than before: start the server anew")
+            raise LocalError(
+                f"the experts in {self._folder} have other tokens than before: start the server anew",
+                code="experts-differ",
+            )
         if (shortest := _context(table)) < self.limit:
             raise LocalError(
                 f"an expert in {self._folder} has a context of {shortest:,} tokens, less than the server's "
-                f"{self.limit:,}: start the server anew to use it"
+                f"{self.limit:,}: start the server anew to use it",
+                code="experts-differ",
             )
         if self.mix.is_merge:
             return self._merged(table, known)
@@ -163,7 +167,7 @@ def write_merge(folder: Path, out: Path, options: ServeOptions) -> Path:
     """Merge the experts in a folder; returns the new checkpoint in `out`. LocalError if they cannot be merged."""
     loader = FolderLoader(folder, options)
     if not loader.mix.is_merge:
-        raise LocalError(f"--mix {loader.mix.name} merges nothing: say {AVERAGE} or {PCB}")
+        raise LocalError(f"--mix {loader.mix.name} merges nothing: say {AVERAGE} or {PCB}", code="bad-flags")
     table = read_table(folder)
     model, theta = loader.merged(table)
     manifest = _manifest(table.name, model)
@@ -179,7 +183,9 @@ def _manifest(name: str, model: AnyModel) -> Manifest:
     try:
         return Manifest.model_validate({"name": name, "model": model.model_dump()})
     except ValidationError as error:
-        raise LocalError(f"no run can begin with a merge of {name}: {explain(error, Manifest)}") from error
+        raise LocalError(
+            f"no run can begin with a merge of {name}: {explain(error, Manifest)}", code="experts-wrong"
+        ) from error
 
 
 def one_model(entries: Sequence[Entry]) -> AnyModel:
@@ -191,7 +197,8 @@ def one_model(entries: Sequence[Entry]) -> AnyModel:
         if model != models[0]:
             raise LocalError(
                 f"the experts {first.name} and {each.name} have different models, so they cannot be merged: "
-                f"mix them with --mix full or top-2"
+                f"mix them with --mix full or top-2",
+                code="experts-differ",
             )
     return models[0]
 
@@ -212,11 +219,12 @@ def read_base(text: str, model: AnyModel) -> Tensor:
     if not text:
         raise LocalError(
             "--mix pcb needs what the experts have begun with: name a safetensors file, a checkpoint's folder or the "
-            "seed of the family's manifest with --base"
+            "seed of the family's manifest with --base",
+            code="bad-flags",
         )
     if text.isdecimal():
         if int(text) > MAX_SEED:
-            raise LocalError(f"--base {text} is no seed: the largest is {MAX_SEED}")
+            raise LocalError(f"--base {text} is no seed: the largest is {MAX_SEED}", code="bad-flags")
         built = kind_of(model).build(model, int(text))
         return Layout.of(built).read(built)
     path = Path(text)

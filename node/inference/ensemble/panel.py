@@ -82,7 +82,9 @@ def windows_of(path: str, vocabulary: Vocabulary, limit: int) -> tuple[Window, .
     text = read_text(Path(path), "the text for the prior,")
     windows = last_windows(vocabulary.encode(text, special=False), limit)
     if not windows:
-        raise LocalError(f"the text for the prior, {path}, has no two tokens: name a longer one with --prior")
+        raise LocalError(
+            f"the text for the prior, {path}, has no two tokens: name a longer one with --prior", code="bad-flags"
+        )
     return windows
 
 

@@ -73,14 +73,14 @@ def read_table(folder: Path) -> Table:
     try:
         table = Table.model_validate_json(read_text(path, limit=MAX_TABLE))
     except ValidationError as error:
-        raise LocalError(f"{path} is no table of experts: {explain(error, Table)}") from error
+        raise LocalError(f"{path} is no table of experts: {explain(error, Table)}", code="experts-wrong") from error
     if not table.experts:
-        raise LocalError(f"{path} names no experts: {FETCH} once one has been published")
+        raise LocalError(f"{path} names no experts: {FETCH} once one has been published", code="experts-wrong")
     names = [each.name for each in table.experts]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise LocalError(f"{path} names the expert {twice[0]} twice")
+        raise LocalError(f"{path} names the expert {twice[0]} twice", code="experts-wrong")
     if not sum(each.prior for each in table.experts) > 0:
-        raise LocalError(f"{path} gives no expert a prior above zero")
+        raise LocalError(f"{path} gives no expert a prior above zero", code="experts-wrong")
     return table
 
 
@@ -98,7 +98,8 @@ def vocab_of(table: Table) -> int:
         if each.model.vocab != first.model.vocab:
             raise LocalError(
                 f"the expert {each.name} knows {each.model.vocab:,} tokens, and {first.name} {first.model.vocab:,}: "
-                f"experts can be mixed only if their tokens are the same"
+                f"experts can be mixed only if their tokens are the same",
+                code="experts-differ",
             )
     return first.model.vocab
 

@@ -79,7 +79,9 @@ class Node:
         try:
             answer = _Answer.model_validate(reply)
         except ValidationError as error:
-            raise LocalError(f"the node says of its experts what cannot be: {explain(error, _Answer)}") from error
+            raise LocalError(
+                f"the node says of its experts what cannot be: {explain(error, _Answer)}", code="other-version"
+            ) from error
         manifest = decode_manifest(bytes.fromhex(answer.manifest), RunId(bytes.fromhex(answer.family)))
         return Sources(manifest, PeerId(answer.me), answer.socket, answer.parts)
 

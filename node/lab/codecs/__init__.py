@@ -21,7 +21,7 @@ CODECS = {**compression.CODECS, **{each.name: each for each in _RESEARCH}}
 def codec(name: str) -> Codec:
     """The codec of this name, a run's or one for research."""
     if name not in CODECS:
-        raise LocalError(f"unknown codec '{name}'; known are {', '.join(CODECS)}")
+        raise LocalError(f"unknown codec '{name}'; known are {', '.join(CODECS)}", code="unknown-name")
     return CODECS[name]
 
 

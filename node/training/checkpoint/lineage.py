@@ -44,7 +44,10 @@ def with_origin(manifest: Manifest, checkpoint: Checkpoint | None) -> Manifest:
                 f"this run cannot go on from {checkpoint.path}: {explain(error, Manifest)}", code="manifest-wrong"
             ) from error
     if checkpoint is None and manifest.model.name == "custom":
-        raise LocalError("a run of a model of one's own is founded by the script that makes the model: docs/scripts.md")
+        raise LocalError(
+            "a run of a model of one's own is founded by the script that makes the model: docs/scripts.md",
+            code="other-kind-of-run",
+        )
     if checkpoint is None and manifest.origin is not None:
         raise LocalError(
             f"this run goes on from round {manifest.origin.round} of another: name the checkpoint of it",

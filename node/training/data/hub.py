@@ -54,7 +54,7 @@ def _check_files(spec: StreamSpec, files: Mapping[str, Sequence[str]] | None) ->
     foreign = [each for each in named if not each.startswith(begin) or "::" in each]
     if foreign or not named:
         what = f"names the file {foreign[0]}, which is not its own" if foreign else "names no files"
-        raise LocalError(f"cannot stream {spec.dataset}: its card {what}")
+        raise LocalError(f"cannot stream {spec.dataset}: its card {what}", code="data-unusable")
 
 
 def _hub_error(what: str, error: Exception) -> ShoalError:

@@ -190,7 +190,7 @@ def learn(samples: Sequence[bytes], weights: Sequence[int], spec: ClustersSpec) 
     try:
         found = cluster(points, spec.count, spec.seed, weights=weight)
     except ValueError as error:
-        raise LocalError(f"the data cannot be cut into {spec.count} groups: {error}") from error
+        raise LocalError(f"the data cannot be cut into {spec.count} groups: {error}", code="data-unusable") from error
     centres = np.rint(found.centres)
     return Partition(features, centres, np.rint(balancing_handicaps(distances(points, centres), weight)))
 

@@ -157,7 +157,7 @@ def read_pack(path: Path) -> list[Text]:
     try:
         return list(unpack(memoryview(content)))
     except LocalError as error:
-        raise LocalError(f"{shown(path)}: {error}") from error
+        raise LocalError(f"{shown(path)}: {error}", code="data-unusable") from error
 
 
 def is_pack(path: Path) -> bool:
@@ -193,4 +193,4 @@ def _part(stream: memoryview, position: int) -> tuple[memoryview, int]:
 
 def _check_count(count: int) -> None:
     if count > MAX_TEXTS:
-        raise LocalError(f"the data are more than {MAX_TEXTS:,} texts: join some of the files")
+        raise LocalError(f"the data are more than {MAX_TEXTS:,} texts: join some of the files", code="data-too-large")

@@ -79,7 +79,8 @@ class HfModel(TrainedModel):
         if options.recompute and not getattr(self.network, "supports_gradient_checkpointing", False):
             raise LocalError(
                 f"models of type {self._config.model_type} cannot recompute activations: leave out --recompute; with "
-                "--micro-batch 1 they take the least memory, and where that does not fit, another --device is needed"
+                "--micro-batch 1 they take the least memory, and where that does not fit, another --device is needed",
+                code="model-unsupported",
             )
         with quietly():
             if options.recompute:
@@ -104,7 +105,8 @@ class HfModel(TrainedModel):
                     return weight
         raise LocalError(
             f"models of type {self._config.model_type} do not say what the balance of their router weighs in the loss: "
-            "train without output_router_logits"
+            "train without output_router_logits",
+            code="model-unsupported",
         )
 
     @property
@@ -258,7 +260,8 @@ def check_is_causal(model: HfModel, length: int) -> None:
             f"the config's model, of type {model.network.config.model_type}, looks at tokens that come later: runs "
             "train causal language models, which predict each token from those before it. Where such a type can be "
             'causal, its config says so: is_decoder = true, attn_type = "uni" for xlnet, or attention_type = '
-            '"original_full" for big_bird'
+            '"original_full" for big_bird',
+            code="model-unsupported",
         )
 
 
@@ -292,12 +295,16 @@ def check_can_be_trained(model: HfModel, length: int) -> None:
         hook.remove()
     kind = model.network.config.model_type
     if not reached or not loss.isfinite():
-        raise LocalError(f"the config's model, of type {kind}, cannot be trained: its loss is {loss.item():g}")
+        raise LocalError(
+            f"the config's model, of type {kind}, cannot be trained: its loss is {loss.item():g}",
+            code="model-unsupported",
+        )
     for name, each in saved_buffers(model.network).items():
         if not torch.equal(each, before[name]):
             raise LocalError(
                 f"the config's model, of type {kind}, changes {name} as it trains, which is no weight: members of a "
-                "run could not agree on it"
+                "run could not agree on it",
+                code="model-unsupported",
             )
 
 
@@ -306,7 +313,9 @@ def check_can_be_opened(folder: Path) -> None:
     try:
         config_of(with_floats(json.loads((folder / "config.json").read_bytes())))
     except LocalError as error:
-        raise LocalError(f"what transformers saves of the run's model it cannot open again: {error}") from error
+        raise LocalError(
+            f"what transformers saves of the run's model it cannot open again: {error}", code="model-unsupported"
+        ) from error
 
 
 def _probe(model: HfModel, length: int, rows: int) -> Tensor:
@@ -325,7 +334,10 @@ def config_of(table: Mapping[str, Any]) -> Any:
         raise LocalError("the config names no model_type", code="manifest-wrong")
     if (kind in FETCHES_CODE or table.get("quantization_config")) and find_spec("kernels"):
         which = f"models of type {kind}" if kind in FETCHES_CODE else "quantized models"
-        raise LocalError(f"{which} may fetch code from the hub where the package kernels is installed: uninstall that")
+        raise LocalError(
+            f"{which} may fetch code from the hub where the package kernels is installed: uninstall that",
+            code="model-unsupported",
+        )
     with quietly(), in_words("does not understand the config"):
         settings = _without_code({key: each for key, each in table.items() if key != "model_type"})
         found = library.AutoConfig.for_model(kind, **settings)
@@ -333,7 +345,8 @@ def config_of(table: Mapping[str, Any]) -> Any:
         raise LocalError(
             f"transformers {library.__version__} has no causal language model of type {kind}, but models without a "
             "language head at best: what is trained and served here predicts each token from those before it, as llama "
-            "or gpt2 do"
+            "or gpt2 do",
+            code="model-unsupported",
         )
     return found
 
@@ -375,7 +388,9 @@ def in_words(what: str) -> Iterator[None]:
         if (lack := no_room(error)) is not None:
             raise lack from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise LocalError(f"transformers {extra.transformers().__version__} {what}: {reason}") from error
+        raise LocalError(
+            f"transformers {extra.transformers().__version__} {what}: {reason}", code="model-unsupported"
+        ) from error
 
 
 @contextmanager

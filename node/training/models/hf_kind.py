@@ -54,7 +54,8 @@ class HfKind:
         if spec.base and digest_of(untrained(network)) != spec.base:
             raise LocalError(
                 "this machine's torch or transformers makes other frozen numbers of the run's config than its "
-                "founder's: install the founder's versions"
+                "founder's: install the founder's versions",
+                code="other-model",
             )
         return network
 
@@ -70,7 +71,8 @@ class HfKind:
             version = extra.transformers().__version__
             raise LocalError(
                 f"transformers {version} makes another model of the run's config than its founder's did: "
-                f"{difference}. Install the version that the founder has"
+                f"{difference}. Install the version that the founder has",
+                code="other-model",
             )
 
     def flops_per_token(self, spec: HfSpec) -> int:

@@ -84,7 +84,9 @@ class Layout:
 
     def _check(self, flat: Tensor) -> None:
         if flat.dtype != torch.float32 or flat.shape != (self.size,):
-            raise LocalError(f"expected {self.size} fp32 values, got {flat.dtype} of shape {tuple(flat.shape)}")
+            raise LocalError(
+                f"expected {self.size} fp32 values, got {flat.dtype} of shape {tuple(flat.shape)}", code="bug"
+            )
 
     def __iter__(self) -> Iterator[Place]:
         return iter(self.places)

@@ -68,7 +68,9 @@ def _with_adapters(lora: LoraSpec, base: nn.Module, digest: str) -> LoraModel:
             return LoraModel(extra.peft().get_peft_model(base, _settings(lora)), digest)
         except ValueError as error:
             reason = " ".join(str(error).split())[:300]  # it may print whole modules
-            raise LocalError(f"no adapters for the targets {', '.join(lora.targets)}: {reason}") from error
+            raise LocalError(
+                f"no adapters for the targets {', '.join(lora.targets)}: {reason}", code="model-unsupported"
+            ) from error
 
 
 def base_digest(network: nn.Module) -> str:
@@ -100,7 +102,8 @@ def _base(spec: HfSpec, lora: LoraSpec, seed: int, weights: Sequence[Path]) -> t
         if spec.base not in ("", found := base_digest(network)):
             raise LocalError(
                 "this machine's torch or transformers makes other weights of the run's seed than its founder's: "
-                "install the founder's versions"
+                "install the founder's versions",
+                code="other-model",
             )
         return network, found
     obstacles = []

@@ -71,7 +71,10 @@ class CustomKind:
 
     def build(self, spec: CustomSpec, seed: int, weights: Sequence[Path] = ()) -> NoReturn:
         """LocalError, as members exchange no code."""
-        raise LocalError("only the script that made this run's model can build it: load its model.safetensors there")
+        raise LocalError(
+            "only the script that made this run's model can build it: load its model.safetensors there",
+            code="model-unsupported",
+        )
 
     def flops_per_token(self, spec: CustomSpec) -> int:
         """0, as it is unknown."""

@@ -85,7 +85,7 @@ class CommittedState:
         self.shape = shape
         vectors = _empty_vectors(shape)
         if given.keys() != vectors.keys():
-            raise LocalError(f"expected the vectors {', '.join(vectors)}, got {', '.join(given)}")
+            raise LocalError(f"expected the vectors {', '.join(vectors)}, got {', '.join(given)}", code="bug")
         for name, vector in vectors.items():
             vector.copy_(_checked(shape, given[name]))
         self.current = read_back(shape, round, vectors)
@@ -159,7 +159,7 @@ class CommittedState:
                     lease = Lease(self, snapshot)
                     self._leases.append(lease)
                     return lease
-        raise LocalError(f"state {short(root or b'')} is not held any more")
+        raise LocalError(f"state {short(root or b'')} is not held any more", code="state-gone")
 
     def _release(self, lease: Lease) -> None:
         with self._lock:
@@ -229,7 +229,7 @@ def _blocks(ranges: Ranges, pieces: Iterable[Tensor]) -> Iterator[tuple[slice, T
     for piece in pieces:
         done += piece.shape[-1]
         if piece.dtype != torch.float32 or done > size:
-            raise LocalError(f"expected {size} fp32 numbers, got more, or {piece.dtype}")
+            raise LocalError(f"expected {size} fp32 numbers, got more, or {piece.dtype}", code="bug")
         while piece.shape[-1]:
             start, stop = left.pop()
             end = min(stop, start + piece.shape[-1], start + BLOCK)
@@ -238,10 +238,10 @@ def _blocks(ranges: Ranges, pieces: Iterable[Tensor]) -> Iterator[tuple[slice, T
             if end < stop:
                 left.append((end, stop))
     if done != size:
-        raise LocalError(f"expected {size} fp32 numbers, got {done}")
+        raise LocalError(f"expected {size} fp32 numbers, got {done}", code="bug")
 
 
 def _checked(shape: StateShape, vector: Tensor) -> Tensor:
     if vector.dtype != torch.float32 or vector.shape != (shape.layout.size,) or vector.device.type != "cpu":
-        raise LocalError(f"expected {shape.layout.size} fp32 numbers on the CPU, got {vector.shape}")
+        raise LocalError(f"expected {shape.layout.size} fp32 numbers on the CPU, got {vector.shape}", code="bug")
     return vector

@@ -51,14 +51,14 @@ def packed_head(run: RunId, message: Message) -> bytes:
     """The head of a bulk message; LocalError if it is too long."""
     head: bytes = msgpack.packb([run, encode_head(message)])
     if len(head) > MAX_HEAD:
-        raise LocalError(f"a head of {len(head)} bytes is over the limit of {MAX_HEAD}")
+        raise LocalError(f"a head of {len(head)} bytes is over the limit of {MAX_HEAD}", code="message-too-long")
     return head
 
 
 def prefix(head: int, payload: int, flow: Flow) -> bytes:
     """The prefix of a head and a payload of these sizes; LocalError if the payload is too long."""
     if payload > MAX_BULK_FRAME:
-        raise LocalError(f"a payload of {payload} bytes is over the limit of {MAX_BULK_FRAME}")
+        raise LocalError(f"a payload of {payload} bytes is over the limit of {MAX_BULK_FRAME}", code="message-too-long")
     return PREFIX.pack(PREFIX.size - 4 + head + payload, head, flow)
 
 

@@ -323,4 +323,4 @@ def _check_name(name: str, multiaddr: str) -> None:
     try:
         public_key(PeerId(name))
     except ValueError as error:
-        raise LocalError(f"{multiaddr} does not end in /p2p/ and a PeerID") from error
+        raise LocalError(f"{multiaddr} does not end in /p2p/ and a PeerID", code="not-an-address") from error

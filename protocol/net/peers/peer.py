@@ -222,7 +222,9 @@ class Peer:
         urgent: bool = False,
     ) -> None:
         if len(body) > MAX_CONTROL_FRAME:
-            raise LocalError(f"a message of {len(body)} bytes is over the limit of {MAX_CONTROL_FRAME}")
+            raise LocalError(
+                f"a message of {len(body)} bytes is over the limit of {MAX_CONTROL_FRAME}", code="message-too-long"
+            )
         if not urgent:
             self._heart.said()
         data = frame_head(kind, number, run, len(body)) + body

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def _refuse(peer: PeerId, message: Message) -> Message:
-    raise LocalError(f"{type(message).__name__} is not served here")
+    raise LocalError(f"{type(message).__name__} is not served here", code="not-spoken")
 
 
 @dataclass(frozen=True, slots=True)

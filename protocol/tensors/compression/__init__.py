@@ -18,7 +18,7 @@ CODECS = {each.name: each for each in _ALL}
 def codec(name: str) -> Codec:
     """The codec that a manifest names."""
     if name not in CODECS:
-        raise LocalError(f"unknown codec '{name}'; known are {', '.join(CODECS)}")
+        raise LocalError(f"unknown codec '{name}'; known are {', '.join(CODECS)}", code="unknown-name")
     return CODECS[name]
 
 

@@ -156,7 +156,9 @@ class Answering:
     def _check(self, sources: Sources) -> None:
         known = [part.part for part in sources.parts]
         if strange := next((part for part in self._parts if part not in known), None):
-            raise LocalError(f"{sources.manifest.name} has no part {strange}; it has {', '.join(known)}")
+            raise LocalError(
+                f"{sources.manifest.name} has no part {strange}; it has {', '.join(known)}", code="unknown-name"
+            )
 
 
 _REMEDY = "wait until a part is published (`shoal experts FAMILY` says which files are here)"
