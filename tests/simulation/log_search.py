@@ -356,7 +356,7 @@ class Search:
     def _lies_about(
         self, register: Register, views: set[int], said: Sequence[LogMessage]
     ) -> Iterator[tuple[PeerId, LogMessage]]:
-        """All that makes a difference to voters in `views`: what is said of other views or entries is kept or ignored."""
+        """All that makes a difference to voters in `views`; what is said of other views or entries is ignored."""
         if register.number >= self.world.entries:
             return
         liars = [liar for liar in self.world.liars if liar in register.voters]

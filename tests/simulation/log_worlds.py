@@ -53,7 +53,7 @@ def has_roster(members: tuple[PeerId, ...], register: Register) -> Message | Non
 
 
 def world(before: int, after: int, trust: type = Crash, leaver: PeerId | None = None, **settings: object) -> World:
-    """Voters go from `before` to `after`, while other entries are wanted by others; the last one leaves, or `leaver`."""
+    """Voters go from `before` to `after`, while others want other entries; the last one leaves, or `leaver`."""
     faults = (before - 1) // 3 if issubclass(trust, Byzantine) else 0
     register = register_of(max(before, after), before, faults)
     changes: Callable[[Register], Message | None]

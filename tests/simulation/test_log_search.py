@@ -15,6 +15,7 @@ from shoal.protocol.base.effects import Persist
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.log import certificate, core
 from shoal.protocol.log.core import Turn
+from shoal.protocol.log.register import Rules
 from shoal.protocol.log.trust import Byzantine, Crash
 from shoal.protocol.messages.log import ChangeView, Phase, Propose, Register, Subject, Vote
 from tests.simulation import log_search
@@ -107,7 +108,7 @@ def without_those_before(patch: pytest.MonkeyPatch) -> None:
 
 
 def _decide_by(patch: pytest.MonkeyPatch, who: Callable[[Register, Register], Register]) -> None:
-    def decides(voted: set[PeerId], register: Register, changed: Register, rules: core.Rules) -> bool:
+    def decides(voted: set[PeerId], register: Register, changed: Register, rules: Rules) -> bool:
         entitled = who(register, changed)
         return rules.trust.is_quorum(voted, entitled.voters, entitled.faults)
 
@@ -197,6 +198,10 @@ def test_what_each_rule_is_for(rule: str, monkeypatch: pytest.MonkeyPatch) -> No
     patch, where, script = MUTANTS[rule]
     patch(monkeypatch)
     with pytest.raises(Violation, match=r"two values|no quorum of those after"):
-        for seed in range(5):
-            search = Search(where, seed)
-            search.explore(STATES // 2, script(search))
+        search_by_seeds(where, script)
+
+
+def search_by_seeds(where: World, script: Script) -> None:
+    for seed in range(5):
+        search = Search(where, seed)
+        search.explore(STATES // 2, script(search))
