@@ -13,7 +13,7 @@ Whoever embeds it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from shoal.protocol.log.certificate import (
     votes_on,
 )
 from shoal.protocol.log.register import (
+    MAX_ADMITTED,
     MAX_BODY,
     Rules,
     after,
@@ -43,6 +44,7 @@ from shoal.protocol.log.register import (
 )
 from shoal.protocol.messages.log import (
     BODY_TAGS,
+    Admit,
     Certificate,
     ChangeView,
     Decided,
@@ -177,6 +179,12 @@ class Core:
         turn.answer(entry, is_approved)
         return turn.core, turn.effects
 
+    def hear_of(self, peer: PeerId, number: int) -> tuple[Core, list[Effect]]:
+        """`peer` says, in passing, that its log ends with this number: ask it for what is not here."""
+        turn = Turn(self)
+        turn.hear_of(peer, number)
+        return turn.core, turn.effects
+
     def receive(self, sender: PeerId, message: LogMessage) -> tuple[Core, list[Effect]]:
         """Take a message. Raises RemoteError for one that no honest peer sends; nothing has changed then."""
         turn = Turn(self)
@@ -233,6 +241,10 @@ class Turn:
             self._set(approved=(*core.approved, entry))
             self._vote_on_proposal()
         self._lead()
+
+    def hear_of(self, peer: PeerId, number: int) -> None:
+        if number > self.core.register.number:
+            self._ask(peer)
 
     def receive(self, sender: PeerId, message: LogMessage) -> None:
         match message:
@@ -344,7 +356,7 @@ class Turn:
         lock = binding(grounds, core.number)
         if lock is not None:
             return lock.entry
-        return self._entry(core.wanted[0]) if core.wanted else None
+        return self._entry(first_of(core.wanted)) if core.wanted else None
 
     # -- voting -------------------------------------------------------------------------------------------------
 
@@ -603,6 +615,15 @@ class Turn:
 def may_be_asked_for(body: bytes) -> bool:
     """Whether any voter may be asked to have this decided; what else is wanted, the proposer itself wants."""
     return type(decode(body, None, MAX_BODY, BODY_TAGS)) not in (Roster, Result)
+
+
+def first_of(wanted: Sequence[bytes]) -> bytes:
+    """The first body, or all who ask to be admitted as one body if it admits somebody."""
+    bodies = [decode(body, None, MAX_BODY, BODY_TAGS) for body in wanted]
+    if not isinstance(bodies[0], Admit):
+        return wanted[0]
+    asks = {each.peer: each for body in bodies if isinstance(body, Admit) for each in body.asks}
+    return encode(Admit(tuple(asks.values())[:MAX_ADMITTED]))
 
 
 def is_ground(changes: Iterable[ChangeView], register: Register, rules: Rules) -> bool:
