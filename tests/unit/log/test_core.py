@@ -153,7 +153,7 @@ def test_a_vote_is_on_disk_before_it_leaves_and_so_is_an_entry_before_it_is_told
 
 def proposal(register: Register, by: PeerId = A, view: int = 0) -> Propose:
     """What a proposer says."""
-    core, effects = core_of(by, register).submit(newcomer(1))
+    _, effects = core_of(by, register).submit(newcomer(1))
     found = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, Propose)]
     assert isinstance(found[0], Propose)
     return signed(replace(found[0], view=view), FakeSigner(by))
