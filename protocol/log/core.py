@@ -110,7 +110,7 @@ class Core:
     rules: Rules = field(compare=False, repr=False)
     log: tuple[Decided, ...] = ()  # the newest, oldest first
     view: int = 0  # it votes in none below
-    settled: int = 0  # the view in which the last entry was decided
+    settled: int = 0  # the view in which the last entry was decided; after a restart, at most one below the present
     voted: Voted | None = None
     lock: Lock | None = None
     proposal: Voted | None = None  # that of the proposer of `view`, with the phase to vote in first
@@ -129,7 +129,7 @@ class Core:
         core = cls(me, file.life, register, rules, tuple(log)[-TAIL:])
         if file.voters != voters_root(register):
             return core
-        core = replace(core, view=file.view, settled=file.view)
+        core = replace(core, view=file.view, settled=max(0, file.view - 1))
         if file.number != register.number + 1:
             return core
         return replace(core, voted=file.voted, lock=file.lock)
@@ -283,8 +283,10 @@ class Turn:
         self._set(armed=None, is_behind=False)
         if not self._is_pending:
             return
-        if core.votes_here:
-            self._change_view(core.view + 1)
+        if core.votes_here and self._has_entered():
+            self._ask_for(core.view + 1)
+        elif core.votes_here:
+            self._ask_for(core.view)
         else:
             self._repeat_wishes()
             self._arm()
@@ -524,9 +526,20 @@ class Turn:
             seconds = PATIENCE * 2 ** min(core.view - core.settled, MOST_DOUBLINGS)
             self.effects.append(Wake(seconds, Timer("log", "view", core.number, str(core.view))))
 
-    def _change_view(self, view: int) -> None:
-        """Vote in no lower view, and say so."""
-        self._set(view=view, proposal=None)
+    def _has_entered(self) -> bool:
+        """Whether the present view has begun: only then may it be given up for the next.
+
+        So nobody runs ahead of the others by more than a view, and all who are up come together in one.
+        """
+        core = self.core
+        begun = core.view == core.settled or core.proposal is not None
+        return begun or is_ground([each for each in core.changes if each.view >= core.view], core.register, core.rules)
+
+    def _ask_for(self, view: int) -> None:
+        """Vote in no lower view, and say so. What could not be decided goes behind what else is wanted."""
+        failed = [self.core.proposal.entry.body] if self.core.proposal is not None else []
+        wanted = sorted(self.core.wanted, key=lambda body: body in failed)
+        self._set(view=view, proposal=None, wanted=tuple(wanted))
         self._persist_vote()
         core = self.core
         change = signed(
@@ -557,7 +570,7 @@ class Turn:
         views = sorted((each.view for each in self.core.changes), reverse=True)
         enough = core.register.faults + 1  # one of them is honest
         if core.votes_here and len(views) >= enough and views[enough - 1] > core.view:
-            self._change_view(views[enough - 1])
+            self._ask_for(views[enough - 1])
         self._lead()
 
     # -- being behind -------------------------------------------------------------------------------------------

@@ -126,6 +126,8 @@ def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | Non
         step.refuse("is not in its canonical form")
     changed = _APPLY[type(body)](step, body)
     if changed.voters != register.voters:
+        can_go_on = rules.trust.is_quorum(changed.voters, changed.voters, changed.faults)
+        step.require(can_go_on, "leaves too few voters to decide anything")
         changed = replace(changed, voters_since=entry.number)
     return replace(changed, number=entry.number, tip=entry_digest(entry))
 

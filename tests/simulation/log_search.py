@@ -303,7 +303,9 @@ class Search:
             cores = [self._all[number].core for number in state.nodes]
             members = [core for core in cores if has_life(core.register, core.me, core.life)]
             is_done = not any(core.wanted or (core.proposal and core.votes_here) for core in cores)
-            if len({core.register for core in members}) == 1 and (is_done or members[0].number > self.world.entries):
+            if is_done and len({core.register for core in members}) == 1:
+                return
+            if all(core.number > self.world.entries for core in members):
                 return
             waiting = [core for core in cores if core.armed is not None and core.votes_here]
             for core in waiting:  # who has waited through fewer views waits for less long

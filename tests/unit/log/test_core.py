@@ -251,14 +251,30 @@ def test_all_who_wait_are_admitted_by_one_entry() -> None:
     assert len(swarm.cores[A].register.members) == 8
 
 
-def test_patience_doubles_until_something_is_decided() -> None:
-    core, effects = core_of(B, register_of(3, 3)).expect()
+def change_of(peer: PeerId, register: Register, view: int) -> ChangeView:
+    life = member_of(register, peer).life
+    change = ChangeView(BRANCH, register.number + 1, view, voters_root(register), None, peer, life, b"")
+    return signed(change, FakeSigner(peer))
+
+
+def test_patience_doubles_while_others_give_up_too() -> None:
+    register = register_of(3, 3)
+    core, effects = core_of(B, register).expect()
     waits = []
     for view in range(4):
         waits += [each.after for each in effects if isinstance(each, Wake)]
         core, effects = core.fire(Timer("log", "view", 1, str(view)))
+        core, _ = core.receive(C, change_of(C, register, view + 1))
     assert waits == [PATIENCE, 2 * PATIENCE, 4 * PATIENCE, 8 * PATIENCE]
     assert core.fire(Timer("log", "view", 1, "0")) == (core, [])
+
+
+def test_who_hears_nobody_asks_for_one_view_again_and_again() -> None:
+    core, _ = core_of(B, register_of(3, 3)).expect()
+    for view in (0, 1, 1, 1):
+        core, effects = core.fire(Timer("log", "view", 1, str(view)))
+        assert sent(effects, ChangeView) == [A, C]
+    assert core.view == 1
 
 
 def test_an_idle_log_is_quiet_and_its_proposer_knows_that_it_leads() -> None:
