@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
-from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import Message, decode, encode
@@ -34,6 +34,7 @@ from shoal.protocol.log.certificate import (
 from shoal.protocol.log.register import (
     MAX_ADMITTED,
     MAX_BODY,
+    MAX_VOTERS,
     Rules,
     after,
     entry_digest,
@@ -50,6 +51,7 @@ from shoal.protocol.messages.log import (
     Decided,
     Entry,
     GetLog,
+    Leave,
     Lock,
     LogMessage,
     Phase,
@@ -58,14 +60,15 @@ from shoal.protocol.messages.log import (
     Request,
     Result,
     Roster,
+    Tip,
     Vote,
     Voted,
     VoteFile,
 )
 
-PATIENCE = 2.0  # seconds until a voter wants another view; doubled with each view without a decision
+PATIENCE = 2.0  # seconds until a voter wants another view, if it is told no others; doubled with each view
 MOST_DOUBLINGS = 6
-MAX_WANTED = 64  # bodies
+MAX_WANTED = 64  # bodies that others want; of its own a peer may want as many more
 TAIL = 256  # newest entries that are kept in memory for those who are behind
 MOST_AT_ONCE = 64  # of them, for one who asks
 
@@ -80,9 +83,14 @@ class Committed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Review(Event):
-    """May this peer vote for `entry`? To be answered by `Core.answer`, now or later."""
+    """May this peer vote for `entry`? To be answered by `Core.answer`, now or later.
+
+    If it `is_bound` it may have been decided: then its bytes may be lost, and yes is right all the same. A result that
+    is decided without its bytes is undone by `Void`.
+    """
 
     entry: Entry
+    is_bound: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,7 @@ class Core:
     life: int
     register: Register
     rules: Rules = field(compare=False, repr=False)
+    patience: float = field(default=PATIENCE, compare=False)
     log: tuple[Decided, ...] = ()  # the newest, oldest first
     view: int = 0  # it votes in none below
     settled: int = 0  # the view in which the last entry was decided; after a restart, at most one below the present
@@ -115,18 +124,20 @@ class Core:
     lock: Lock | None = None
     proposal: Voted | None = None  # that of the proposer of `view`, with the phase to vote in first
     approved: tuple[Digest, ...] = ()  # entries that the application lets it vote for
+    refused: tuple[Digest, ...] = ()  # and those that it does not
     reviewed: tuple[Digest, ...] = ()  # those for which it was asked
+    offered: tuple[bytes, ...] = ()  # bodies that others want, until the application has let it want them, too
     votes: tuple[Vote, ...] = ()  # of each peer and phase the one of the highest view, in order
     changes: tuple[ChangeView, ...] = ()  # of each voter the one of the highest view, in order
     wanted: tuple[bytes, ...] = ()  # bodies
     expects: bool = False  # an entry is due that only a proposer can want
     armed: tuple[int, int] | None = None  # the live timer's number and view
-    is_behind: bool = False  # it has asked for entries, and waits for them
+    asked: int = 0  # the place, from 1, of the voter that it has asked for entries; 0: it lacks none that it knows of
 
     @classmethod
     def resume(cls, me: PeerId, register: Register, log: Iterable[Decided], file: VoteFile, rules: Rules) -> Core:
-        """The core of a peer whose disk has this log, up to `register`, and this vote file."""
-        core = cls(me, file.life, register, rules, tuple(log)[-TAIL:])
+        """The core of a peer whose disk has this log, up to `register`, and this vote file; see journal.py."""
+        core = cls(me, file.life, register, rules, log=tuple(log)[-TAIL:])
         if file.voters != voters_root(register):
             return core
         core = replace(core, view=file.view, settled=max(0, file.view - 1))
@@ -158,11 +169,14 @@ class Core:
         return turn.core, turn.effects
 
     def submit(self, body: Message) -> tuple[Core, list[Effect]]:
-        """Want this decided. Raises RemoteError, naming nobody, if it does not fit the register.
+        """Want this decided. Raises RemoteError, naming nobody, if it does not fit the register, LocalError if too
+        much is wanted.
 
         What only a proposer may want is dropped if this peer is none, or when it is none any more.
         """
         after(self.register, next_entry(self.register, body), self.rules)
+        if len(self.wanted) >= 2 * MAX_WANTED:
+            raise LocalError(f"{len(self.wanted)} entries of the log are wanted already", code="busy")
         turn = Turn(self)
         turn.submit(encode(body))
         return turn.core, turn.effects
@@ -213,12 +227,17 @@ class Turn:
     # -- inputs -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        self._ask_another()
         core = self.core
-        self._send(core.register.voters, GetLog(core.register.branch, core.register.number))
-        if core.voted is not None and core.voted.view == core.view:
+        if core.votes_here and core.view and core.proposer == core.me:
+            self._ask_for(core.view + 1)  # it no longer has the statements by which it led
+        elif core.voted is not None and core.voted.view == core.view:
             self._set(proposal=core.voted)
             self._send_vote(core.voted.phase, core.voted.entry)
-            self._arm()
+            if core.proposer == core.me:
+                self._propose(core.voted.entry, is_bound=False, grounds=())
+            self._count()
+        self._arm()
         self._lead()
 
     def expect(self) -> None:
@@ -226,32 +245,42 @@ class Turn:
         self._arm()
 
     def submit(self, body: bytes) -> None:
-        if not self._may_want(body):
+        core = self.core
+        if not self._may_want(body) or body in core.wanted:
             return
-        approved = entry_digest(Entry(self.core.register.branch, self.core.number, self.core.register.tip, body))
-        self._set(approved=(*self.core.approved, approved))
-        self._want(body)
+        self._set(wanted=(*core.wanted, body), approved=(*core.approved, entry_digest(self._entry(body))))
+        self._arm()
+        self._lead()
         self._repeat_wishes()
 
     def answer(self, entry: Digest, is_approved: bool) -> None:
+        """For this number: after the next decision, what is still wanted is asked for anew."""
         core = self.core
+        offered = [body for body in core.offered if entry_digest(self._entry(body)) == entry]
+        self._set(offered=tuple(body for body in core.offered if body not in offered))
         if not is_approved:
-            self._set(wanted=tuple(body for body in core.wanted if entry_digest(self._entry(body)) != entry))
-        elif entry not in core.approved:
-            self._set(approved=(*core.approved, entry))
+            wanted = tuple(body for body in core.wanted if entry_digest(self._entry(body)) != entry)
+            self._set(refused=_with(core.refused, entry), wanted=wanted)
+        else:
+            self._set(approved=_with(core.approved, entry), wanted=(*core.wanted, *offered))
             self._vote_on_proposal()
+        self._arm()
         self._lead()
 
     def hear_of(self, peer: PeerId, number: int) -> None:
         if number > self.core.register.number:
+            self._set(asked=0)
             self._ask(peer)
+        else:
+            self._set(asked=0)
 
     def receive(self, sender: PeerId, message: LogMessage) -> None:
         match message:
             case Request(branch=branch):
                 self._check_branch(sender, branch)
+                self._hand(sender, message.number)
                 if may_be_asked_for(message.body):
-                    self._want(message.body)
+                    self._consider(message.body)
             case Propose(entry=entry):
                 self._check_branch(sender, entry.branch)
                 if self._is_next(sender, entry.number, tells=True):
@@ -262,8 +291,6 @@ class Turn:
                     self._take_vote(sender, message)
             case ChangeView(branch=branch):
                 self._check_branch(sender, branch)
-                if message.number < self.core.number:
-                    self._hand(sender, message.number - 1)
                 if message.number <= self.core.number:
                     self._take_change(sender, message)
                 else:
@@ -275,31 +302,42 @@ class Turn:
             case GetLog(branch=branch):
                 self._check_branch(sender, branch)
                 self._hand(sender, message.number)
+                self._send((sender,), Tip(branch, self.core.register.number))
+            case Tip(branch=branch):
+                self._check_branch(sender, branch)
+                self.hear_of(sender, message.number)
 
     def fire(self, timer: Timer) -> None:
         core = self.core
         if core.armed != (timer.token, int(timer.subject)):
             return
-        self._set(armed=None, is_behind=False)
+        self._set(armed=None)
+        if core.asked:
+            self._ask_another()
         if not self._is_pending:
             return
-        if core.votes_here and self._has_entered():
-            self._ask_for(core.view + 1)
-        elif core.votes_here:
-            self._ask_for(core.view)
+        if core.votes_here:
+            self._ask_for(core.view + self._has_entered())
         else:
             self._repeat_wishes()
-            self._arm()
 
     # -- what is wanted -----------------------------------------------------------------------------------------
 
-    def _want(self, body: bytes) -> None:
+    def _consider(self, body: bytes) -> None:
+        """Want what somebody else wants, if it fits and the application lets this peer want it."""
         core = self.core
-        if body in core.wanted or len(core.wanted) >= MAX_WANTED or not self._fits(body):
+        known = (*core.wanted, *core.offered)
+        if body in known or len(known) >= MAX_WANTED or not self._fits(body):
             return
-        self._set(wanted=(*core.wanted, body))
-        self._arm()
-        self._lead()
+        if author_of(body) in [author for each in known if (author := author_of(each))]:  # one at a time of each
+            return
+        entry = self._entry(body)
+        if self._may_vote_for(entry):
+            self._set(wanted=(*core.wanted, body))
+            self._arm()
+            self._lead()
+        elif entry_digest(entry) not in core.refused:
+            self._set(offered=(*self.core.offered, body))
 
     def _fits(self, body: bytes) -> bool:
         try:
@@ -316,10 +354,11 @@ class Turn:
 
     def _repeat_wishes(self) -> None:
         """Tell the voters of what this peer wants, and drop what it may want no more."""
+        register = self.core.register
         self._set(wanted=tuple(body for body in self.core.wanted if self._may_want(body)))
         for body in self.core.wanted:
             if may_be_asked_for(body):
-                self._send(self.core.register.voters, Request(self.core.register.branch, body))
+                self._send(register.voters, Request(register.branch, register.number, body))
 
     # -- proposing ----------------------------------------------------------------------------------------------
 
@@ -331,14 +370,30 @@ class Turn:
         grounds = self._grounds()
         if grounds is None:
             return
-        entry = self._choice(grounds)
+        lock = binding(grounds, core.number)
+        if lock is not None and entry_digest(lock.entry) in core.refused:
+            free = tuple(each for each in grounds if each.lock is None or each.lock.entry != lock.entry)
+            if is_ground(free, core.register, core.rules):  # a quorum does not know of it, so it was never decided
+                grounds, lock = free, binding(free, core.number)
+        if lock is not None:
+            if self._may_vote_for(lock.entry, is_bound=True):
+                self._propose(lock.entry, True, grounds)
+            return
+        entry = self._choice()
         if entry is None:
             self._tell_once(Leads(core.number))
         elif self._may_vote_for(entry):
-            shown = grounds if core.rules.trust.phases[:-1] else ()
-            propose = signed(Propose(core.view, entry, shown, core.me, core.life, b""), core.rules.signer)
-            self._set(proposal=Voted(core.view, core.rules.trust.phases[0], entry))
-            self._vote_on_proposal(announce=propose)
+            self._propose(entry, False, grounds)
+
+    def _propose(self, entry: Entry, is_bound: bool, grounds: tuple[ChangeView, ...]) -> None:
+        core = self.core
+        shown = grounds if core.rules.trust.phases[:-1] else ()
+        propose = signed(Propose(core.view, entry, is_bound, shown, core.me, core.life, b""), core.rules.signer)
+        if core.voted is not None and core.voted.view == core.view:  # it was started again
+            self._send(electorate(core.register, self._changed(entry)), propose)
+            return
+        self._set(proposal=Voted(core.view, core.rules.trust.phases[0], entry))
+        self._cast(core.rules.trust.phases[0], entry, propose)
 
     def _grounds(self) -> tuple[ChangeView, ...] | None:
         """The statements by which this peer leads its view; None as long as they are no quorum.
@@ -351,14 +406,13 @@ class Turn:
         changes = tuple(each for each in core.changes if each.view == core.view)
         return changes if is_ground(changes, core.register, core.rules) else None
 
-    def _choice(self, grounds: Iterable[ChangeView]) -> Entry | None:
-        core = self.core
-        if core.voted is not None and core.voted.view == core.view:
-            return core.voted.entry  # this peer has said so, and was started again
-        lock = binding(grounds, core.number)
-        if lock is not None:
-            return lock.entry
-        return self._entry(first_of(core.wanted)) if core.wanted else None
+    def _choice(self) -> Entry | None:
+        """The first of what is wanted that is not refused; of those who want to be admitted, all together."""
+        wanted = [body for body in self.core.wanted if entry_digest(self._entry(body)) not in self.core.refused]
+        if not wanted:
+            return None
+        entry = self._entry(first_of(wanted))
+        return self._entry(wanted[0]) if entry_digest(entry) in self.core.refused else entry
 
     # -- voting -------------------------------------------------------------------------------------------------
 
@@ -378,7 +432,7 @@ class Turn:
             self._set(view=message.view, proposal=Voted(message.view, core.rules.trust.phases[0], entry))
             self._set(wanted=tuple(body for body in core.wanted if self._may_want(body)))
             self._arm()
-            self._vote_on_proposal()
+            self._vote_on_proposal(message.is_bound)
 
     def _check_grounds(self, sender: PeerId, message: Propose) -> None:
         """RemoteError unless the proposer was free to propose this, where its word is not enough."""
@@ -390,22 +444,24 @@ class Turn:
                 raise RemoteError("proposes on statements about another view", sender)
             check_change(each, core.register, core.rules, sender)
         lock = binding(message.grounds, core.number)
-        if not is_ground(message.grounds, core.register, core.rules) or (lock and lock.entry != message.entry):
+        is_right = lock is None or lock.entry == message.entry
+        if not is_ground(message.grounds, core.register, core.rules) or not is_right:
             raise RemoteError("proposes what the statements that it shows do not allow", sender)
 
-    def _vote_on_proposal(self, announce: Propose | None = None) -> None:
+    def _vote_on_proposal(self, is_bound: bool = False) -> None:
         proposal = self.core.proposal
-        if proposal is not None and self._may_vote_for(proposal.entry):
-            self._cast(proposal.phase, proposal.entry, announce)
+        if proposal is not None and self._may_vote_for(proposal.entry, is_bound):
+            self._cast(proposal.phase, proposal.entry)
+            self._count()
 
-    def _may_vote_for(self, entry: Entry) -> bool:
+    def _may_vote_for(self, entry: Entry, is_bound: bool = False) -> bool:
         """Whether the application lets it; asks it if it has not been asked."""
         digest = entry_digest(entry)
         if digest in self.core.approved:
             return True
         if digest not in self.core.reviewed:
             self._set(reviewed=(*self.core.reviewed, digest))
-            self.effects.append(Tell(Review(entry)))
+            self.effects.append(Tell(Review(entry, is_bound)))
         return False
 
     def _cast(self, phase: Phase, entry: Entry, announce: Propose | None = None) -> None:
@@ -435,6 +491,9 @@ class Turn:
         core = self.core
         if not has_life(core.register, vote.peer, vote.life):
             return  # a member in a life that does not count, or one that was removed
+        strangers = [each for each in core.votes if each.peer not in core.register.voters]
+        if vote.peer not in core.register.voters and len(strangers) >= MAX_VOTERS:
+            return
         check_signature(vote, vote.peer, core.rules.signer, sender)
         self._set(votes=_with_vote(core.votes, vote))
         self._count()
@@ -458,7 +517,8 @@ class Turn:
                 self._decide(proposal.entry, certificate, changed)
                 return
             self._set(lock=Lock(proposal.view, proposal.entry, certificate))
-            self._cast(core.rules.trust.phases[place + 1], proposal.entry)
+            if entry_digest(proposal.entry) in core.approved:
+                self._cast(core.rules.trust.phases[place + 1], proposal.entry)
             if self.core.number != core.number:
                 return
             core = self.core
@@ -492,22 +552,25 @@ class Turn:
             register=changed,
             rules=core.rules,
             log=(*core.log, decided)[-TAIL:],
+            patience=core.patience,
             view=view,
             settled=view,
+            asked=core.asked,
             changes=core.changes if is_same else (),
         )
         self._set(wanted=tuple(body for body in core.wanted if self._fits(body)))
         self.effects.append(Tell(Committed(entry, changed)))
-        self._hand_on(decided)
+        self._hand_on(decided, core.register)
         self._arm()
         self._lead()
 
-    def _hand_on(self, decided: Decided) -> None:
-        """Each voter tells its share of those who do not vote."""
+    def _hand_on(self, decided: Decided, before: Register) -> None:
+        """Each voter tells its share of those who do not vote, and of those who have just left."""
         core = self.core
         if not core.votes_here:
             return
-        others = [member.peer for member in core.register.members if member.peer not in core.register.voters]
+        known = dict.fromkeys(member.peer for member in (*core.register.members, *before.members))
+        others = [peer for peer in known if peer not in core.register.voters]
         place = core.register.voters.index(core.me)
         self._send(others[place :: len(core.register.voters)], decided)
 
@@ -521,9 +584,9 @@ class Turn:
     def _arm(self) -> None:
         """Have a timer for this number and view, if something is known to be wanted."""
         core = self.core
-        if (self._is_pending or core.is_behind) and core.armed != (core.number, core.view):
+        if (self._is_pending or core.asked) and core.armed != (core.number, core.view):
             self._set(armed=(core.number, core.view))
-            seconds = PATIENCE * 2 ** min(core.view - core.settled, MOST_DOUBLINGS)
+            seconds = core.patience * 2 ** min(core.view - core.settled, MOST_DOUBLINGS)
             self.effects.append(Wake(seconds, Timer("log", "view", core.number, str(core.view))))
 
     def _has_entered(self) -> bool:
@@ -564,10 +627,12 @@ class Turn:
     def _take_change(self, sender: PeerId, change: ChangeView) -> None:
         core = self.core
         if change.voters != voters_root(core.register):
-            return  # of earlier voters
+            self._hand_to_member(sender, change.number - 1)
+            return
         check_change(change, core.register, core.rules, sender)
+        self._hand_to_member(sender, change.number - 1)
         self._set(changes=_with_change(core.changes, change))
-        views = sorted((each.view for each in self.core.changes), reverse=True)
+        views = sorted((each.view for each in self.core.changes if each.number == core.number), reverse=True)
         enough = core.register.faults + 1  # one of them is honest
         if core.votes_here and len(views) >= enough and views[enough - 1] > core.view:
             self._ask_for(views[enough - 1])
@@ -580,14 +645,31 @@ class Turn:
         if number > self.core.number:
             self._ask(sender)
         elif number < self.core.number and tells:
-            self._hand(sender, number - 1)
+            self._hand_to_member(sender, number - 1)
         return number == self.core.number
 
     def _ask(self, peer: PeerId) -> None:
-        if not self.core.is_behind:
-            self._set(is_behind=True)
-            self._send((peer,), GetLog(self.core.register.branch, self.core.register.number))
+        """Ask for what comes after the end of this log, unless somebody was asked and may still answer."""
+        core = self.core
+        if not core.asked and peer != core.me:
+            self._set(asked=1)
+            self._send((peer,), GetLog(core.register.branch, core.register.number))
             self._arm()
+
+    def _ask_another(self) -> None:
+        core = self.core
+        others = [voter for voter in core.register.voters if voter != core.me]
+        if not others:
+            self._set(asked=0)
+            return
+        turn = core.asked % len(others)
+        self._set(asked=turn + 1)
+        self._send((others[turn],), GetLog(core.register.branch, core.register.number))
+        self._arm()
+
+    def _hand_to_member(self, peer: PeerId, number: int) -> None:
+        if any(member.peer == peer for member in self.core.register.members):
+            self._hand(peer, number)
 
     def _hand(self, peer: PeerId, number: int) -> None:
         """Give `peer` what came after `number`."""
@@ -625,6 +707,14 @@ class Turn:
         self.effects.append(Persist("vote", record))
 
 
+def author_of(body: bytes) -> PeerId | None:
+    """Who has to ask for this, if it is one."""
+    match decode(body, None, MAX_BODY, BODY_TAGS):
+        case Admit(asks=(asks,)) | Leave(asks=asks):
+            return asks.peer
+    return None
+
+
 def may_be_asked_for(body: bytes) -> bool:
     """Whether any voter may be asked to have this decided; what else is wanted, the proposer itself wants."""
     return type(decode(body, None, MAX_BODY, BODY_TAGS)) not in (Roster, Result)
@@ -648,6 +738,10 @@ def binding(changes: Iterable[ChangeView], number: int) -> Lock | None:
     """The highest lock on `number` among statements, to which whoever leads by them is bound."""
     locks = [each.lock for each in changes if each.number == number and each.lock is not None]
     return max(locks, key=lambda lock: lock.view, default=None)
+
+
+def _with(known: tuple[Digest, ...], new: Digest) -> tuple[Digest, ...]:
+    return known if new in known else (*known, new)
 
 
 def _with_vote(known: tuple[Vote, ...], new: Vote) -> tuple[Vote, ...]:

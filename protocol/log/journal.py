@@ -67,6 +67,8 @@ def read(content: bytes, rules: Rules) -> Journal:
                     break
                 entries.append(record)
         length = end
+    if register is not None and votes is not None and votes.number > register.number + 1:
+        is_damaged = True  # it has voted on what follows entries that are not here
     return Journal(register, tuple(entries), None if is_damaged else votes, length, is_damaged)
 
 

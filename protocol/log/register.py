@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.base.signing import Signer, check_signature
-from shoal.protocol.base.wire import Message, decode, encode, encode_value
+from shoal.protocol.base.wire import MAX_INT, Message, decode, encode, encode_value
 from shoal.protocol.log.trust import Trust
 from shoal.protocol.messages.log import (
     BODY_TAGS,
@@ -23,6 +23,7 @@ from shoal.protocol.messages.log import (
     Admit,
     End,
     Entry,
+    Gone,
     Leave,
     Member,
     Order,
@@ -32,12 +33,16 @@ from shoal.protocol.messages.log import (
     Result,
     Roster,
     Void,
+    What,
 )
 
-MAX_BODY = 256 << 10  # bytes
+MAX_BODY = 64 << 10  # bytes
 MAX_MEMBERS = 4096
 MAX_VOTERS = 32
 MAX_ADMITTED = 64  # by one entry
+MAX_STATEMENTS = MAX_VOTERS + 1  # of one kind in an entry: of each voter, and of the author
+WINDOW = 32  # entries for which a statement of a voter counts
+REMEMBERED = 256  # members that are gone, whose lives are not admitted again
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +78,17 @@ def voters_root(register: Register) -> Digest:
 
 def founded(branch: Digest, founder: PeerId, life: int, **settings: Any) -> Register:
     """The register before the first entry: its founder is the author, and votes alone."""
-    usual: dict[str, Any] = {"stewards": (), "faults": 0, "rounds_to_vote": 1, "last_round": 0}
+    usual: dict[str, Any] = {"stewards": (), "most_faults": 0, "rounds_to_vote": 1, "last_round": 0, "part_count": 1}
     return Register(
         branch=branch,
         number=0,
-        tip=branch,
+        tips=(branch,),
         author=founder,
+        faults=0,
         members=(Member(founder, life, 0),),
         voters=(founder,),
         voters_since=0,
+        gone=(),
         parts=(),
         is_over=False,
         **(usual | settings),
@@ -101,6 +108,12 @@ def has_life(register: Register, peer: PeerId, life: int) -> bool:
     return any(member.peer == peer and member.life == life for member in register.members)
 
 
+def last_life(register: Register, peer: PeerId) -> int:
+    """The latest life of `peer` that was a member, as far as the register remembers; -1 if none was."""
+    lives = [each.life for each in register.members if each.peer == peer]
+    return max([*lives, *(each.life for each in register.gone if each.peer == peer)], default=-1)
+
+
 def is_voter(register: Register, peer: PeerId, life: int) -> bool:
     """Whether `peer` votes on the next entry, in this life."""
     return peer in register.voters and has_life(register, peer, life)
@@ -109,6 +122,16 @@ def is_voter(register: Register, peer: PeerId, life: int) -> bool:
 def next_entry(register: Register, body: Message) -> Entry:
     """The entry that `body` would be now."""
     return Entry(register.branch, register.number + 1, register.tip, encode(body))
+
+
+@lru_cache(maxsize=4096)
+def is_signed(statement: Message, author: PeerId, rules: Rules) -> bool:
+    """Whether `author` signed `statement`: what is wanted is checked again after each entry."""
+    try:
+        check_signature(statement, author, rules.signer)
+    except RemoteError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=256)
@@ -126,10 +149,11 @@ def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | Non
         step.refuse("is not in its canonical form")
     changed = _APPLY[type(body)](step, body)
     if changed.voters != register.voters:
-        can_go_on = rules.trust.is_quorum(changed.voters, changed.voters, changed.faults)
+        faults = max(changed.faults, min(changed.most_faults, (len(changed.voters) - 1) // 3))
+        can_go_on = rules.trust.is_quorum(changed.voters, changed.voters, faults)
         step.require(can_go_on, "leaves too few voters to decide anything")
-        changed = replace(changed, voters_since=entry.number)
-    return replace(changed, number=entry.number, tip=entry_digest(entry))
+        changed = replace(changed, voters_since=entry.number, faults=faults)
+    return replace(changed, number=entry.number, tips=(*changed.tips, entry_digest(entry))[-WINDOW:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +172,26 @@ class _Step:
             self.refuse(why)
 
     def check(self, statement: Message, author: PeerId) -> None:
-        check_signature(statement, author, self.rules.signer, self.shown_by)
+        if not is_signed(statement, author, self.rules):
+            check_signature(statement, author, self.rules.signer, self.shown_by)
+
+    def check_recent(self, branch: Digest, before: Digest) -> None:
+        """Whether a statement was made a few entries ago at most."""
+        is_recent = branch == self.register.branch and before in self.register.tips
+        self.require(is_recent, "rests on statements that are too old, or of another branch")
+
+    def check_count(self, statements: Sequence[Message]) -> None:
+        self.require(len(statements) <= MAX_STATEMENTS, "has more statements than there can be")
 
     # -- members ------------------------------------------------------------------------------------------------
 
     def admit(self, body: Admit) -> Register:
-        """A new life of a member takes the place of the old one, and has its vote no more."""
+        """A later life of a member takes the place of the earlier one, and has its vote no more."""
         self.require(0 < len(body.asks) <= MAX_ADMITTED, "admits nobody, or too many at once")
         register = self.register
         for asks in body.asks:
             self.require(not asks.leaves and asks.branch == register.branch, "admits who has not asked")
-            self.require(not has_life(register, asks.peer, asks.life), "admits a member")
+            self.require(asks.life > last_life(register, asks.peer), "admits a member, or a life that is over")
             self.check(asks, asks.peer)
             if any(member.peer == asks.peer for member in register.members):
                 register = self._without(register, asks.peer)
@@ -174,33 +207,33 @@ class _Step:
         return self._without(self.register, asks.peer)
 
     def remove(self, body: Remove) -> Register:
-        register = self.register
         self._require_member(body.peer, body.life)
+        self.check_count(body.unheard)
         for unheard in body.unheard:
-            said = (unheard.branch, unheard.before, unheard.absent, unheard.absent_life)
-            fits = said == (register.branch, register.tip, body.peer, body.life) and unheard.peer != body.peer
-            self.require(fits, "removes by statements about something else")
+            about = (unheard.absent, unheard.absent_life)
+            fits = about == (body.peer, body.life) and unheard.peer != body.peer
+            self.require(fits, "removes by statements about somebody else")
+            self.check_recent(unheard.branch, unheard.before)
             self._check_voter(unheard, unheard.peer, unheard.life)
         witnessed = self._is_quorum(unheard.peer for unheard in body.unheard)
-        self.require(witnessed or self._ordered("remove", body.peer, body.life, body.orders), "removes without proof")
-        return self._without(register, body.peer)
+        ordered = self._ordered(What.REMOVE, body.peer, body.life, body.orders)
+        self.require(witnessed or ordered, "removes without proof")
+        return self._without(self.register, body.peer)
 
     # -- voters -------------------------------------------------------------------------------------------------
 
     def add_voters(self, body: AddVoters) -> Register:
         register = self.register
         self.require(bool(body.consents), "adds no voter")
+        self.check_count(body.consents)
         for consent in body.consents:
             self._require_member(consent.peer, consent.life)
             self.require(consent.peer not in register.voters, "adds a voter twice")
-            said = (consent.branch, consent.number, consent.root)
-            held = (register.branch, register.number, register_root(register))
-            self.require(said == held, "adds a voter that has not said that it holds the log up to here")
+            self.check_recent(consent.branch, consent.before)
             self.check(consent, consent.peer)
-            member = member_of(register, consent.peer)
-            is_earned = member.counted >= register.rounds_to_vote
+            is_earned = member_of(register, consent.peer).counted >= register.rounds_to_vote
             self.require(
-                is_earned or self._ordered("vote", consent.peer, consent.life, body.orders),
+                is_earned or self._ordered(What.VOTE, consent.peer, consent.life, body.orders),
                 "adds a voter that has not been counted often enough",
             )
         voters = (*register.voters, *(consent.peer for consent in body.consents))
@@ -223,6 +256,7 @@ class _Step:
         counted = set(body.counted)
         fits = len(counted) == len(body.counted) and counted.issubset(part.roster)
         self.require(fits and bool(counted), "counts others than the roster, or nobody")
+        self.require(part.tokens + body.tokens <= MAX_INT, "counts more tokens than there can be")
         if body.roster:
             self._require_roster(body.roster)
         register = replace(
@@ -246,8 +280,10 @@ class _Step:
     def void(self, body: Void) -> Register:
         part = self._part(body.part)
         self.require(part.result > part.before, "undoes a result that there is not")
+        self.check_count(body.lacks)
         for lacks in body.lacks:
-            self.require((lacks.branch, lacks.result) == (self.register.branch, part.result), "undoes another result")
+            self.require(lacks.result == part.result, "undoes another result")
+            self.check_recent(lacks.branch, lacks.before)
             self._check_voter(lacks, lacks.peer, lacks.life)
         self.require(self._is_quorum(lacks.peer for lacks in body.lacks), "undoes a result that others may hold")
         undone = replace(
@@ -257,10 +293,10 @@ class _Step:
 
     def end(self, body: End) -> Register:
         register = self.register
-        is_done = bool(register.last_round and register.parts) and all(
-            part.round == register.last_round for part in register.parts
-        )
-        self.require(is_done or self._ordered("end", PeerId(""), 0, body.orders), "ends a run before its last round")
+        finished = [part for part in register.parts if part.round == register.last_round]
+        is_done = bool(register.last_round) and len(finished) == register.part_count
+        ordered = self._ordered(What.END, PeerId(""), 0, body.orders)
+        self.require(is_done or ordered, "ends a run before its last round")
         return replace(register, is_over=True)
 
     # -- what they have in common -------------------------------------------------------------------------------
@@ -277,8 +313,10 @@ class _Step:
         """`register` without a member, its vote and its place in rosters."""
         voters = tuple(voter for voter in register.voters if voter != peer)
         self.require(bool(voters), "takes the last vote away")
+        gone = Gone(peer, member_of(register, peer).life)
         return replace(
             register,
+            gone=(*register.gone, gone)[-REMEMBERED:],
             members=tuple(member for member in register.members if member.peer != peer),
             voters=voters,
             parts=tuple(
@@ -287,6 +325,7 @@ class _Step:
         )
 
     def _part(self, number: int) -> PartState:
+        self.require(number < self.register.part_count, "is about a part that the run does not have")
         for part in self.register.parts:
             if part.part == number:
                 return part
@@ -303,18 +342,21 @@ class _Step:
     def _is_quorum(self, peers: Iterable[PeerId]) -> bool:
         return self.rules.trust.is_quorum(set(peers), self.register.voters, self.register.faults)
 
-    def _ordered(self, what: str, subject: PeerId, life: int, orders: Sequence[Order]) -> bool:
+    def _ordered(self, what: What, subject: PeerId, life: int, orders: Sequence[Order]) -> bool:
         """Whether the author, a steward or a quorum of the voters has ordered this."""
         register = self.register
-        fitting = [
-            each
+        masters = (register.author, *register.stewards)
+        self.check_count(orders)
+        for each in orders:
+            may = each.peer in masters or is_voter(register, each.peer, each.life)
+            self.require(may, "has the order of somebody who may give none")
+            self.check(each, each.peer)
+        fitting = {
+            each.peer
             for each in orders
             if (each.branch, each.what, each.subject, each.subject_life) == (register.branch, what, subject, life)
-        ]
-        for each in fitting:
-            self.check(each, each.peer)
-        authors = {each.peer for each in fitting}
-        return not authors.isdisjoint((register.author, *register.stewards)) or self._is_quorum(authors)
+        }
+        return not fitting.isdisjoint(masters) or self._is_quorum(fitting)
 
 
 _APPLY: dict[type[Message], Callable[[_Step, Any], Register]] = {

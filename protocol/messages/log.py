@@ -19,7 +19,7 @@ class Member:
     """A member of the run as the register has it."""
 
     peer: PeerId
-    life: int  # drawn at random when its vote file was made
+    life: int  # milliseconds since 1970 when its vote file was made, so that a later one is larger
     counted: int  # rounds whose result counts it
 
 
@@ -47,7 +47,7 @@ class Asks(Message):
 
 @message(121)
 class Unheard(Message):
-    """`When `before` was the last entry I had not heard this life of this peer for long`: a voter says so."""
+    """`When `before` was the last entry, I had not heard this life of this peer for long`: a voter says so."""
 
     branch: Digest
     before: Digest
@@ -60,11 +60,10 @@ class Unheard(Message):
 
 @message(122)
 class Consent(Message):
-    """`I hold everything up to this entry, with this register, and shall vote`."""
+    """`I hold everything up to the entry `before`, and shall vote`."""
 
     branch: Digest
-    number: int
-    root: Digest
+    before: Digest
     peer: PeerId
     life: int
     signature: bytes
@@ -72,24 +71,34 @@ class Consent(Message):
 
 @message(123)
 class Lacks(Message):
-    """`I have not the bytes of this result`."""
+    """`When `before` was the last entry, I had not the bytes of this result`: a voter says so."""
 
     branch: Digest
+    before: Digest
     result: int  # number of its entry
     peer: PeerId
     life: int
     signature: bytes
 
 
+class What(IntEnum):
+    """What can be ordered."""
+
+    REMOVE = 1
+    VOTE = 2
+    END = 3
+
+
 @message(124)
 class Order(Message):
-    """What the author, a steward or a voter orders: to do `what` to one life of a peer, or to the run."""
+    """What the author, a steward or a voter orders to be done to one life of a peer, or to the run."""
 
     branch: Digest
-    what: str  # "remove", "vote" or "end"
-    subject: PeerId  # "" of the run
+    what: What
+    subject: PeerId  # "" for the run
     subject_life: int
     peer: PeerId
+    life: int  # a voter's; the author's and a steward's does not matter
     signature: bytes
 
 
@@ -250,6 +259,7 @@ class Propose(Message):
 
     view: int
     entry: Entry
+    is_bound: bool  # it may have been decided in an earlier view, so the proposer had no choice
     grounds: tuple[ChangeView, ...]
     peer: PeerId
     life: int
@@ -258,9 +268,10 @@ class Propose(Message):
 
 @message(13)
 class Request(Message):
-    """A body that the sender wants decided, to all voters."""
+    """A body that the sender, whose log ends with this number, wants decided; to all voters."""
 
     branch: Digest
+    number: int
     body: bytes
 
 
@@ -274,13 +285,21 @@ class Decided(Message):
 
 @message(15)
 class GetLog(Message):
-    """`I am at this number: what comes after it?`"""
+    """`My log ends with this number: what comes after it?` The answer is some entries, then a `Tip`."""
 
     branch: Digest
     number: int
 
 
-LogMessage = Vote | ChangeView | Propose | Request | Decided | GetLog
+@message(16)
+class Tip(Message):
+    """`My log ends with this number.`"""
+
+    branch: Digest
+    number: int
+
+
+LogMessage = Vote | ChangeView | Propose | Request | Decided | GetLog | Tip
 
 
 # -- on disk ------------------------------------------------------------------------------------------------------
@@ -320,20 +339,36 @@ class PartState:
     last_tokens: int  # of the last one
 
 
+@value
+class Gone:
+    """A member that is none any more."""
+
+    peer: PeerId
+    life: int
+
+
 @message(134)
 class Register(Message):
     """What the log says in sum (see protocol/log/register.py)."""
 
     branch: Digest
     number: int  # of the last entry
-    tip: Digest  # digest of the last entry; before the first, the run's id
+    tips: tuple[Digest, ...]  # digests of the last entries, the newest last; before the first, the run's id
     author: PeerId
     stewards: tuple[PeerId, ...]
-    faults: int  # liars that are tolerated
+    most_faults: int  # liars that are tolerated at most
+    faults: int  # liars that are tolerated among these voters
     rounds_to_vote: int  # in which a member must have been counted before it may vote
     last_round: int  # 0: the run has none
+    part_count: int
     members: tuple[Member, ...]
     voters: tuple[PeerId, ...]  # members, who became a voter first stands first
     voters_since: int  # number of the entry that made them voters
+    gone: tuple[Gone, ...]  # the last ones, the newest last
     parts: tuple[PartState, ...]
     is_over: bool
+
+    @property
+    def tip(self) -> Digest:
+        """Digest of the last entry."""
+        return self.tips[-1]

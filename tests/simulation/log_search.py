@@ -33,6 +33,7 @@ from shoal.protocol.messages.log import (
     LogMessage,
     Propose,
     Register,
+    Request,
     Vote,
     VoteFile,
 )
@@ -61,6 +62,7 @@ class World:
     entries: int = 2
     crashes: int = 0
     losses: int = 0  # crashes in which the vote file is lost
+    expects: bool = True  # everybody waits for each entry; else timers run only where something is known to be wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Search:
         nodes = []
         for peer in world.honest:
             life = member_of(world.register, peer).life
-            core, _ = Core(peer, life, world.register, world.rules(peer)).expect()
+            core = self._expecting(Core(peer, life, world.register, world.rules(peer)))
             file = VoteFile(life, voters_root(world.register), 0, 0, None, None)
             nodes.append(self._node(Node(core, (), file)))
         return State(tuple(nodes), sent, world.crashes, world.losses, 0)
@@ -137,7 +139,7 @@ class Search:
         lies = self._lies_in(state)
         for place, peer in enumerate(self.world.honest):
             for bit in _bits((state.sent | lies) & self._for.get(peer, 0)):
-                late = LATE if lies >> bit & 1 else 0.0
+                late = LATEST if lies >> bit & 1 else 0.0
                 yield from self._stepped(state, place, bit, late)
             core = self._all[state.nodes[place]].core
             if core.armed is not None and core.view + 1 < self.world.views:
@@ -227,7 +229,7 @@ class Search:
         if loses_file:
             file = VoteFile(file.life + 1000, voters_root(register), 0, 0, None, None)
         core, more = Core.resume(me, register, log, file, rules).start()
-        core, _ = core.expect()
+        core = self._expecting(core)
         place, later = self._kept(Node(core, log, file), core, more)
         return place, sent | later
 
@@ -254,8 +256,11 @@ class Search:
             return None
         core, effects = _reviewed(core, effects)
         if core.register.number > node.core.register.number:
-            core, _ = core.expect()
+            core = self._expecting(core)
         return core, effects
+
+    def _expecting(self, core: Core) -> Core:
+        return core.expect()[0] if self.world.expects else core
 
     def _is_about_before(self, core: Core, step: int) -> bool:
         """Whether a message is from somebody who is behind."""
@@ -264,6 +269,8 @@ class Search:
                 return True
             case ChangeView(number=number) | Propose(entry=Entry(number=number)):
                 return number < core.number
+            case Request(number=number):
+                return number < core.register.number
         return False
 
     def _kept(self, node: Node, core: Core, effects: Sequence[Effect]) -> tuple[int, int]:
@@ -382,6 +389,9 @@ class Search:
                 honest = [each for each in said if isinstance(each, ChangeView) and each.view == view]
                 fitting = [each for each in honest if each.voters == voters_root(register)]
                 yield from self._false_proposals(proposer, register, view, entries, [*fitting, *false])
+        yield from (
+            (liar, forged) for liar in liars for forged in self._forged(register, entries, tuple(dict.fromkeys(votes)))
+        )
         if (proposer := proposer_of(register, 0)) in liars:
             yield from ((proposer, self._propose(proposer, register, 0, entry, ())) for entry in entries)
 
@@ -396,10 +406,7 @@ class Search:
         )
         for grounds in combinations(dict.fromkeys(changes), least):
             if is_ground(grounds, register, rules) and len({each.peer for each in grounds}) == least:
-                lock = binding(grounds, register.number + 1)
-                for entry in entries:
-                    if lock is None or lock.entry == entry:
-                        yield liar, self._propose(liar, register, view, entry, grounds)
+                yield from ((liar, self._propose(liar, register, view, entry, grounds)) for entry in entries)
 
     def _false_votes(self, liar: PeerId, register: Register, entries: Sequence[Entry]) -> list[Vote]:
         rules, votes = self.world.rules(liar), []
@@ -424,6 +431,16 @@ class Search:
                     if decides({vote.peer for vote in voted}, register, changed, rules):
                         yield Lock(view, entry, certificate_of(subject, voted))
 
+    def _forged(self, register: Register, entries: Sequence[Entry], votes: Sequence[Vote]) -> Iterator[Decided]:
+        """Decisions with all votes that there are in a view, be they a quorum or not."""
+        rules = self.world.rules(self.world.liars[0])
+        for entry in entries:
+            changed = after(register, entry, rules)
+            for view in range(self.world.views):
+                subject = subject_of(register, changed, entry, view, rules.trust.phases[-1])
+                if voted := votes_on(subject, votes):
+                    yield Decided(entry, certificate_of(subject, voted))
+
     def _change(self, liar: PeerId, register: Register, view: int, lock: Lock | None) -> ChangeView:
         life = member_of(register, liar).life
         number, root = register.number + 1, voters_root(register)
@@ -434,7 +451,10 @@ class Search:
         self, liar: PeerId, register: Register, view: int, entry: Entry, grounds: tuple[ChangeView, ...]
     ) -> Propose:
         life = member_of(register, liar).life
-        return signed(Propose(view, entry, grounds, liar, life, b""), self.world.rules(liar).signer)
+        return signed(
+            Propose(view, entry, binding(grounds, entry.number) is not None, grounds, liar, life, b""),
+            self.world.rules(liar).signer,
+        )
 
     def _entries(self, register: Register) -> list[Entry]:
         """All that anybody may want next."""
@@ -467,7 +487,7 @@ class Search:
 
 
 DEPTH = 0.9  # of all states, this share is looked at right after the one before it
-LATE = 0.5
+LATE, LATEST = 0.5, 0.55
 TIMER, WISH = -1, -2  # steps that are no message; the wish with number n is WISH - n
 
 

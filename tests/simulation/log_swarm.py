@@ -1,20 +1,22 @@
 """A swarm that keeps an agreed log, on a simulated clock, network and disks, all from one seed.
 
-Messages are late, lost and repeated; networks are cut in two; processes are killed, machines lose power, and with it what
-was not forced to disk, a journal loses a bit or is deleted. Peers want to be admitted, to vote, to leave, and to have the
-dead removed. What must hold is checked with every decision, and at the end, when all faults are over.
+Messages are late, lost and repeated; networks are cut in two; processes are killed, machines lose power, and with it
+what was not forced to disk, a journal loses a bit or is deleted. Peers want to be admitted, to vote, to leave, and to
+have the dead removed. What must hold is checked with every decision, and at the end, when all faults are over.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Timer, Wake
-from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import Message, encode
@@ -25,7 +27,6 @@ from shoal.protocol.log.register import (
     has_life,
     is_voter,
     member_of,
-    register_root,
     voters_root,
 )
 from shoal.protocol.messages.log import (
@@ -35,7 +36,6 @@ from shoal.protocol.messages.log import (
     Consent,
     Entry,
     Leave,
-    LogMessage,
     Register,
     Remove,
     Roster,
@@ -84,15 +84,16 @@ class Machine:
 class LogSwarm:
     """So many voters and other members, under one weather."""
 
-    def __init__(self, register: Register, trust: type, weather: Weather, seed: int) -> None:
+    def __init__(self, register: Register, trust: type, weather: Weather, seed: int, gossips: bool = True) -> None:
         self.random = random.Random(seed)
         self.trust, self.weather, self.first = trust, weather, register
         self.now = 0.0
         self.messages = self.bytes = 0
         self.decided: dict[int, Entry] = {}
-        self.decided_at: dict[int, float] = {}
+        self.decided_everywhere_at: dict[int, float] = {}  # or rather by whoever decided it last
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
+        self._gossips = gossips
         self._apart: frozenset[PeerId] = frozenset()
         self._damages = weather.damages
         self._wanted: list[Asks] = []
@@ -115,12 +116,12 @@ class LogSwarm:
             (weather.wishes, self._wish),
         ):
             self._repeat(rate, act)
-        self._pass_until(weather.seconds)
+        self.pass_until(weather.seconds)
         self._apart = frozenset()
         for machine in self.machines.values():
             if machine.core is None:
                 self._start(machine)
-        self._pass_until(weather.seconds + CALM)
+        self.pass_until(weather.seconds + CALM)
         self._check_end()
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
@@ -130,14 +131,19 @@ class LogSwarm:
     def submit(self, peer: PeerId, body: Message) -> None:
         """Let `peer` want something, if it is up and it fits."""
         core = self.machines[peer].core
-        if core is None:
-            return
-        try:
-            self._do(self.machines[peer], core.submit(body))
-        except RemoteError:
-            pass  # it knows a newer register than whoever thought of this
+        if core is not None:
+            with suppress(RemoteError, LocalError):  # it knows a newer register than whoever thought of this
+                self._do(self.machines[peer], core.submit(body))
 
-    def _pass_until(self, end: float) -> None:
+    def want_a_guest(self) -> None:
+        """Let the first peer want somebody admitted, now."""
+        first = next(iter(self.machines.values()))
+        body = self._newcomer(first.core) if first.core is not None else None
+        if body is not None:
+            self.submit(first.peer, body)
+
+    def pass_until(self, end: float) -> None:
+        """Let everything happen that is due until then."""
         while self._events and self._events[0][0] <= end:
             self.now, _, act = heapq.heappop(self._events)
             act()
@@ -167,7 +173,7 @@ class LogSwarm:
         register, votes = journal.register or self.first, journal.votes
         del machine.disk[journal.length :]
         if votes is None or journal.register is None:  # another life
-            votes = VoteFile(self.random.getrandbits(62), voters_root(register), 0, 0, None, None)
+            votes = VoteFile(self._later_life(), voters_root(register), 0, 0, None, None)
             machine.disk += framed(votes) if journal.register else framed(register) + framed(votes)
         machine.forced = len(machine.disk)
         machine.boot += 1
@@ -176,23 +182,26 @@ class LogSwarm:
         self._do(machine, machine.core.start())
         self._look_around(machine, machine.boot)
 
+    def _later_life(self) -> int:
+        return 1000 + int(1000 * self.now)
+
     def _look_around(self, machine: Machine, boot: int) -> None:
         """What a member of the swarm hears by gossip: who is at which number. It asks to be admitted if it is not."""
         core = machine.core
-        if core is None or machine.boot != boot:
+        if core is None or machine.boot != boot or not self._gossips:
             return
         up = [each for each in self.machines.values() if each.core is not None and self._reaches(machine, each)]
         other = self.random.choice(up)
         if other.core is not None and other is not machine:
             self._do(machine, core.hear_of(other.peer, other.core.register.number))
-        core = machine.core
-        if not has_life(core.register, machine.peer, core.life):
-            self._ask_to_be_let_in(machine, core)
+        self._ask_to_be_let_in(machine)
         self.after(self.random.uniform(1, 3), lambda: self._look_around(machine, boot))
 
-    def _ask_to_be_let_in(self, machine: Machine, core: Core) -> None:
-        asks = Asks(core.register.branch, machine.peer, core.life, False, b"")
-        self.submit(machine.peer, Admit((signed(asks, core.rules.signer),)))
+    def _ask_to_be_let_in(self, machine: Machine) -> None:
+        core = machine.core
+        if core is not None and not has_life(core.register, machine.peer, core.life):
+            asks = Asks(core.register.branch, machine.peer, core.life, False, b"")
+            self.submit(machine.peer, Admit((signed(asks, core.rules.signer),)))
 
     def _down(self, machine: Machine) -> None:
         machine.core = None
@@ -245,9 +254,9 @@ class LogSwarm:
                     machine.disk += framed(record)
                     at += self.random.uniform(*self.weather.fsync)
                     machine.busy_until = at
-                    self.after(at - self.now, lambda length=len(machine.disk): self._force(machine, boot, length))  # type: ignore[misc]
+                    self.after(at - self.now, partial(self._force, machine, boot, len(machine.disk)))
                 case _:
-                    self.after(at - self.now, lambda each=effect: self._carry_out(machine, boot, each))  # type: ignore[misc]
+                    self.after(at - self.now, partial(self._carry_out, machine, boot, effect))
 
     def _force(self, machine: Machine, boot: int, length: int) -> None:
         if machine.boot == boot and machine.core is not None:
@@ -322,12 +331,10 @@ class LogSwarm:
         consents = []
         for machine in self.machines.values():
             other = machine.core
-            if other is None or other.register != register or machine.peer in register.voters:
+            if other is None or other.register.tip not in register.tips or machine.peer in register.voters:
                 continue
             if has_life(register, machine.peer, other.life):
-                consent = Consent(
-                    register.branch, register.number, register_root(register), machine.peer, other.life, b""
-                )
+                consent = Consent(register.branch, other.register.tip, machine.peer, other.life, b"")
                 consents.append(signed(consent, FakeSigner(machine.peer)))
         return AddVoters(tuple(consents[:1]), ()) if consents else None
 
@@ -356,8 +363,8 @@ class LogSwarm:
         unheard = []
         for peer in register.voters:
             witness = self.machines[peer].core if peer in self.machines else None
-            if witness is not None and witness.register == register and is_voter(register, peer, witness.life):
-                said = Unheard(register.branch, register.tip, absent, life, peer, witness.life, b"")
+            if witness is not None and witness.register.tip in register.tips and is_voter(register, peer, witness.life):
+                said = Unheard(register.branch, witness.register.tip, absent, life, peer, witness.life, b"")
                 unheard.append(signed(said, FakeSigner(peer)))
         return Remove(absent, life, tuple(unheard), ())
 
@@ -369,7 +376,7 @@ class LogSwarm:
     def _note(self, entry: Entry) -> None:
         if self.decided.setdefault(entry.number, entry) != entry:
             raise Violation("Agreement", f"two values of number {entry.number}")
-        self.decided_at.setdefault(entry.number, self.now)
+        self.decided_everywhere_at[entry.number] = self.now
 
     def _check_end(self) -> None:
         registers = {machine.core.register for machine in self.machines.values() if machine.core is not None}
@@ -386,7 +393,7 @@ class LogSwarm:
         peer = PeerId("last guest")
         asks = signed(Asks(register.branch, peer, 1, False, b""), FakeSigner(peer))
         self.submit(next(iter(self.machines)), Admit((asks,)))
-        self._pass_until(self.now + CALM)
+        self.pass_until(self.now + CALM)
         cores = [machine.core for machine in self.machines.values() if machine.core is not None]
         if not all(has_life(core.register, peer, 1) for core in cores):
             raise Violation("Termination", "what is wanted in a calm swarm is not decided")
@@ -394,9 +401,6 @@ class LogSwarm:
             raise Violation("Quiet", f"{pending} still want something, or wait for it")
 
 
-def digests(swarm: LogSwarm) -> Iterable[Digest]:
+def digests(swarm: LogSwarm) -> list[Digest]:
     """What was decided, in order: the same for the same seed."""
     return [entry_digest(swarm.decided[number]) for number in sorted(swarm.decided)]
-
-
-Carried = LogMessage

@@ -9,22 +9,25 @@ from functools import partial
 from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.register import founded, member_of, register_root
+from shoal.protocol.log.register import founded, member_of
 from shoal.protocol.log.trust import Byzantine, Crash
 from shoal.protocol.messages.log import AddVoters, Asks, Consent, Leave, Member, Register, Roster
 from tests.simulation.log_search import Wish, World, rules_of
 from tests.simulation.signing import FakeSigner
 
 BRANCH: Digest = digest("test run")
-PEERS = tuple(PeerId(name) for name in "ABCDEFG")
+PEERS = tuple(PeerId(name) for name in (*"ABCDEFG", *(f"H{number:02}" for number in range(25))))
 
 
 def register_of(members: int, voters: int, faults: int = 0) -> Register:
     """A run of so many members, of whom the first so many vote."""
     peers = PEERS[:members]
-    register = founded(BRANCH, peers[0], 1, faults=faults, rounds_to_vote=0)
+    register = founded(BRANCH, peers[0], 1, most_faults=faults, rounds_to_vote=0)
     return replace(
-        register, members=tuple(Member(peer, number, 0) for number, peer in enumerate(peers, 1)), voters=peers[:voters]
+        register,
+        faults=faults,
+        members=tuple(Member(peer, number, 0) for number, peer in enumerate(peers, 1)),
+        voters=peers[:voters],
     )
 
 
@@ -33,7 +36,7 @@ def adds(peer: PeerId, register: Register) -> Message | None:
     if peer in register.voters:
         return None
     life = member_of(register, peer).life
-    consent = Consent(register.branch, register.number, register_root(register), peer, life, b"")
+    consent = Consent(register.branch, register.tip, peer, life, b"")
     return AddVoters((signed(consent, FakeSigner(peer)),), ())
 
 

@@ -13,7 +13,7 @@ from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import decode, encode
-from shoal.protocol.log.core import MAX_WANTED, PATIENCE, TAIL, Committed, Core, Leads, LogWanted, Review
+from shoal.protocol.log.core import MAX_WANTED, MOST_AT_ONCE, PATIENCE, TAIL, Committed, Core, Leads, LogWanted, Review
 from shoal.protocol.log.register import after, entry_digest, member_of, voters_root
 from shoal.protocol.log.trust import Byzantine, Crash
 from shoal.protocol.messages.log import (
@@ -22,12 +22,16 @@ from shoal.protocol.messages.log import (
     ChangeView,
     Decided,
     GetLog,
+    Leave,
+    Lock,
     Phase,
     Propose,
     Register,
     Request,
     Roster,
+    Tip,
     Vote,
+    Voted,
     VoteFile,
 )
 from tests.simulation.log_search import rules_of
@@ -57,7 +61,8 @@ def newcomer(number: int) -> Admit:
 class Swarm:
     """Cores on a network that loses nothing, in one process; who is `silent` neither hears nor says anything."""
 
-    def __init__(self, register: Register, trust: type = Crash, silent: str = "") -> None:
+    def __init__(self, register: Register, trust: type = Crash, silent: str = "", refuses: str = "nobody") -> None:
+        self.refuses = refuses.encode()  # no application lets its peer vote for what has this in it
         self.cores = {
             member.peer: core_of(member.peer, register, trust)
             for member in register.members
@@ -80,7 +85,8 @@ class Swarm:
                         if to in self.cores:
                             queue.append((to, lambda core, m=message, by=at: core.receive(by, m)))  # type: ignore[misc]
                     case Tell(event=Review(entry=entry)):
-                        queue.append((at, lambda core, e=entry: core.answer(entry_digest(e), True)))  # type: ignore[misc]
+                        may = self.refuses not in entry.body
+                        queue.append((at, lambda core, e=entry, y=may: core.answer(entry_digest(e), y)))  # type: ignore[misc]
                     case Tell(event=event):
                         self.events[at].append(event)
                     case Persist():
@@ -222,7 +228,7 @@ def test_what_only_a_proposer_may_want_is_never_asked_of_others() -> None:
     core, effects = core_of(A, register).submit(roster)
     assert not sent(effects, Request)
     assert sent(effects, Propose) == [B, C]
-    core, effects = core_of(A, register).receive(B, Request(BRANCH, encode(roster)))
+    core, effects = core_of(A, register).receive(B, Request(BRANCH, 0, encode(roster)))
     assert (core, effects) == (core_of(A, register), [])
 
 
@@ -230,22 +236,42 @@ def test_what_does_not_fit_is_refused_at_once_and_of_others_not_kept() -> None:
     register = register_of(3, 3)
     with pytest.raises(RemoteError):
         core_of(A, register).submit(Roster(0, (PeerId("nobody"),)))
-    core, _ = core_of(A, register).receive(B, Request(BRANCH, encode(Admit(()))))
+    core, _ = core_of(A, register).receive(B, Request(BRANCH, 0, encode(Admit(()))))
     assert not core.wanted
 
 
 def test_only_so_much_is_wanted_at_once() -> None:
     core = core_of(B, register_of(3, 3))
     for number in range(MAX_WANTED + 5):
-        core, _ = core.receive(C, Request(BRANCH, encode(newcomer(number))))
-    assert len(core.wanted) == MAX_WANTED
+        core, _ = core.receive(C, Request(BRANCH, 0, encode(newcomer(number))))
+    assert (len(core.offered), core.wanted, core.armed) == (MAX_WANTED, (), None)
+    for number in range(MAX_WANTED):
+        core, _ = core.submit(newcomer(100 + number))  # what the peer itself wants has room of its own
+    core, _ = core.submit(newcomer(300))
+
+
+def test_of_each_who_asks_one_wish_is_kept() -> None:
+    core = core_of(B, register_of(3, 3))
+    peer = PeerId("N")
+    for life in range(7, 20):
+        asks = signed(Asks(BRANCH, peer, life, False, b""), FakeSigner(peer))
+        core, _ = core.receive(C, Request(BRANCH, 0, encode(Admit((asks,)))))
+    assert len(core.offered) == 1
+
+
+def test_what_the_application_does_not_want_holds_up_nothing() -> None:
+    swarm = Swarm(register_of(3, 3), refuses="N1")
+    for peer in swarm.cores:
+        swarm.do(peer, lambda core: core.receive(C, Request(BRANCH, 0, encode(newcomer(1)))))
+    assert not any(core.wanted or core.armed for core in swarm.cores.values())
+    swarm.do(B, lambda core: core.submit(newcomer(2)))
+    assert swarm.numbers == [1, 1, 1]
 
 
 def test_all_who_wait_are_admitted_by_one_entry() -> None:
     swarm = Swarm(register_of(3, 3))
     for number in range(5):
-        swarm.cores[B], _ = swarm.cores[B].receive(C, Request(BRANCH, encode(newcomer(number))))
-    swarm.cores[B] = replace(swarm.cores[B], armed=(1, 0))
+        swarm.cores[B], _ = swarm.cores[B].submit(newcomer(number))
     swarm.time_out(B)
     assert swarm.numbers == [1, 1, 1]
     assert len(swarm.cores[A].register.members) == 8
@@ -280,8 +306,15 @@ def test_who_hears_nobody_asks_for_one_view_again_and_again() -> None:
 def test_an_idle_log_is_quiet_and_its_proposer_knows_that_it_leads() -> None:
     _, effects = core_of(A, register_of(3, 3)).start()
     assert told(effects, Leads) == [Leads(1)]
-    assert sent(effects, GetLog) == [B, C]
-    assert not [each for each in effects if isinstance(each, Wake)]
+    assert sent(effects, GetLog) == [B]
+    swarm = Swarm(register_of(3, 3))
+    for peer in swarm.cores:
+        swarm.do(peer, Core.start)
+    before = swarm.sent
+    for peer in swarm.cores:
+        swarm.time_out(peer)
+    assert swarm.sent == before
+    assert not any(core.armed for core in swarm.cores.values())
 
 
 def test_who_is_behind_asks_and_is_told_in_order() -> None:
@@ -299,12 +332,89 @@ def test_who_is_behind_asks_and_is_told_in_order() -> None:
 
 
 def test_a_peer_that_is_too_far_behind_is_left_to_the_application() -> None:
-    swarm = Swarm(register_of(1, 1))
+    swarm = Swarm(register_of(2, 1))
     for number in range(TAIL + 1):
-        swarm.do(A, lambda core, n=number: core.submit(Roster(n, (A,))))  # type: ignore[misc]
+        members = (A, B)[: 1 + number % 2]
+        swarm.do(A, lambda core, m=members: core.submit(Roster(0, m)))  # type: ignore[misc]
     core, effects = swarm.cores[A].receive(B, GetLog(BRANCH, 0))
-    assert effects == [Tell(LogWanted(B, 0))]
+    assert effects == [Tell(LogWanted(B, 0)), Send(B, Tip(BRANCH, TAIL + 1))]
     assert len(core.log) == TAIL
+
+
+def test_who_is_behind_by_more_than_one_answer_asks_on() -> None:
+    swarm = Swarm(register_of(3, 2), silent="C")
+    for number in range(2 * MOST_AT_ONCE + 5):
+        members = (A, B)[: 1 + number % 2]
+        swarm.do(A, lambda core, m=members: core.submit(Roster(0, m)))  # type: ignore[misc]
+    swarm.cores[C], swarm.events[C], swarm.disk[C] = core_of(C, register_of(3, 2)), [], []
+    swarm.do(C, lambda core: core.hear_of(A, 1))
+    assert len(set(swarm.numbers)) == 1
+    assert swarm.cores[C].asked == 0
+
+
+def test_who_asks_in_vain_asks_another() -> None:
+    core, effects = core_of(C, register_of(3, 3)).hear_of(A, 5)
+    assert sent(effects, GetLog) == [A]
+    asked = []
+    for _ in range(3):
+        core, effects = core.fire(Timer("log", "view", 1, "0"))
+        asked += sent(effects, GetLog)
+    assert asked == [B, A, B]
+    assert core.view == 0
+
+
+def test_a_wish_of_one_who_is_behind_brings_it_what_it_lacks() -> None:
+    swarm = Swarm(register_of(4, 3), silent="D")
+    swarm.do(A, lambda core: core.submit(newcomer(1)))
+    _, effects = swarm.cores[B].receive(D, Request(BRANCH, 0, encode(newcomer(1))))
+    assert sent(effects, Decided) == [D]
+
+
+def test_who_has_left_is_told_so() -> None:
+    swarm = Swarm(register_of(4, 3))
+    body = leaves_of_member(D, swarm.cores[D])
+    swarm.do(D, lambda core: core.submit(body))
+    assert swarm.numbers == [1] * 4
+    assert not swarm.cores[D].wanted
+
+
+def leaves_of_member(peer: PeerId, core: Core) -> Leave:
+    asks = Asks(BRANCH, peer, core.life, True, b"")
+    return Leave(signed(asks, FakeSigner(peer)))
+
+
+def test_who_hears_of_no_decision_deposes_nobody() -> None:
+    swarm = Swarm(register_of(3, 3), silent="C")
+    swarm.do(A, lambda core: core.submit(newcomer(1)))
+    register = register_of(3, 3)
+    core, effects = swarm.cores[B].receive(C, change_of(C, register, 1))
+    assert core.view == 0
+    assert sent(effects, Decided) == [C]
+
+
+def test_a_restarted_proposer_of_a_later_view_hands_it_on() -> None:
+    register = register_of(3, 3)
+    file = VoteFile(2, voters_root(register), 1, 1, None, None)
+    core, effects = Core.resume(B, register, (), file, rules_of(Crash, B)).start()
+    assert core.view == 2
+    assert sent(effects, ChangeView) == [A, C]
+
+
+def test_a_lock_on_what_is_lost_binds_only_if_it_may_be_decided() -> None:
+    """A has voted for an entry, whose bytes its machine then lost; the application refuses it everywhere."""
+    register = register_of(3, 3)
+    entry = proposal(register).entry
+    lock = Lock(0, entry, None)
+    swarm = Swarm(register, refuses="N1")
+    swarm.cores[A] = replace(swarm.cores[A], voted=Voted(0, Phase.COMMIT, entry), lock=lock)
+    swarm.do(A, Core.start)
+    swarm.do(B, lambda core: core.submit(newcomer(2)))
+    for _ in range(6):
+        for peer in swarm.cores:
+            if swarm.cores[peer].armed is not None and swarm.numbers == [0, 0, 0]:
+                swarm.time_out(peer)
+    assert swarm.numbers == [1, 1, 1]
+    assert PeerId("N2") in [member.peer for member in swarm.cores[A].register.members]
 
 
 def test_a_certificate_that_lacks_a_quorum_is_refused() -> None:

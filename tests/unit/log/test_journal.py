@@ -26,7 +26,7 @@ def decided(count: int) -> tuple[Decided, ...]:
 
 
 ENTRIES = decided(3)
-EARLIER, VOTES = (VoteFile(1, voters_root(REGISTER), view, 4, None, None) for view in (1, 2))
+EARLIER, VOTES = (VoteFile(1, voters_root(REGISTER), 1, number, None, None) for number in (1, 4))
 RECORDS = (REGISTER, EARLIER, *ENTRIES, VOTES)
 WHOLE = b"".join(framed(record) for record in RECORDS)
 
@@ -46,7 +46,7 @@ def test_a_torn_tail_is_cut_off_and_nothing_before_it_is_lost(length: int) -> No
     assert journal.length <= length
     assert length - journal.length < max(len(framed(each)) for each in RECORDS)
     assert journal.entries == ENTRIES[: len(journal.entries)]
-    next_record = VOTES if journal.register is not None else REGISTER
+    next_record = EARLIER if journal.register is not None else REGISTER
     assert not read(WHOLE[: journal.length] + framed(next_record), RULES).is_damaged
 
 
@@ -69,6 +69,11 @@ def test_damage_is_told_from_a_torn_tail() -> None:
     assert not read(WHOLE[:-1], RULES).is_damaged
     assert read(WHOLE[:-last] + b"\xff" * (HEAD + 9), RULES).is_damaged
     assert read(framed(VOTES), RULES).is_damaged
+
+
+def test_a_vote_on_what_follows_entries_that_are_not_there_does_not_count() -> None:
+    journal = read(b"".join(framed(record) for record in (REGISTER, *ENTRIES[:2], VOTES)), RULES)
+    assert (journal.is_damaged, journal.votes, journal.entries) == (True, None, ENTRIES[:2])
 
 
 def test_entries_that_do_not_follow_are_damage() -> None:

@@ -11,10 +11,11 @@ import pytest
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, digest
 from shoal.protocol.base.signing import signed
-from shoal.protocol.base.wire import Message, decode, encode
+from shoal.protocol.base.wire import MAX_INT, Message, decode, encode
 from shoal.protocol.log.register import (
     MAX_ADMITTED,
     MAX_VOTERS,
+    WINDOW,
     Rules,
     after,
     founded,
@@ -39,6 +40,7 @@ from shoal.protocol.messages.log import (
     Roster,
     Unheard,
     Void,
+    What,
 )
 from tests.simulation.signing import FakeSigner
 
@@ -61,15 +63,15 @@ def asks(peer: PeerId, leaves: bool = False, life: int | None = None) -> Asks:
 
 
 def consent(register: Register, peer: PeerId) -> Consent:
-    return by(peer, Consent(BRANCH, register.number, register_root(register), peer, LIVES[peer], b""))
+    return by(peer, Consent(BRANCH, register.tip, peer, LIVES[peer], b""))
 
 
 def unheard(register: Register, absent: PeerId, witness: PeerId) -> Unheard:
     return by(witness, Unheard(BRANCH, register.tip, absent, LIVES[absent], witness, LIVES[witness], b""))
 
 
-def order(author: PeerId, what: str, subject: PeerId = NOBODY, life: int = 0) -> Order:
-    return by(author, Order(BRANCH, what, subject, life, author, b""))
+def order(author: PeerId, what: What, subject: PeerId = NOBODY, life: int = 0) -> Order:
+    return by(author, Order(BRANCH, what, subject, life, author, LIVES[author], b""))
 
 
 def result(register: Register, round: int, **changes: object) -> Result:
@@ -92,7 +94,7 @@ def run_of(voters: str, members: str = "ABC", **settings: int) -> Register:
     for name in voters[1:]:
         register = apply(
             register,
-            AddVoters((consent(register, PeerId(name)),), (order(A, "vote", PeerId(name), LIVES[PeerId(name)]),)),
+            AddVoters((consent(register, PeerId(name)),), (order(A, What.VOTE, PeerId(name), LIVES[PeerId(name)]),)),
         )
     return register
 
@@ -114,6 +116,7 @@ def test_who_asks_is_a_member_without_a_vote() -> None:
     assert [member.peer for member in register.members] == [A, B, C]
     assert register.voters == (A,)
     assert "admits a member" in refused(register, Admit((asks(B),)))
+    assert "admits a member" in refused(register, Admit((asks(B, life=1),)))
     assert "forged" in refused(register, Admit((replace(asks(D), life=9),)))
     assert "not asked" in refused(register, Admit((asks(D, leaves=True),)))
     assert "too many" in refused(register, Admit(tuple(asks(D, life=life) for life in range(MAX_ADMITTED + 1))))
@@ -123,6 +126,14 @@ def test_a_new_life_takes_the_place_of_the_old_one_and_has_no_vote() -> None:
     register = apply(run_of("ABC"), Admit((asks(B, life=20),)))
     assert member_of(register, B).life == 20
     assert register.voters == (A, C)
+    assert "life that is over" in refused(register, Admit((asks(B),)))
+
+
+def test_who_has_left_comes_back_with_a_later_life_only() -> None:
+    left = apply(run_of("AB"), Leave(asks(B, leaves=True)))
+    assert "life that is over" in refused(left, Admit((asks(B),)))
+    back = apply(left, Admit((asks(B, life=20),)))
+    assert "no member" in refused(back, Leave(asks(B, leaves=True)))
 
 
 def test_an_entry_follows_the_one_before_in_one_form_only() -> None:
@@ -154,18 +165,27 @@ def test_who_is_not_heard_of_is_removed_by_a_quorum_that_says_so_now() -> None:
     assert apply(register, Remove(C, LIVES[C], both, ())).voters == (A, B)
     assert "without proof" in refused(register, Remove(C, LIVES[C], both[:1], ()))
     assert "without proof" in refused(register, Remove(C, LIVES[C], (both[0], both[0]), ()))
-    later = apply(register, Roster(0, (A,)))
-    assert "something else" in refused(later, Remove(C, LIVES[C], both, ()))
+    assert "somebody else" in refused(register, Remove(B, LIVES[B], both, ()))
+    later = register
+    for number in range(WINDOW):
+        assert apply(later, Remove(C, LIVES[C], both, ())).voters == (A, B)
+        later = apply(later, Roster(0, (A, B)[: 1 + number % 2]))
+    assert "too old" in refused(later, Remove(C, LIVES[C], both, ()))
     assert "without a vote" in refused(run_of("AB"), Remove(B, LIVES[B], (unheard(run_of("AB"), B, C),), ()))
 
 
 def test_the_author_and_stewards_remove_by_order_and_others_do_not() -> None:
     register = run_of("ABC")
-    assert apply(register, Remove(B, LIVES[B], (), (order(A, "remove", B, LIVES[B]),))).voters == (A, C)
-    assert "without proof" in refused(register, Remove(B, LIVES[B], (), (order(C, "remove", B, LIVES[B]),)))
-    assert "without proof" in refused(register, Remove(B, LIVES[B], (), (order(A, "remove", B, 9),)))
+    assert apply(register, Remove(B, LIVES[B], (), (order(A, What.REMOVE, B, LIVES[B]),))).voters == (A, C)
+    assert "without proof" in refused(register, Remove(B, LIVES[B], (), (order(C, What.REMOVE, B, LIVES[B]),)))
+    nobody = (order(D, What.REMOVE, B, LIVES[B]),)
+    assert "may give none" in refused(register, Remove(B, LIVES[B], (), nobody))
+    former = by(C, replace(order(C, What.REMOVE, B, LIVES[B]), life=1))
+    assert "may give none" in refused(register, Remove(B, LIVES[B], (), (former,)))
+    assert "can be" in refused(register, Remove(B, LIVES[B], (), nobody * 40))
+    assert "without proof" in refused(register, Remove(B, LIVES[B], (), (order(A, What.REMOVE, B, 9),)))
     stewarded = replace(register, stewards=(C,))
-    assert apply(stewarded, Remove(B, LIVES[B], (), (order(C, "remove", B, LIVES[B]),))).voters == (A, C)
+    assert apply(stewarded, Remove(B, LIVES[B], (), (order(C, What.REMOVE, B, LIVES[B]),))).voters == (A, C)
 
 
 def test_a_voter_consents_and_was_counted_or_is_ordered() -> None:
@@ -173,8 +193,9 @@ def test_a_voter_consents_and_was_counted_or_is_ordered() -> None:
     assert "often enough" in refused(register, AddVoters((consent(register, B),), ()))
     counted = apply(register, Roster(0, (A, B)), lambda each: result(each, 1))
     assert apply(counted, lambda each: AddVoters((consent(each, B),), ())).voters == (A, B)
-    assert "holds the log" in refused(counted, AddVoters((consent(register, B),), ()))
-    ordered = (order(A, "vote", B, LIVES[B]),)
+    stale = by(B, replace(consent(register, B), before=digest("another entry")))
+    assert "too old" in refused(counted, AddVoters((stale,), ()))
+    ordered = (order(A, What.VOTE, B, LIVES[B]),)
     assert apply(register, AddVoters((consent(register, B),), ordered)).voters == (A, B)
 
 
@@ -193,6 +214,8 @@ def test_a_result_counts_tokens_and_members_and_follows_the_one_before() -> None
     assert "another round" in refused(register, result(register, 1))
     assert "another state" in refused(register, result(register, 2, base=0))
     assert "others than the roster" in refused(register, result(register, 2, counted=(A, C)))
+    assert "more tokens" in refused(register, result(register, 2, tokens=MAX_INT))
+    assert "part that the run" in refused(register, result(register, 2, part=1))
     assert "nobody" in refused(register, result(register, 2, counted=()))
     following = apply(register, result(register, 2, roster=(A, C)))
     assert (following.parts[0].roster, following.parts[0].tokens) == ((A, C), 200)
@@ -210,7 +233,7 @@ def test_a_roster_is_of_members() -> None:
 def test_only_a_quorum_that_lacks_a_result_undoes_it_and_only_the_last() -> None:
     register = apply(run_of("ABC"), Roster(0, (A, B)), lambda each: result(each, 1), lambda each: result(each, 2))
     number = register.parts[0].result
-    lacks = [by(peer, Lacks(BRANCH, number, peer, LIVES[peer], b"")) for peer in (A, B, C)]
+    lacks = [by(peer, Lacks(BRANCH, register.tip, number, peer, LIVES[peer], b"")) for peer in (A, B, C)]
     assert "others may hold" in refused(register, Void(0, (lacks[1],)))
     assert "another result" in refused(register, Void(0, (by(A, replace(lacks[0], result=number - 1)), lacks[1])))
     undone = apply(register, Void(0, tuple(lacks[:2])))
@@ -221,10 +244,11 @@ def test_only_a_quorum_that_lacks_a_result_undoes_it_and_only_the_last() -> None
 def test_a_run_ends_after_its_last_round_or_by_order_and_nothing_follows() -> None:
     register = run_of("ABC")
     assert "before its last round" in refused(register, End(()))
-    assert "before its last round" in refused(register, End((order(C, "end"),)))
-    assert apply(register, End((order(B, "end"), order(C, "end"), order(A, "end")))).is_over
+    assert "before its last round" in refused(register, End((order(C, What.END),)))
+    assert apply(register, End((order(B, What.END), order(C, What.END), order(A, What.END)))).is_over
     short = apply(run_of("A", last_round=1), Roster(0, (A, B)), lambda each: result(each, 1))
     over = apply(short, End(()))
+    assert "before its last round" in refused(replace(short, part_count=2), End(()))
     assert "after the end" in refused(over, Admit((asks(D),)))
     assert "another round" in refused(short, result(short, 2))
 
@@ -232,10 +256,21 @@ def test_a_run_ends_after_its_last_round_or_by_order_and_nothing_follows() -> No
 def test_the_same_voters_a_second_time_are_others() -> None:
     register = run_of("AB")
     gone = apply(register, Leave(asks(B, leaves=True)))
-    back = apply(gone, Admit((asks(B),)))
-    again = apply(back, AddVoters((consent(back, B),), ()))
+    back = apply(gone, Admit((asks(B, life=20),)))
+    consents = by(B, replace(consent(back, B), life=20))
+    again = apply(back, AddVoters((consents,), ()))
     assert again.voters == register.voters
     assert voters_root(again) != voters_root(register)
+
+
+def test_the_number_of_liars_rises_with_the_voters_and_never_falls() -> None:
+    register = run_of("A", most_faults=1)
+    for peer in (B, C, D):
+        if peer is D:
+            register = apply(register, Admit((asks(D),)))
+        register = apply(register, AddVoters((consent(register, peer),), ()))
+    assert register.faults == 1
+    assert apply(register, Leave(asks(D, leaves=True))).faults == 1
 
 
 def test_a_register_travels_and_its_root_covers_all_of_it() -> None:
