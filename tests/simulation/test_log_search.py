@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import permutations, product
 
 import pytest
 
@@ -191,6 +191,22 @@ def two_proposals(search: Search) -> State:
     return search.deliver(state, A, C, Vote)
 
 
+def a_lock_is_held(search: Search) -> State:
+    """A, C and D hold a lock on what A proposes, A has decided it, and C and D ask for the view of B, which lies."""
+    state = search.wish(search.beginning(), 1)
+    for peer in (C, D):
+        state = search.deliver(state, A, peer, Propose)
+    honest = (A, C, D)
+    for sender, to in permutations(honest, 2):
+        if sender != A or to != A:
+            state = search.deliver(state, sender, to, Vote)
+    for sender in (C, D):
+        state = search.deliver(state, sender, A, Vote)
+    for peer in (C, D):
+        state = search.fire(state, peer)
+    return state
+
+
 def a_proposal_is_taken(search: Search) -> State:
     """B has voted for what A proposes."""
     state = search.wish(search.beginning(), 0)
@@ -210,10 +226,18 @@ MUTANTS: dict[str, tuple[Patch, World, Script]] = {
     "statements are not waited for": (without_waiting_for_statements, world(3, 2, Crash), beginning),
     "a certificate is believed": (with_any_certificate, world(4, 3, Byzantine, views=1, liars=(D,)), beginning),
     "lives are not looked at": (without_lives, world(3, 2, Crash, views=1, losses=1), a_proposal_is_taken),
-    "there are no prepares": (unchanged, world(4, 3, WithoutPrepares, views=2, liars=(A,)), beginning),
-    "a quorum is a majority": (unchanged, world(4, 3, ByMajority, views=2, liars=(A,)), beginning),
-    "a proposer is believed": (without_proof_of_freedom, world(4, 3, Byzantine, views=2, liars=(B,)), beginning),
-    "locks are ignored among liars": (without_locks, world(4, 3, Byzantine, views=2, liars=(B,)), beginning),
+    "there are no prepares": (unchanged, world(4, 3, WithoutPrepares, views=2, entries=1, liars=(A,)), beginning),
+    "a quorum is a majority": (unchanged, world(4, 3, ByMajority, views=2, entries=1, liars=(A,)), beginning),
+    "a proposer is believed": (
+        without_proof_of_freedom,
+        world(4, 3, Byzantine, views=2, entries=1, liars=(B,)),
+        a_lock_is_held,
+    ),
+    "locks are ignored among liars": (
+        without_locks,
+        world(4, 3, Byzantine, views=2, entries=1, liars=(B,)),
+        a_lock_is_held,
+    ),
 }
 
 
