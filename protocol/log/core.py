@@ -1,0 +1,763 @@
+"""One peer's part in the agreed log: an immutable value, whose methods give the next value and effects (docs/log.md).
+
+A voter, a member without a vote and a peer on its way in have the same core; what it may do follows from the register.
+Whoever embeds it
+
+- carries out the effects in order (base/effects.py): `Persist("log", Decided)` is appended to the log on disk,
+  `Persist("vote", VoteFile)` replaces the vote file, and both are forced before the next effect leaves;
+- answers each `Review` by `answer`, once it knows whether it may vote for the entry: of a result, whether its bytes
+  are here;
+- hands in by `submit` what it wants decided; as proposer (`Leads`) also what only a proposer may want, such as a
+  result, for which the other voters wait by `expect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.signing import check_signature, signed
+from shoal.protocol.base.wire import Message, decode, encode
+from shoal.protocol.log.certificate import (
+    certificate_of,
+    check_certificate,
+    check_change,
+    decides,
+    electorate,
+    subject_of,
+    votes_on,
+)
+from shoal.protocol.log.register import (
+    MAX_ADMITTED,
+    MAX_BODY,
+    MAX_VOTERS,
+    Rules,
+    after,
+    entry_digest,
+    has_life,
+    is_voter,
+    next_entry,
+    voters_root,
+)
+from shoal.protocol.messages.log import (
+    BODY_TAGS,
+    Admit,
+    Certificate,
+    ChangeView,
+    Decided,
+    Entry,
+    GetLog,
+    Leave,
+    Lock,
+    LogMessage,
+    Phase,
+    Propose,
+    Register,
+    Request,
+    Result,
+    Roster,
+    Tip,
+    Vote,
+    Voted,
+    VoteFile,
+)
+
+PATIENCE = 2.0  # seconds until a voter wants another view, if it is told no others; doubled with each view
+MOST_DOUBLINGS = 6
+MAX_WANTED = 64  # bodies that others want; of its own a peer may want as many more
+TAIL = 256  # newest entries that are kept in memory for those who are behind
+MOST_AT_ONCE = 64  # of them, for one who asks
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Event):
+    """`entry` is decided, and the register is this."""
+
+    entry: Entry
+    register: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Review(Event):
+    """May this peer vote for `entry`? To be answered by `Core.answer`, now or later.
+
+    If it `is_bound` it may have been decided: then its bytes may be lost, and yes is right all the same. A result that
+    is decided without its bytes is undone by `Void`.
+    """
+
+    entry: Entry
+    is_bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leads(Event):
+    """This peer is the proposer of the next entry."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogWanted(Event):
+    """`peer` lacks entries after `number` that are no longer in memory."""
+
+    peer: PeerId
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What a peer knows of the log, and has said. `number` and `view` below are those of the next entry."""
+
+    me: PeerId
+    life: int
+    register: Register
+    rules: Rules = field(compare=False, repr=False)
+    patience: float = field(default=PATIENCE, compare=False)
+    log: tuple[Decided, ...] = ()  # the newest, oldest first
+    view: int = 0  # it votes in none below
+    settled: int = 0  # the view in which the last entry was decided; after a restart, at most one below the present
+    voted: Voted | None = None
+    lock: Lock | None = None
+    proposal: Voted | None = None  # that of the proposer of `view`, with the phase to vote in first
+    approved: tuple[Digest, ...] = ()  # entries that the application lets it vote for
+    refused: tuple[Digest, ...] = ()  # and those that it does not
+    reviewed: tuple[Digest, ...] = ()  # those for which it was asked
+    offered: tuple[bytes, ...] = ()  # bodies that others want, until the application has let it want them, too
+    votes: tuple[Vote, ...] = ()  # of each peer and phase the one of the highest view, in order
+    changes: tuple[ChangeView, ...] = ()  # of each voter the one of the highest view, in order
+    wanted: tuple[bytes, ...] = ()  # bodies
+    expects: bool = False  # an entry is due that only a proposer can want
+    armed: tuple[int, int] | None = None  # the live timer's number and view
+    asked: int = 0  # the place, from 1, of the voter that it has asked for entries; 0: it lacks none that it knows of
+
+    @classmethod
+    def resume(cls, me: PeerId, register: Register, log: Iterable[Decided], file: VoteFile, rules: Rules) -> Core:
+        """The core of a peer whose disk has this log, up to `register`, and this vote file; see journal.py."""
+        core = cls(me, file.life, register, rules, log=tuple(log)[-TAIL:])
+        if file.voters != voters_root(register):
+            return core
+        core = replace(core, view=file.view, settled=max(0, file.view - 1))
+        if file.number != register.number + 1:
+            return core
+        return replace(core, voted=file.voted, lock=file.lock)
+
+    @property
+    def number(self) -> int:
+        """The next entry's."""
+        return self.register.number + 1
+
+    @property
+    def votes_here(self) -> bool:
+        """Whether this peer, in its present life, is one of the voters."""
+        return is_voter(self.register, self.me, self.life)
+
+    @property
+    def proposer(self) -> PeerId:
+        """Of the present view."""
+        return proposer_of(self.register, self.view)
+
+    # -- inputs ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> tuple[Core, list[Effect]]:
+        """Begin, or go on after a restart: ask the voters for what came after, and repeat the last vote."""
+        turn = Turn(self)
+        turn.start()
+        return turn.core, turn.effects
+
+    def submit(self, body: Message) -> tuple[Core, list[Effect]]:
+        """Want this decided. Raises RemoteError, naming nobody, if it does not fit the register, LocalError if too
+        much is wanted.
+
+        What only a proposer may want is dropped if this peer is none, or when it is none any more.
+        """
+        after(self.register, next_entry(self.register, body), self.rules)
+        if len(self.wanted) >= 2 * MAX_WANTED:
+            raise LocalError(f"{len(self.wanted)} entries of the log are wanted already", code="busy")
+        turn = Turn(self)
+        turn.submit(encode(body))
+        return turn.core, turn.effects
+
+    def expect(self) -> tuple[Core, list[Effect]]:
+        """Want another proposer if this one has nothing decided for long; until the next entry."""
+        turn = Turn(self)
+        turn.expect()
+        return turn.core, turn.effects
+
+    def answer(self, entry: Digest, is_approved: bool) -> tuple[Core, list[Effect]]:
+        """The answer to a `Review`."""
+        turn = Turn(self)
+        turn.answer(entry, is_approved)
+        return turn.core, turn.effects
+
+    def hear_of(self, peer: PeerId, number: int) -> tuple[Core, list[Effect]]:
+        """`peer` says, in passing, that its log ends with this number: ask it for what is not here."""
+        turn = Turn(self)
+        turn.hear_of(peer, number)
+        return turn.core, turn.effects
+
+    def receive(self, sender: PeerId, message: LogMessage) -> tuple[Core, list[Effect]]:
+        """Take a message. Raises RemoteError for one that no honest peer sends; nothing has changed then."""
+        turn = Turn(self)
+        turn.receive(sender, message)
+        return turn.core, turn.effects
+
+    def fire(self, timer: Timer) -> tuple[Core, list[Effect]]:
+        """A timer is due."""
+        turn = Turn(self)
+        turn.fire(timer)
+        return turn.core, turn.effects
+
+
+def proposer_of(register: Register, view: int) -> PeerId:
+    """Who proposes in `view`."""
+    return register.voters[view % len(register.voters)]
+
+
+class Turn:
+    """The work of one input: `core` as it becomes, and the effects so far."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.effects: list[Effect] = []
+
+    # -- inputs -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._ask_another()
+        core = self.core
+        if core.votes_here and core.view and core.proposer == core.me:
+            self._ask_for(core.view + 1)  # it no longer has the statements by which it led
+        elif core.voted is not None and core.voted.view == core.view:
+            self._set(proposal=core.voted)
+            self._send_vote(core.voted.phase, core.voted.entry)
+            if core.proposer == core.me:
+                self._propose(core.voted.entry, is_bound=False, grounds=())
+            self._count()
+        self._arm()
+        self._lead()
+
+    def expect(self) -> None:
+        self._set(expects=True)
+        self._arm()
+
+    def submit(self, body: bytes) -> None:
+        core = self.core
+        if not self._may_want(body) or body in core.wanted:
+            return
+        self._set(wanted=(*core.wanted, body), approved=(*core.approved, entry_digest(self._entry(body))))
+        self._arm()
+        self._lead()
+        self._repeat_wishes()
+
+    def answer(self, entry: Digest, is_approved: bool) -> None:
+        """For this number: after the next decision, what is still wanted is asked for anew."""
+        core = self.core
+        offered = [body for body in core.offered if entry_digest(self._entry(body)) == entry]
+        self._set(offered=tuple(body for body in core.offered if body not in offered))
+        if not is_approved:
+            wanted = tuple(body for body in core.wanted if entry_digest(self._entry(body)) != entry)
+            self._set(refused=_with(core.refused, entry), wanted=wanted)
+        else:
+            self._set(approved=_with(core.approved, entry), wanted=(*core.wanted, *offered))
+            self._vote_on_proposal()
+        self._arm()
+        self._lead()
+
+    def hear_of(self, peer: PeerId, number: int) -> None:
+        if number > self.core.register.number:
+            self._set(asked=0)
+            self._ask(peer)
+        else:
+            self._set(asked=0)
+
+    def receive(self, sender: PeerId, message: LogMessage) -> None:
+        match message:
+            case Request(branch=branch):
+                self._check_branch(sender, branch)
+                self._hand(sender, message.number)
+                if may_be_asked_for(message.body):
+                    self._consider(message.body)
+            case Propose(entry=entry):
+                self._check_branch(sender, entry.branch)
+                if self._is_next(sender, entry.number, tells=True):
+                    self._take_proposal(sender, message)
+            case Vote(subject=subject):
+                self._check_branch(sender, subject.branch)
+                if self._is_next(sender, subject.number):
+                    self._take_vote(sender, message)
+            case ChangeView(branch=branch):
+                self._check_branch(sender, branch)
+                if message.number <= self.core.number:
+                    self._take_change(sender, message)
+                else:
+                    self._ask(sender)
+            case Decided(entry=entry):
+                self._check_branch(sender, entry.branch)
+                if self._is_next(sender, entry.number):
+                    self._take_decided(sender, message)
+            case GetLog(branch=branch):
+                self._check_branch(sender, branch)
+                self._hand(sender, message.number)
+                self._send((sender,), Tip(branch, self.core.register.number))
+            case Tip(branch=branch):
+                self._check_branch(sender, branch)
+                self.hear_of(sender, message.number)
+
+    def fire(self, timer: Timer) -> None:
+        core = self.core
+        if core.armed != (timer.token, int(timer.subject)):
+            return
+        self._set(armed=None)
+        if core.asked:
+            self._ask_another()
+        if not self._is_pending:
+            return
+        if core.votes_here:
+            self._ask_for(core.view + self._has_entered())
+        else:
+            self._repeat_wishes()
+
+    # -- what is wanted -----------------------------------------------------------------------------------------
+
+    def _consider(self, body: bytes) -> None:
+        """Want what somebody else wants, if it fits and the application lets this peer want it."""
+        core = self.core
+        known = (*core.wanted, *core.offered)
+        if body in known or len(known) >= MAX_WANTED or not self._fits(body):
+            return
+        if author_of(body) in [author for each in known if (author := author_of(each))]:  # one at a time of each
+            return
+        entry = self._entry(body)
+        if self._may_vote_for(entry):
+            self._set(wanted=(*core.wanted, body))
+            self._arm()
+            self._lead()
+        elif entry_digest(entry) not in core.refused:
+            self._set(offered=(*self.core.offered, body))
+
+    def _fits(self, body: bytes) -> bool:
+        try:
+            after(self.core.register, self._entry(body), self.core.rules)
+        except RemoteError:
+            return False
+        return True
+
+    def _entry(self, body: bytes) -> Entry:
+        return next_entry(self.core.register, decode(body, None, MAX_BODY, BODY_TAGS))
+
+    def _may_want(self, body: bytes) -> bool:
+        return may_be_asked_for(body) or (self.core.votes_here and self.core.proposer == self.core.me)
+
+    def _repeat_wishes(self) -> None:
+        """Tell the voters of what this peer wants, and drop what it may want no more."""
+        register = self.core.register
+        self._set(wanted=tuple(body for body in self.core.wanted if self._may_want(body)))
+        for body in self.core.wanted:
+            if may_be_asked_for(body):
+                self._send(register.voters, Request(register.branch, register.number, body))
+
+    # -- proposing ----------------------------------------------------------------------------------------------
+
+    def _lead(self) -> None:
+        """Propose, if it is this peer's turn and it may and can."""
+        core = self.core
+        if core.proposer != core.me or not core.votes_here or core.proposal is not None:
+            return
+        grounds = self._grounds()
+        if grounds is None:
+            return
+        lock = binding(grounds, core.number)
+        if lock is not None and entry_digest(lock.entry) in core.refused:
+            free = tuple(each for each in grounds if each.lock is None or each.lock.entry != lock.entry)
+            if is_ground(free, core.register, core.rules):  # a quorum does not know of it, so it was never decided
+                grounds, lock = free, binding(free, core.number)
+        if lock is not None:
+            if self._may_vote_for(lock.entry, is_bound=True):
+                self._propose(lock.entry, True, grounds)
+            return
+        entry = self._choice()
+        if entry is None:
+            self._tell_once(Leads(core.number))
+        elif self._may_vote_for(entry):
+            self._propose(entry, False, grounds)
+
+    def _propose(self, entry: Entry, is_bound: bool, grounds: tuple[ChangeView, ...]) -> None:
+        core = self.core
+        shown = grounds if core.rules.trust.phases[:-1] else ()
+        propose = signed(Propose(core.view, entry, is_bound, shown, core.me, core.life, b""), core.rules.signer)
+        if core.voted is not None and core.voted.view == core.view:  # it was started again
+            self._send(electorate(core.register, self._changed(entry)), propose)
+            return
+        self._set(proposal=Voted(core.view, core.rules.trust.phases[0], entry))
+        self._cast(core.rules.trust.phases[0], entry, propose)
+
+    def _grounds(self) -> tuple[ChangeView, ...] | None:
+        """The statements by which this peer leads its view; None as long as they are no quorum.
+
+        In the first view of these voters nobody can have voted before.
+        """
+        core = self.core
+        if not core.view:
+            return ()
+        changes = tuple(each for each in core.changes if each.view == core.view)
+        return changes if is_ground(changes, core.register, core.rules) else None
+
+    def _choice(self) -> Entry | None:
+        """The first of what is wanted that is not refused; of those who want to be admitted, all together."""
+        wanted = [body for body in self.core.wanted if entry_digest(self._entry(body)) not in self.core.refused]
+        if not wanted:
+            return None
+        entry = self._entry(first_of(wanted))
+        return self._entry(wanted[0]) if entry_digest(entry) in self.core.refused else entry
+
+    # -- voting -------------------------------------------------------------------------------------------------
+
+    def _take_proposal(self, sender: PeerId, message: Propose) -> None:
+        core, entry = self.core, message.entry
+        if message.peer != proposer_of(core.register, message.view) or not is_voter(
+            core.register, message.peer, message.life
+        ):
+            raise RemoteError("passes on a proposal of somebody who does not propose in that view", sender)
+        check_signature(message, message.peer, core.rules.signer, sender)
+        changed = after(core.register, entry, core.rules, sender)
+        self._check_grounds(sender, message)
+        has_said = core.voted is not None and core.voted.view == message.view and core.voted.entry != entry
+        if message.view < core.view or has_said or core.me not in electorate(core.register, changed):
+            return
+        if core.proposal is None or message.view > core.view:
+            self._set(view=message.view, proposal=Voted(message.view, core.rules.trust.phases[0], entry))
+            self._set(wanted=tuple(body for body in core.wanted if self._may_want(body)))
+            self._arm()
+            self._vote_on_proposal(message.is_bound)
+
+    def _check_grounds(self, sender: PeerId, message: Propose) -> None:
+        """RemoteError unless the proposer was free to propose this, where its word is not enough."""
+        core = self.core
+        if not core.rules.trust.phases[:-1] or not message.view:
+            return
+        for each in message.grounds:
+            if each.view != message.view or each.number > core.number:
+                raise RemoteError("proposes on statements about another view", sender)
+            check_change(each, core.register, core.rules, sender)
+        lock = binding(message.grounds, core.number)
+        is_right = lock is None or lock.entry == message.entry
+        if not is_ground(message.grounds, core.register, core.rules) or not is_right:
+            raise RemoteError("proposes what the statements that it shows do not allow", sender)
+
+    def _vote_on_proposal(self, is_bound: bool = False) -> None:
+        proposal = self.core.proposal
+        if proposal is not None and self._may_vote_for(proposal.entry, is_bound):
+            self._cast(proposal.phase, proposal.entry)
+            self._count()
+
+    def _may_vote_for(self, entry: Entry, is_bound: bool = False) -> bool:
+        """Whether the application lets it; asks it if it has not been asked."""
+        digest = entry_digest(entry)
+        if digest in self.core.approved:
+            return True
+        if digest not in self.core.reviewed:
+            self._set(reviewed=(*self.core.reviewed, digest))
+            self.effects.append(Tell(Review(entry, is_bound)))
+        return False
+
+    def _cast(self, phase: Phase, entry: Entry, announce: Propose | None = None) -> None:
+        """Vote, once in each view and phase; a voter's disk has the vote, and its lock, before anybody sees it."""
+        core = self.core
+        if core.voted is not None and (core.voted.view, core.voted.phase) >= (core.view, phase):
+            return
+        changed = self._changed(entry)
+        if not (core.votes_here or is_voter(changed, core.me, core.life)):
+            return
+        lock = core.lock if core.rules.trust.phases[:-1] else Lock(core.view, entry, None)
+        self._set(voted=Voted(core.view, phase, entry), lock=lock)
+        self._persist_vote()
+        if announce is not None:
+            self._send(electorate(core.register, changed), announce)
+        self._send_vote(phase, entry)
+        self._count()
+
+    def _send_vote(self, phase: Phase, entry: Entry) -> None:
+        core, changed = self.core, self._changed(entry)
+        subject = subject_of(core.register, changed, entry, core.view, phase)
+        vote = signed(Vote(subject, core.me, core.life, b""), core.rules.signer)
+        self._send(electorate(core.register, changed), vote)
+        self._set(votes=_with_vote(core.votes, vote))
+
+    def _take_vote(self, sender: PeerId, vote: Vote) -> None:
+        core = self.core
+        if not has_life(core.register, vote.peer, vote.life):
+            return  # a member in a life that does not count, or one that was removed
+        strangers = [each for each in core.votes if each.peer not in core.register.voters]
+        if vote.peer not in core.register.voters and len(strangers) >= MAX_VOTERS:
+            return
+        check_signature(vote, vote.peer, core.rules.signer, sender)
+        self._set(votes=_with_vote(core.votes, vote))
+        self._count()
+        if self.core.number == vote.subject.number:
+            self._ask_if_missed()
+
+    def _count(self) -> None:
+        """Go on to the next phase, or decide, if enough have voted."""
+        core, proposal = self.core, self.core.proposal
+        if proposal is None:
+            return
+        changed = self._changed(proposal.entry)
+        for place, phase in enumerate(core.rules.trust.phases):
+            subject = subject_of(core.register, changed, proposal.entry, proposal.view, phase)
+            entitled = electorate(core.register, changed)
+            votes = [vote for vote in votes_on(subject, core.votes) if vote.peer in entitled]
+            if not decides({vote.peer for vote in votes}, core.register, changed, core.rules):
+                return
+            certificate = certificate_of(subject, votes)
+            if phase == core.rules.trust.phases[-1]:
+                self._decide(proposal.entry, certificate, changed)
+                return
+            self._set(lock=Lock(proposal.view, proposal.entry, certificate))
+            if entry_digest(proposal.entry) in core.approved:
+                self._cast(core.rules.trust.phases[place + 1], proposal.entry)
+            if self.core.number != core.number:
+                return
+            core = self.core
+
+    def _ask_if_missed(self) -> None:
+        """Ask one of those who have decided what this peer was not shown."""
+        core, trust = self.core, self.core.rules.trust
+        others = [vote for vote in core.votes if vote.subject.phase == trust.phases[-1] and vote.peer != core.me]
+        for subject in dict.fromkeys(vote.subject for vote in others):
+            voted = [vote.peer for vote in votes_on(subject, others)]
+            if trust.is_quorum(voted, core.register.voters, core.register.faults):
+                self._ask(voted[0])
+                return
+
+    # -- deciding -----------------------------------------------------------------------------------------------
+
+    def _take_decided(self, sender: PeerId, message: Decided) -> None:
+        core, last = self.core, self.core.rules.trust.phases[-1]
+        changed = check_certificate(message.certificate, message.entry, last, core.register, core.rules, sender)
+        self._decide(message.entry, message.certificate, changed)
+
+    def _decide(self, entry: Entry, certificate: Certificate, changed: Register) -> None:
+        """Append an entry. Views are counted anew if it changes the voters."""
+        core, decided = self.core, Decided(entry, certificate)
+        is_same = changed.voters_since == core.register.voters_since
+        view = max(core.view, certificate.subject.view) if is_same else 0
+        self.effects.append(Persist("log", decided))
+        self.core = Core(
+            me=core.me,
+            life=core.life,
+            register=changed,
+            rules=core.rules,
+            log=(*core.log, decided)[-TAIL:],
+            patience=core.patience,
+            view=view,
+            settled=view,
+            asked=core.asked,
+            changes=core.changes if is_same else (),
+        )
+        self._set(wanted=tuple(body for body in core.wanted if self._fits(body)))
+        self.effects.append(Tell(Committed(entry, changed)))
+        self._hand_on(decided, core.register)
+        self._arm()
+        self._lead()
+
+    def _hand_on(self, decided: Decided, before: Register) -> None:
+        """Each voter tells its share of those who do not vote, and of those who have just left."""
+        core = self.core
+        if not core.votes_here:
+            return
+        known = dict.fromkeys(member.peer for member in (*core.register.members, *before.members))
+        others = [peer for peer in known if peer not in core.register.voters]
+        place = core.register.voters.index(core.me)
+        self._send(others[place :: len(core.register.voters)], decided)
+
+    # -- other views --------------------------------------------------------------------------------------------
+
+    @property
+    def _is_pending(self) -> bool:
+        core = self.core
+        return bool(core.wanted or core.expects or core.proposal or core.voted or core.lock)
+
+    def _arm(self) -> None:
+        """Have a timer for this number and view, if something is known to be wanted."""
+        core = self.core
+        if (self._is_pending or core.asked) and core.armed != (core.number, core.view):
+            self._set(armed=(core.number, core.view))
+            seconds = core.patience * 2 ** min(core.view - core.settled, MOST_DOUBLINGS)
+            self.effects.append(Wake(seconds, Timer("log", "view", core.number, str(core.view))))
+
+    def _has_entered(self) -> bool:
+        """Whether the present view has begun: only then may it be given up for the next.
+
+        So nobody runs ahead of the others by more than a view, and all who are up come together in one.
+        """
+        core = self.core
+        begun = core.view == core.settled or core.proposal is not None
+        return begun or is_ground([each for each in core.changes if each.view >= core.view], core.register, core.rules)
+
+    def _ask_for(self, view: int) -> None:
+        """Vote in no lower view, and say so. What could not be decided goes behind what else is wanted."""
+        failed = [self.core.proposal.entry.body] if self.core.proposal is not None else []
+        wanted = sorted(self.core.wanted, key=lambda body: body in failed)
+        self._set(view=view, proposal=None, wanted=tuple(wanted))
+        self._persist_vote()
+        core = self.core
+        change = signed(
+            ChangeView(
+                branch=core.register.branch,
+                number=core.number,
+                view=view,
+                voters=voters_root(core.register),
+                lock=core.lock,
+                peer=core.me,
+                life=core.life,
+                signature=b"",
+            ),
+            core.rules.signer,
+        )
+        self._set(changes=_with_change(core.changes, change))
+        self._send(core.register.voters, change)
+        self._repeat_wishes()
+        self._arm()
+        self._lead()
+
+    def _take_change(self, sender: PeerId, change: ChangeView) -> None:
+        core = self.core
+        if change.voters != voters_root(core.register):
+            self._hand_to_member(sender, change.number - 1)
+            return
+        check_change(change, core.register, core.rules, sender)
+        self._hand_to_member(sender, change.number - 1)
+        self._set(changes=_with_change(core.changes, change))
+        views = sorted((each.view for each in self.core.changes if each.number == core.number), reverse=True)
+        enough = core.register.faults + 1  # one of them is honest
+        if core.votes_here and len(views) >= enough and views[enough - 1] > core.view:
+            self._ask_for(views[enough - 1])
+        self._lead()
+
+    # -- being behind -------------------------------------------------------------------------------------------
+
+    def _is_next(self, sender: PeerId, number: int, tells: bool = False) -> bool:
+        """Whether `number` is the next one. Who is ahead is asked; if `tells`, who is behind is told."""
+        if number > self.core.number:
+            self._ask(sender)
+        elif number < self.core.number and tells:
+            self._hand_to_member(sender, number - 1)
+        return number == self.core.number
+
+    def _ask(self, peer: PeerId) -> None:
+        """Ask for what comes after the end of this log, unless somebody was asked and may still answer."""
+        core = self.core
+        if not core.asked and peer != core.me:
+            self._set(asked=1)
+            self._send((peer,), GetLog(core.register.branch, core.register.number))
+            self._arm()
+
+    def _ask_another(self) -> None:
+        core = self.core
+        others = [voter for voter in core.register.voters if voter != core.me]
+        if not others:
+            self._set(asked=0)
+            return
+        turn = core.asked % len(others)
+        self._set(asked=turn + 1)
+        self._send((others[turn],), GetLog(core.register.branch, core.register.number))
+        self._arm()
+
+    def _hand_to_member(self, peer: PeerId, number: int) -> None:
+        if any(member.peer == peer for member in self.core.register.members):
+            self._hand(peer, number)
+
+    def _hand(self, peer: PeerId, number: int) -> None:
+        """Give `peer` what came after `number`."""
+        core = self.core
+        if number >= core.register.number:
+            return
+        if not core.log or core.log[0].entry.number > number + 1:
+            self.effects.append(Tell(LogWanted(peer, number)))
+            return
+        for decided in [each for each in core.log if each.entry.number > number][:MOST_AT_ONCE]:
+            self._send((peer,), decided)
+
+    # -- the rest -----------------------------------------------------------------------------------------------
+
+    def _check_branch(self, sender: PeerId, branch: Digest) -> None:
+        if branch != self.core.register.branch:
+            raise RemoteError("speaks of another branch of the log", sender)
+
+    def _changed(self, entry: Entry) -> Register:
+        return after(self.core.register, entry, self.core.rules)
+
+    def _set(self, **changes: Any) -> None:
+        self.core = replace(self.core, **changes)
+
+    def _send(self, peers: Iterable[PeerId], message: LogMessage) -> None:
+        self.effects.extend(Send(peer, message) for peer in peers if peer != self.core.me)
+
+    def _tell_once(self, event: Event) -> None:
+        if Tell(event) not in self.effects:
+            self.effects.append(Tell(event))
+
+    def _persist_vote(self) -> None:
+        core = self.core
+        record = VoteFile(core.life, voters_root(core.register), core.view, core.number, core.voted, core.lock)
+        self.effects.append(Persist("vote", record))
+
+
+def author_of(body: bytes) -> PeerId | None:
+    """Who has to ask for this, if it is one."""
+    match decode(body, None, MAX_BODY, BODY_TAGS):
+        case Admit(asks=(asks,)) | Leave(asks=asks):
+            return asks.peer
+    return None
+
+
+def may_be_asked_for(body: bytes) -> bool:
+    """Whether any voter may be asked to have this decided; what else is wanted, the proposer itself wants."""
+    return type(decode(body, None, MAX_BODY, BODY_TAGS)) not in (Roster, Result)
+
+
+def first_of(wanted: Sequence[bytes]) -> bytes:
+    """The first body, or all who ask to be admitted as one body if it admits somebody."""
+    bodies = [decode(body, None, MAX_BODY, BODY_TAGS) for body in wanted]
+    if not isinstance(bodies[0], Admit):
+        return wanted[0]
+    asks = {each.peer: each for body in bodies if isinstance(body, Admit) for each in body.asks}
+    return encode(Admit(tuple(asks.values())[:MAX_ADMITTED]))
+
+
+def is_ground(changes: Iterable[ChangeView], register: Register, rules: Rules) -> bool:
+    """Whether a quorum of the voters, each once, has given up all lower views."""
+    return rules.trust.is_quorum([each.peer for each in changes], register.voters, register.faults)
+
+
+def binding(changes: Iterable[ChangeView], number: int) -> Lock | None:
+    """The highest lock on `number` among statements, to which whoever leads by them is bound."""
+    locks = [each.lock for each in changes if each.number == number and each.lock is not None]
+    return max(locks, key=lambda lock: lock.view, default=None)
+
+
+def _with(known: tuple[Digest, ...], new: Digest) -> tuple[Digest, ...]:
+    return known if new in known else (*known, new)
+
+
+def _with_vote(known: tuple[Vote, ...], new: Vote) -> tuple[Vote, ...]:
+    """`known` with `new`, unless it has a vote of that peer and phase in this view or a higher one."""
+    place = (new.peer, new.subject.phase)
+    newest = {(each.peer, each.subject.phase): each for each in known}
+    if place in newest and newest[place].subject.view >= new.subject.view:
+        return known
+    newest[place] = new
+    return tuple(newest[place] for place in sorted(newest))
+
+
+def _with_change(known: tuple[ChangeView, ...], new: ChangeView) -> tuple[ChangeView, ...]:
+    """`known` with `new`, unless that voter has asked for this view or a higher one."""
+    newest = {each.peer: each for each in known}
+    if new.peer in newest and newest[new.peer].view >= new.view:
+        return known
+    newest[new.peer] = new
+    return tuple(newest[peer] for peer in sorted(newest))

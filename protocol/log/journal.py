@@ -1,0 +1,106 @@
+"""The file in which a peer keeps the log and its votes, as pure functions over bytes.
+
+Records are only ever appended: a `Register` to begin with, then entries with their proofs (`Decided`), and vote files,
+of which the last one counts. When the file has grown, `compacted` gives a shorter one with the same meaning.
+
+    size of content (4 bytes, little-endian)   BLAKE3 of content (16)   BLAKE3 of these twenty bytes (4)   content
+
+A record that ends too early was being written when the power failed, so nothing that follows from it has left this
+peer: it is cut off. Any other damage may have hit a vote that others have seen. Then the entries before it still count,
+but the vote does not: the peer goes on in another life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
+from shoal.protocol.log.register import Rules, after
+from shoal.protocol.messages.log import Decided, Register, VoteFile
+
+SIZE, CHECK, HEAD = 4, 16, 24  # bytes
+TAGS = (14, 133, 134)  # of Decided, VoteFile and Register
+
+Record = Message  # one of those
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What a file says. Its first `length` bytes are good; append after those."""
+
+    register: Register | None  # after the last entry; None: the file has not begun
+    entries: tuple[Decided, ...]
+    votes: VoteFile | None
+    length: int
+    is_damaged: bool
+
+
+def framed(record: Record) -> bytes:
+    """The bytes to append for a record."""
+    content = encode(record)
+    head = len(content).to_bytes(SIZE, "little") + _check(content, CHECK)
+    return head + _check(head, HEAD - len(head)) + content
+
+
+def read(content: bytes, rules: Rules) -> Journal:
+    """What a file with this content says."""
+    register, votes, length, is_damaged = None, None, 0, False
+    entries: list[Decided] = []
+    for end, record in _records(content):
+        if record is None or (register is None) is not isinstance(record, Register):
+            is_damaged = True
+            break
+        match record:
+            case Register():
+                register = record
+            case VoteFile():
+                votes = record
+            case Decided(entry=entry):
+                try:
+                    register = after(register, entry, rules)
+                except RemoteError:
+                    is_damaged = True
+                    break
+                entries.append(record)
+        length = end
+    if register is not None and votes is not None and votes.number > register.number + 1:
+        is_damaged = True  # it has voted on what follows entries that are not here
+    return Journal(register, tuple(entries), None if is_damaged else votes, length, is_damaged)
+
+
+def compacted(register: Register, entries: Sequence[Decided], votes: VoteFile) -> bytes:
+    """A file that begins with the register before `entries`, which are its newest ones."""
+    return b"".join(framed(record) for record in (register, *entries, votes))
+
+
+def _records(content: bytes) -> Iterator[tuple[int, Record | None]]:
+    """Each record with where it ends; None in place of one that is damaged. One that ends too early is left out."""
+    start = 0
+    while start + HEAD <= len(content):
+        head, check = content[start : start + SIZE + CHECK], content[start + SIZE + CHECK : start + HEAD]
+        if _check(head, len(check)) != check:
+            yield start, None
+            return
+        end = start + HEAD + int.from_bytes(head[:SIZE], "little")
+        if end > len(content):
+            return
+        record = _decoded(head[SIZE:], content[start + HEAD : end])
+        yield end, record
+        start = end
+
+
+def _decoded(check: bytes, content: bytes) -> Record | None:
+    if _check(content, CHECK) != check:
+        return None
+    try:
+        return decode(content, None, MAX_CONTROL_FRAME, TAGS)
+    except RemoteError:
+        return None
+
+
+def _check(content: bytes, size: int) -> bytes:
+    return blake3(content).digest(length=size)

@@ -1,0 +1,371 @@
+"""The register: what the log says in sum, as a pure function of its entries.
+
+`after` is the one place that says which entries fit. All that makes a body fit is in the body and signed, so whoever
+reads the log later comes to the same verdict as those who voted. What only a voter can know at the time, such as
+whether it holds a result's bytes, is no part of this: its application is asked (core.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import Digest, PeerId, digest
+from shoal.protocol.base.signing import Signer, check_signature
+from shoal.protocol.base.wire import MAX_INT, Message, decode, encode, encode_value
+from shoal.protocol.log.trust import Trust
+from shoal.protocol.messages.log import (
+    BODY_TAGS,
+    AddVoters,
+    Admit,
+    End,
+    Entry,
+    Gone,
+    Leave,
+    Member,
+    Order,
+    PartState,
+    Register,
+    Remove,
+    Result,
+    Roster,
+    Void,
+    What,
+)
+
+MAX_BODY = 64 << 10  # bytes
+MAX_MEMBERS = 4096
+MAX_VOTERS = 32
+MAX_ADMITTED = 64  # by one entry
+MAX_STATEMENTS = MAX_VOTERS + 1  # of one kind in an entry: of each voter, and of the author
+WINDOW = 32  # entries for which a statement of a voter counts
+REMEMBERED = 256  # members that are gone, whose lives are not admitted again
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What everybody applies alike: the trust among voters, and how signatures are checked."""
+
+    trust: Trust
+    signer: Signer
+
+
+@lru_cache(maxsize=1024)
+def entry_digest(entry: Entry) -> Digest:
+    """By which an entry is voted for, and named by the one after it."""
+    return digest("log entry", encode_value(entry))
+
+
+@lru_cache(maxsize=1024)
+def register_root(register: Register) -> Digest:
+    """The root that is in every vote."""
+    return digest("log register", encode(register))
+
+
+@lru_cache(maxsize=1024)
+def voters_root(register: Register) -> Digest:
+    """Who decides the next entry: the voters with their lives, since when, and how many of them may lie.
+
+    The number since when they are the voters is part of it: the same voters may come again, and a promise about views
+    from their first time must not count in their second.
+    """
+    lives = [(voter, member_of(register, voter).life) for voter in register.voters]
+    return digest("log voters", encode_value((register.branch, register.voters_since, register.faults, lives)))
+
+
+def founded(branch: Digest, founder: PeerId, life: int, **settings: Any) -> Register:
+    """The register before the first entry: its founder is the author, and votes alone."""
+    usual: dict[str, Any] = {"stewards": (), "most_faults": 0, "rounds_to_vote": 1, "last_round": 0, "part_count": 1}
+    return Register(
+        branch=branch,
+        number=0,
+        tips=(branch,),
+        author=founder,
+        faults=0,
+        members=(Member(founder, life, 0),),
+        voters=(founder,),
+        voters_since=0,
+        gone=(),
+        parts=(),
+        is_over=False,
+        **(usual | settings),
+    )
+
+
+def member_of(register: Register, peer: PeerId) -> Member:
+    """The member `peer`; KeyError if it is none."""
+    for member in register.members:
+        if member.peer == peer:
+            return member
+    raise KeyError(peer)
+
+
+def has_life(register: Register, peer: PeerId, life: int) -> bool:
+    """Whether `peer` is a member in this life."""
+    return any(member.peer == peer and member.life == life for member in register.members)
+
+
+def last_life(register: Register, peer: PeerId) -> int:
+    """The latest life of `peer` that was a member, as far as the register remembers; -1 if none was."""
+    lives = [each.life for each in register.members if each.peer == peer]
+    return max([*lives, *(each.life for each in register.gone if each.peer == peer)], default=-1)
+
+
+def is_voter(register: Register, peer: PeerId, life: int) -> bool:
+    """Whether `peer` votes on the next entry, in this life."""
+    return peer in register.voters and has_life(register, peer, life)
+
+
+def next_entry(register: Register, body: Message) -> Entry:
+    """The entry that `body` would be now."""
+    return Entry(register.branch, register.number + 1, register.tip, encode(body))
+
+
+@lru_cache(maxsize=4096)
+def is_signed(statement: Message, author: PeerId, rules: Rules) -> bool:
+    """Whether `author` signed `statement`: what is wanted is checked again after each entry."""
+    try:
+        check_signature(statement, author, rules.signer)
+    except RemoteError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=256)
+def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | None = None) -> Register:
+    """The register after `entry`; RemoteError, naming who showed it, if the entry does not fit."""
+    step = _Step(register, rules, shown_by)
+    if (entry.branch, entry.number, entry.before) != (register.branch, register.number + 1, register.tip):
+        step.refuse("follows another one")
+    if register.is_over:
+        step.refuse("comes after the end")
+    if len(entry.body) > MAX_BODY:
+        step.refuse("is too large")
+    body = decode(entry.body, shown_by, MAX_BODY, BODY_TAGS)
+    if encode(body) != entry.body:
+        step.refuse("is not in its canonical form")
+    changed = _APPLY[type(body)](step, body)
+    if changed.voters != register.voters:
+        faults = max(changed.faults, min(changed.most_faults, (len(changed.voters) - 1) // 3))
+        can_go_on = rules.trust.is_quorum(changed.voters, changed.voters, faults)
+        step.require(can_go_on, "leaves too few voters to decide anything")
+        changed = replace(changed, voters_since=entry.number, faults=faults)
+    return replace(changed, number=entry.number, tips=(*changed.tips, entry_digest(entry))[-WINDOW:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One application of a body."""
+
+    register: Register
+    rules: Rules
+    shown_by: PeerId | None
+
+    def refuse(self, why: str) -> NoReturn:
+        raise RemoteError(f"shows an entry of the log that {why}", self.shown_by)
+
+    def require(self, holds: bool, why: str) -> None:
+        if not holds:
+            self.refuse(why)
+
+    def check(self, statement: Message, author: PeerId) -> None:
+        if not is_signed(statement, author, self.rules):
+            check_signature(statement, author, self.rules.signer, self.shown_by)
+
+    def check_recent(self, branch: Digest, before: Digest) -> None:
+        """Whether a statement was made a few entries ago at most."""
+        is_recent = branch == self.register.branch and before in self.register.tips
+        self.require(is_recent, "rests on statements that are too old, or of another branch")
+
+    def check_count(self, statements: Sequence[Message]) -> None:
+        self.require(len(statements) <= MAX_STATEMENTS, "has more statements than there can be")
+
+    # -- members ------------------------------------------------------------------------------------------------
+
+    def admit(self, body: Admit) -> Register:
+        """A later life of a member takes the place of the earlier one, and has its vote no more."""
+        self.require(0 < len(body.asks) <= MAX_ADMITTED, "admits nobody, or too many at once")
+        register = self.register
+        for asks in body.asks:
+            self.require(not asks.leaves and asks.branch == register.branch, "admits who has not asked")
+            self.require(asks.life > last_life(register, asks.peer), "admits a member, or a life that is over")
+            self.check(asks, asks.peer)
+            if any(member.peer == asks.peer for member in register.members):
+                register = self._without(register, asks.peer)
+            register = replace(register, members=(*register.members, Member(asks.peer, asks.life, 0)))
+        self.require(len(register.members) <= MAX_MEMBERS, "admits more members than a run may have")
+        return register
+
+    def leave(self, body: Leave) -> Register:
+        asks = body.asks
+        self.require(asks.leaves and asks.branch == self.register.branch, "lets go who has not asked")
+        self._require_member(asks.peer, asks.life)
+        self.check(asks, asks.peer)
+        return self._without(self.register, asks.peer)
+
+    def remove(self, body: Remove) -> Register:
+        self._require_member(body.peer, body.life)
+        self.check_count(body.unheard)
+        for unheard in body.unheard:
+            about = (unheard.absent, unheard.absent_life)
+            fits = about == (body.peer, body.life) and unheard.peer != body.peer
+            self.require(fits, "removes by statements about somebody else")
+            self.check_recent(unheard.branch, unheard.before)
+            self._check_voter(unheard, unheard.peer, unheard.life)
+        witnessed = self._is_quorum(unheard.peer for unheard in body.unheard)
+        ordered = self._ordered(What.REMOVE, body.peer, body.life, body.orders)
+        self.require(witnessed or ordered, "removes without proof")
+        return self._without(self.register, body.peer)
+
+    # -- voters -------------------------------------------------------------------------------------------------
+
+    def add_voters(self, body: AddVoters) -> Register:
+        register = self.register
+        self.require(bool(body.consents), "adds no voter")
+        self.check_count(body.consents)
+        for consent in body.consents:
+            self._require_member(consent.peer, consent.life)
+            self.require(consent.peer not in register.voters, "adds a voter twice")
+            self.check_recent(consent.branch, consent.before)
+            self.check(consent, consent.peer)
+            is_earned = member_of(register, consent.peer).counted >= register.rounds_to_vote
+            self.require(
+                is_earned or self._ordered(What.VOTE, consent.peer, consent.life, body.orders),
+                "adds a voter that has not been counted often enough",
+            )
+        voters = (*register.voters, *(consent.peer for consent in body.consents))
+        self.require(len(set(voters)) == len(voters) <= MAX_VOTERS, "adds voters twice, or too many")
+        return replace(register, voters=voters)
+
+    # -- rounds -------------------------------------------------------------------------------------------------
+
+    def roster(self, body: Roster) -> Register:
+        part = self._part(body.part)
+        self._require_roster(body.members)
+        self.require(body.members != part.roster, "sets the roster that there is")
+        return self._with_part(self.register, replace(part, roster=body.members))
+
+    def result(self, body: Result) -> Register:
+        part = self._part(body.part)
+        last = self.register.last_round
+        self.require(body.round == part.round + 1 and not (last and body.round > last), "decides another round")
+        self.require(body.base == part.result, "has a result on another state")
+        counted = set(body.counted)
+        fits = len(counted) == len(body.counted) and counted.issubset(part.roster)
+        self.require(fits and bool(counted), "counts others than the roster, or nobody")
+        self.require(part.tokens + body.tokens <= MAX_INT, "counts more tokens than there can be")
+        if body.roster:
+            self._require_roster(body.roster)
+        register = replace(
+            self.register,
+            members=tuple(
+                replace(member, counted=member.counted + 1) if member.peer in counted else member
+                for member in self.register.members
+            ),
+        )
+        state = PartState(
+            part=part.part,
+            roster=body.roster or part.roster,
+            round=body.round,
+            result=self.register.number + 1,
+            before=part.result,
+            tokens=part.tokens + body.tokens,
+            last_tokens=body.tokens,
+        )
+        return self._with_part(register, state)
+
+    def void(self, body: Void) -> Register:
+        part = self._part(body.part)
+        self.require(part.result > part.before, "undoes a result that there is not")
+        self.check_count(body.lacks)
+        for lacks in body.lacks:
+            self.require(lacks.result == part.result, "undoes another result")
+            self.check_recent(lacks.branch, lacks.before)
+            self._check_voter(lacks, lacks.peer, lacks.life)
+        self.require(self._is_quorum(lacks.peer for lacks in body.lacks), "undoes a result that others may hold")
+        undone = replace(
+            part, round=part.round - 1, result=part.before, tokens=part.tokens - part.last_tokens, last_tokens=0
+        )
+        return self._with_part(self.register, undone)
+
+    def end(self, body: End) -> Register:
+        register = self.register
+        finished = [part for part in register.parts if part.round == register.last_round]
+        is_done = bool(register.last_round) and len(finished) == register.part_count
+        ordered = self._ordered(What.END, PeerId(""), 0, body.orders)
+        self.require(is_done or ordered, "ends a run before its last round")
+        return replace(register, is_over=True)
+
+    # -- what they have in common -------------------------------------------------------------------------------
+
+    def _require_member(self, peer: PeerId, life: int) -> None:
+        self.require(has_life(self.register, peer, life), "is about somebody who is no member in that life")
+
+    def _require_roster(self, members: Sequence[PeerId]) -> None:
+        known = {member.peer for member in self.register.members}
+        fits = len(set(members)) == len(members) > 0 and known.issuperset(members)
+        self.require(fits, "has a roster of others than members, or of nobody")
+
+    def _without(self, register: Register, peer: PeerId) -> Register:
+        """`register` without a member, its vote and its place in rosters."""
+        voters = tuple(voter for voter in register.voters if voter != peer)
+        self.require(bool(voters), "takes the last vote away")
+        gone = Gone(peer, member_of(register, peer).life)
+        return replace(
+            register,
+            gone=(*register.gone, gone)[-REMEMBERED:],
+            members=tuple(member for member in register.members if member.peer != peer),
+            voters=voters,
+            parts=tuple(
+                replace(part, roster=tuple(each for each in part.roster if each != peer)) for part in register.parts
+            ),
+        )
+
+    def _part(self, number: int) -> PartState:
+        self.require(number < self.register.part_count, "is about a part that the run does not have")
+        for part in self.register.parts:
+            if part.part == number:
+                return part
+        return PartState(part=number, roster=(), round=0, result=0, before=0, tokens=0, last_tokens=0)
+
+    def _with_part(self, register: Register, part: PartState) -> Register:
+        others = [each for each in register.parts if each.part != part.part]
+        return replace(register, parts=tuple(sorted((*others, part), key=lambda each: each.part)))
+
+    def _check_voter(self, statement: Message, peer: PeerId, life: int) -> None:
+        self.require(is_voter(self.register, peer, life), "has the statement of somebody without a vote")
+        self.check(statement, peer)
+
+    def _is_quorum(self, peers: Iterable[PeerId]) -> bool:
+        return self.rules.trust.is_quorum(set(peers), self.register.voters, self.register.faults)
+
+    def _ordered(self, what: What, subject: PeerId, life: int, orders: Sequence[Order]) -> bool:
+        """Whether the author, a steward or a quorum of the voters has ordered this."""
+        register = self.register
+        masters = (register.author, *register.stewards)
+        self.check_count(orders)
+        for each in orders:
+            may = each.peer in masters or is_voter(register, each.peer, each.life)
+            self.require(may, "has the order of somebody who may give none")
+            self.check(each, each.peer)
+        fitting = {
+            each.peer
+            for each in orders
+            if (each.branch, each.what, each.subject, each.subject_life) == (register.branch, what, subject, life)
+        }
+        return not fitting.isdisjoint(masters) or self._is_quorum(fitting)
+
+
+_APPLY: dict[type[Message], Callable[[_Step, Any], Register]] = {
+    Admit: _Step.admit,
+    Leave: _Step.leave,
+    Remove: _Step.remove,
+    AddVoters: _Step.add_voters,
+    Roster: _Step.roster,
+    Result: _Step.result,
+    Void: _Step.void,
+    End: _Step.end,
+}

@@ -1,0 +1,374 @@
+"""Messages and values of the agreed log (docs/log.md): entries, what proves them, and how voters decide them.
+
+Signed ones end in `signature`; their author is `peer`, in the life `life` (see signing.py). Bodies, evidence and
+records are never sent by themselves: bodies travel within entries as canonical bytes, and evidence within bodies.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import Message, message, value
+
+# -- who a statement is by ------------------------------------------------------------------------------------
+
+
+@value
+class Member:
+    """A member of the run as the register has it."""
+
+    peer: PeerId
+    life: int  # milliseconds since 1970 when its vote file was made, so that a later one is larger
+    counted: int  # rounds whose result counts it
+
+
+@value
+class Proof:
+    """One author's signature under a vote whose other fields stand in a certificate."""
+
+    peer: PeerId
+    signature: bytes
+
+
+# -- evidence: signed statements that make a body fit -----------------------------------------------------------
+
+
+@message(120)
+class Asks(Message):
+    """`I want to be a member of this branch`, or, if `leaves`, `I want to be one no more`."""
+
+    branch: Digest
+    peer: PeerId
+    life: int
+    leaves: bool
+    signature: bytes
+
+
+@message(121)
+class Unheard(Message):
+    """`When `before` was the last entry, I had not heard this life of this peer for long`: a voter says so."""
+
+    branch: Digest
+    before: Digest
+    absent: PeerId
+    absent_life: int
+    peer: PeerId
+    life: int
+    signature: bytes
+
+
+@message(122)
+class Consent(Message):
+    """`I hold everything up to the entry `before`, and shall vote`."""
+
+    branch: Digest
+    before: Digest
+    peer: PeerId
+    life: int
+    signature: bytes
+
+
+@message(123)
+class Lacks(Message):
+    """`When `before` was the last entry, I had not the bytes of this result`: a voter says so."""
+
+    branch: Digest
+    before: Digest
+    result: int  # number of its entry
+    peer: PeerId
+    life: int
+    signature: bytes
+
+
+class What(IntEnum):
+    """What can be ordered."""
+
+    REMOVE = 1
+    VOTE = 2
+    END = 3
+
+
+@message(124)
+class Order(Message):
+    """What the author, a steward or a voter orders to be done to one life of a peer, or to the run."""
+
+    branch: Digest
+    what: What
+    subject: PeerId  # "" for the run
+    subject_life: int
+    peer: PeerId
+    life: int  # a voter's; the author's and a steward's does not matter
+    signature: bytes
+
+
+# -- bodies of entries ------------------------------------------------------------------------------------------
+
+
+@message(125)
+class Admit(Message):
+    """These peers are members."""
+
+    asks: tuple[Asks, ...]
+
+
+@message(126)
+class Leave(Message):
+    """Who asks for it is a member no more."""
+
+    asks: Asks
+
+
+@message(127)
+class Remove(Message):
+    """One who does not answer is a member no more: by a quorum of statements, or by an order."""
+
+    peer: PeerId
+    life: int
+    unheard: tuple[Unheard, ...]
+    orders: tuple[Order, ...]
+
+
+@message(128)
+class AddVoters(Message):
+    """These members vote from the next entry on, in this order behind the others."""
+
+    consents: tuple[Consent, ...]
+    orders: tuple[Order, ...]  # for those that have not been counted often enough
+
+
+@message(129)
+class Roster(Message):
+    """Who takes part in the rounds of a part, until another entry says otherwise."""
+
+    part: int
+    members: tuple[PeerId, ...]
+
+
+@message(130)
+class Result(Message):
+    """The result of a round: what is averaged, of whom, on which state. The bytes are named by their digest."""
+
+    part: int
+    round: int
+    base: int  # number of the entry with the result that it was made on; 0: the run's first state
+    base_root: Digest  # of that state
+    epoch: int
+    chunks: Digest  # of the table of chunks: each chunk's hash, owner's signature and mask
+    counted: tuple[PeerId, ...]  # members of the roster that are in every chunk
+    tokens: int
+    roster: tuple[PeerId, ...]  # of the next round; empty: as before
+
+
+@message(131)
+class Void(Message):
+    """The last result of a part does not count, since a quorum has lost its bytes."""
+
+    part: int
+    lacks: tuple[Lacks, ...]
+
+
+@message(132)
+class End(Message):
+    """The run is over: ordered, or because its last round is decided."""
+
+    orders: tuple[Order, ...]
+
+
+BODY_TAGS = range(125, 133)
+
+
+@value
+class Entry:
+    """One entry of the log."""
+
+    branch: Digest
+    number: int
+    before: Digest  # of the entry before; for the first, the run's id
+    body: bytes
+
+
+# -- votes --------------------------------------------------------------------------------------------------------
+
+
+class Phase(IntEnum):
+    """What a vote says: `no other entry in this view`, or `decided, as far as I am asked`."""
+
+    PREPARE = 1
+    COMMIT = 2
+
+
+@value
+class Subject:
+    """What is voted on: an entry, and all on which its meaning depends."""
+
+    branch: Digest
+    number: int
+    view: int
+    phase: Phase
+    before: Digest
+    entry: Digest
+    register: Digest  # root after the entry
+    voters: Digest  # root of those who decide
+
+
+@message(10)
+class Vote(Message):
+    """A vote, to all voters before and after the entry."""
+
+    subject: Subject
+    peer: PeerId
+    life: int
+    signature: bytes
+
+
+@value
+class Certificate:
+    """Votes of a quorum on one subject; the lives are those of the register before it."""
+
+    subject: Subject
+    proofs: tuple[Proof, ...]
+
+
+@value
+class Lock:
+    """What a voter must not forget of a number: the entry that may have been decided in this view."""
+
+    view: int
+    entry: Entry
+    certificate: Certificate | None  # of prepares, where there is such a phase
+
+
+@message(11)
+class ChangeView(Message):
+    """`I vote in no view below this one, on this number or a later one of these voters`; to all voters."""
+
+    branch: Digest
+    number: int
+    view: int
+    voters: Digest
+    lock: Lock | None  # of this number
+    peer: PeerId
+    life: int
+    signature: bytes
+
+
+@message(12)
+class Propose(Message):
+    """The proposer's entry, to all who vote on it."""
+
+    view: int
+    entry: Entry
+    is_bound: bool  # it may have been decided in an earlier view, so the proposer had no choice
+    grounds: tuple[ChangeView, ...]
+    peer: PeerId
+    life: int
+    signature: bytes
+
+
+@message(13)
+class Request(Message):
+    """A body that the sender, whose log ends with this number, wants decided; to all voters."""
+
+    branch: Digest
+    number: int
+    body: bytes
+
+
+@message(14)
+class Decided(Message):
+    """An entry with its proof."""
+
+    entry: Entry
+    certificate: Certificate
+
+
+@message(15)
+class GetLog(Message):
+    """`My log ends with this number: what comes after it?` The answer is some entries, then a `Tip`."""
+
+    branch: Digest
+    number: int
+
+
+@message(16)
+class Tip(Message):
+    """`My log ends with this number.`"""
+
+    branch: Digest
+    number: int
+
+
+LogMessage = Vote | ChangeView | Propose | Request | Decided | GetLog | Tip
+
+
+# -- on disk ------------------------------------------------------------------------------------------------------
+
+
+@value
+class Voted:
+    """The last vote: in this view and phase, for this entry."""
+
+    view: int
+    phase: Phase
+    entry: Entry
+
+
+@message(133)
+class VoteFile(Message):
+    """What a voter must not forget over a crash, beside the log."""
+
+    life: int
+    voters: Digest  # `view` is counted since these vote
+    view: int
+    number: int  # on which it has voted, or holds a lock; at most one above the log
+    voted: Voted | None
+    lock: Lock | None
+
+
+@value
+class PartState:
+    """Where a part of the model stands."""
+
+    part: int
+    roster: tuple[PeerId, ...]
+    round: int
+    result: int  # number of the entry with its last result; 0: none
+    before: int  # number of the one before; to which `Void` goes back
+    tokens: int  # of all results
+    last_tokens: int  # of the last one
+
+
+@value
+class Gone:
+    """A member that is none any more."""
+
+    peer: PeerId
+    life: int
+
+
+@message(134)
+class Register(Message):
+    """What the log says in sum (see protocol/log/register.py)."""
+
+    branch: Digest
+    number: int  # of the last entry
+    tips: tuple[Digest, ...]  # digests of the last entries, the newest last; before the first, the run's id
+    author: PeerId
+    stewards: tuple[PeerId, ...]
+    most_faults: int  # liars that are tolerated at most
+    faults: int  # liars that are tolerated among these voters
+    rounds_to_vote: int  # in which a member must have been counted before it may vote
+    last_round: int  # 0: the run has none
+    part_count: int
+    members: tuple[Member, ...]
+    voters: tuple[PeerId, ...]  # members, who became a voter first stands first
+    voters_since: int  # number of the entry that made them voters
+    gone: tuple[Gone, ...]  # the last ones, the newest last
+    parts: tuple[PartState, ...]
+    is_over: bool
+
+    @property
+    def tip(self) -> Digest:
+        """Digest of the last entry."""
+        return self.tips[-1]

@@ -1,0 +1,486 @@
+"""One peer's core, step by step: what it says to whom, what is on disk before, and when it says nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
+from shoal.protocol.base.signing import signed
+from shoal.protocol.base.wire import decode, encode
+from shoal.protocol.log.core import MAX_WANTED, MOST_AT_ONCE, PATIENCE, TAIL, Committed, Core, Leads, LogWanted, Review
+from shoal.protocol.log.register import after, entry_digest, member_of, voters_root
+from shoal.protocol.log.trust import Byzantine, Crash
+from shoal.protocol.messages.log import (
+    Admit,
+    Asks,
+    ChangeView,
+    Decided,
+    GetLog,
+    Leave,
+    Lock,
+    Phase,
+    Propose,
+    Register,
+    Request,
+    Roster,
+    Tip,
+    Vote,
+    Voted,
+    VoteFile,
+)
+from tests.simulation.log_search import rules_of
+from tests.simulation.log_worlds import BRANCH, PEERS, leaves, register_of
+from tests.simulation.signing import FakeSigner
+
+A, B, C, D = PEERS[:4]
+
+
+def core_of(peer: PeerId, register: Register, trust: type = Crash) -> Core:
+    return Core(peer, member_of(register, peer).life, register, rules_of(trust, peer))
+
+
+def sent(effects: list[Effect], kind: type) -> list[PeerId]:
+    return [each.to for each in effects if isinstance(each, Send) and isinstance(each.message, kind)]
+
+
+def told(effects: list[Effect], kind: type) -> list[object]:
+    return [each.event for each in effects if isinstance(each, Tell) and isinstance(each.event, kind)]
+
+
+def newcomer(number: int) -> Admit:
+    peer = PeerId(f"N{number}")
+    return Admit((signed(Asks(BRANCH, peer, 7, False, b""), FakeSigner(peer)),))
+
+
+class Swarm:
+    """Cores on a network that loses nothing, in one process; who is `silent` neither hears nor says anything."""
+
+    def __init__(self, register: Register, trust: type = Crash, silent: str = "", refuses: str = "nobody") -> None:
+        self.refuses = refuses.encode()  # no application lets its peer vote for what has this in it
+        self.cores = {
+            member.peer: core_of(member.peer, register, trust)
+            for member in register.members
+            if member.peer not in silent
+        }
+        self.events: dict[PeerId, list[object]] = {peer: [] for peer in self.cores}
+        self.disk: dict[PeerId, list[Persist]] = {peer: [] for peer in self.cores}
+        self.sent = 0
+
+    def do(self, peer: PeerId, act: Callable[[Core], tuple[Core, list[Effect]]]) -> None:
+        """Let `peer` act, and deliver all that comes of it."""
+        queue: deque[tuple[PeerId, Callable[[Core], tuple[Core, list[Effect]]]]] = deque([(peer, act)])
+        while queue:
+            at, step = queue.popleft()
+            self.cores[at], effects = step(self.cores[at])
+            for effect in effects:
+                match effect:
+                    case Send(to=to, message=message):
+                        self.sent += 1
+                        if to in self.cores:
+                            queue.append((to, lambda core, m=message, by=at: core.receive(by, m)))  # type: ignore[misc]
+                    case Tell(event=Review(entry=entry)):
+                        may = self.refuses not in entry.body
+                        queue.append((at, lambda core, e=entry, y=may: core.answer(entry_digest(e), y)))  # type: ignore[misc]
+                    case Tell(event=event):
+                        self.events[at].append(event)
+                    case Persist():
+                        self.disk[at].append(effect)
+
+    def time_out(self, peer: PeerId) -> None:
+        """The timer of `peer` is due."""
+        armed = self.cores[peer].armed
+        assert armed is not None
+        self.do(peer, lambda core: core.fire(Timer("log", "view", armed[0], str(armed[1]))))
+
+    @property
+    def numbers(self) -> list[int]:
+        return [core.register.number for core in self.cores.values()]
+
+
+TRUSTS = (Crash, Byzantine)
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_what_a_member_wants_is_decided_everywhere_and_then_all_is_quiet(trust: type) -> None:
+    swarm = Swarm(register_of(5, 4, faults=1 if trust is Byzantine else 0), trust)
+    swarm.do(PEERS[4], lambda core: core.submit(leaves_of(core)))
+    assert swarm.numbers == [1] * 5
+    assert [core.register.voters for core in swarm.cores.values()] == [PEERS[:3]] * 5
+    assert not any(core.armed or core.wanted for core in swarm.cores.values())
+
+
+def leaves_of(core: Core) -> Admit:
+    """What the fourth voter would ask for; here it is passed on by another."""
+    body = leaves(D, core.register)
+    assert body is not None
+    return body  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_a_dead_proposer_costs_one_view(trust: type) -> None:
+    swarm = Swarm(register_of(4, 4, faults=1 if trust is Byzantine else 0), trust, silent="A")
+    swarm.do(B, lambda core: core.submit(newcomer(1)))
+    assert swarm.numbers == [0] * 3
+    for peer in (C, D, B):
+        if swarm.cores[peer].view == 0:
+            swarm.time_out(peer)
+    assert swarm.numbers == [1] * 3
+    assert {core.view for core in swarm.cores.values()} == {1}
+    swarm.do(C, lambda core: core.submit(newcomer(2)))
+    assert swarm.numbers == [2] * 3  # the new proposer stays
+
+
+def test_the_first_of_two_goes_on_alone_and_the_other_does_not() -> None:
+    alone = Swarm(register_of(2, 2), silent="B")
+    alone.do(A, lambda core: core.submit(newcomer(1)))
+    assert alone.numbers == [1]
+    stuck = Swarm(register_of(2, 2), silent="A")
+    stuck.do(B, lambda core: core.submit(newcomer(1)))
+    stuck.time_out(B)
+    assert stuck.numbers == [0]
+
+
+def test_a_vote_is_on_disk_before_it_leaves_and_so_is_an_entry_before_it_is_told() -> None:
+    core, effects = core_of(A, register_of(1, 1)).submit(newcomer(1))
+    kinds = [each.name if isinstance(each, Persist) else type(each).__name__ for each in effects]
+    assert kinds.index("vote") < kinds.index("log") < effects.index(Tell(Committed(core.log[0].entry, core.register)))
+    core, _ = core_of(B, register_of(3, 3)).receive(A, proposal(register_of(3, 3)))
+    assert core.proposal is not None
+    _, effects = core.answer(entry_digest(core.proposal.entry), True)
+    kinds = [each.name if isinstance(each, Persist) else type(each).__name__ for each in effects]
+    assert kinds == ["vote", "Send", "Send"]
+
+
+def proposal(register: Register, by: PeerId = A, view: int = 0) -> Propose:
+    """What a proposer says."""
+    _, effects = core_of(by, register).submit(newcomer(1))
+    found = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, Propose)]
+    assert isinstance(found[0], Propose)
+    return signed(replace(found[0], view=view), FakeSigner(by))
+
+
+def test_an_entry_that_is_not_approved_is_not_voted_for() -> None:
+    core, effects = core_of(B, register_of(3, 3)).receive(A, proposal(register_of(3, 3)))
+    (review,) = told(effects, Review)
+    assert isinstance(review, Review)
+    assert not sent(effects, Vote)
+    _, effects = core.answer(entry_digest(review.entry), False)
+    assert not sent(effects, Vote)
+    _, effects = core.answer(entry_digest(review.entry), True)
+    assert sent(effects, Vote) == [A, C]
+
+
+def test_a_proposer_that_proposes_twice_gets_one_vote() -> None:
+    register = register_of(3, 3)
+    first = proposal(register)
+    body = encode(newcomer(2))
+    second = signed(replace(first, entry=replace(first.entry, body=body)), FakeSigner(A))
+    core, _ = core_of(B, register).receive(A, first)
+    core, _ = core.answer(entry_digest(first.entry), True)
+    core, _ = core.receive(A, second)
+    _, effects = core.answer(entry_digest(second.entry), True)
+    assert not sent(effects, Vote)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda message: replace(message, peer=B),
+        lambda message: replace(message, view=1),
+        lambda message: replace(message, signature=b""),
+        lambda message: replace(message, entry=replace(message.entry, before=NO_DIGEST)),
+        lambda message: replace(message, entry=replace(message.entry, branch=NO_DIGEST)),
+        lambda message: replace(message, life=99),
+    ],
+)
+def test_a_proposal_that_no_honest_peer_makes_names_its_sender(spoil: Callable[[Propose], Propose]) -> None:
+    register = register_of(3, 3)
+    with pytest.raises(RemoteError) as error:
+        core_of(B, register).receive(C, spoil(proposal(register)))
+    assert error.value.peer == C
+
+
+def test_no_vote_counts_twice_nor_that_of_another_life() -> None:
+    register = register_of(3, 3)
+    core, effects = core_of(A, register).submit(newcomer(1))
+    (vote, *_) = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, Vote)]
+    assert isinstance(vote, Vote)
+    alien = signed(replace(vote, peer=B, life=99), FakeSigner(B))
+    again, _ = core.receive(B, alien)
+    assert again == core
+    with pytest.raises(RemoteError):
+        core.receive(B, replace(vote, peer=B, life=2))
+    decided, _ = core.receive(B, signed(replace(vote, peer=B, life=2), FakeSigner(B)))
+    assert decided.register.number == 1
+
+
+def test_what_only_a_proposer_may_want_is_never_asked_of_others() -> None:
+    register = register_of(3, 3)
+    roster = Roster(0, (A,))
+    core, effects = core_of(B, register).submit(roster)
+    assert (core, effects) == (core_of(B, register), [])
+    core, effects = core_of(A, register).submit(roster)
+    assert not sent(effects, Request)
+    assert sent(effects, Propose) == [B, C]
+    core, effects = core_of(A, register).receive(B, Request(BRANCH, 0, encode(roster)))
+    assert (core, effects) == (core_of(A, register), [])
+
+
+def test_what_does_not_fit_is_refused_at_once_and_of_others_not_kept() -> None:
+    register = register_of(3, 3)
+    with pytest.raises(RemoteError):
+        core_of(A, register).submit(Roster(0, (PeerId("nobody"),)))
+    core, _ = core_of(A, register).receive(B, Request(BRANCH, 0, encode(Admit(()))))
+    assert not core.wanted
+
+
+def test_only_so_much_is_wanted_at_once() -> None:
+    core = core_of(B, register_of(3, 3))
+    for number in range(MAX_WANTED + 5):
+        core, _ = core.receive(C, Request(BRANCH, 0, encode(newcomer(number))))
+    assert (len(core.offered), core.wanted, core.armed) == (MAX_WANTED, (), None)
+    for number in range(MAX_WANTED):
+        core, _ = core.submit(newcomer(100 + number))  # what the peer itself wants has room of its own
+    core, _ = core.submit(newcomer(300))
+
+
+def test_of_each_who_asks_one_wish_is_kept() -> None:
+    core = core_of(B, register_of(3, 3))
+    peer = PeerId("N")
+    for life in range(7, 20):
+        asks = signed(Asks(BRANCH, peer, life, False, b""), FakeSigner(peer))
+        core, _ = core.receive(C, Request(BRANCH, 0, encode(Admit((asks,)))))
+    assert len(core.offered) == 1
+
+
+def test_what_the_application_does_not_want_holds_up_nothing() -> None:
+    swarm = Swarm(register_of(3, 3), refuses="N1")
+    for peer in swarm.cores:
+        swarm.do(peer, lambda core: core.receive(C, Request(BRANCH, 0, encode(newcomer(1)))))
+    assert not any(core.wanted or core.armed for core in swarm.cores.values())
+    swarm.do(B, lambda core: core.submit(newcomer(2)))
+    assert swarm.numbers == [1, 1, 1]
+
+
+def test_all_who_wait_are_admitted_by_one_entry() -> None:
+    swarm = Swarm(register_of(3, 3))
+    for number in range(5):
+        swarm.cores[B], _ = swarm.cores[B].submit(newcomer(number))
+    swarm.time_out(B)
+    assert swarm.numbers == [1, 1, 1]
+    assert len(swarm.cores[A].register.members) == 8
+
+
+def change_of(peer: PeerId, register: Register, view: int) -> ChangeView:
+    life = member_of(register, peer).life
+    change = ChangeView(BRANCH, register.number + 1, view, voters_root(register), None, peer, life, b"")
+    return signed(change, FakeSigner(peer))
+
+
+def test_patience_doubles_while_others_give_up_too() -> None:
+    register = register_of(3, 3)
+    core, effects = core_of(B, register).expect()
+    waits = []
+    for view in range(4):
+        waits += [each.after for each in effects if isinstance(each, Wake)]
+        core, effects = core.fire(Timer("log", "view", 1, str(view)))
+        core, _ = core.receive(C, change_of(C, register, view + 1))
+    assert waits == [PATIENCE, 2 * PATIENCE, 4 * PATIENCE, 8 * PATIENCE]
+    assert core.fire(Timer("log", "view", 1, "0")) == (core, [])
+
+
+def test_who_hears_nobody_asks_for_one_view_again_and_again() -> None:
+    core, _ = core_of(B, register_of(3, 3)).expect()
+    for view in (0, 1, 1, 1):
+        core, effects = core.fire(Timer("log", "view", 1, str(view)))
+        assert sent(effects, ChangeView) == [A, C]
+    assert core.view == 1
+
+
+def test_an_idle_log_is_quiet_and_its_proposer_knows_that_it_leads() -> None:
+    _, effects = core_of(A, register_of(3, 3)).start()
+    assert told(effects, Leads) == [Leads(1)]
+    assert sent(effects, GetLog) == [B]
+    swarm = Swarm(register_of(3, 3))
+    for peer in swarm.cores:
+        swarm.do(peer, Core.start)
+    before = swarm.sent
+    for peer in swarm.cores:
+        swarm.time_out(peer)
+    assert swarm.sent == before
+    assert not any(core.armed for core in swarm.cores.values())
+
+
+def test_who_is_behind_asks_and_is_told_in_order() -> None:
+    swarm = Swarm(register_of(4, 3), silent="D")
+    for number in range(3):
+        swarm.do(A, lambda core, n=number: core.submit(newcomer(n)))  # type: ignore[misc]
+    late = core_of(D, register_of(4, 3))
+    late, effects = late.hear_of(B, 3)
+    assert sent(effects, GetLog) == [B]
+    _, effects = swarm.cores[B].receive(D, GetLog(BRANCH, 0))
+    for each in effects:
+        assert isinstance(each, Send)
+        late, _ = late.receive(B, each.message)  # type: ignore[arg-type]
+    assert late.register == swarm.cores[B].register
+
+
+def test_a_peer_that_is_too_far_behind_is_left_to_the_application() -> None:
+    swarm = Swarm(register_of(2, 1))
+    for number in range(TAIL + 1):
+        members = (A, B)[: 1 + number % 2]
+        swarm.do(A, lambda core, m=members: core.submit(Roster(0, m)))  # type: ignore[misc]
+    core, effects = swarm.cores[A].receive(B, GetLog(BRANCH, 0))
+    assert effects == [Tell(LogWanted(B, 0)), Send(B, Tip(BRANCH, TAIL + 1))]
+    assert len(core.log) == TAIL
+
+
+def test_who_is_behind_by_more_than_one_answer_asks_on() -> None:
+    swarm = Swarm(register_of(3, 2), silent="C")
+    for number in range(2 * MOST_AT_ONCE + 5):
+        members = (A, B)[: 1 + number % 2]
+        swarm.do(A, lambda core, m=members: core.submit(Roster(0, m)))  # type: ignore[misc]
+    swarm.cores[C], swarm.events[C], swarm.disk[C] = core_of(C, register_of(3, 2)), [], []
+    swarm.do(C, lambda core: core.hear_of(A, 1))
+    assert len(set(swarm.numbers)) == 1
+    assert swarm.cores[C].asked == 0
+
+
+def test_who_asks_in_vain_asks_another() -> None:
+    core, effects = core_of(C, register_of(3, 3)).hear_of(A, 5)
+    assert sent(effects, GetLog) == [A]
+    asked = []
+    for _ in range(3):
+        core, effects = core.fire(Timer("log", "view", 1, "0"))
+        asked += sent(effects, GetLog)
+    assert asked == [B, A, B]
+    assert core.view == 0
+
+
+def test_a_wish_of_one_who_is_behind_brings_it_what_it_lacks() -> None:
+    swarm = Swarm(register_of(4, 3), silent="D")
+    swarm.do(A, lambda core: core.submit(newcomer(1)))
+    _, effects = swarm.cores[B].receive(D, Request(BRANCH, 0, encode(newcomer(1))))
+    assert sent(effects, Decided) == [D]
+
+
+def test_who_has_left_is_told_so() -> None:
+    swarm = Swarm(register_of(4, 3))
+    body = leaves_of_member(D, swarm.cores[D])
+    swarm.do(D, lambda core: core.submit(body))
+    assert swarm.numbers == [1] * 4
+    assert not swarm.cores[D].wanted
+
+
+def leaves_of_member(peer: PeerId, core: Core) -> Leave:
+    asks = Asks(BRANCH, peer, core.life, True, b"")
+    return Leave(signed(asks, FakeSigner(peer)))
+
+
+def test_who_hears_of_no_decision_deposes_nobody() -> None:
+    swarm = Swarm(register_of(3, 3), silent="C")
+    swarm.do(A, lambda core: core.submit(newcomer(1)))
+    register = register_of(3, 3)
+    core, effects = swarm.cores[B].receive(C, change_of(C, register, 1))
+    assert core.view == 0
+    assert sent(effects, Decided) == [C]
+
+
+def test_a_restarted_proposer_of_a_later_view_hands_it_on() -> None:
+    register = register_of(3, 3)
+    file = VoteFile(2, voters_root(register), 1, 1, None, None)
+    core, effects = Core.resume(B, register, (), file, rules_of(Crash, B)).start()
+    assert core.view == 2
+    assert sent(effects, ChangeView) == [A, C]
+
+
+def test_a_lock_on_what_is_lost_binds_only_if_it_may_be_decided() -> None:
+    """A has voted for an entry, whose bytes its machine then lost; the application refuses it everywhere."""
+    register = register_of(3, 3)
+    entry = proposal(register).entry
+    lock = Lock(0, entry, None)
+    swarm = Swarm(register, refuses="N1")
+    swarm.cores[A] = replace(swarm.cores[A], voted=Voted(0, Phase.COMMIT, entry), lock=lock)
+    swarm.do(A, Core.start)
+    swarm.do(B, lambda core: core.submit(newcomer(2)))
+    for _ in range(6):
+        for peer in swarm.cores:
+            if swarm.cores[peer].armed is not None and swarm.numbers == [0, 0, 0]:
+                swarm.time_out(peer)
+    assert swarm.numbers == [1, 1, 1]
+    assert PeerId("N2") in [member.peer for member in swarm.cores[A].register.members]
+
+
+def test_a_certificate_that_lacks_a_quorum_is_refused() -> None:
+    swarm = Swarm(register_of(3, 3))
+    swarm.do(A, lambda core: core.submit(newcomer(1)))
+    decided = swarm.cores[A].log[0]
+    proofs = decided.certificate.proofs
+    for spoiled in (proofs[:1], (proofs[0], proofs[0]), (replace(proofs[0], signature=b""), *proofs[1:])):
+        wrong = Decided(decided.entry, replace(decided.certificate, proofs=spoiled))
+        with pytest.raises(RemoteError):
+            core_of(C, register_of(3, 3)).receive(A, wrong)
+    right, _ = core_of(C, register_of(3, 3)).receive(A, decided)
+    assert right.register.number == 1
+
+
+def test_a_restart_goes_on_from_the_disk() -> None:
+    swarm = Swarm(register_of(3, 3), silent="BC")
+    swarm.do(A, lambda core: core.submit(newcomer(1)))
+    before = swarm.cores[A]
+    (file,) = [each.record for each in swarm.disk[A] if each.name == "vote"]
+    assert isinstance(file, VoteFile)
+    again = Core.resume(A, before.register, (), file, before.rules)
+    assert (again.voted, again.lock, again.view) == (before.voted, before.lock, before.view)
+    again, effects = again.start()
+    assert sent(effects, Vote) == [B, C]
+    again, effects = again.submit(newcomer(2))
+    assert not sent(effects, Propose)  # it has proposed another entry in this view, and says nothing else
+
+
+def test_a_vote_file_of_earlier_voters_says_nothing_of_views() -> None:
+    register = register_of(3, 3)
+    file = VoteFile(1, digest("other voters"), 7, 1, None, None)
+    assert Core.resume(A, register, (), file, rules_of(Crash, A)).view == 0
+    kept = replace(file, voters=voters_root(register))
+    assert Core.resume(A, register, (), kept, rules_of(Crash, A)).view == 7
+
+
+def test_of_liars_a_proposal_in_a_later_view_needs_statements() -> None:
+    register = register_of(4, 4, faults=1)
+    core = core_of(C, register, Byzantine)
+    body = proposal(register)
+    later = signed(replace(body, view=1, peer=B, life=2), FakeSigner(B))
+    with pytest.raises(RemoteError, match="do not allow"):
+        core.receive(B, later)
+
+
+def test_one_liar_cannot_make_others_change_their_view() -> None:
+    register = register_of(4, 4, faults=1)
+    change = ChangeView(BRANCH, 1, 9, voters_root(register), None, D, 4, b"")
+    core, effects = core_of(C, register, Byzantine).receive(D, signed(change, FakeSigner(D)))
+    assert (core.view, sent(effects, ChangeView)) == (0, [])
+    second = signed(replace(change, peer=B, life=2), FakeSigner(B))
+    core, effects = core.receive(B, second)
+    assert core.view == 9
+    crash, _ = core_of(C, register_of(4, 4)).receive(
+        D, signed(replace(change, voters=voters_root(register_of(4, 4))), FakeSigner(D))
+    )
+    assert crash.view == 9
+
+
+def test_the_core_is_a_value() -> None:
+    register = register_of(3, 3)
+    one, _ = core_of(A, register).submit(newcomer(1))
+    other, _ = core_of(A, register).submit(newcomer(1))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert decode(encode(after(register, one.voted.entry, one.rules)))  # type: ignore[union-attr]
+    assert one.voted is not None
+    assert one.voted.phase is Phase.COMMIT
