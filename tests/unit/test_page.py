@@ -6,10 +6,14 @@ import hashlib
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
+from shoal.node.client.cli.app import app
 from shoal.node.daemon.web.server import PAGE as FOLDER
+from shoal.node.manifest.starting import PURPOSES
 
 VENDOR = FOLDER / "vendor"
 OWN = sorted(path for path in FOLDER.iterdir() if path.is_file())
@@ -23,6 +27,19 @@ def test_vendored_code_is_what_was_recorded() -> None:
         assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest, name
     assert {path.name for path in VENDOR.iterdir()} == {name for _, name in recorded} | {"VERSIONS", "LICENSE-uPlot"}
     assert "MIT" in (VENDOR / "LICENSE-uPlot").read_text(encoding="utf-8")
+
+
+def test_the_commands_that_an_empty_node_shows_are_there() -> None:
+    (block,) = re.findall(r'<code class="block">(.*?)</code>', PAGE, re.DOTALL)
+    for line in block.splitlines():
+        shoal, *words = line.split()
+        assert shoal == "shoal"
+        command: Any = get_command(app)
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        assert not hasattr(command, "commands"), f"{line}: no such command"
+        if command.name == "init":
+            assert words[0] in PURPOSES
 
 
 @pytest.mark.parametrize("file", OWN, ids=lambda path: path.name)
