@@ -21,6 +21,7 @@ from shoal.protocol.messages.log import (
     BODY_TAGS,
     AddVoters,
     Admit,
+    Electorate,
     End,
     Entry,
     Gone,
@@ -33,6 +34,7 @@ from shoal.protocol.messages.log import (
     Result,
     Roster,
     Void,
+    Voter,
     What,
 )
 
@@ -67,13 +69,23 @@ def register_root(register: Register) -> Digest:
 
 @lru_cache(maxsize=1024)
 def voters_root(register: Register) -> Digest:
-    """Who decides the next entry: the voters with their lives, since when, and how many of them may lie.
+    """The root of those who decide the next entry."""
+    return electorate_root(register.branch, electorate_of(register))
 
-    The number since when they are the voters is part of it: the same voters may come again, and a promise about views
-    from their first time must not count in their second.
+
+def electorate_of(register: Register) -> Electorate:
+    """Those who decide the next entry."""
+    voters = tuple(Voter(voter, member_of(register, voter).life) for voter in register.voters)
+    return Electorate(register.voters_since, register.faults, voters)
+
+
+def electorate_root(branch: Digest, electorate: Electorate) -> Digest:
+    """What stands for voters in a vote.
+
+    The number since when they vote is part of it: the same voters may come again, and a promise about views from their
+    first time must not count in their second.
     """
-    lives = [(voter, member_of(register, voter).life) for voter in register.voters]
-    return digest("log voters", encode_value((register.branch, register.voters_since, register.faults, lives)))
+    return digest("log voters", branch, encode_value(electorate))
 
 
 def founded(branch: Digest, founder: PeerId, life: int, **settings: Any) -> Register:

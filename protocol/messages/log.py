@@ -231,6 +231,31 @@ class Certificate:
 
 
 @value
+class Voter:
+    """Who votes, in which life."""
+
+    peer: PeerId
+    life: int
+
+
+@value
+class Electorate:
+    """Those who decide some entries: what a `Subject` names by its root."""
+
+    since: int  # number of the entry that made them voters
+    faults: int
+    voters: tuple[Voter, ...]
+
+
+@value
+class Header:
+    """That an entry was decided, and by whom: enough for one who lacks the entries before it."""
+
+    certificate: Certificate
+    electorate: Electorate
+
+
+@value
 class Lock:
     """What a voter must not forget of a number: the entry that may have been decided in this view."""
 
