@@ -133,6 +133,7 @@ class Core:
     expects: bool = False  # an entry is due that only a proposer can want
     armed: tuple[int, int] | None = None  # the live timer's number and view
     asked: int = 0  # the place, from 1, of the voter that it has asked for entries; 0: it lacks none that it knows of
+    asked_at: int = 0  # the number at which its log ended when it did so
 
     @classmethod
     def resume(cls, me: PeerId, register: Register, log: Iterable[Decided], file: VoteFile, rules: Rules) -> Core:
@@ -269,15 +270,13 @@ class Turn:
 
     def hear_of(self, peer: PeerId, number: int) -> None:
         if number > self.core.register.number:
-            self._set(asked=0)
             self._ask(peer)
-        else:
-            self._set(asked=0)
 
     def receive(self, sender: PeerId, message: LogMessage) -> None:
         match message:
             case Request(branch=branch):
                 self._check_branch(sender, branch)
+                decode(message.body, sender, MAX_BODY, BODY_TAGS)  # names the sender, where it is malformed
                 self._hand(sender, message.number)
                 if may_be_asked_for(message.body):
                     self._consider(message.body)
@@ -305,7 +304,7 @@ class Turn:
                 self._send((sender,), Tip(branch, self.core.register.number))
             case Tip(branch=branch):
                 self._check_branch(sender, branch)
-                self.hear_of(sender, message.number)
+                self._take_tip(sender, message.number)
 
     def fire(self, timer: Timer) -> None:
         core = self.core
@@ -317,7 +316,7 @@ class Turn:
         if not self._is_pending:
             return
         if core.votes_here:
-            self._ask_for(core.view + self._has_entered())
+            self._ask_for(core.view + 1 if self._has_entered() else core.view)
         else:
             self._repeat_wishes()
 
@@ -556,6 +555,7 @@ class Turn:
             view=view,
             settled=view,
             asked=core.asked,
+            asked_at=core.asked_at,
             changes=core.changes if is_same else (),
         )
         self._set(wanted=tuple(body for body in core.wanted if self._fits(body)))
@@ -652,9 +652,18 @@ class Turn:
         """Ask for what comes after the end of this log, unless somebody was asked and may still answer."""
         core = self.core
         if not core.asked and peer != core.me:
-            self._set(asked=1)
+            self._set(asked=1, asked_at=core.register.number)
             self._send((peer,), GetLog(core.register.branch, core.register.number))
             self._arm()
+
+    def _take_tip(self, sender: PeerId, number: int) -> None:
+        """The end of an answer: go on with whoever has brought something, else wait for the timer to ask another."""
+        core = self.core
+        if number <= core.register.number:
+            self._set(asked=0)
+        elif core.asked and core.register.number > core.asked_at:
+            self._set(asked=0)
+            self._ask(sender)
 
     def _ask_another(self) -> None:
         core = self.core
@@ -663,7 +672,7 @@ class Turn:
             self._set(asked=0)
             return
         turn = core.asked % len(others)
-        self._set(asked=turn + 1)
+        self._set(asked=turn + 1, asked_at=core.register.number)
         self._send((others[turn],), GetLog(core.register.branch, core.register.number))
         self._arm()
 

@@ -352,6 +352,20 @@ def test_who_is_behind_by_more_than_one_answer_asks_on() -> None:
     assert swarm.cores[C].asked == 0
 
 
+def test_who_has_nothing_to_give_is_not_asked_again_at_once() -> None:
+    core, effects = core_of(C, register_of(3, 3)).hear_of(A, 5)
+    core, effects = core.receive(A, Tip(BRANCH, 5))
+    assert effects == []
+    core, effects = core.fire(Timer("log", "view", 1, "0"))
+    assert sent(effects, GetLog) == [B]
+
+
+def test_a_malformed_wish_names_who_sent_it() -> None:
+    with pytest.raises(RemoteError) as error:
+        core_of(C, register_of(3, 3)).receive(A, Request(BRANCH, 0, b"nonsense"))
+    assert error.value.peer == A
+
+
 def test_who_asks_in_vain_asks_another() -> None:
     core, effects = core_of(C, register_of(3, 3)).hear_of(A, 5)
     assert sent(effects, GetLog) == [A]
