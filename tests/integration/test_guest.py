@@ -73,6 +73,7 @@ def test_a_node_that_pauses_frees_its_devices_while_the_others_go_on(children: C
     reached = guest.round()
     took_part = lambda: [each["took_part"] for each in guest.client.rounds(guest.row()["run"])]  # noqa: E731
     until(lambda: guest.round() > reached + 1 and any(took_part()), "rounds with it", words)
+    until(lambda: guest.client.status()["day"] is not None, "the run's pace to be known", words)
     status = guest.client.status()
     assert status["today"]["rounds"] >= 3
     assert status["today"]["sent"] > 0
