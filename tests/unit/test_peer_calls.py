@@ -35,8 +35,8 @@ class Questions:
         assert sent is not None
         self.written.append(sent)
 
-    def ask(self) -> asyncio.Task[object]:
-        return asyncio.ensure_future(self.calls.ask(GetManifest("x"), DEADLINE))
+    def ask(self, timeout: float = DEADLINE) -> asyncio.Task[object]:
+        return asyncio.ensure_future(self.calls.ask(GetManifest("x"), timeout))
 
 
 @pytest.mark.asyncio
@@ -54,3 +54,16 @@ async def test_the_loss_of_a_stream_fails_the_calls_that_were_written_and_no_oth
     questions.calls.lose(LOSS)
     with pytest.raises(TransportError, match="is lost"):
         await second
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_is_written_after_it_was_given_up_is_no_open_call() -> None:
+    questions = Questions()
+    late, other = questions.ask(0.0), questions.ask()
+    with pytest.raises(TransportError, match="no answer"):
+        await late
+    for written in questions.written:
+        written()
+    questions.calls.lose_written(LOSS)
+    with pytest.raises(TransportError, match="is lost"):
+        await other

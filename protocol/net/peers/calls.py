@@ -71,13 +71,17 @@ class Calls:
         self._asked[number] = answer
         patience = loop.call_later(timeout, self._give_up, answer, timeout)
         try:
-            lost, sent = partial(_fail, answer), partial(self._written.add, number)
+            lost, sent = partial(_fail, answer), partial(self._note_written, number)
             self._put(Kind.CALL, number, encode(message), lost, sent)
             return await answer
         finally:
             patience.cancel()
             del self._asked[number]
             self._written.discard(number)
+
+    def _note_written(self, number: int) -> None:
+        if number in self._asked:  # else its answer has come already, or nobody waits any more
+            self._written.add(number)
 
     def lose(self, reason: TransportError) -> None:
         """Fail all our calls, as the connection is lost."""
