@@ -42,5 +42,8 @@ def find_extension(name: str) -> Extension | None:
 def extension(name: str) -> Extension:
     """The extension for models or data of this name; LocalError if there is none."""
     if (found := find_extension(name)) is None:
-        raise LocalError(f"nothing here knows models or data named {name}", code="package-missing")
+        raise LocalError(
+            f"nothing here knows models or data named {name}: install the package that brings them",
+            code="package-missing",
+        )
     return found

@@ -180,7 +180,7 @@ class Setting:
                 f"{name} {' '.join(texts)[:MAX_SHOWN]} is not {self.kind.expected}", code="bad-value"
             ) from error
         except UsageError as error:
-            raise UsageError(self._named(name, error), code="bad-value") from error
+            raise UsageError(self._named(name, error), code=error.code) from error
         return items if self.kind.is_many else items[0]
 
     def read(self, name: str, written: object, folder: Path) -> Any:
@@ -193,7 +193,7 @@ class Setting:
             value = tuple(values) if self.kind.is_many else values[0]
             node_settings(folder, {self.key: value})
         except UsageError as error:
-            raise UsageError(self._named(name, error), code="bad-value") from error
+            raise UsageError(self._named(name, error), code=error.code) from error
         return value
 
     def read_texts(self, name: str, texts: Sequence[str], folder: Path) -> Any:

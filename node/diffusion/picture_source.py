@@ -76,7 +76,7 @@ def _places(folder: Path, experts: list[Entry], routers: list[Entry], spec: Flow
     if any((model.side, model.classes) != (spec.side, spec.classes) for model in models):
         raise LocalError(
             f"the experts in {folder} are on pictures of several sizes or classes: they cannot be mixed",
-            code="experts-wrong",
+            code="experts-differ",
         )
     if not routers and len(experts) == 1:
         return [0]

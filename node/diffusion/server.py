@@ -160,7 +160,7 @@ def write(source: PictureSource, prompt: str, count: int, seed: int, out: Path) 
     try:
         wanted = class_of(prompt, panel.spec.classes)
     except ValueError as error:
-        raise LocalError(str(error), code="bad-request") from error
+        raise LocalError(str(error), code="prompt-wrong") from error
     start = noise([(seed, number) for number in range(count)], panel.spec.context).to(panel.mixture.device)
     pictures = sample_pictures(panel.mixture, [wanted] * count, start, steps=STEPS, guidance=GUIDANCE).cpu()
     try:

@@ -90,7 +90,7 @@ class TemplateChat:
             return self._rendered(messages, is_asked=True)
         except Exception as error:  # of any type, often on purpose: such as for roles that do not alternate
             raise LocalError(
-                f"the model's chat template refuses these messages: {error}", code="template-wrong"
+                f"the model's chat template refuses these messages: {error}", code="prompt-wrong"
             ) from error
 
     def _answer_endings(self) -> list[str]:

@@ -68,7 +68,9 @@ def parse_mix(text: str) -> Mix:
         return Mix(text, int(found[1]))
     if text in ("", "full", AVERAGE, PCB):
         return Mix(text or "full")
-    raise LocalError(f"--mix {text} is unknown: say full, top-1, top-2 and so on, {AVERAGE} or {PCB}", code="bad-flags")
+    raise LocalError(
+        f"--mix {text} is unknown: say full, top-1, top-2 and so on, {AVERAGE} or {PCB}", code="unknown-name"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

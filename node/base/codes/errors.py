@@ -28,7 +28,7 @@ ERRORS: Mapping[str, Row] = {
     "config-not-edited": Row(
         YOU,
         "The editor did not end well, or what was written does not count.",
-        "config.toml is as it was; `shoal config edit` goes on with what you have written.",
+        "config.toml does not have what you have written; `shoal config edit` goes on with it.",
     ),
     "too-large": Row(YOU, "A file, a text or a record is larger than it may be.", "Make it smaller."),
     "not-json": Row(YOU, "A file is no JSON of the kind that it must be.", "Mend or replace what is named."),

@@ -17,7 +17,7 @@ STEPS: Mapping[str, Row] = {
     "unreachable": Row(NETWORK, "There is no way to that address.", "Check this machine's network and version of IP."),
     "reset": Row(NETWORK, "The connection was cut.", "Check that a Shoal node listens there."),
     "failed": Row(NETWORK, "The network failed in another way, which the sentence names.", "Try again."),
-    "itself": Row(YOU, "This node itself answers there.", "Give the address of another node."),
+    "itself": Row(YOU, "What was given is this node itself.", "Name another node, or give its address."),
     "other-identity": Row(YOU, "Another peer answers there.", "Take the address from `shoal status` on that node."),
     "unresolved": Row(YOU, "The name cannot be looked up.", "Check its spelling and this machine's DNS."),
     "overtaken": Row(NOBODY, "Another way was faster."),

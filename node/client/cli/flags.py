@@ -25,7 +25,7 @@ def refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
         if source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT"):
             from shoal.node.base.options import UsageError
 
-            raise UsageError(f"--{name.replace('_', '-')} {why}", code="bad-value")
+            raise UsageError(f"--{name.replace('_', '-')} {why}", code="bad-flags")
 
 
 def this_node() -> Client:

@@ -44,7 +44,7 @@ class Resumption:
         if last <= self.round:
             raise UsageError(
                 f"--rounds {last}: {self.folder} has come to round {self.round}; name a later last round",
-                code="bad-flags",
+                code="bad-value",
             )
         rounds = earlier.rounds.model_copy(update={"last": last, "start_members": len(self.peers)})
         return earlier.model_copy(update={"rounds": rounds, "origin": origin_of(self.about)})

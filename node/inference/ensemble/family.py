@@ -66,7 +66,7 @@ class FamilyLoader:
         self._node, self._options = node, options
         self.mix = parse_mix(options.mix)
         if options.prefer not in (HERE, PEERS):
-            raise LocalError(f"--prefer {options.prefer} is unknown: say {HERE} or {PEERS}", code="bad-flags")
+            raise LocalError(f"--prefer {options.prefer} is unknown: say {HERE} or {PEERS}", code="unknown-name")
         if self.mix.is_merge or options.base:
             raise LocalError(
                 "merging needs all files: `shoal experts fetch` the family into a folder, and serve that",

@@ -224,7 +224,7 @@ def read_base(text: str, model: AnyModel) -> Tensor:
         )
     if text.isdecimal():
         if int(text) > MAX_SEED:
-            raise LocalError(f"--base {text} is no seed: the largest is {MAX_SEED}", code="bad-flags")
+            raise LocalError(f"--base {text} is no seed: the largest is {MAX_SEED}", code="bad-value")
         built = kind_of(model).build(model, int(text))
         return Layout.of(built).read(built)
     path = Path(text)

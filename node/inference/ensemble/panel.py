@@ -83,7 +83,7 @@ def windows_of(path: str, vocabulary: Vocabulary, limit: int) -> tuple[Window, .
     windows = last_windows(vocabulary.encode(text, special=False), limit)
     if not windows:
         raise LocalError(
-            f"the text for the prior, {path}, has no two tokens: name a longer one with --prior", code="bad-flags"
+            f"the text for the prior, {path}, has no two tokens: name a longer one with --prior", code="data-empty"
         )
     return windows
 
