@@ -3,8 +3,8 @@
 A voter, a member without a vote and a peer on its way in have the same core; what it may do follows from the register.
 Whoever embeds it
 
-- carries out the effects in order (base/effects.py): `Persist("log", Decided)` is appended to the log on disk,
-  `Persist("vote", VoteFile)` replaces the vote file, and both are forced before the next effect leaves;
+- carries out the effects in order (base/effects.py): `Persist("log", Decided)` and `Persist("vote", VoteFile)` are
+  appended to the journal (journal.py), where the last vote file counts, and forced before the next effect leaves;
 - answers each `Review` by `answer`, once it knows whether it may vote for the entry: of a result, whether its bytes
   are here;
 - hands in by `submit` what it wants decided; as proposer (`Leads`) also what only a proposer may want, such as a
@@ -125,7 +125,7 @@ class Core:
     proposal: Voted | None = None  # that of the proposer of `view`, with the phase to vote in first
     approved: tuple[Digest, ...] = ()  # entries that the application lets it vote for
     refused: tuple[Digest, ...] = ()  # and those that it does not
-    reviewed: tuple[Digest, ...] = ()  # those for which it was asked
+    reviewed: tuple[tuple[Digest, bool], ...] = ()  # those for which it was asked, and whether they were bound
     offered: tuple[bytes, ...] = ()  # bodies that others want, until the application has let it want them, too
     votes: tuple[Vote, ...] = ()  # of each peer and phase the one of the highest view, in order
     changes: tuple[ChangeView, ...] = ()  # of each voter the one of the highest view, in order
@@ -261,9 +261,10 @@ class Turn:
         self._set(offered=tuple(body for body in core.offered if body not in offered))
         if not is_approved:
             wanted = tuple(body for body in core.wanted if entry_digest(self._entry(body)) != entry)
-            self._set(refused=_with(core.refused, entry), wanted=wanted)
+            self._set(refused=_with(core.refused, entry), approved=_without(core.approved, entry), wanted=wanted)
         else:
-            self._set(approved=_with(core.approved, entry), wanted=(*core.wanted, *offered))
+            self._set(approved=_with(core.approved, entry), refused=_without(core.refused, entry))
+            self._set(wanted=(*core.wanted, *offered))
             self._vote_on_proposal()
         self._arm()
         self._lead()
@@ -410,8 +411,9 @@ class Turn:
         wanted = [body for body in self.core.wanted if entry_digest(self._entry(body)) not in self.core.refused]
         if not wanted:
             return None
-        entry = self._entry(first_of(wanted))
-        return self._entry(wanted[0]) if entry_digest(entry) in self.core.refused else entry
+        together = first_of(wanted)
+        is_right = self._fits(together) and entry_digest(self._entry(together)) not in self.core.refused
+        return self._entry(together if is_right else wanted[0])
 
     # -- voting -------------------------------------------------------------------------------------------------
 
@@ -436,14 +438,18 @@ class Turn:
     def _check_grounds(self, sender: PeerId, message: Propose) -> None:
         """RemoteError unless the proposer was free to propose this, where its word is not enough."""
         core = self.core
-        if not core.rules.trust.phases[:-1] or not message.view:
+        if not core.rules.trust.phases[:-1]:
+            return
+        if not message.view:
+            if message.is_bound:
+                raise RemoteError("is bound by nothing, as there is no view before", sender)
             return
         for each in message.grounds:
             if each.view != message.view or each.number > core.number:
                 raise RemoteError("proposes on statements about another view", sender)
             check_change(each, core.register, core.rules, sender)
         lock = binding(message.grounds, core.number)
-        is_right = lock is None or lock.entry == message.entry
+        is_right = (lock is not None) == message.is_bound and (lock is None or lock.entry == message.entry)
         if not is_ground(message.grounds, core.register, core.rules) or not is_right:
             raise RemoteError("proposes what the statements that it shows do not allow", sender)
 
@@ -454,12 +460,12 @@ class Turn:
             self._count()
 
     def _may_vote_for(self, entry: Entry, is_bound: bool = False) -> bool:
-        """Whether the application lets it; asks it if it has not been asked."""
+        """Whether the application lets it; asks it if it has not been asked, and again once the entry is bound."""
         digest = entry_digest(entry)
         if digest in self.core.approved:
             return True
-        if digest not in self.core.reviewed:
-            self._set(reviewed=(*self.core.reviewed, digest))
+        if (digest, is_bound) not in self.core.reviewed:
+            self._set(reviewed=(*self.core.reviewed, (digest, is_bound)))
             self.effects.append(Tell(Review(entry, is_bound)))
         return False
 
@@ -751,6 +757,10 @@ def binding(changes: Iterable[ChangeView], number: int) -> Lock | None:
 
 def _with(known: tuple[Digest, ...], new: Digest) -> tuple[Digest, ...]:
     return known if new in known else (*known, new)
+
+
+def _without(known: tuple[Digest, ...], old: Digest) -> tuple[Digest, ...]:
+    return tuple(each for each in known if each != old)
 
 
 def _with_vote(known: tuple[Vote, ...], new: Vote) -> tuple[Vote, ...]:

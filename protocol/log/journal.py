@@ -82,6 +82,8 @@ def _records(content: bytes) -> Iterator[tuple[int, Record | None]]:
     start = 0
     while start + HEAD <= len(content):
         head, check = content[start : start + SIZE + CHECK], content[start + SIZE + CHECK : start + HEAD]
+        if not any(content[start:]):  # a file system may have lengthened the file before it wrote
+            return
         if _check(head, len(check)) != check:
             yield start, None
             return

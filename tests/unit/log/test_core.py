@@ -176,6 +176,26 @@ def test_an_entry_that_is_not_approved_is_not_voted_for() -> None:
     assert sent(effects, Vote) == [A, C]
 
 
+def test_what_was_refused_is_asked_again_once_it_may_have_been_decided() -> None:
+    register = register_of(3, 3)
+    first = proposal(register)
+    core, _ = core_of(C, register).receive(A, first)
+    core, effects = core.answer(entry_digest(first.entry), False)
+    assert not sent(effects, Vote)
+    again = signed(replace(first, view=1, is_bound=True, peer=B, life=2), FakeSigner(B))
+    core, effects = core.receive(B, again)
+    assert told(effects, Review) == [Review(first.entry, True)]
+    _, effects = core.answer(entry_digest(first.entry), True)
+    assert sent(effects, Vote) == [A, B]
+
+
+def test_of_liars_nobody_is_bound_in_the_first_view() -> None:
+    register = register_of(4, 4, faults=1)
+    lie = signed(replace(proposal(register), is_bound=True), FakeSigner(A))
+    with pytest.raises(RemoteError, match="bound by nothing"):
+        core_of(B, register, Byzantine).receive(A, lie)
+
+
 def test_a_proposer_that_proposes_twice_gets_one_vote() -> None:
     register = register_of(3, 3)
     first = proposal(register)

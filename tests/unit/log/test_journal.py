@@ -61,6 +61,11 @@ def test_a_flipped_bit_never_gives_a_wrong_entry_nor_the_vote_of_a_spoiled_file(
     assert journal.votes is None
 
 
+def test_a_tail_of_zeros_was_never_written() -> None:
+    journal = read(WHOLE + bytes(500), RULES)
+    assert (journal.votes, journal.length, journal.is_damaged) == (VOTES, len(WHOLE), False)
+
+
 def test_damage_is_told_from_a_torn_tail() -> None:
     last = len(framed(VOTES))
     spoiled = bytearray(WHOLE)
