@@ -33,7 +33,7 @@ MAX_CONTROL_FRAME = 4 << 20
 MAX_BULK_FRAME = 16 << 20
 MAX_INT = 2**63 - 1
 
-RUN_TAGS = range(1, 70)  # between the members of a run
+RUN_TAGS = frozenset((*range(1, 70), *range(140, 160)))  # between the members of a run
 NODE_TAGS = frozenset((*range(70, 90), *range(100, 120)))  # calls between nodes, and their answers
 
 Payload = bytes | bytearray | memoryview  # travels beside its message, and is not copied

@@ -132,6 +132,7 @@ class Core:
     wanted: tuple[bytes, ...] = ()  # bodies
     expects: bool = False  # an entry is due that only a proposer can want
     armed: tuple[int, int] | None = None  # the live timer's number and view
+    down: tuple[PeerId, ...] = ()  # voters that membership takes for dead: views that they would lead are left at once
     asked: int = 0  # the place, from 1, of the voter that it has asked for entries; 0: it lacks none that it knows of
     asked_at: int = 0  # the number at which its log ended when it did so
 
@@ -193,6 +194,16 @@ class Core:
         turn = Turn(self)
         turn.answer(entry, is_approved)
         return turn.core, turn.effects
+
+    def lost(self, peer: PeerId, is_down: bool = True) -> tuple[Core, list[Effect]]:
+        """Membership has given `peer` up; or, unless it `is_down`, has found it again."""
+        turn = Turn(self)
+        turn.lost(peer, is_down)
+        return turn.core, turn.effects
+
+    def tell_tip(self, peer: PeerId) -> list[Effect]:
+        """Let `peer` know how far this log goes, so that it asks if it lacks anything."""
+        return [Send(peer, Tip(self.register.branch, self.register.number))] if peer != self.me else []
 
     def hear_of(self, peer: PeerId, number: int) -> tuple[Core, list[Effect]]:
         """`peer` says, in passing, that its log ends with this number: ask it for what is not here."""
@@ -268,6 +279,11 @@ class Turn:
             self._vote_on_proposal()
         self._arm()
         self._lead()
+
+    def lost(self, peer: PeerId, is_down: bool) -> None:
+        others = tuple(each for each in self.core.down if each != peer)
+        self._set(down=(*others, peer) if is_down else others)
+        self._leave_the_dead()
 
     def hear_of(self, peer: PeerId, number: int) -> None:
         if number > self.core.register.number:
@@ -562,12 +578,14 @@ class Turn:
             settled=view,
             asked=core.asked,
             asked_at=core.asked_at,
+            down=core.down,
             changes=core.changes if is_same else (),
         )
         self._set(wanted=tuple(body for body in core.wanted if self._fits(body)))
         self.effects.append(Tell(Committed(entry, changed)))
         self._hand_on(decided, core.register)
         self._arm()
+        self._leave_the_dead()
         self._lead()
 
     def _hand_on(self, decided: Decided, before: Register) -> None:
@@ -603,6 +621,12 @@ class Turn:
         core = self.core
         begun = core.view == core.settled or core.proposal is not None
         return begun or is_ground([each for each in core.changes if each.view >= core.view], core.register, core.rules)
+
+    def _leave_the_dead(self) -> None:
+        """Give the view up if its proposer is known to be dead, whether or not anything is wanted."""
+        core = self.core
+        if core.votes_here and core.proposer in core.down and self._has_entered():
+            self._ask_for(core.view + 1)
 
     def _ask_for(self, view: int) -> None:
         """Vote in no lower view, and say so. What could not be decided goes behind what else is wanted."""
@@ -642,6 +666,7 @@ class Turn:
         enough = core.register.faults + 1  # one of them is honest
         if core.votes_here and len(views) >= enough and views[enough - 1] > core.view:
             self._ask_for(views[enough - 1])
+        self._leave_the_dead()
         self._lead()
 
     # -- being behind -------------------------------------------------------------------------------------------
@@ -667,7 +692,7 @@ class Turn:
         core = self.core
         if number <= core.register.number:
             self._set(asked=0)
-        elif core.asked and core.register.number > core.asked_at:
+        elif not core.asked or core.register.number > core.asked_at:
             self._set(asked=0)
             self._ask(sender)
 

@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import Digest, PeerId, digest
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, digest
+from shoal.protocol.base.masks import is_mask, masked
 from shoal.protocol.base.signing import Signer, check_signature
 from shoal.protocol.base.wire import MAX_INT, Message, decode, encode, encode_value
 from shoal.protocol.log.trust import Trust
@@ -33,6 +34,7 @@ from shoal.protocol.messages.log import (
     Remove,
     Result,
     Roster,
+    Seat,
     Void,
     Voter,
     What,
@@ -91,6 +93,7 @@ def electorate_root(branch: Digest, electorate: Electorate) -> Digest:
 def founded(branch: Digest, founder: PeerId, life: int, **settings: Any) -> Register:
     """The register before the first entry: its founder is the author, and votes alone."""
     usual: dict[str, Any] = {"stewards": (), "most_faults": 0, "rounds_to_vote": 1, "last_round": 0, "part_count": 1}
+    usual |= {"parts": ()}
     return Register(
         branch=branch,
         number=0,
@@ -101,10 +104,35 @@ def founded(branch: Digest, founder: PeerId, life: int, **settings: Any) -> Regi
         voters=(founder,),
         voters_since=0,
         gone=(),
-        parts=(),
         is_over=False,
         **(usual | settings),
     )
+
+
+def first_state(part: int, round: int = 0, root: Digest = NO_DIGEST, history: Digest = NO_DIGEST) -> PartState:
+    """A part before its first result: what it begins with is the state after `round`, with this root."""
+    return PartState(
+        part=part,
+        roster=(),
+        round=round,
+        result=0,
+        before=0,
+        root=root,
+        table=NO_DIGEST,
+        history=history,
+        tokens=0,
+        last_tokens=0,
+        last_history=history,
+    )
+
+
+def next_history(before: Digest, table: Digest, tokens: int) -> Digest:
+    """The history digest after a result.
+
+    Nothing in it depends on the run or on who votes, so that a run that goes on from a checkpoint has the history that
+    the other run would have had.
+    """
+    return digest("history", before, table, tokens.to_bytes(8, "little"))
 
 
 def member_of(register: Register, peer: PeerId) -> Member:
@@ -255,41 +283,47 @@ class _Step:
     # -- rounds -------------------------------------------------------------------------------------------------
 
     def roster(self, body: Roster) -> Register:
+        """While a round is under way nobody loses its place: masks count by places."""
         part = self._part(body.part)
-        self._require_roster(body.members)
-        self.require(body.members != part.roster, "sets the roster that there is")
-        return self._with_part(self.register, replace(part, roster=body.members))
+        self._require_seats(body.seats)
+        grows = len(body.seats) > len(part.roster) and body.seats[: len(part.roster)] == part.roster
+        self.require(grows, "takes somebody out of a round, or adds nobody to it")
+        return self._with_part(self.register, replace(part, roster=body.seats))
 
     def result(self, body: Result) -> Register:
-        part = self._part(body.part)
-        last = self.register.last_round
+        part, register = self._part(body.part), self.register
+        last = register.last_round
         self.require(body.round == part.round + 1 and not (last and body.round > last), "decides another round")
         self.require(body.base == part.result, "has a result on another state")
-        counted = set(body.counted)
-        fits = len(counted) == len(body.counted) and counted.issubset(part.roster)
-        self.require(fits and bool(counted), "counts others than the roster, or nobody")
-        self.require(part.tokens + body.tokens <= MAX_INT, "counts more tokens than there can be")
+        self.require(is_mask(body.counted, len(part.roster)), "counts others than the roster")
+        counted = masked([seat.peer for seat in part.roster], body.counted)
+        fits = len(counted) == len(body.weights) and all(body.weights)
+        self.require(fits, "has other weights than for those whom it counts")
+        tokens = sum(body.weights)
+        self.require(part.tokens + tokens <= MAX_INT, "counts more tokens than there can be")
         if body.roster:
-            self._require_roster(body.roster)
-        register = replace(
-            self.register,
-            members=tuple(
-                replace(member, counted=member.counted + 1) if member.peer in counted else member
-                for member in self.register.members
-            ),
+            self._require_seats(body.roster)
+        members = tuple(
+            replace(member, counted=member.counted + 1) if member.peer in counted else member
+            for member in register.members
         )
         state = PartState(
             part=part.part,
-            roster=body.roster or part.roster,
+            roster=body.roster or self._still_here(part.roster),
             round=body.round,
-            result=self.register.number + 1,
+            result=register.number + 1,
             before=part.result,
-            tokens=part.tokens + body.tokens,
-            last_tokens=body.tokens,
+            root=body.base_root,
+            table=body.table,
+            history=next_history(part.history, body.table, tokens),
+            tokens=part.tokens + tokens,
+            last_tokens=tokens,
+            last_history=part.history,
         )
-        return self._with_part(register, state)
+        return self._with_part(replace(register, members=members), state)
 
     def void(self, body: Void) -> Register:
+        """The round is over all the same, without a result: so no two rounds ever have the same number."""
         part = self._part(body.part)
         self.require(part.result > part.before, "undoes a result that there is not")
         self.check_count(body.lacks)
@@ -299,7 +333,12 @@ class _Step:
             self._check_voter(lacks, lacks.peer, lacks.life)
         self.require(self._is_quorum(lacks.peer for lacks in body.lacks), "undoes a result that others may hold")
         undone = replace(
-            part, round=part.round - 1, result=part.before, tokens=part.tokens - part.last_tokens, last_tokens=0
+            part,
+            result=part.before,
+            table=NO_DIGEST,
+            history=part.last_history,
+            tokens=part.tokens - part.last_tokens,
+            last_tokens=0,
         )
         return self._with_part(self.register, undone)
 
@@ -316,13 +355,19 @@ class _Step:
     def _require_member(self, peer: PeerId, life: int) -> None:
         self.require(has_life(self.register, peer, life), "is about somebody who is no member in that life")
 
-    def _require_roster(self, members: Sequence[PeerId]) -> None:
+    def _require_seats(self, seats: Sequence[Seat]) -> None:
+        present = self._still_here(seats)
+        fits = len({seat.peer for seat in seats}) == len(seats) and any(seat.share for seat in seats)
+        self.require(fits, "has a roster with somebody twice, or without an owner")
+        new = [seat for seat in seats if all(seat not in part.roster for part in self.register.parts)]
+        self.require(set(new).issubset(present), "has a roster of others than members")
+
+    def _still_here(self, seats: Sequence[Seat]) -> tuple[Seat, ...]:
         known = {member.peer for member in self.register.members}
-        fits = len(set(members)) == len(members) > 0 and known.issuperset(members)
-        self.require(fits, "has a roster of others than members, or of nobody")
+        return tuple(seat for seat in seats if seat.peer in known)
 
     def _without(self, register: Register, peer: PeerId) -> Register:
-        """`register` without a member, its vote and its place in rosters."""
+        """`register` without a member and its vote. Its place in a round that is under way stays, and stays empty."""
         voters = tuple(voter for voter in register.voters if voter != peer)
         self.require(bool(voters), "takes the last vote away")
         gone = Gone(peer, member_of(register, peer).life)
@@ -331,9 +376,6 @@ class _Step:
             gone=(*register.gone, gone)[-REMEMBERED:],
             members=tuple(member for member in register.members if member.peer != peer),
             voters=voters,
-            parts=tuple(
-                replace(part, roster=tuple(each for each in part.roster if each != peer)) for part in register.parts
-            ),
         )
 
     def _part(self, number: int) -> PartState:
@@ -341,7 +383,7 @@ class _Step:
         for part in self.register.parts:
             if part.part == number:
                 return part
-        return PartState(part=number, roster=(), round=0, result=0, before=0, tokens=0, last_tokens=0)
+        return first_state(number)
 
     def _with_part(self, register: Register, part: PartState) -> Register:
         others = [each for each in register.parts if each.part != part.part]

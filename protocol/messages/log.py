@@ -137,12 +137,20 @@ class AddVoters(Message):
     orders: tuple[Order, ...]  # for those that have not been counted often enough
 
 
+@value
+class Seat:
+    """A member in a roster, and how many of the chunks it owns, in proportion to the others' shares."""
+
+    peer: PeerId
+    share: int
+
+
 @message(129)
 class Roster(Message):
-    """Who takes part in the rounds of a part, until another entry says otherwise."""
+    """Who takes part in the rounds of a part, until another entry says otherwise: those who do already, then others."""
 
     part: int
-    members: tuple[PeerId, ...]
+    seats: tuple[Seat, ...]
 
 
 @message(130)
@@ -153,11 +161,10 @@ class Result(Message):
     round: int
     base: int  # number of the entry with the result that it was made on; 0: the run's first state
     base_root: Digest  # of that state
-    epoch: int
-    chunks: Digest  # of the table of chunks: each chunk's hash, owner's signature and mask
-    counted: tuple[PeerId, ...]  # members of the roster that are in every chunk
-    tokens: int
-    roster: tuple[PeerId, ...]  # of the next round; empty: as before
+    table: Digest  # of the table of chunks: each chunk's hash, epoch, mask and owner's signature
+    counted: bytes  # a mask over the roster: those who are in every chunk
+    weights: tuple[int, ...]  # of these, in tokens
+    roster: tuple[Seat, ...]  # of the next round; empty: as before, without those who are gone
 
 
 @message(131)
@@ -324,6 +331,18 @@ class Tip(Message):
     number: int
 
 
+@message(17)
+class Statement(Message):
+    """What its author says to all voters, so that a quorum of such can be shown: `Unheard`, `Consent` or `Lacks`."""
+
+    branch: Digest
+    number: int  # of the last entry in its author's log
+    body: bytes
+
+
+STATEMENT_TAGS = range(121, 124)
+
+
 LogMessage = Vote | ChangeView | Propose | Request | Decided | GetLog | Tip
 
 
@@ -356,12 +375,16 @@ class PartState:
     """Where a part of the model stands."""
 
     part: int
-    roster: tuple[PeerId, ...]
-    round: int
+    roster: tuple[Seat, ...]
+    round: int  # the last one that is over
     result: int  # number of the entry with its last result; 0: none
     before: int  # number of the one before; to which `Void` goes back
+    root: Digest  # of the state that the last result was made on, or the run began with
+    table: Digest  # of the last result
+    history: Digest  # of all results, in order
     tokens: int  # of all results
     last_tokens: int  # of the last one
+    last_history: Digest  # before the last one
 
 
 @value

@@ -201,7 +201,8 @@ class Rounds:
                 return []
             check_signature(message, message.peer, self._means.signer, shown_by=sender)
             return self._receive_leave(now, message)
-        self._means.followers.note(sender, message, self._undecided()[0] - 1)
+        if isinstance(message, wire.Join):
+            self._means.followers.note(sender, number, self._undecided()[0] - 1)
         if self.shelf.decision(number) is not None:
             return answer_late(self._means, now, sender, message)
         if self._round is None or number == self._round.number + 1:

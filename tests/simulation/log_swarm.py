@@ -17,13 +17,14 @@ from itertools import count
 
 from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import LocalError, RemoteError
-from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import Message, encode
 from shoal.protocol.log.core import Committed, Core, Leads, Review
 from shoal.protocol.log.journal import framed, read
 from shoal.protocol.log.register import (
     entry_digest,
+    first_state,
     has_life,
     is_voter,
     member_of,
@@ -38,7 +39,9 @@ from shoal.protocol.messages.log import (
     Leave,
     Register,
     Remove,
+    Result,
     Roster,
+    Seat,
     Unheard,
     VoteFile,
 )
@@ -46,6 +49,7 @@ from tests.simulation.log_search import rules_of
 from tests.simulation.promises import Violation
 from tests.simulation.signing import FakeSigner
 
+MOST_SEATED = 3
 CALM = 600.0  # seconds after the last fault in which all that is wanted must be decided
 
 
@@ -369,7 +373,14 @@ class LogSwarm:
         return Remove(absent, life, tuple(unheard), ())
 
     def _roster(self, core: Core) -> Message | None:
-        return Roster(0, tuple(self.random.sample([each.peer for each in core.register.members], 1)))
+        """Somebody takes part in the rounds, too; or the round is over, which counts nobody."""
+        register = core.register
+        part = register.parts[0] if register.parts else first_state(0)
+        seated = [seat.peer for seat in part.roster]
+        others = [each.peer for each in register.members if each.peer not in seated]
+        if others and len(seated) < MOST_SEATED:
+            return Roster(0, (*part.roster, Seat(self.random.choice(others), 1)))
+        return Result(0, part.round + 1, part.result, NO_DIGEST, NO_DIGEST, b"", (), (Seat(core.me, 1),))
 
     # -- what must hold -----------------------------------------------------------------------------------------
 

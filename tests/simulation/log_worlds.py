@@ -11,7 +11,7 @@ from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import Message
 from shoal.protocol.log.register import founded, member_of
 from shoal.protocol.log.trust import Byzantine, Crash
-from shoal.protocol.messages.log import AddVoters, Asks, Consent, Leave, Member, Register, Roster
+from shoal.protocol.messages.log import AddVoters, Asks, Consent, Leave, Member, Register, Roster, Seat
 from tests.simulation.log_search import Wish, World, rules_of
 from tests.simulation.signing import FakeSigner
 
@@ -49,10 +49,11 @@ def leaves(peer: PeerId, register: Register) -> Message | None:
 
 
 def has_roster(members: tuple[PeerId, ...], register: Register) -> Message | None:
-    """These take part in the rounds."""
-    present = tuple(peer for peer in members if any(each.peer == peer for each in register.members))
-    rosters = [part.roster for part in register.parts]
-    return Roster(0, present) if present and present not in rosters else None
+    """These take part in the rounds, too."""
+    seats = register.parts[0].roster if register.parts else ()
+    known = [seat.peer for seat in seats]
+    new = [each.peer for each in register.members if each.peer in members and each.peer not in known]
+    return Roster(0, (*seats, *(Seat(peer, 1) for peer in new))) if new else None
 
 
 def world(before: int, after: int, trust: type = Crash, leaver: PeerId | None = None, **settings: object) -> World:

@@ -34,6 +34,10 @@ class Node:
         """The connection with `peer` was closed."""
         return []
 
+    def persist(self, disk: dict[str, Message], name: str, record: Message) -> None:
+        """A core wants this on disk."""
+        disk[name] = record
+
     def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits here: it was `sent`, or dropped with its connection."""
 

@@ -111,16 +111,16 @@ def test_who_came_just_too_late_for_a_round_is_waited_for_in_the_next_ones_but_n
     leader.submit(0.0, OFFER)
     assert newcomer not in leader.waiting_for()  # it stands elsewhere, and has no vote
     late = leader.candidates.followers
-    late.note(newcomer, join(newcomer, LEADER, round=BASE.round - 2), BASE.round)
+    late.note(newcomer, BASE.round - 2, BASE.round)
     assert newcomer not in leader.waiting_for(), "it is not close"
-    late.note(newcomer, join(newcomer, LEADER, round=BASE.round - 1), BASE.round)
+    late.note(newcomer, BASE.round - 1, BASE.round)
     assert newcomer in leader.waiting_for()
     for peer in (SECOND, THIRD):
         assert not told(leader.receive_join(0.1, join(peer, LEADER)), GroupFormed)
     assert told(leader.receive_join(0.2, join(newcomer, LEADER)), GroupFormed)
     waits = []
     for newest in range(BASE.round, BASE.round + 21):
-        late.note(newcomer, join(newcomer, LEADER, round=newest), newest)  # it is late for each
+        late.note(newcomer, newest, newest)  # it is late for each
         waits.append(late.is_due(newcomer, newest + 1))
     assert waits == ([True] * 2 + [False] * 8) * 2 + [True]
 

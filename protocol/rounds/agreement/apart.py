@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.messages.rounds import Join
 
 MAX_APART = 64  # members that a JOIN names
 NAMED_IN_ALL = 8192  # by all JOINs of a group: 450 KB
@@ -65,7 +65,20 @@ class Ways:
         return sum(other in apart for other in group) if apart else 0
 
 
-def ways_between(joins: Iterable[Join]) -> Ways:
+class Word(Protocol):
+    """A member's word on how others reach it: a JOIN, or an offer."""
+
+    @property
+    def peer(self) -> PeerId: ...
+
+    @property
+    def reachable(self) -> bool: ...
+
+    @property
+    def apart(self) -> tuple[PeerId, ...]: ...
+
+
+def ways_between(joins: Iterable[Word]) -> Ways:
     """The ways within the group that these JOINs make."""
     apart: dict[PeerId, set[PeerId]] = defaultdict(set)
     hidden: set[PeerId] = set()

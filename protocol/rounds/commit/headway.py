@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.messages.averaging import Progress
 from shoal.protocol.messages.rounds import Busy
 from shoal.protocol.rounds.agreement.roster import Plan
 from shoal.protocol.rounds.commit.silence import Silence
@@ -90,7 +91,7 @@ class Headway:
         self._brought_at[peer] = self._ahead_at[peer] = now
         self._idle[peer], self._queued[peer], self._waited[peer] = 0, False, False
 
-    def report(self, now: float, peer: PeerId, busy: Busy, may_wait: bool) -> None:
+    def report(self, now: float, peer: PeerId, busy: Busy | Progress, may_wait: bool) -> None:
         """`peer` says how far it has come; `may_wait`: what it owes us may hang on others."""
         waits, has_sent = busy.is_waiting and may_wait, busy.sent > self._sent[peer]
         gets_ahead = self._credit[peer] > 0 and (has_sent or busy.taken > self._taken[peer])

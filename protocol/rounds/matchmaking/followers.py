@@ -8,8 +8,6 @@ but only now and then: whoever is too slow to come even then holds up few rounds
 from __future__ import annotations
 
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.wire import Message
-from shoal.protocol.messages.rounds import Join
 
 WAITED_FOR = 2  # rounds, those after the one that it missed
 RESTS = 8  # rounds from then on in which it is not
@@ -21,9 +19,9 @@ class Followers:
     def __init__(self) -> None:
         self._missed: dict[PeerId, int] = {}
 
-    def note(self, peer: PeerId, message: Message, newest: int) -> None:
-        """What `peer` sends while `newest` is the last decided round: perhaps a JOIN to that, or to one before it."""
-        if not isinstance(message, Join) or not 0 <= newest - message.round < WAITED_FOR:
+    def note(self, peer: PeerId, round: int, newest: int) -> None:
+        """`peer` is ready for `round` while `newest` is the last decided one: that, or one before it."""
+        if not 0 <= newest - round < WAITED_FOR:
             return
         self._missed = {each: since for each, since in self._missed.items() if newest < since + WAITED_FOR + RESTS}
         self._missed.setdefault(peer, newest)

@@ -28,7 +28,9 @@ from shoal.protocol.messages.log import (
     Propose,
     Register,
     Request,
+    Result,
     Roster,
+    Seat,
     Tip,
     Vote,
     Voted,
@@ -242,7 +244,7 @@ def test_no_vote_counts_twice_nor_that_of_another_life() -> None:
 
 def test_what_only_a_proposer_may_want_is_never_asked_of_others() -> None:
     register = register_of(3, 3)
-    roster = Roster(0, (A,))
+    roster = Roster(0, (Seat(A, 1),))
     core, effects = core_of(B, register).submit(roster)
     assert (core, effects) == (core_of(B, register), [])
     core, effects = core_of(A, register).submit(roster)
@@ -255,7 +257,7 @@ def test_what_only_a_proposer_may_want_is_never_asked_of_others() -> None:
 def test_what_does_not_fit_is_refused_at_once_and_of_others_not_kept() -> None:
     register = register_of(3, 3)
     with pytest.raises(RemoteError):
-        core_of(A, register).submit(Roster(0, (PeerId("nobody"),)))
+        core_of(A, register).submit(Roster(0, (Seat(PeerId("nobody"), 1),)))
     core, _ = core_of(A, register).receive(B, Request(BRANCH, 0, encode(Admit(()))))
     assert not core.wanted
 
@@ -351,11 +353,16 @@ def test_who_is_behind_asks_and_is_told_in_order() -> None:
     assert late.register == swarm.cores[B].register
 
 
+def result(core: Core, round: int) -> Result:
+    """Of a round that counts nobody."""
+    base = core.register.parts[0].result if core.register.parts else 0
+    return Result(0, round, base, NO_DIGEST, NO_DIGEST, b"", (), ())
+
+
 def test_a_peer_that_is_too_far_behind_is_left_to_the_application() -> None:
     swarm = Swarm(register_of(2, 1))
     for number in range(TAIL + 1):
-        members = (A, B)[: 1 + number % 2]
-        swarm.do(A, lambda core, m=members: core.submit(Roster(0, m)))  # type: ignore[misc]
+        swarm.do(A, lambda core, round=number + 1: core.submit(result(core, round)))  # type: ignore[misc]
     core, effects = swarm.cores[A].receive(B, GetLog(BRANCH, 0))
     assert effects == [Tell(LogWanted(B, 0)), Send(B, Tip(BRANCH, TAIL + 1))]
     assert len(core.log) == TAIL
@@ -364,8 +371,7 @@ def test_a_peer_that_is_too_far_behind_is_left_to_the_application() -> None:
 def test_who_is_behind_by_more_than_one_answer_asks_on() -> None:
     swarm = Swarm(register_of(3, 2), silent="C")
     for number in range(2 * MOST_AT_ONCE + 5):
-        members = (A, B)[: 1 + number % 2]
-        swarm.do(A, lambda core, m=members: core.submit(Roster(0, m)))  # type: ignore[misc]
+        swarm.do(A, lambda core, round=number + 1: core.submit(result(core, round)))  # type: ignore[misc]
     swarm.cores[C], swarm.events[C], swarm.disk[C] = core_of(C, register_of(3, 2)), [], []
     swarm.do(C, lambda core: core.hear_of(A, 1))
     assert len(set(swarm.numbers)) == 1

@@ -38,6 +38,7 @@ from shoal.protocol.messages.log import (
     Remove,
     Result,
     Roster,
+    Seat,
     Unheard,
     Void,
     What,
@@ -74,9 +75,13 @@ def order(author: PeerId, what: What, subject: PeerId = NOBODY, life: int = 0) -
     return by(author, Order(BRANCH, what, subject, life, author, LIVES[author], b""))
 
 
+def seats(*peers: PeerId) -> tuple[Seat, ...]:
+    return tuple(Seat(peer, 1) for peer in peers)
+
+
 def result(register: Register, round: int, **changes: object) -> Result:
     base = register.parts[0].result if register.parts else 0
-    usual = Result(0, round, base, NO_DIGEST, 0, digest("chunks"), (A, B), 100, ())
+    usual = Result(0, round, base, NO_DIGEST, digest("chunks"), b"\x03", (60, 40), ())
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
@@ -169,7 +174,7 @@ def test_who_is_not_heard_of_is_removed_by_a_quorum_that_says_so_now() -> None:
     later = register
     for number in range(WINDOW):
         assert apply(later, Remove(C, LIVES[C], both, ())).voters == (A, B)
-        later = apply(later, Roster(0, (A, B)[: 1 + number % 2]))
+        later = apply(later, result(later, number + 1, counted=b"", weights=()))
     assert "too old" in refused(later, Remove(C, LIVES[C], both, ()))
     assert "without a vote" in refused(run_of("AB"), Remove(B, LIVES[B], (unheard(run_of("AB"), B, C),), ()))
 
@@ -191,7 +196,7 @@ def test_the_author_and_stewards_remove_by_order_and_others_do_not() -> None:
 def test_a_voter_consents_and_was_counted_or_is_ordered() -> None:
     register = run_of("A", rounds_to_vote=1)
     assert "often enough" in refused(register, AddVoters((consent(register, B),), ()))
-    counted = apply(register, Roster(0, (A, B)), lambda each: result(each, 1))
+    counted = apply(register, Roster(0, seats(A, B)), lambda each: result(each, 1))
     assert apply(counted, lambda each: AddVoters((consent(each, B),), ())).voters == (A, B)
     stale = by(B, replace(consent(register, B), before=digest("another entry")))
     assert "too old" in refused(counted, AddVoters((stale,), ()))
@@ -207,37 +212,51 @@ def test_there_are_at_most_so_many_voters() -> None:
 
 
 def test_a_result_counts_tokens_and_members_and_follows_the_one_before() -> None:
-    register = apply(run_of("A"), Roster(0, (A, B)), lambda each: result(each, 1))
+    register = apply(run_of("A"), Roster(0, seats(A, B)), lambda each: result(each, 1))
     part = register.parts[0]
     assert (part.round, part.result, part.before, part.tokens) == (1, register.number, 0, 100)
     assert [member.counted for member in register.members] == [1, 1, 0]
     assert "another round" in refused(register, result(register, 1))
     assert "another state" in refused(register, result(register, 2, base=0))
-    assert "others than the roster" in refused(register, result(register, 2, counted=(A, C)))
-    assert "more tokens" in refused(register, result(register, 2, tokens=MAX_INT))
+    assert "others than the roster" in refused(register, result(register, 2, counted=b"\x04"))
+    assert "others than the roster" in refused(register, result(register, 2, counted=b"\x03\0"))
+    assert "other weights" in refused(register, result(register, 2, weights=(1,)))
+    assert "other weights" in refused(register, result(register, 2, weights=(1, 0)))
+    assert "more tokens" in refused(register, result(register, 2, weights=(MAX_INT, 1)))
     assert "part that the run" in refused(register, result(register, 2, part=1))
-    assert "nobody" in refused(register, result(register, 2, counted=()))
-    following = apply(register, result(register, 2, roster=(A, C)))
-    assert (following.parts[0].roster, following.parts[0].tokens) == ((A, C), 200)
+    following = apply(register, result(register, 2, roster=seats(A, C), counted=b"", weights=()))
+    assert (following.parts[0].roster, following.parts[0].tokens) == (seats(A, C), 100)
 
 
-def test_a_roster_is_of_members() -> None:
+def test_a_roster_is_of_members_and_only_grows_within_a_round() -> None:
     register = run_of("A")
-    assert "others than members" in refused(register, Roster(0, (A, D)))
-    assert "of nobody" in refused(register, Roster(0, ()))
-    once = apply(register, Roster(0, (A, B)))
-    assert "there is" in refused(once, Roster(0, (A, B)))
-    assert apply(once, Leave(asks(B, leaves=True))).parts[0].roster == (A,)
+    assert "others than members" in refused(register, Roster(0, seats(A, D)))
+    assert "without an owner" in refused(register, Roster(0, ()))
+    assert "somebody twice" in refused(register, Roster(0, seats(A, A)))
+    assert "without an owner" in refused(register, Roster(0, (Seat(A, 0),)))
+    once = apply(register, Roster(0, seats(A, B)))
+    assert "adds nobody" in refused(once, Roster(0, seats(A, B)))
+    assert "takes somebody out" in refused(once, Roster(0, seats(A, C, B)))
+    assert apply(once, Roster(0, seats(A, B, C))).parts[0].roster == seats(A, B, C)
+
+
+def test_who_leaves_keeps_its_place_until_the_round_is_over() -> None:
+    gone = apply(run_of("A"), Roster(0, seats(A, B)), Leave(asks(B, leaves=True)))
+    assert gone.parts[0].roster == seats(A, B)
+    assert apply(gone, result(gone, 1)).parts[0].roster == seats(A)
 
 
 def test_only_a_quorum_that_lacks_a_result_undoes_it_and_only_the_last() -> None:
-    register = apply(run_of("ABC"), Roster(0, (A, B)), lambda each: result(each, 1), lambda each: result(each, 2))
+    register = apply(run_of("ABC"), Roster(0, seats(A, B)), lambda each: result(each, 1), lambda each: result(each, 2))
     number = register.parts[0].result
     lacks = [by(peer, Lacks(BRANCH, register.tip, number, peer, LIVES[peer], b"")) for peer in (A, B, C)]
     assert "others may hold" in refused(register, Void(0, (lacks[1],)))
     assert "another result" in refused(register, Void(0, (by(A, replace(lacks[0], result=number - 1)), lacks[1])))
     undone = apply(register, Void(0, tuple(lacks[:2])))
-    assert (undone.parts[0].round, undone.parts[0].result, undone.parts[0].tokens) == (1, number - 1, 100)
+    before = apply(run_of("ABC"), Roster(0, seats(A, B)), lambda each: result(each, 1)).parts[0]
+    assert (undone.parts[0].round, undone.parts[0].result, undone.parts[0].tokens) == (2, number - 1, 100)
+    assert undone.parts[0].history == before.history
+    assert apply(undone, result(undone, 3)).parts[0].before == number - 1
     assert "there is not" in refused(undone, Void(0, tuple(lacks[:2])))
 
 
@@ -246,7 +265,7 @@ def test_a_run_ends_after_its_last_round_or_by_order_and_nothing_follows() -> No
     assert "before its last round" in refused(register, End(()))
     assert "before its last round" in refused(register, End((order(C, What.END),)))
     assert apply(register, End((order(B, What.END), order(C, What.END), order(A, What.END)))).is_over
-    short = apply(run_of("A", last_round=1), Roster(0, (A, B)), lambda each: result(each, 1))
+    short = apply(run_of("A", last_round=1), Roster(0, seats(A, B)), lambda each: result(each, 1))
     over = apply(short, End(()))
     assert "before its last round" in refused(replace(short, part_count=2), End(()))
     assert "after the end" in refused(over, Admit((asks(D),)))
@@ -274,6 +293,6 @@ def test_the_number_of_liars_rises_with_the_voters_and_never_falls() -> None:
 
 
 def test_a_register_travels_and_its_root_covers_all_of_it() -> None:
-    register = apply(run_of("AB"), Roster(0, (A, B)))
+    register = apply(run_of("AB"), Roster(0, seats(A, B)))
     assert decode(encode(register)) == register
     assert register_root(register) != register_root(replace(register, faults=1))

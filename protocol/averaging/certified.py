@@ -1,0 +1,79 @@
+"""Which states of a part the log has certified, round by round, as far as this member has read it.
+
+A state is certified by the result that was made on it; the first one by the run's founding. What is known of the last
+rounds is kept; of earlier ones no state is offered any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from shoal.protocol.averaging.context import Base
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.base.wire import Message
+from shoal.protocol.log.register import first_state
+from shoal.protocol.messages.log import PartState, Register, Result, Void
+
+KEPT = 64  # rounds
+
+
+class Certified:
+    """What state transfer needs to know of the log."""
+
+    def __init__(self, origin: Base, register: Register, part: int) -> None:
+        self.origin = origin
+        self._part = part
+        state = self._state(register)
+        self._bases = {origin.round: origin}
+        self._roots = {origin.round: origin.root}
+        self._take(state)
+
+    @property
+    def newest(self) -> int:
+        """The last round that is over."""
+        return max(self._bases)
+
+    def read(self, body: Message, register: Register) -> None:
+        """An entry was decided, and the register after it is this."""
+        if isinstance(body, Result | Void) and body.part == self._part:
+            self._take(self._state(register))
+
+    def certified_root(self, round: int) -> Digest | None:
+        """The root of the state after `round`, if the log has certified it."""
+        return self._roots.get(round)
+
+    def certifies(self, round: int, root: Digest) -> bool:
+        """Whether the state after `round` is known to have this root."""
+        return self._roots.get(round) == root
+
+    def base(self, round: int, root: Digest) -> Base:
+        """What the round after `round` builds on, given the state's root."""
+        known = self._bases[round]
+        return Base(round, known.entry, known.history, root)
+
+    # chains of certificates are no part of a run with a log
+    def after(self, round: int) -> tuple[()]:
+        """No links."""
+        return ()
+
+    def extend(self, links: Iterable[object], sender: PeerId) -> None:
+        """RemoteError for links."""
+        if list(links):
+            raise RemoteError("sent a chain of certificates, which a run with a log does not have", sender)
+
+    def _take(self, state: PartState) -> None:
+        self._bases[state.round] = Base(state.round, state.result, state.history, NO_DIGEST)
+        if state.result == state.before and state.round:  # nothing yet, or undone: the state is that before
+            self._roots[state.round] = state.root
+        elif state.result:
+            before = Base(state.round - 1, state.before, state.last_history, state.root)
+            self._bases.setdefault(before.round, before)
+            self._roots[before.round] = state.root
+        for known in (self._bases, self._roots):
+            for round in sorted(known)[:-KEPT]:
+                del known[round]
+
+    def _state(self, register: Register) -> PartState:
+        found: Sequence[PartState] = [each for each in register.parts if each.part == self._part]
+        return found[0] if found else first_state(self._part)

@@ -1,0 +1,394 @@
+"""What one member sends and takes in one round: contributions to owners, the owners' means to all.
+
+Rules:
+- Which owner a chunk has follows from the roster and the chunk's epoch (owners.py). Epochs only rise, and whoever names
+  a higher one makes it known.
+- An owner adds the contributions of those who have offered any, in roster order, and goes on without those who are
+  lost, or whom the proposer has given up.
+- An owner signs its mean, so that anybody can pass it on. A new owner takes over the mean that the old one had already
+  sent to somebody (Have) rather than compute it again.
+- Nothing is resent unless it is asked for (Give). All that is agreed on, the log decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from shoal.protocol.averaging.owned import OwnedChunk
+from shoal.protocol.averaging.owners import Owners, send_order
+from shoal.protocol.averaging.shelf import Shelf
+from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell
+from shoal.protocol.base.errors import PayloadError, RemoteError
+from shoal.protocol.base.ids import Digest, PeerId, result_hash
+from shoal.protocol.base.masks import is_mask, mask_of
+from shoal.protocol.base.signing import Signer, check_signature, signed
+from shoal.protocol.base.wire import Payload
+from shoal.protocol.messages.averaging import Contribution, Give, Have, Made, Mean, MeanIs
+from shoal.protocol.messages.log import Seat
+from shoal.protocol.rounds.allreduce.reducer import Contribute, Reducer
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed(Event):
+    """A peer sent something bad and was left out, or ignored."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Self:
+    """Who we are in a run."""
+
+    me: PeerId
+    life: int
+    branch: Digest
+    part: int
+    signer: Signer
+
+
+class Exchange:
+    """One member's side of one round."""
+
+    def __init__(
+        self,
+        us: Self,
+        round: int,
+        chunks: int,
+        reducer: Reducer,
+        shelf: Shelf,
+        receivers: Callable[[], Iterable[PeerId]],
+    ) -> None:
+        """`receivers`: who is to get means, besides the roster."""
+        self._us = us
+        self._round = round
+        self._reducer = reducer
+        self._shelf = shelf
+        self._receivers = receivers
+        self._owners: Owners | None = None  # None: there is no roster yet
+        self._chunks = chunks
+        self._offers: dict[PeerId, int] = {}  # weights
+        self._contribute: Contribute | None = None
+        self._weight = 0
+        self._owned: dict[int, OwnedChunk] = {}
+        self._sources: dict[int, PeerId] = {}  # whom we have asked for the mean of a chunk that we inherited
+        self.roster: tuple[PeerId, ...] = ()
+        self.epochs = [0] * chunks
+        self.means: list[Made | None] = [None] * chunks
+        self.absent: dict[PeerId, None] = {}  # the proposer goes on without what they have not handed in
+        self.lost: dict[PeerId, None] = {}  # they are dead, as far as we know
+        self.taken = 0  # payloads that came in and were of use
+
+    def __repr__(self) -> str:
+        done = sum(made is not None for made in self.means)
+        return f"Exchange({self._round}, means={done}/{self._chunks}, offers={len(self._offers)}/{len(self.roster)})"
+
+    # -- read side ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every chunk's mean is here."""
+        return None not in self.means
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether all of the roster have offered what they have, or are gone on without."""
+        return bool(self.roster) and not self.without_offer()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether we have contributed, or some mean is here."""
+        return self._contribute is not None or any(self.means)
+
+    def table(self) -> tuple[Made, ...]:
+        """The complete result."""
+        return tuple(made for made in self.means if made is not None)
+
+    def offered(self, peer: PeerId) -> int | None:
+        """The weight that `peer` has offered."""
+        return self._offers.get(peer)
+
+    def without_offer(self) -> list[PeerId]:
+        """Those of the roster who still train, as far as we know."""
+        return [peer for peer in self.roster if peer not in self._offers and not self._is_gone(peer)]
+
+    def owner(self, chunk: int) -> PeerId:
+        """The present owner of a chunk."""
+        assert self._owners is not None
+        return self._owners.at(chunk, self.epochs[chunk])
+
+    def owners(self) -> list[PeerId]:
+        """The present owner of each chunk; of none while there is no roster."""
+        return [self.owner(chunk) for chunk in range(self._chunks)] if self._owners is not None else []
+
+    def owns_any(self) -> bool:
+        """Whether this member owns chunks."""
+        return bool(self._owned)
+
+    def unfinished(self) -> list[int]:
+        """Chunks whose mean is not here."""
+        return [chunk for chunk, made in enumerate(self.means) if made is None]
+
+    def awaited(self) -> list[PeerId]:
+        """Whose payloads we wait for, in roster order; ourselves, too, while a chunk of ours is open."""
+        if not self.is_under_way and self._contribute is None:
+            return []
+        wanted = {self.owner(chunk) for chunk in self.unfinished()}
+        for chunk in self._owned:
+            wanted.update(self._missing(chunk))
+        return [peer for peer in self.roster if peer in wanted]
+
+    def to_blame(self) -> list[PeerId]:
+        """Whose contribution an owned chunk lacks, which hangs on nobody else; if nobody's, who owes us a mean."""
+        bringing = {peer for chunk in self._owned for peer in self._missing(chunk)}
+        wanted = bringing or {self.owner(chunk) for chunk in self.unfinished()}
+        return [peer for peer in self.roster if peer in wanted]
+
+    def lacks_contribution(self, peer: PeerId) -> bool:
+        """Whether `peer` has yet to bring us something of its own, for which it needs nobody else."""
+        return any(peer in self._missing(chunk) for chunk in self._owned)
+
+    def want(self, peer: PeerId) -> Give | None:
+        """What we lack from `peer`, if anything."""
+        contributions = tuple(chunk for chunk in self._owned if peer in self._missing(chunk))
+        means = tuple(chunk for chunk in self.unfinished() if self.owner(chunk) == peer)
+        if not contributions and not means:
+            return None
+        return Give(self._us.part, self._round, contributions, means, ())
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    def seat(self, seats: tuple[Seat, ...]) -> list[Effect]:
+        """The round has this roster: its first, or one with more members at its end."""
+        if len(seats) <= len(self.roster):
+            return []
+        is_first = self._owners is None
+        self._owners = Owners(seats, self._chunks)
+        self.roster = tuple(seat.peer for seat in seats)
+        if not is_first:
+            return self._fold_all()
+        self._owned = {chunk: OwnedChunk(chunk, self._reducer) for chunk in self._owners.of(self._us.me)}
+        return self._send_contributions()
+
+    def contribute(self, weight: int, contribute: Contribute | None) -> list[Effect]:
+        """We are ready; without a contribution, others need not wait for one."""
+        self._offers[self._us.me] = weight
+        self._contribute, self._weight = (contribute, weight) if weight else (None, 0)
+        return self._send_contributions()
+
+    def offer(self, peer: PeerId, weight: int) -> list[Effect]:
+        """`peer` is ready. Who has offered nothing may still offer something."""
+        self._offers[peer] = weight
+        self.lost.pop(peer, None)
+        return self._fold_all()
+
+    def lose(self, peer: PeerId) -> list[Effect]:
+        """Go on without `peer`, unless its contribution is here. Its chunks are the proposer's business."""
+        self.lost[peer] = None
+        return self._fold_all()
+
+    def leave_out(self, peers: Iterable[PeerId]) -> list[Effect]:
+        """Wait no longer for what these have not handed in."""
+        self.absent.update(dict.fromkeys(peers))
+        return self._fold_all()
+
+    def move(self, epochs: Iterable[tuple[int, int]]) -> list[Effect]:
+        """Chunks have other owners from now on."""
+        effects: list[Effect] = []
+        for chunk, epoch in epochs:
+            if self._owners is not None and epoch > self.epochs[chunk]:
+                effects += self._move(self._owners, chunk, epoch)
+        return effects
+
+    def moves(self, lost: Collection[PeerId]) -> list[tuple[int, int]]:
+        """As proposer: the epochs in which chunks that we lack have owners that are not lost."""
+        assert self._owners is not None
+        found = []
+        for chunk in self.unfinished():
+            epoch, last = self.epochs[chunk], self.epochs[chunk] + len(self.roster) + 1
+            while self._owners.at(chunk, epoch) in lost and epoch < last:
+                epoch += 1
+            if self.epochs[chunk] < epoch < last:
+                found.append((chunk, epoch))
+        return found
+
+    def recall(self, mean: Mean) -> None:
+        """A mean that was here in an earlier process of ours, and was checked then; who needs it asks for it."""
+        if mean.chunk < self._chunks:
+            self._shelf.put(mean.chunk, mean.made, mean.payload)
+            self.means[mean.chunk] = self.means[mean.chunk] or mean.made
+
+    # -- inputs -------------------------------------------------------------------------------------------------
+
+    def receive_contribution(self, sender: PeerId, message: Contribution) -> list[Effect]:
+        """A chunk for us to add."""
+        chunk = self._checked(sender, message.chunk)
+        if not message.weight:
+            raise RemoteError("contributes with weight zero", sender)
+        effects = self.move([(chunk, message.epoch)])
+        owned = self._owned.get(chunk)
+        if owned is None or self.means[chunk] is not None or not owned.lacks(sender):
+            return effects
+        self.taken += 1
+        self._offers[sender] = message.weight
+        return [*effects, *_blames(owned.add(sender, message.weight, message.payload)), *self._finish(chunk)]
+
+    def receive_mean(self, sender: PeerId, message: Mean) -> tuple[bool, list[Effect]]:
+        """A mean; whether it is new. RemoteError unless its owner vouches for it, or we have asked `sender` for it."""
+        chunk, made = self._checked(sender, message.chunk), message.made
+        was_asked = self._shelf.was_asked(message, sender)
+        if not was_asked:
+            self._check_made(chunk, made, sender)
+        known = self.means[chunk]
+        if known is not None and not was_asked:
+            return False, []
+        self._shelf.check(chunk, message.payload, sender)
+        is_new = self._shelf.put(chunk, made, message.payload)
+        self.taken += is_new
+        if known is not None or not self._is_of_this_round(chunk, made):
+            return is_new, [self._record(chunk, made, message.payload)] if is_new else []
+        return is_new, self._keep(chunk, made, message.payload)
+
+    def receive_have(self, sender: PeerId, message: Have) -> list[Effect]:
+        """Somebody holds what we were made owner of: take it instead of computing it; ask one at a time."""
+        chunk = self._checked(sender, message.chunk)
+        if chunk not in self._owned or self.means[chunk] is not None:
+            return []
+        source = self._sources.get(chunk)
+        if source is not None and source != sender and source not in self.lost:
+            return []
+        self._sources[chunk] = sender
+        self._shelf.ask(chunk, message.hash, sender)
+        return [Send(sender, Give(self._us.part, self._round, (), (), ((chunk, message.hash),)))]
+
+    def answer(self, sender: PeerId, message: Give) -> list[Effect]:
+        """What `sender` lacks of ours; nothing, if we lack it ourselves."""
+        effects: list[Effect] = []
+        for chunk in dict.fromkeys(message.contributions):
+            if self._owners is not None and self.owner(self._checked(sender, chunk)) == sender:
+                effects += self._hand_over(chunk)
+        for chunk in dict.fromkeys(message.means):
+            made = self.means[self._checked(sender, chunk)]
+            if made is not None:
+                effects.append(Send(sender, self._mean(chunk, made)))
+        return effects
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _checked(self, sender: PeerId, chunk: int) -> int:
+        if chunk >= self._chunks:
+            raise RemoteError(f"names chunk {chunk} of {self._chunks}", sender)
+        return chunk
+
+    def _missing(self, chunk: int) -> list[PeerId]:
+        """Who has yet to bring something for a chunk that we own."""
+        if self.means[chunk] is not None:
+            return []
+        source = self._sources.get(chunk)
+        if source is not None and source not in self.lost:
+            return [source]
+        owned = self._owned[chunk]
+        return [peer for peer in self.roster if self._offers.get(peer) and self._is_awaited(peer) and owned.lacks(peer)]
+
+    def _is_awaited(self, peer: PeerId) -> bool:
+        """Whether a contribution of `peer` may still come."""
+        return not self._is_gone(peer) and self._offers.get(peer, 1) > 0
+
+    def _is_gone(self, peer: PeerId) -> bool:
+        """An offer that came after the proposer's word is waited for, too."""
+        return peer in self.lost or (peer in self.absent and not self._offers.get(peer))
+
+    def _send_contributions(self) -> list[Effect]:
+        if self._owners is None or self._us.me not in self.roster:
+            return self._fold_all()
+        effects: list[Effect] = []
+        for chunk in send_order(self.owners(), self._us.me):
+            effects += self._hand_over(chunk)
+        return effects + self._fold_all()
+
+    def _hand_over(self, chunk: int) -> list[Effect]:
+        """Give a chunk's owner the mean that we hold by name, else our contribution."""
+        us, owner, made = self._us, self.owner(chunk), self.means[chunk]
+        if made is not None:
+            return [] if owner == us.me else [Send(owner, Have(us.part, self._round, chunk, made.hash))]
+        if self._contribute is None or us.me not in self.roster:
+            return []
+        make = partial(self._contribute, chunk)
+        if owner == us.me:
+            self._owned[chunk].hold(us.me, self._weight, make)
+            return []
+        message = Contribution(us.part, self._round, chunk, self.epochs[chunk], self._weight, b"")
+        return [Send(owner, message, make)]
+
+    def _fold_all(self) -> list[Effect]:
+        return [effect for chunk in list(self._owned) for effect in self._finish(chunk)]
+
+    def _finish(self, chunk: int) -> list[Effect]:
+        """Fold a chunk of ours; once nobody is awaited its mean goes to everybody."""
+        if self.means[chunk] is not None:
+            return []
+        owned, us = self._owned[chunk], self._us
+        is_over, errors = owned.fold(self.roster, self._is_awaited)
+        blames = _blames(errors)
+        if not is_over or not owned.counted:
+            return blames
+        payload, mask = owned.finish(), mask_of(self.roster, owned.counted)
+        hash, epoch = result_hash(mask, payload), self.epochs[chunk]
+        said = MeanIs(us.branch, us.part, self._round, chunk, epoch, hash, us.me, us.life, b"")
+        made = Made(hash, mask, epoch, us.me, us.life, signed(said, us.signer).signature)
+        self._shelf.put(chunk, made, payload)
+        return blames + self._keep(chunk, made, payload)
+
+    def _keep(self, chunk: int, made: Made, payload: Payload) -> list[Effect]:
+        """A chunk's mean is here; as its owner, hand it to everybody."""
+        self.means[chunk] = made
+        effects: list[Effect] = [self._record(chunk, made, payload)]
+        return effects + (self._broadcast(chunk, made) if self.owner(chunk) == self._us.me else [])
+
+    def _record(self, chunk: int, made: Made, payload: Payload) -> Persist:
+        return Persist("means", Mean(self._us.part, self._round, chunk, made, payload))
+
+    def _broadcast(self, chunk: int, made: Made) -> list[Effect]:
+        mean = self._mean(chunk, made)
+        others = dict.fromkeys((*self.roster, *self._receivers()))
+        return [Send(peer, mean) for peer in others if peer != self._us.me and peer not in self.lost]
+
+    def _mean(self, chunk: int, made: Made) -> Mean:
+        mean = self._shelf.find(self._us.part, self._round, chunk, made.hash)
+        assert mean is not None
+        return mean
+
+    def _is_of_this_round(self, chunk: int, made: Made) -> bool:
+        return self._owners is not None and self._owners.at(chunk, made.epoch) == made.owner
+
+    def _check_made(self, chunk: int, made: Made, sender: PeerId) -> None:
+        """RemoteError, naming `sender`, unless the owner of the chunk in that epoch has signed this."""
+        us = self._us
+        if not self._is_of_this_round(chunk, made):
+            raise RemoteError(f"sent a mean of chunk {chunk} by somebody who does not own it", sender)
+        if not made.mask or not is_mask(made.mask, len(self.roster)):
+            raise RemoteError("sent a mean whose mask does not fit the roster", sender)
+        said = MeanIs(
+            us.branch, us.part, self._round, chunk, made.epoch, made.hash, made.owner, made.life, made.signature
+        )
+        check_signature(said, made.owner, us.signer, sender)
+
+    def _move(self, owners: Owners, chunk: int, epoch: int) -> list[Effect]:
+        before, self.epochs[chunk] = self.owner(chunk), epoch
+        owner, made = owners.at(chunk, epoch), self.means[chunk]
+        if owner != self._us.me:
+            self._owned.pop(chunk, None)
+            return self._hand_over(chunk) if owner != before else []
+        if before == self._us.me:
+            return []
+        if made is not None:
+            return self._broadcast(chunk, made)
+        self._owned[chunk] = OwnedChunk(chunk, self._reducer)
+        self._sources.pop(chunk, None)
+        return [*self._hand_over(chunk), *self._finish(chunk)]
+
+
+def _blames(errors: Iterable[PayloadError]) -> list[Effect]:
+    return [Tell(Blamed(error.peer, error.reason)) for error in errors if error.peer is not None]

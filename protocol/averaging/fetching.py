@@ -1,0 +1,91 @@
+"""Means by hash: getting those that a table names, each chunk from one holder at a time.
+
+Rules:
+- What stands behind other chunks from the same holder is not late, and is asked for once.
+- A holder that has sent nothing for a while is asked again for everything: what waited there may be lost with its
+  connection. It answers with the bytes that are not on their way, or says that all wait in its queue: as long as that
+  moves, so do we, but not for more payloads than there are chunks. If it lacks them, or is silent once more, another
+  holder is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.protocol.averaging.shelf import Shelf
+from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.messages.averaging import Give, Made, Progress
+
+
+class Fetching:
+    """The means of one round's result on their way to us."""
+
+    def __init__(self, part: int, round: int, shelf: Shelf, pace: Estimate) -> None:
+        self._part = part
+        self._round = round
+        self._shelf = shelf
+        self._pace = pace
+        self._turn = 0
+        self._asked: dict[tuple[int, Digest], PeerId] = {}
+        self._heard: dict[PeerId, float] = {}  # when a holder was first asked, or last got ahead
+        self._probed: dict[PeerId, float] = {}  # when it was asked again, and has not got ahead since
+        self._sent: dict[PeerId, int] = {}  # payloads, as it says
+        self._believed: dict[PeerId, int] = {}  # how often, since something new came from it
+        self._chunks = 0
+        self.refusals = 0  # holders that turned out to hold nothing
+
+    def ask(self, now: float, means: Sequence[Made], chunks: Sequence[int], holders: Sequence[PeerId]) -> list[Effect]:
+        """Ask for those of the chunks that nobody is about to send: the next of `holders`, or the last one again."""
+        self._chunks = len(means)
+        due: list[int] = []
+        again: dict[PeerId, list[int]] = {}
+        for chunk in chunks:
+            holder = self._asked.get((chunk, means[chunk].hash))
+            if holder is None or holder not in holders or self._is_late(now, self._probed.get(holder)):
+                due.append(chunk)
+            elif holder not in self._probed and self._is_late(now, self._heard[holder]):
+                again.setdefault(holder, []).append(chunk)
+        self._probed |= dict.fromkeys(again, now)
+        effects: list[Effect] = [self._give(means, chunks, holder) for holder, chunks in again.items()]
+        if not due or not holders:
+            return effects
+        source = holders[self._turn % len(holders)]
+        self._turn += 1
+        self._get_ahead(now, source)
+        self._asked |= {(chunk, means[chunk].hash): source for chunk in due}
+        return [*effects, self._give(means, due, source)]
+
+    def arrived(self, now: float, holder: PeerId) -> None:
+        """`holder` has sent some of what it was asked for."""
+        self._believed.pop(holder, None)
+        self._get_ahead(now, holder)
+
+    def put_off(self, now: float, holder: PeerId, progress: Progress) -> None:
+        """`holder` has been asked, and has not sent the bytes, or not yet."""
+        if progress.is_waiting:
+            kept = {key: peer for key, peer in self._asked.items() if peer != holder}
+            self.refusals += len(kept) < len(self._asked)
+            self._asked = kept
+        elif (
+            holder in self._heard
+            and progress.sent > self._sent.get(holder, -1)
+            and self._believed.get(holder, 0) < self._chunks
+        ):
+            self._sent[holder] = progress.sent
+            self._believed[holder] = self._believed.get(holder, 0) + 1
+            self._get_ahead(now, holder)
+
+    def _get_ahead(self, now: float, holder: PeerId) -> None:
+        self._heard[holder] = now
+        self._probed.pop(holder, None)
+
+    def _is_late(self, now: float, since: float | None) -> bool:
+        return since is not None and now - since >= self._pace.deadline()
+
+    def _give(self, means: Sequence[Made], chunks: Sequence[int], holder: PeerId) -> Send:
+        hashes = tuple((chunk, means[chunk].hash) for chunk in chunks)
+        for chunk, hash in hashes:
+            self._shelf.ask(chunk, hash, holder)
+        return Send(holder, Give(self._part, self._round, (), (), hashes))

@@ -1,0 +1,81 @@
+"""One chunk at its owner: contributions in, one weighted mean out.
+
+Contributions are folded in roster order whatever the order of arrival, so that a replay gives the same bits. Who is not
+waited for is passed over at its place; the weights of the others renormalise because the sum only knows those it was
+given. Each contributor is counted once. What cannot be a contribution, by its size, is refused when it comes, and does
+not wait for its turn; what else is wrong with one is seen when it is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from shoal.protocol.base.errors import PayloadError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Payload
+from shoal.protocol.rounds.allreduce.reducer import Reducer
+
+Held = tuple[int, Callable[[], Payload]]  # weight, and what makes the bytes when there is something to add them to
+
+
+class OwnedChunk:
+    """The reduction of one chunk."""
+
+    def __init__(self, chunk: int, reducer: Reducer) -> None:
+        self._chunk = chunk
+        self._sum = reducer.open(chunk)
+        self._reducer = reducer
+        self._held: dict[PeerId, Held | None] = {}  # None: what came was refused, or is counted already
+        self._passed: set[PeerId] = set()  # whose turn is over
+        self.counted: list[PeerId] = []
+
+    def __repr__(self) -> str:
+        return f"OwnedChunk({self._chunk}, counted={len(self.counted)})"
+
+    def add(self, peer: PeerId, weight: int, payload: Payload) -> list[PayloadError]:
+        """Take a contribution of somebody of whom one is lacking; the error, if no codec makes such a thing."""
+        if self._reducer.fits(self._chunk, len(payload)):
+            self._held[peer] = (weight, lambda: payload)
+            return []
+        self._held[peer] = None
+        reason = f"contributes {len(payload)} bytes to chunk {self._chunk}, which no codec makes of it"
+        return [PayloadError(reason, peer)]
+
+    def hold(self, me: PeerId, weight: int, make: Callable[[], Payload]) -> None:
+        """Take our own, which is made when its turn comes: all chunks at once would take long."""
+        if self.lacks(me):
+            self._held[me] = (weight, make)
+
+    def lacks(self, peer: PeerId) -> bool:
+        """Whether a contribution of `peer` would count: there is none, and its turn is not over."""
+        return peer not in self._held and (peer not in self._passed or not self.counted)
+
+    def fold(self, roster: Sequence[PeerId], is_awaited: Callable[[PeerId], bool]) -> tuple[bool, list[PayloadError]]:
+        """Add those whose turn has come; whether nobody is awaited any more, and the errors of the bad ones."""
+        errors: list[PayloadError] = []
+        if not self.counted:
+            self._passed = {peer for peer in self._passed if peer in self._held}
+        for peer in roster:
+            if peer in self._passed:
+                continue
+            held = self._held.get(peer)
+            if held is not None:
+                errors += self._count(peer, held)
+            elif peer not in self._held and is_awaited(peer):
+                return False, errors
+            self._passed.add(peer)
+        return True, errors
+
+    def finish(self) -> Payload:
+        """The encoded mean of those counted."""
+        return self._sum.finish()
+
+    def _count(self, peer: PeerId, held: Held) -> list[PayloadError]:
+        weight, make = held
+        self._held[peer] = None
+        try:
+            self._sum.add(weight, make())
+        except PayloadError as error:
+            return [PayloadError(error.reason, peer)]
+        self.counted.append(peer)
+        return []

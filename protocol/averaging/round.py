@@ -1,0 +1,426 @@
+"""One member's side of one round: from its first offer until its result is decided and all means are here.
+
+Rules:
+- What has been averaged stays where it is whatever happens to the proposer: the next one goes on with it.
+- A voter approves of a result if it was made on the state that the voter holds itself, and once it holds all its means.
+- The silent are reminded, ever more rarely, and given up in the end; so nothing waits for ever on a live but wedged
+  member.
+- Whoever stands on another state neither contributes nor owns anything, until it has caught up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+from shoal.protocol.averaging.context import (
+    Base,
+    Begun,
+    Concluded,
+    Context,
+    Due,
+    HandIn,
+    LogEnds,
+    Lost,
+    Outcome,
+    Reviewed,
+    WrongState,
+)
+from shoal.protocol.averaging.exchange import Exchange
+from shoal.protocol.averaging.fetching import Fetching
+from shoal.protocol.averaging.shelf import Decision, table_digest
+from shoal.protocol.averaging.steering import Steering
+from shoal.protocol.base.effects import Effect, Persist, Send, Tell
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.masks import masked
+from shoal.protocol.base.signing import check_signature, signed
+from shoal.protocol.base.wire import Message
+from shoal.protocol.membership.view import fastest
+from shoal.protocol.messages import averaging as wire
+from shoal.protocol.messages.log import Result, Seat
+from shoal.protocol.rounds.agreement.apart import MAX_APART
+from shoal.protocol.rounds.agreement.roster import Offer as Own
+from shoal.protocol.rounds.allreduce.reducer import Contribute, Reducer
+from shoal.protocol.rounds.commit.headway import Headway
+from shoal.protocol.rounds.commit.silence import Stall
+
+STALLED = 16  # patiences without any progress before we want another proposer
+SEARCHED = 4  # patiences in which all were asked for the means of a result before they count as lost
+AGAIN, MOST_AGAIN = 1.0, 15.0  # seconds until an offer is repeated, at first and at most
+
+
+class Round:
+    """The round after `base`."""
+
+    def __init__(self, context: Context, base: Base, reducer: Reducer, now: float) -> None:
+        self._context = context
+        self._us = context.us
+        self._offers: dict[PeerId, wire.Offer] = {}
+        self._strays: dict[PeerId, Digest] = {}  # roots of those who stand on another state
+        self._offer: wire.Offer | None = None  # our own
+        self._fetching = Fetching(context.us.part, base.round + 1, context.shelf, context.pace)
+        self._headway: Headway | None = None
+        self._stall = Stall(now)
+        self._review: tuple[Digest, Result, bool] | None = None
+        self._outcome: Outcome | None = None
+        self._table_asked = (-1.0, 0)  # when, and of whom next
+        self._decided_at = now
+        self._is_due = False
+        self._offered_at, self._pause = now, AGAIN
+        self._contribution: Contribute | None = None
+        self.base = base
+        chunks = context.policy.chunks_in(base.round + 1)
+        self.exchange = Exchange(context.us, base.round + 1, chunks, reducer, context.shelf, self._receivers)
+        self.steering = Steering(context, base, self.exchange, self._offers)
+
+    def __repr__(self) -> str:
+        return f"Round({self.number}, {self.phase}, {self.exchange}, outcome={self._outcome is not None})"
+
+    @property
+    def number(self) -> int:
+        """Which round this is."""
+        return self.base.round + 1
+
+    @property
+    def phase(self) -> str:
+        """training; matching until all have offered; reducing until all means are here; then deciding."""
+        if self._outcome is not None or self.exchange.is_complete:
+            return "deciding"
+        if self._offer is None:
+            return "training"
+        return "reducing" if self.exchange.is_under_way else "matching"
+
+    def waiting_for(self) -> list[PeerId]:
+        """Whom this round hangs on, as far as we know."""
+        if self.exchange.is_under_way:
+            return [peer for peer in self.exchange.to_blame() if peer != self._us.me]
+        return [peer for peer in self.steering.missing() if peer != self._us.me]
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    def submit(self, now: float, own: Own, contribution: Contribute | None) -> list[Effect]:
+        """Our inner steps are done; or nobody makes any, and there is no contribution, or not yet."""
+        if self._offer is not None and (self._contribution is not None or contribution is None):
+            return []
+        self._contribution = contribution
+        weight = own.weight if contribution is not None else 0
+        us = self._us
+        self._offer = signed(
+            wire.Offer(
+                branch=us.branch,
+                part=us.part,
+                round=self.number,
+                number=self._context.log.register.number,
+                base_root=self.base.root,
+                weight=weight,
+                up=own.up,
+                down=own.down,
+                reachable=own.standing.reachable,
+                apart=own.standing.apart,
+                peer=us.me,
+                life=us.life,
+                signature=b"",
+            ),
+            us.signer,
+        )
+        self._offers[us.me] = self._offer
+        self._pause = AGAIN
+        return self._do(now, [*self._send_offer(now), *self.exchange.contribute(weight, contribution)])
+
+    def seat(self, now: float, seats: tuple[Seat, ...]) -> list[Effect]:
+        """The round has a roster, or more members."""
+        if len(seats) < self._context.policy.members_needed(self.number):
+            return []
+        before = self.exchange.roster
+        effects = self.exchange.seat(seats)
+        roster = self.exchange.roster
+        if roster == before:
+            return []
+        owners = self.exchange.owners()
+        chunks, members = len(owners), len(roster)
+        payloads = {peer: 2 * (chunks + owners.count(peer) * members) for peer in roster}
+        self._headway = Headway(payloads, now, self._context.pace)
+        for peer, offer in list(self._offers.items()):
+            if peer in roster and peer not in before and peer != self._us.me:
+                effects += self.exchange.offer(peer, offer.weight)
+        for peer in roster:
+            if peer not in before and peer != self._us.me and not self._context.view.is_alive(peer):
+                effects += self.exchange.lose(peer)
+        if self._us.me in roster:
+            effects.append(Tell(Begun(self.number, roster, tuple(owners))))
+        if self._offer is not None:
+            effects += self._send_offer(now)
+        return self._do(now, effects)
+
+    def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
+        """Membership has given `peer` up."""
+        return self._do(now, self.exchange.lose(peer) if peer in self.exchange.roster else [])
+
+    def review(self, now: float, entry: Digest, result: Result, is_bound: bool) -> list[Effect]:
+        """May we vote for this result? Answered once we know."""
+        self._review = (entry, result, is_bound)
+        return self._do(now, [])
+
+    def decided(self, now: float, outcome: Outcome) -> list[Effect]:
+        """The log has decided the round."""
+        if outcome.result.base_root != self.base.root:
+            return [Tell(WrongState(is_proven=True))]
+        self._outcome, self._decided_at = outcome, now
+        return self._do(now, [])
+
+    def look(self, now: float) -> list[Effect]:
+        """Something outside has changed: the log, or who is there."""
+        return self._do(now, [])
+
+    # -- inputs -------------------------------------------------------------------------------------------------
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        """A message of this round; RemoteError for a bad one."""
+        taken = self.exchange.taken
+        effects = self._dispatch(now, sender, message)
+        gained = self.exchange.taken > taken
+        self._context.outbox.taken_count += self.exchange.taken - taken
+        if self._headway is not None and not isinstance(message, wire.Offer):
+            self._headway.hear(now, sender, progress=gained)
+        return self._do(now, effects)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Remind the silent, fetch what is missing, steer, notice a stall."""
+        effects = self._remind(now) + self._repeat_offer(now) + self._check_stall(now)
+        return self._do(now, effects)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _receivers(self) -> tuple[PeerId, ...]:
+        return self._context.log.register.voters
+
+    def _dispatch(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        match message:
+            case wire.Offer():
+                return self._receive_offer(sender, message)
+            case wire.Contribution():
+                return self.exchange.receive_contribution(sender, message)
+            case wire.Mean():
+                is_new, effects = self.exchange.receive_mean(sender, message)
+                if is_new:
+                    self._fetching.arrived(now, sender)
+                return effects
+            case wire.Give():
+                return self._answer(now, sender, message)
+            case wire.Have():
+                return self.exchange.receive_have(sender, message)
+            case wire.Direct():
+                return self._receive_direct(now, sender, message)
+            case wire.Call():
+                return self._receive_call(now, sender)
+            case wire.GetTable():
+                return self._answer_table(sender, message)
+            case wire.Table():
+                return self._receive_table(sender, message)
+            case wire.Progress():
+                self._fetching.put_off(now, sender, message)
+                if self._headway is not None:
+                    self._headway.report(now, sender, message, not self.exchange.lacks_contribution(sender))
+        return []
+
+    def _receive_offer(self, sender: PeerId, offer: wire.Offer) -> list[Effect]:
+        if offer.peer != sender:
+            raise RemoteError(f"sent an offer in the name of {offer.peer}", sender)
+        if offer.branch != self._us.branch or offer.weight > self._context.policy.max_weight:
+            raise RemoteError(
+                f"offers weight {offer.weight}, which is over the run's cap, or in another branch", sender
+            )
+        if len(offer.apart) > MAX_APART:
+            raise RemoteError(f"names {len(offer.apart)} members that it is apart from", sender)
+        check_signature(offer, sender, self._us.signer)
+        effects: list[Effect] = [Tell(LogEnds(sender, offer.number))]
+        if offer.base_root != self.base.root:
+            return effects + self._doubt(offer)
+        known = self._offers.get(sender)
+        if known is not None and known.weight and not offer.weight:
+            return effects
+        self._offers[sender] = offer
+        self._strays.pop(sender, None)
+        return effects + (self.exchange.offer(sender, offer.weight) if sender in self.exchange.roster else [])
+
+    def _doubt(self, offer: wire.Offer) -> list[Effect]:
+        """Who stands on another state has no part in the round; if most do, it is perhaps ours that is wrong."""
+        self._strays[offer.peer] = offer.base_root
+        roster = self.exchange.roster or self._context.log.register.voters
+        roots = Counter(root for peer, root in self._strays.items() if peer in roster)
+        if roots and 2 * max(roots.values()) > len(roster):
+            return [Tell(WrongState(is_proven=False))]
+        return self.exchange.lose(offer.peer) if offer.peer in self.exchange.roster else []
+
+    def _receive_direct(self, now: float, sender: PeerId, message: wire.Direct) -> list[Effect]:
+        if sender not in self._context.log.register.voters:
+            raise RemoteError("directs a round without a vote", sender)
+        if any(chunk >= len(self.exchange.means) for chunk, _ in message.epochs):
+            raise RemoteError("directs chunks that the round does not have", sender)
+        before = list(self.exchange.epochs)
+        effects = self.exchange.leave_out(message.absent) + self.exchange.move(message.epochs)
+        if self._headway is not None and self.exchange.epochs != before:
+            self._headway.wait_anew(now)
+        return effects
+
+    def _receive_call(self, now: float, sender: PeerId) -> list[Effect]:
+        if sender not in self._context.log.register.voters:
+            raise RemoteError("calls members together without a vote", sender)
+        return [Tell(HandIn(self.number))] if self._offer is None else self._send_offer(now)
+
+    def _answer(self, now: float, sender: PeerId, message: wire.Give) -> list[Effect]:
+        """The bytes, if they are here and not on their way already; and how far we are."""
+        found = self.exchange.answer(sender, message)
+        for chunk, hash in message.hashes:
+            mean = self._context.shelf.find(self._us.part, self.number, chunk, hash)
+            found += [Send(sender, mean)] if mean is not None else []
+        outbox = self._context.outbox
+        fresh = outbox.fresh(now, found)
+        if message.hashes and fresh:
+            return fresh
+        progress = outbox.progress(self.number, is_waiting=not found, is_queued=len(fresh) < len(found))
+        return [*fresh, Send(sender, progress)]
+
+    def _answer_table(self, sender: PeerId, message: wire.GetTable) -> list[Effect]:
+        means = self._context.shelf.find_table(self.number, message.table)
+        return [Send(sender, wire.Table(self._us.part, self.number, means))] if means is not None else []
+
+    def _receive_table(self, sender: PeerId, message: wire.Table) -> list[Effect]:
+        if len(message.means) != len(self.exchange.means):
+            raise RemoteError("sent a table of another length than the round's", sender)
+        results = [self._review[1]] if self._review is not None else []
+        results += [self._outcome.result] if self._outcome is not None else []
+        if table_digest(message.means) in [result.table for result in results]:
+            self._context.shelf.put_table(message.means)
+        return []
+
+    # -- what follows -------------------------------------------------------------------------------------------
+
+    def _do(self, now: float, effects: list[Effect]) -> list[Effect]:
+        """Whatever follows from what just happened."""
+        effects += self.steering.steer(now)
+        if self.exchange.is_complete:
+            self._context.shelf.put_table(self.exchange.table())
+            if not self._is_due:
+                self._is_due = True
+                effects.append(Tell(Due()))
+        effects += self._answer_review(now) + self._conclude(now)
+        self._context.outbox.note(now, effects)
+        return effects
+
+    def _answer_review(self, now: float) -> list[Effect]:
+        if self._review is None:
+            return []
+        entry, result, _ = self._review
+        if (result.round, result.base, result.base_root) != (self.number, self.base.entry, self.base.root):
+            return []  # we stand elsewhere, and catch up
+        missing = self._get(now, result)
+        if missing is not None:
+            return missing
+        self._review = None
+        return [self._record(result), Tell(Reviewed(entry, True))]
+
+    def _conclude(self, now: float) -> list[Effect]:
+        if self._outcome is None:
+            return []
+        outcome, result = self._outcome, self._outcome.result
+        missing = self._get(now, result)
+        if missing is not None:
+            searched = now - self._decided_at > SEARCHED * self._context.pace.deadline()
+            return [*missing, *([Tell(Lost(outcome.number))] if searched else [])]
+        means = self._context.shelf.table(result.table)
+        assert means is not None
+        decision = Decision(outcome.number, result, outcome.roster, means, self._context.shelf.collect(means))
+        me = self._us.me
+        took_part = self._contribution is not None and me in outcome.roster
+        counted = tuple(took_part and me in masked(outcome.roster, made.mask) for made in means)
+        return [self._record(result), Tell(Concluded(decision, counted))]
+
+    def _record(self, result: Result) -> Persist:
+        """The table of a result whose means are here: with it and them the result can be applied after a restart."""
+        means = self._context.shelf.table(result.table)
+        assert means is not None
+        return Persist("means", wire.Table(self._us.part, self.number, means))
+
+    def _get(self, now: float, result: Result) -> list[Effect] | None:
+        """Ask for what is missing of a result and not on its way; None if all is here."""
+        means = self._context.shelf.table(result.table)
+        if means is None:
+            return self._get_table(now, result)
+        missing = self._context.shelf.missing(means)
+        if not missing:
+            return None
+        due = [chunk for chunk in missing if not self._is_coming(now, chunk)]
+        return self._fetching.ask(now, means, due, self._holders())
+
+    def _is_coming(self, now: float, chunk: int) -> bool:
+        """Whether a mean that is not here is about to come from its owner, who is not late."""
+        if self.exchange.means[chunk] is not None or not self.exchange.roster or self._headway is None:
+            return False
+        if self._outcome is not None and now - self._decided_at >= self._context.pace.floor:
+            return False
+        owner = self.exchange.owner(chunk)
+        is_late = owner in self.exchange.lost or self._headway.is_late(now, owner)
+        return owner != self._us.me and not is_late and self.exchange.is_begun
+
+    def _get_table(self, now: float, result: Result) -> list[Effect]:
+        asked_at, turn = self._table_asked
+        holders = self._holders()
+        if now - asked_at < AGAIN or not holders:
+            return []
+        self._table_asked = (now, turn + 1)
+        message = wire.GetTable(self._us.part, self.number, result.table)
+        return [Send(holders[turn % len(holders)], message)]
+
+    def _holders(self) -> list[PeerId]:
+        """Who may hold what was proposed: the proposer, the other voters, then anybody; the fastest first."""
+        view, log = self._context.view, self._context.log
+        voters = fastest([peer for peer in log.register.voters if view.is_alive(peer)], view)
+        first = [log.proposer] if view.is_alive(log.proposer) else []
+        known = dict.fromkeys((*first, *voters, *fastest(view.alive(), view)))
+        return [peer for peer in known if peer != self._us.me]
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def _remind(self, now: float) -> list[Effect]:
+        headway, effects = self._headway, list[Effect]()
+        if headway is None or not (self.exchange.is_under_way or self._offer is not None):
+            return []
+        owing = [peer for peer in self.exchange.awaited() if peer != self._us.me and peer not in self.exchange.lost]
+        for peer in owing:
+            if not headway.is_due(now, peer):
+                continue
+            if self.exchange.is_under_way and headway.is_given_up(now, peer, owes_bytes=True):
+                effects += self.exchange.lose(peer)
+            elif (give := self.exchange.want(peer)) is not None:
+                effects.append(Send(peer, give))
+        return effects
+
+    def _check_stall(self, now: float) -> list[Effect]:
+        """If nothing moves any more, another proposer may know better."""
+        if not self.exchange.is_under_way or self._headway is None:
+            return []
+        moved = self._context.outbox.moved + self._headway.moved
+        state = (moved, len(self.exchange.lost), tuple(self.exchange.epochs))
+        patience = self._headway.longest_patience()
+        return [Tell(Due())] if self._stall.is_long(now, state, STALLED * patience) else []
+
+    def _send_offer(self, now: float) -> list[Effect]:
+        assert self._offer is not None
+        number = self._context.log.register.number
+        if number != self._offer.number:
+            self._offer = signed(dataclasses.replace(self._offer, number=number), self._us.signer)
+        self._offered_at = now
+        owners = (
+            [self.exchange.owner(chunk) for chunk in range(len(self.exchange.means))] if self.exchange.roster else []
+        )
+        receivers = dict.fromkeys((*self._context.log.register.voters, *owners))
+        return [Send(peer, self._offer) for peer in receivers if peer != self._us.me]
+
+    def _repeat_offer(self, now: float) -> list[Effect]:
+        """Until the round gets on: the offer, or what it told of the log, may have been lost."""
+        if self._offer is None or self._outcome is not None or now - self._offered_at < self._pause:
+            return []
+        self._pause = min(MOST_AGAIN, 2 * self._pause)
+        return self._send_offer(now)

@@ -1,0 +1,324 @@
+"""The rounds of one part of a run, one after the other, as the log decides them.
+
+    open(base) ──► Round ──► Committed ──► the application applies it ──► applied(root) ──► next Round
+       ▲             └─────► Behind ─────► state transfer ─┐
+       └───────────────────────────────────────────────────┘
+
+The log may be ahead of us: a result that is decided is applied once its means are here and our state is the one that it
+was made on. Messages of decided rounds are answered with what was decided; messages of the next round wait until we are
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from shoal.protocol.averaging.context import (
+    Base,
+    Behind,
+    Committed,
+    Concluded,
+    Context,
+    Lapsed,
+    LogEnds,
+    LogView,
+    Outcome,
+    WrongState,
+)
+from shoal.protocol.averaging.exchange import Blamed, Self
+from shoal.protocol.averaging.mailbox import Mailbox, replayed
+from shoal.protocol.averaging.outbox import Outbox
+from shoal.protocol.averaging.replay import base_after
+from shoal.protocol.averaging.round import Round
+from shoal.protocol.averaging.shelf import Decision, Shelf
+from shoal.protocol.base.effects import Effect, Send, Tell, Timer, Wake
+from shoal.protocol.base.estimate import Estimate
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.masks import is_mask
+from shoal.protocol.base.wire import Message
+from shoal.protocol.log.register import first_state
+from shoal.protocol.messages import averaging as wire
+from shoal.protocol.messages.log import PartState, Register, Result, Roster, Void
+from shoal.protocol.rounds.agreement.roster import Offer, Policy
+from shoal.protocol.rounds.allreduce.reducer import Contribute, Reducer
+from shoal.protocol.rounds.matchmaking.context import View
+
+__all__ = ["Blamed", "Rounds"]
+
+TICK = 1.0  # seconds
+
+
+class Rounds:
+    """One member's rounds in one part of one run."""
+
+    def __init__(self, us: Self, view: View, policy: Policy, log: LogView, reducer: Callable[[int], Reducer]) -> None:
+        self.shelf = Shelf()
+        self.outbox = Outbox(us.part)
+        spread = Estimate(initial=10.0, floor=0.5, ceiling=600.0)
+        pace = Estimate(initial=4.0, floor=2.0, ceiling=10.0)  # a reminder costs words only, so it may come soon
+        self._context = Context(us, view, policy, log, self.shelf, self.outbox, spread, pace)
+        self._us = us
+        self._reducer = reducer  # opens the reducer of a round
+        self._outcomes: dict[int, Outcome] = {}  # decided, and not applied here
+        self._voided: set[int] = set()  # rounds whose result was undone before we applied it
+        self._review: tuple[Digest, Result, bool] | None = None
+        self._applying: tuple[int, Decision | None] | None = None  # round, and what it decided
+        self._before = Base(0, 0, Digest(b""), Digest(b""))  # the base that is being applied to
+        self._doubted: Base | None = None  # what somebody doubted that we should stand on; once is enough
+        self._ahead = Mailbox(())  # of the round after the current one
+        self._draft: tuple[Message, ...] = ()  # means and tables that an earlier process of ours had
+        self._token = 0
+        self.round: Round | None = None
+
+    def __repr__(self) -> str:
+        return f"Rounds({self.round}, applying={self._applying is not None}, decided={sorted(self._outcomes)})"
+
+    # -- read side ----------------------------------------------------------------------------------------------
+
+    @property
+    def base(self) -> Base | None:
+        """What the current round builds on; None before the state is here and while a result is applied."""
+        return self.round.base if self.round is not None else None
+
+    @property
+    def phase(self) -> str:
+        """A word for status: syncing, training, matching, reducing, deciding or applying."""
+        if self.round is None:
+            return "applying" if self._applying else "syncing"
+        return self.round.phase
+
+    @property
+    def state(self) -> PartState:
+        """Where the log stands with this part."""
+        return state_of(self._context.log.register, self._us.part)
+
+    def waiting_for(self) -> list[PeerId]:
+        """Whom the current round hangs on."""
+        return self.round.waiting_for() if self.round is not None else []
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    def open(self, now: float, base: Base) -> list[Effect]:
+        """Stand on `base`: at the start of a run, after catching up, and after each result."""
+        number = base.round + 1
+        reducer = self._reducer(number)
+        self.shelf.open(reducer)
+        self.outbox.open()
+        self.round, self._applying = Round(self._context, base, reducer, now), None
+        self._outcomes = {round: each for round, each in self._outcomes.items() if round > base.round}
+        self._token += 1
+        effects: list[Effect] = [self._wake()]
+        for record in self._draft:
+            if isinstance(record, wire.Mean) and record.round == number:
+                self.round.exchange.recall(record)
+            elif isinstance(record, wire.Table) and record.round == number:
+                self.shelf.put_table(record.means)
+        self._draft = tuple(each for each in self._draft if each.round > number)  # type: ignore[attr-defined]
+        if base.round in self._voided:
+            self._voided.discard(base.round)
+        if number in self._voided:
+            return [*effects, *self._lapse(number)]
+        if (known := self.shelf.decision(number)) is not None:  # we have been here before
+            return [*effects, *self._commit(known, (False,) * len(known.means))]
+        if self.state.round == base.round:
+            effects += self._digest(self.round.seat(now, self.state.roster))
+        return effects + self._replay(now) + self._follow(now)
+
+    def _replay(self, now: float) -> list[Effect]:
+        """Take what came too early; what is still too early is kept again."""
+        early, self._ahead = self._ahead, Mailbox(self._context.log.register.voters)
+        return [each for sender, mail in early.empty() for each in replayed(self.receive, now, sender, mail)]
+
+    def submit(self, now: float, offer: Offer, contribution: Contribute | None) -> list[Effect]:
+        """Our inner steps are done: `contribution(chunk)` encodes our part of a chunk."""
+        return self._digest(self.round.submit(now, offer, contribution)) if self.round is not None else []
+
+    def applied(self, now: float, root: Digest) -> list[Effect]:
+        """What we were told of is applied and read back; `root` is the new state root."""
+        assert self._applying is not None
+        round, decision = self._applying
+        if decision is None:
+            return self.open(now, Base(round, self._before.entry, self._before.history, root))
+        return self.open(now, base_after(self._before, decision, root))
+
+    def suspend(self) -> None:
+        """Another state is about to be installed: nothing happens until `open`."""
+        self.round = self._applying = None
+
+    def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
+        """Membership has given `peer` up."""
+        return self._digest(self.round.peer_down(now, peer)) if self.round is not None else []
+
+    def look(self, now: float) -> list[Effect]:
+        """Something outside has changed: who is there, or who proposes."""
+        return self._digest(self.round.look(now)) if self.round is not None else []
+
+    def recall_means(self, records: Iterable[Message]) -> None:
+        """Means and tables of rounds that were not applied when an earlier process of ours ended."""
+        self._draft = tuple(records)
+
+    def recall(self, decided: Mapping[int, Outcome]) -> None:
+        """What the log had decided when we started, some of which is not applied here."""
+        self._outcomes.update(decided)
+
+    # -- the log ------------------------------------------------------------------------------------------------
+
+    def committed(self, now: float, number: int, body: Message, before: Register) -> list[Effect]:
+        """An entry was decided after the register `before`."""
+        match body:
+            case Result(part=self._us.part):
+                roster = tuple(seat.peer for seat in state_of(before, self._us.part).roster)
+                self._outcomes[body.round] = Outcome(number, body, roster)
+                self._review = None
+                return self._follow(now)
+            case Roster(part=self._us.part) if self.round is not None and self.round.base.round == self.state.round:
+                return [*self._digest(self.round.seat(now, body.seats)), *self._replay(now)]
+            case Void(part=self._us.part):
+                return self._void(now)
+        return self.look(now)
+
+    def review(self, now: float, entry: Digest, result: Result, is_bound: bool) -> list[Effect]:
+        """May we vote for this result? Answered once we know, perhaps after what comes before it is applied."""
+        self._review = (entry, result, is_bound)
+        return self._hand_review(now)
+
+    def _hand_review(self, now: float) -> list[Effect]:
+        if self._review is None or self.round is None or self._review[1].round != self.round.number:
+            return []
+        review, self._review = self._review, None
+        return self._digest(self.round.review(now, *review))
+
+    def _follow(self, now: float) -> list[Effect]:
+        """Go where the log is: to what it has decided about the current round, or to a later state."""
+        if self.round is None:
+            return []
+        outcome = self._outcomes.get(self.round.number)
+        if outcome is not None:
+            return self._digest(self.round.decided(now, outcome)) + self._if_far_behind()
+        return self._if_far_behind() + self._hand_review(now)
+
+    def _if_far_behind(self) -> list[Effect]:
+        """Further than the last result, whose means the voters hold for sure."""
+        if self.round is None or self.state.round <= self.round.number:
+            missed = self.round is not None and self.state.round == self.round.number
+            if not missed or self.round is None or self.round.number in self._outcomes:
+                return []
+        return [Tell(Behind(self.state.round))]
+
+    def _void(self, now: float) -> list[Effect]:
+        """The last result is undone. Who has applied it stands on a state that there is not."""
+        round = self.state.round
+        self._outcomes.pop(round, None)
+        if self.round is None:
+            if self._applying is not None and self._applying[0] == round:
+                return [Tell(Behind(round + 1))]
+            self._voided.add(round)
+            return []
+        if self.round.base.round >= round:
+            return self._doubt(is_proven=True)
+        self._voided.add(round)
+        return self._lapse(round) if self.round.number == round else []
+
+    def _lapse(self, round: int) -> list[Effect]:
+        assert self.round is not None
+        self._before, self.round, self._applying = self.round.base, None, (round, None)
+        return [Tell(Lapsed(round))]
+
+    # -- inputs -------------------------------------------------------------------------------------------------
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        """Any message of this part's rounds."""
+        assert isinstance(message, wire.AVERAGING_MESSAGES)
+        number = message.round
+        if isinstance(message, wire.Offer):
+            self._context.followers.note(sender, number, self.state.round)
+        if self.shelf.decision(number) is not None:
+            return self._answer_late(now, sender, message)
+        if self.round is not None and number == self.round.number:
+            if not self._is_early(sender, message):
+                return self._digest(self.round.receive(now, sender, message))
+        elif self.round is not None and number != self.round.number + 1:
+            return [Tell(LogEnds(sender, message.number))] if isinstance(message, wire.Offer) else []
+        self._ahead.keep(sender, message)
+        return []
+
+    def _is_early(self, sender: PeerId, message: Message) -> bool:
+        """Whether it is of somebody who is in a roster that we have not seen yet."""
+        assert self.round is not None
+        roster = self.round.exchange.roster
+        if isinstance(message, wire.Mean):
+            is_strange = message.made.owner not in roster or not is_mask(message.made.mask, len(roster))
+            return is_strange and not self.shelf.was_asked(message, sender)
+        return isinstance(message, wire.Contribution | wire.Have) and sender not in roster
+
+    def _answer_late(self, now: float, sender: PeerId, message: wire.AVERAGING_MESSAGES) -> list[Effect]:
+        """The answer to somebody who is still in a round that we have applied, or are applying."""
+        part, round, effects = self._us.part, message.round, list[Effect]()
+        match message:
+            case wire.Offer():
+                return [Tell(LogEnds(sender, message.number))]
+            case wire.GetTable():
+                means = self.shelf.find_table(round, message.table)
+                return [Send(sender, wire.Table(part, round, means))] if means is not None else []
+            case wire.Give():
+                decision = self.shelf.decision(round)
+                assert decision is not None
+                named = [(chunk, decision.means[chunk].hash) for chunk in message.means if chunk < len(decision.means)]
+                for chunk, hash in (*message.hashes, *named):
+                    mean = self.shelf.find(part, round, chunk, hash)
+                    effects += [Send(sender, mean)] if mean is not None else []
+                fresh = self.outbox.fresh(now, effects)
+                self.outbox.note(now, fresh)
+                progress = self.outbox.progress(round, is_waiting=not effects, is_queued=len(fresh) < len(effects))
+                return [*fresh, Tell(LogEnds(sender, 0)), *([] if fresh else [Send(sender, progress)])]
+        return []
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        """A second is over."""
+        if self.round is None or timer.token != self._token:
+            return []
+        return [self._wake(), *self._digest(self.round.tick(now)), *self._if_far_behind()]
+
+    def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        """A payload no longer waits at this node: it was sent, or dropped together with its connection."""
+        if sent:
+            self.outbox.sent(now, to, message)
+        else:
+            self.outbox.dropped(to, message)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _digest(self, effects: list[Effect]) -> list[Effect]:
+        """Put what the round tells us in the words of the run."""
+        done: list[Effect] = []
+        for effect in effects:
+            match effect:
+                case Tell(Concluded(decision, counted)):
+                    done += self._commit(decision, counted)
+                case Tell(WrongState(is_proven)):
+                    done += self._doubt(is_proven)
+                case _:
+                    done.append(effect)
+        return done
+
+    def _doubt(self, is_proven: bool) -> list[Effect]:
+        """Catch up once on somebody's word; if that leads us back to where we stand, only proof counts."""
+        if self.round is None or (self.round.base == self._doubted and not is_proven):
+            return []
+        self._doubted = self.round.base
+        return [Tell(Behind(self.round.number))]
+
+    def _commit(self, decision: Decision, counted: tuple[bool, ...]) -> list[Effect]:
+        if self.round is None:
+            return []
+        self._before, self.round, self._applying = self.round.base, None, (decision.round, decision)
+        self.shelf.decide(decision)
+        return [Tell(Committed(decision, counted))]
+
+    def _wake(self) -> Wake:
+        return Wake(TICK, Timer("rounds", "tick", self._token, str(self._us.part)))
+
+
+def state_of(register: Register, part: int) -> PartState:
+    """Where a part stands."""
+    return next((each for each in register.parts if each.part == part), first_state(part))

@@ -1,0 +1,144 @@
+"""The means of rounds by their hashes: what this round's may turn out to be, and what the last rounds decided.
+
+Bytes are taken only if their owner vouches for them, or if their sender was asked for them by hash, and only if they
+are a mean at all: what every member is going to apply must be readable.
+
+A decided round stays until the next one is decided. If somebody has fetched of it, it stays for KEPT_ROUNDS; and for as
+long as somebody who is catching up leases it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.protocol.base.errors import PayloadError, RemoteError
+from shoal.protocol.base.ids import Digest, PeerId, digest, result_hash
+from shoal.protocol.base.wire import Payload, encode_value
+from shoal.protocol.messages.averaging import Made, Mean
+from shoal.protocol.messages.log import Result
+from shoal.protocol.rounds.allreduce.reducer import Reducer
+
+KEPT_ROUNDS, MOST_ROUNDS = 3, 32  # decided rounds that are kept for whoever fetches of them; and under a lease
+
+
+def table_digest(means: Sequence[Made]) -> Digest:
+    """By which a result names its means."""
+    return digest("table of means", *(encode_value(made) for made in means))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A round that is decided, with all its bytes."""
+
+    number: int  # of its entry
+    result: Result
+    roster: tuple[PeerId, ...]
+    means: tuple[Made, ...]
+    payloads: tuple[Payload, ...]
+
+    @property
+    def round(self) -> int:
+        """Which round."""
+        return self.result.round
+
+
+class Shelf:
+    """One part's means."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[tuple[int, Digest], tuple[Made, Payload]] = {}  # of the open round, by chunk and hash
+        self._asked: dict[tuple[int, Digest], set[PeerId]] = {}  # who was
+        self._tables: dict[Digest, tuple[Made, ...]] = {}  # of the open round
+        self._decisions: dict[int, Decision] = {}
+        self._sought: set[int] = set()  # decided rounds of which somebody has fetched
+        self._reducer: Reducer | None = None
+        self.keep_after: int | None = None  # rounds above this one are leased by somebody who catches up
+
+    def __repr__(self) -> str:
+        return f"Shelf(bytes={len(self._bytes)}, decisions={sorted(self._decisions)})"
+
+    def open(self, reducer: Reducer) -> None:
+        """A new round begins; the means of the last one live on in its decision."""
+        self._reducer = reducer
+        self._bytes.clear()
+        self._asked.clear()
+        self._tables.clear()
+
+    # -- the open round -----------------------------------------------------------------------------------------
+
+    def check(self, chunk: int, payload: Payload, sender: PeerId) -> None:
+        """PayloadError, naming the sender, for bytes that nobody could apply."""
+        assert self._reducer is not None
+        try:
+            self._reducer.check(chunk, payload)
+        except PayloadError as error:
+            raise PayloadError(f"sent a bad mean of chunk {chunk}: {error.reason}", sender) from error
+
+    def put(self, chunk: int, made: Made, payload: Payload) -> bool:
+        """Keep a mean that was checked; whether it is new."""
+        is_new = (chunk, made.hash) not in self._bytes
+        self._bytes.setdefault((chunk, made.hash), (made, payload))
+        return is_new
+
+    def put_table(self, means: tuple[Made, ...]) -> None:
+        """Know a table by its digest."""
+        self._tables[table_digest(means)] = means
+
+    def table(self, name: Digest) -> tuple[Made, ...] | None:
+        """The table with this digest, of the open round."""
+        return self._tables.get(name)
+
+    def missing(self, means: Sequence[Made]) -> list[int]:
+        """Which of these chunks are not here."""
+        return [chunk for chunk, made in enumerate(means) if (chunk, made.hash) not in self._bytes]
+
+    def collect(self, means: Sequence[Made]) -> tuple[Payload, ...]:
+        """The bytes of these means, all of which are here."""
+        return tuple(self._bytes[chunk, made.hash][1] for chunk, made in enumerate(means))
+
+    def ask(self, chunk: int, hash: Digest, source: PeerId) -> None:
+        """Note that `source` is asked for a mean by its hash."""
+        self._asked.setdefault((chunk, hash), set()).add(source)
+
+    def was_asked(self, message: Mean, sender: PeerId) -> bool:
+        """Whether `sender` was asked for this by its hash; RemoteError if the bytes are others."""
+        if result_hash(message.made.mask, message.payload) != message.made.hash:
+            raise RemoteError(f"sent other bytes of chunk {message.chunk} than it says", sender)
+        return sender in self._asked.get((message.chunk, message.made.hash), ())
+
+    # -- all of them --------------------------------------------------------------------------------------------
+
+    def decide(self, decision: Decision) -> None:
+        """Keep a decided round for those who missed it."""
+        self._decisions[decision.round] = decision
+        self._forget(decision.round - 1)
+
+    def decision(self, round: int) -> Decision | None:
+        """A decided round, if it is still kept."""
+        return self._decisions.get(round)
+
+    def find(self, part: int, round: int, chunk: int, hash: Digest) -> Mean | None:
+        """A mean of this or of a decided round."""
+        decision = self._decisions.get(round)
+        if decision is not None and chunk < len(decision.means) and decision.means[chunk].hash == hash:
+            self._sought.add(round)
+            return Mean(part, round, chunk, decision.means[chunk], decision.payloads[chunk])
+        found = self._bytes.get((chunk, hash))
+        return Mean(part, round, chunk, *found) if found is not None else None
+
+    def find_table(self, round: int, name: Digest) -> tuple[Made, ...] | None:
+        """A table of this or of a decided round."""
+        decision = self._decisions.get(round)
+        if decision is not None and decision.result.table == name:
+            return decision.means
+        return self._tables.get(name)
+
+    def _forget(self, last: int) -> None:
+        """Keep no round up to `last`, but for those that somebody fetches of, or leases."""
+        newest = max(self._decisions)
+        leased = newest if self.keep_after is None else max(self.keep_after, newest - MOST_ROUNDS)
+        for round in [round for round in self._decisions if round <= min(last, leased)]:
+            if round not in self._sought or round <= newest - KEPT_ROUNDS:
+                del self._decisions[round]
+                self._sought.discard(round)

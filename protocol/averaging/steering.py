@@ -1,0 +1,231 @@
+"""What the proposer does for a round: who takes part, who is called, who is gone on without, who owns what instead.
+
+Rules:
+- A round begins once enough members have offered; all who may come are waited for, as below. Who comes later is added
+  by an entry as long as the round still waits for somebody, else by the result, for the next round.
+- Whoever has not offered when the learned patience is over is called to hand in what it has, and gone on without after
+  as long again. A policy may give the slow some slack: so much patience at least.
+- Chunks of a lost owner get a higher epoch.
+- The next round is for all who took part in this one or stand ready, and live; and for some who came just too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.protocol.averaging.context import Base, Context, HandIn, Waiting, Want
+from shoal.protocol.averaging.exchange import Exchange
+from shoal.protocol.averaging.shelf import table_digest
+from shoal.protocol.base.effects import Effect, Send, Tell
+from shoal.protocol.base.ids import PeerId, short
+from shoal.protocol.base.masks import common, mask_of, masked
+from shoal.protocol.messages.averaging import Call, Direct, Offer
+from shoal.protocol.messages.log import Result, Roster, Seat
+from shoal.protocol.rounds.agreement.apart import ways_between
+from shoal.protocol.rounds.agreement.shares import Claim, Load, share
+
+CLOSE = 2  # patiences until the proposer goes on without those who have not offered
+REPEAT = 2.0  # seconds between two repeats of what it has directed
+MAX_NAMED = 8  # of those who are missing
+
+
+class Steering:
+    """One member's part in proposing for one round, now or later."""
+
+    def __init__(self, context: Context, base: Base, exchange: Exchange, offers: dict[PeerId, Offer]) -> None:
+        self._context = context
+        self._us = context.us
+        self._base = base
+        self._exchange = exchange
+        self._offers = offers  # all that fit our state, of members in the roster or not
+        self._opened_at: float | None = None  # when the first offer came
+        self._called_at: float | None = None
+        self._directed_at = 0.0
+        self._wanted: tuple[int, int] | None = None  # the entry's number and the view in which we last wanted a result
+        self._reason = ""
+        self._learned = False
+
+    @property
+    def round(self) -> int:
+        """Which round."""
+        return self._base.round + 1
+
+    def patience(self) -> float:
+        """Seconds that those who still train are waited for before they are called to hand in."""
+        return max(self._context.spread.deadline(), self._context.policy.slack)
+
+    def expected(self) -> list[PeerId]:
+        """Live members in the round, and those who stand on its base."""
+        known = [member.peer for member in self._context.log.register.members]
+        return [peer for peer in known if self._is_here(peer) and (self._is_seated(peer) or self._is_ready(peer))]
+
+    def missing(self) -> list[PeerId]:
+        """Those of them who have offered nothing yet."""
+        return [peer for peer in self.expected() if peer not in self._offers]
+
+    def steer(self, now: float) -> list[Effect]:
+        """Whatever is to be done now."""
+        if self._offers and self._opened_at is None:
+            self._opened_at = now
+        if not self._context.leads or self._part.round != self._base.round:
+            return []
+        effects = self._call(now)
+        effects += self._seat(now) if not self.is_open else self._seat_more()
+        if self.is_open:
+            effects += self._leave_out(now) + self._replace_lost(now) + self._repeat(now) + self._propose()
+        return effects
+
+    def direct(self) -> Direct:
+        """What we have directed so far in this round, ourselves or as somebody told us."""
+        epochs = tuple((chunk, epoch) for chunk, epoch in enumerate(self._exchange.epochs) if epoch)
+        return Direct(self._us.part, self.round, tuple(self._exchange.absent), epochs)
+
+    # -- who takes part -----------------------------------------------------------------------------------------
+
+    @property
+    def _part(self):  # type: ignore[no-untyped-def]
+        return self._context.log.register.parts[self._us.part]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the round has enough members to go on."""
+        return len(self._part.roster) >= self._context.policy.members_needed(self.round)
+
+    def _is_here(self, peer: PeerId) -> bool:
+        return peer == self._us.me or self._context.view.is_alive(peer)
+
+    def _is_seated(self, peer: PeerId) -> bool:
+        return any(seat.peer == peer for seat in self._part.roster)
+
+    def _is_ready(self, peer: PeerId) -> bool:
+        """Whether `peer` stands on the base of the round, or is about to."""
+        if peer == self._us.me or peer in self._offers or self._context.followers.is_due(peer, self.round):
+            return True
+        status = self._context.view.status(peer)
+        return status is not None and (status.round, status.history) == (self._base.round, self._base.history)
+
+    def _seat(self, now: float) -> list[Effect]:
+        """The first roster that is large enough: of all who have offered, once nobody more is waited for."""
+        here = [peer for peer in self.expected() if peer in self._offers or self._is_seated(peer)]
+        ready, needed = [peer for peer in here if peer in self._offers], self._context.policy.members_needed(self.round)
+        reason = ""
+        if len(ready) < needed:
+            reason = f"{len(ready)} of at least {needed} members are here"
+        elif not any(self._offers[peer].weight for peer in ready):
+            reason = "nobody here has trained anything yet"
+        effects: list[Effect] = [Tell(Waiting(reason))] if reason not in ("", self._reason) else []
+        self._reason = reason
+        if reason or self._opened_at is None or (self.missing() and now - self._opened_at < CLOSE * self.patience()):
+            return effects
+        return effects + self._want_seats(ready)
+
+    def _seat_more(self) -> list[Effect]:
+        """While somebody is still awaited, who stands ready may join the round."""
+        if self._exchange.is_under_way or self._exchange.is_complete:
+            return []
+        new = [peer for peer in self.expected() if not self._is_seated(peer)]
+        return self._want_seats(new) if new else []
+
+    def _want_seats(self, peers: Sequence[PeerId]) -> list[Effect]:
+        """Whoever is added while a round is under way owns nothing in it."""
+        before = self._part.roster
+        new = sorted(peer for peer in peers if not self._is_seated(peer))
+        seats = (*before, *(Seat(peer, 0) for peer in new)) if before else self._shared(new, self.round)
+        return [Tell(Want(Roster(self._us.part, seats)))] if new else []
+
+    def _shared(self, peers: Sequence[PeerId], round: int) -> tuple[Seat, ...]:
+        """Seats for a round in an order that is the same for the same members, with shares as their lines allow."""
+        peers, policy = sorted(peers), self._context.policy
+        offers = [self._offers[peer] for peer in peers if peer in self._offers]
+        fit = set(ways_between(offers).fittest([offer.peer for offer in offers] or peers, peers))
+        claims = [self._claim(peer, peer in fit) for peer in peers]
+        counts = share(claims, Load(policy.chunks_in(round), policy.scatter, policy.gather), policy.max_group)
+        return tuple(Seat(peer, count) for peer, count in zip(peers, counts, strict=True))
+
+    def _claim(self, peer: PeerId, may_own: bool) -> Claim:
+        offer = self._offers.get(peer)
+        return (
+            Claim(offer.up, offer.down, offer.weight > 0, may_own) if offer is not None else Claim(0, 0, True, may_own)
+        )
+
+    # -- who is waited for --------------------------------------------------------------------------------------
+
+    def _call(self, now: float) -> list[Effect]:
+        if self._opened_at is None:
+            return []
+        missing, since = self.missing(), self._called_at or self._opened_at
+        if not missing and not self._learned and self._called_at is None:
+            self._learned = True
+            self._context.spread.observe(now - self._opened_at)
+        if not missing or now - since < self.patience():
+            return []
+        self._called_at = now
+        call = Call(self._us.part, self.round)
+        calls: list[Effect] = [Send(peer, call) for peer in missing if peer != self._us.me]
+        return [*calls, *([Tell(HandIn(self.round))] if self._us.me in missing else [])]
+
+    def _leave_out(self, now: float) -> list[Effect]:
+        """Go on without those who have not come, if others have something to average."""
+        late = [peer for peer in self._exchange.without_offer() if peer not in self._exchange.absent]
+        if not late or self._opened_at is None or now - self._opened_at < CLOSE * self.patience():
+            return []
+        here = [peer for peer in self._exchange.roster if self._exchange.offered(peer) is not None]
+        enough = len(here) >= self._context.policy.members_needed(self.round)
+        if not enough or not any(self._exchange.offered(peer) for peer in here):
+            return []
+        return [*self._exchange.leave_out(late), *self._say(now)]
+
+    def _replace_lost(self, now: float) -> list[Effect]:
+        if not self._exchange.roster:
+            return []
+        moves = self._exchange.moves(self._exchange.lost)
+        return [*self._exchange.move(moves), *self._say(now)] if moves else []
+
+    def _say(self, now: float) -> list[Effect]:
+        self._directed_at = now
+        voters = self._context.log.register.voters
+        return [
+            Send(peer, self.direct())
+            for peer in dict.fromkeys((*self._exchange.roster, *voters))
+            if peer != self._us.me and peer not in self._exchange.lost
+        ]
+
+    def _repeat(self, now: float) -> list[Effect]:
+        said = self.direct()
+        return self._say(now) if (said.absent or said.epochs) and now - self._directed_at >= REPEAT else []
+
+    # -- what is proposed ---------------------------------------------------------------------------------------
+
+    def _propose(self) -> list[Effect]:
+        """Put the round's result to the vote; once in each view and for each number."""
+        log = self._context.log
+        place = (log.register.number, log.view)
+        if not self._exchange.is_complete or self._wanted == place:
+            return []
+        self._wanted = place
+        return [Tell(Want(self._result()))]
+
+    def _result(self) -> Result:
+        table, roster = self._exchange.table(), self._exchange.roster
+        self._context.shelf.put_table(table)
+        everywhere = masked(roster, common(made.mask for made in table))
+        counted = [peer for peer in everywhere if self._exchange.offered(peer)]
+        return Result(
+            part=self._us.part,
+            round=self.round,
+            base=self._base.entry,
+            base_root=self._base.root,
+            table=table_digest(table),
+            counted=mask_of(roster, counted),
+            weights=tuple(self._exchange.offered(peer) or 0 for peer in counted),
+            roster=self._next_seats(),
+        )
+
+    def _next_seats(self) -> tuple[Seat, ...]:
+        here = [peer for peer in self.expected() if peer not in self._exchange.lost or self._is_ready(peer)]
+        return self._shared(here or [self._us.me], self.round + 1)
+
+    def names_missing(self) -> str:
+        """For people."""
+        missing = [short(peer) for peer in self.missing()]
+        return ", ".join(missing[:MAX_NAMED]) + (", ..." if len(missing) > MAX_NAMED else "")

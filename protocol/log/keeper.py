@@ -1,0 +1,345 @@
+"""What one peer wants of the log for itself and for the run, and what it says about others: the shell of the core.
+
+- Whoever is no member asks to be admitted. Whoever was counted in enough rounds says that it would vote.
+- A voter says of another that it has not heard it for long, and of a result that it lacks its bytes.
+- The proposer makes entries of such statements once there are enough of them.
+- Whoever leaves asks for that, and goes on until it is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from shoal.protocol.base.effects import Effect, Event, Send, Tell, Timer, Wake
+from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.signing import check_signature, signed
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
+from shoal.protocol.log.core import Committed, Core, Review
+from shoal.protocol.log.register import MAX_VOTERS, entry_digest, has_life, is_voter, member_of
+from shoal.protocol.messages.log import (
+    BODY_TAGS,
+    STATEMENT_TAGS,
+    AddVoters,
+    Admit,
+    Asks,
+    Consent,
+    Entry,
+    Lacks,
+    Leave,
+    LogMessage,
+    Register,
+    Remove,
+    Result,
+    Statement,
+    Unheard,
+    Void,
+)
+
+ABSENT = 60.0  # seconds without a sign of life before a voter says so of another
+TICK = 1.0  # seconds
+RECENT = 8  # entries for which a statement is not repeated; it counts for 32
+REPEAT = 5.0  # seconds after which it is repeated all the same
+
+
+class Alive(Protocol):
+    """Who is there, as membership sees it."""
+
+    def alive(self) -> Sequence[PeerId]: ...
+
+    def is_alive(self, peer: PeerId) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EntryDecided(Event):
+    """`entry` was decided after the register `before`."""
+
+    entry: Entry
+    before: Register
+    register: Register
+
+
+@dataclass(frozen=True, slots=True)
+class ResultProposed(Event):
+    """May this peer vote for a result? To be answered by `Keeper.answer`."""
+
+    entry: Digest
+    result: Result
+    is_bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gone(Event):
+    """This peer was a member in this life, and is none any more."""
+
+
+class Keeper:
+    """One peer's log."""
+
+    def __init__(self, core: Core, view: Alive) -> None:
+        self.core = core
+        self._view = view
+        self._seen = core.register  # up to which decisions were told
+        self._lost_at: dict[PeerId, float] = {}
+        self._said: dict[tuple[type, PeerId], tuple[Digest, float]] = {}  # the entry at which it last did, and when
+        self._statements: dict[tuple[type, PeerId, PeerId], Message] = {}  # by kind, subject and author
+        self._lacks: int | None = None  # number of the result whose bytes are lost, as far as this peer knows
+        self._turn = 0
+        self.is_leaving = False
+
+    # -- read side ----------------------------------------------------------------------------------------------
+
+    @property
+    def register(self) -> Register:
+        """After the last entry that is known here."""
+        return self.core.register
+
+    @property
+    def proposer(self) -> PeerId:
+        """Of the present view."""
+        return self.core.proposer
+
+    @property
+    def view(self) -> int:
+        """The present view."""
+        return self.core.view
+
+    @property
+    def votes_here(self) -> bool:
+        """Whether this peer is a voter."""
+        return self.core.votes_here
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this peer is a member in its present life."""
+        return has_life(self.register, self.core.me, self.core.life)
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Effect]:
+        """Begin, or go on after a restart."""
+        return [*self._do(self.core.start()), *self._act(now), self._wake()]
+
+    def want(self, body: Message) -> list[Effect]:
+        """Have `body` decided, if it still fits."""
+        with suppress(
+            RemoteError, LocalError
+        ):  # the log has gone on, or too much is wanted: whoever wants it looks again
+            return self._do(self.core.submit(body))
+        return []
+
+    def expect(self) -> list[Effect]:
+        """A result is due."""
+        return self._do(self.core.expect())
+
+    def answer(self, entry: Digest, is_approved: bool) -> list[Effect]:
+        """Whether this peer may vote for a result."""
+        return self._do(self.core.answer(entry, is_approved))
+
+    def heard_end(self, peer: PeerId, number: int) -> list[Effect]:
+        """`peer` says how far its log goes: ask it for what comes then, or tell it of ours."""
+        if number < self.register.number:
+            return self.core.tell_tip(peer)
+        return self._do(self.core.hear_of(peer, number))
+
+    def lacks(self, now: float, result: int) -> list[Effect]:
+        """Nobody that this peer reaches has the bytes of the last result."""
+        self._lacks = result
+        return self._act(now)
+
+    def leave(self, now: float) -> list[Effect]:
+        """Be a member no more: `Gone` is told when that is decided."""
+        self.is_leaving = True
+        return self._act(now)
+
+    def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
+        """Membership has given `peer` up."""
+        self._lost_at.setdefault(peer, now)
+        return self._do(self.core.lost(peer))
+
+    def peer_up(self, peer: PeerId) -> list[Effect]:
+        """Membership has found `peer`."""
+        self._lost_at.pop(peer, None)
+        return self._do(self.core.lost(peer, is_down=False)) if peer in self.core.down else []
+
+    # -- inputs -------------------------------------------------------------------------------------------------
+
+    def receive(self, now: float, sender: PeerId, message: LogMessage | Statement) -> list[Effect]:
+        """Any message of the log."""
+        if isinstance(message, Statement):
+            return self._take_statement(now, sender, message)
+        return self._do(self.core.receive(sender, message))
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        """A timer of the core, or a second is over."""
+        if timer.name == "duties":
+            return [self._wake(), *self._act(now)]
+        return self._do(self.core.fire(timer))
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _do(self, turn: tuple[Core, list[Effect]]) -> list[Effect]:
+        self.core, effects = turn
+        done: list[Effect] = []
+        for effect in effects:
+            match effect:
+                case Tell(Committed(entry, register)):
+                    before, self._seen = self._seen, register
+                    done.append(Tell(EntryDecided(entry, before, register)))
+                    done += self._after_entry(before, register)
+                case Tell(Review(entry, is_bound)):
+                    done += self._review(entry, is_bound)
+                case _:
+                    done.append(effect)
+        return done
+
+    def _after_entry(self, before: Register, register: Register) -> list[Effect]:
+        me = self.core.me
+        self._statements = {
+            key: each
+            for key, each in self._statements.items()
+            if each.before in register.tips  # type: ignore[attr-defined]
+        }
+        was_here = has_life(before, me, self.core.life)
+        return [Tell(Gone())] if was_here and not has_life(register, me, self.core.life) else []
+
+    def _review(self, entry: Entry, is_bound: bool) -> list[Effect]:
+        body, digest = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS), entry_digest(entry)
+        if isinstance(body, Result):
+            return [Tell(ResultProposed(digest, body, is_bound))]
+        return self._do(self.core.answer(digest, is_bound or self._is_good(body)))
+
+    def _is_good(self, body: Message) -> bool:
+        """What the entry alone does not show: who is there."""
+        match body:
+            case Leave(asks=Asks(peer=peer)) if peer in self.register.voters:
+                rest = [voter for voter in self.register.voters if voter != peer]
+                here = [voter for voter in rest if voter == self.core.me or self._view.is_alive(voter)]
+                return self.core.rules.trust.is_quorum(here, rest, self.register.faults)
+            case AddVoters(consents=consents):
+                return all(each.peer == self.core.me or self._view.is_alive(each.peer) for each in consents)
+            case Remove(peer=peer, orders=()):
+                return peer != self.core.me and not self._view.is_alive(peer)
+            case Void():
+                return self._lacks is not None
+        return True
+
+    def _act(self, now: float) -> list[Effect]:
+        """Whatever this peer wants or has to say now."""
+        effects = self._be_let_in() if not self.is_leaving else self._be_let_go()
+        effects += self._offer_to_vote(now) + self._say_who_is_absent(now) + self._say_what_is_lost(now)
+        return effects + self._make_entries()
+
+    def _be_let_in(self) -> list[Effect]:
+        if self.is_member:
+            return []
+        core, effects = self.core, list[Effect]()
+        alive = self._view.alive()
+        if alive:
+            self._turn += 1
+            effects += self._do(core.hear_of(alive[self._turn % len(alive)], core.number))
+        asks = Asks(self.register.branch, core.me, core.life, False, b"")
+        return effects + self.want(Admit((signed(asks, core.rules.signer),)))
+
+    def _be_let_go(self) -> list[Effect]:
+        if not self.is_member:
+            return []
+        core = self.core
+        asks = Asks(self.register.branch, core.me, core.life, True, b"")
+        return self.want(Leave(signed(asks, core.rules.signer)))
+
+    def _offer_to_vote(self, now: float) -> list[Effect]:
+        register, core = self.register, self.core
+        if not self.is_member or self.votes_here or self.is_leaving or len(register.voters) >= MAX_VOTERS:
+            return []
+        if member_of(register, core.me).counted < register.rounds_to_vote:
+            return []
+        return self._say(now, Consent, core.me, Consent(register.branch, register.tip, core.me, core.life, b""))
+
+    def _say_who_is_absent(self, now: float) -> list[Effect]:
+        register, core = self.register, self.core
+        effects: list[Effect] = []
+        for peer in register.voters if self.votes_here else ():
+            if now - self._lost_at.get(peer, now) >= ABSENT and not self._view.is_alive(peer):
+                life = member_of(register, peer).life
+                said = Unheard(register.branch, register.tip, peer, life, core.me, core.life, b"")
+                effects += self._say(now, Unheard, peer, said)
+        return effects
+
+    def _say_what_is_lost(self, now: float) -> list[Effect]:
+        register, core = self.register, self.core
+        if self._lacks is None or not self.votes_here:
+            return []
+        if all(part.result != self._lacks for part in register.parts):
+            self._lacks = None
+            return []
+        said = Lacks(register.branch, register.tip, self._lacks, core.me, core.life, b"")
+        return self._say(now, Lacks, PeerId(""), said)
+
+    def _say(self, now: float, kind: type, about: PeerId, said: Message) -> list[Effect]:
+        """Tell all voters, unless they were told just now."""
+        register, place = self.register, (kind, about)
+        tip, at = self._said.get(place, (None, 0.0))
+        if tip in register.tips[-RECENT:] and now - at < REPEAT:
+            return []
+        self._said[place] = (register.tip, now)
+        statement = signed(said, self.core.rules.signer)
+        self._statements[kind, about, self.core.me] = statement
+        carried = Statement(register.branch, register.number, encode(statement))
+        return [Send(voter, carried) for voter in register.voters if voter != self.core.me]
+
+    def _take_statement(self, now: float, sender: PeerId, message: Statement) -> list[Effect]:
+        register = self.register
+        if message.branch != register.branch:
+            raise RemoteError("speaks of another branch of the log", sender)
+        said = decode(message.body, sender, MAX_CONTROL_FRAME, STATEMENT_TAGS)
+        assert isinstance(said, Unheard | Consent | Lacks)
+        if not has_life(register, said.peer, said.life) or said.before not in register.tips:
+            return self.heard_end(sender, message.number)
+        check_signature(said, said.peer, self.core.rules.signer, sender)
+        about = said.absent if isinstance(said, Unheard) else said.peer if isinstance(said, Consent) else PeerId("")
+        self._statements[type(said), about, said.peer] = said
+        return self._make_entries()
+
+    def _make_entries(self) -> list[Effect]:
+        """As proposer, have decided what enough have said."""
+        if not self.votes_here or self.proposer != self.core.me:
+            return []
+        register, effects = self.register, list[Effect]()
+        consents = [each for each in self._said_by(Consent) if self._may_be_added(each)]
+        if room := consents[: MAX_VOTERS - len(register.voters)]:
+            effects += self.want(AddVoters(tuple(room), ()))
+        unheard = [each for each in self._said_by(Unheard) if is_voter(register, each.peer, each.life)]
+        for absent in dict.fromkeys(each.absent for each in unheard):
+            witnesses = tuple(each for each in unheard if each.absent == absent)
+            if self._is_quorum([each.peer for each in witnesses]) and absent in register.voters:
+                effects += self.want(Remove(absent, member_of(register, absent).life, witnesses, ()))
+        for part in register.parts:
+            lacks = tuple(each for each in self._said_by(Lacks) if each.result == part.result)
+            if lacks and self._is_quorum([each.peer for each in lacks]):
+                effects += self.want(Void(part.part, lacks))
+        return effects
+
+    def _said_by(self, kind: type) -> list:  # type: ignore[type-arg]
+        return [each for (of, _, _), each in sorted(self._statements.items(), key=_place) if of is kind]
+
+    def _may_be_added(self, consent: Consent) -> bool:
+        register, peer = self.register, consent.peer
+        if peer in register.voters or not has_life(register, peer, consent.life):
+            return False
+        is_there = peer == self.core.me or self._view.is_alive(peer)
+        return is_there and member_of(register, peer).counted >= register.rounds_to_vote
+
+    def _is_quorum(self, peers: Sequence[PeerId]) -> bool:
+        return self.core.rules.trust.is_quorum(peers, self.register.voters, self.register.faults)
+
+    def _wake(self) -> Wake:
+        return Wake(TICK, Timer("log", "duties", 0))
+
+
+def _place(item: tuple[tuple[type, PeerId, PeerId], Message]) -> tuple[str, PeerId, PeerId]:
+    (kind, about, author), _ = item
+    return kind.__name__, about, author

@@ -1,0 +1,281 @@
+"""A simulated training swarm whose members decide by the log: `AgreedMember` as it is, with arithmetic on facts.
+
+What is contributed, and how it is averaged, is in facts.py. A process finds on its disk what earlier ones have written:
+the journal, a snapshot of the state, and the means since.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgpack
+
+from shoal.protocol.averaging.context import Base, Committed, HandIn, Lapsed, Waiting
+from shoal.protocol.averaging.exchange import Blamed
+from shoal.protocol.averaging.replay import base_after, decisions_after, outcomes
+from shoal.protocol.averaging.shelf import Decision
+from shoal.protocol.base.effects import Effect, Event, Timer, Wake
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, content_hash, digest
+from shoal.protocol.base.wire import Message
+from shoal.protocol.catchup.transfer import StateReceived
+from shoal.protocol.log.journal import framed, read
+from shoal.protocol.log.register import Rules, voters_root
+from shoal.protocol.member.agreed import AgreedMember, Kept, RunFacts
+from shoal.protocol.member.parting import Parted
+from shoal.protocol.messages.log import VoteFile
+from shoal.protocol.rounds.agreement.roster import Offer, Policy
+from tests.simulation.facts import FactReducer
+from tests.simulation.ledger import RUN
+from tests.simulation.log_oracle import LogOracle
+from tests.simulation.node import Node
+from tests.simulation.signing import FakeSigner
+from tests.simulation.swarm import TRAINING, Shape
+from tests.simulation.versions import Versions, initial_state, root_of
+
+SNAPSHOT = 3  # rounds between two snapshots of the state
+BRANCH = digest("simulated run", RUN)
+
+
+def facts_of(peers: Sequence[PeerId], shape: Shape) -> RunFacts:
+    """What everybody knows of the simulated run."""
+    policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.cycles, slack=shape.slack)
+    origin = Base(0, 0, digest("genesis", RUN), root_of(initial_state(sum(shape.cycles))))
+    return RunFacts(BRANCH, peers[0], origin, policy)
+
+
+class AgreedPeer(Node):
+    """One process: a member, a worker that trains for a while, and a state."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        peers: Sequence[PeerId],
+        disk: dict[str, Any],
+        rng: random.Random,
+        oracle: LogOracle,
+        shape: Shape,
+        now: float = 0.0,
+    ) -> None:
+        self.me = me
+        self._seeds = [peer for peer in peers if peer != me][:3]
+        self._rng = rng
+        self._oracle = oracle
+        self.shape = shape
+        self._disk = disk
+        self._size = sum(shape.cycles)
+        facts, signer = facts_of(peers, shape), FakeSigner(me)
+        kept = self._recall(facts, signer)
+        self._base = self._recall_state(facts, kept, Rules(facts.trust, signer))
+        self.store = Versions({self._base.round: list(self.state)})
+        self.member = AgreedMember(me, (), facts, kept, self._base, signer, lambda _: FactReducer(), self.store, rng)
+        self._residual = [0.0] * self._size
+        self._offered = [0.0] * self._size
+        self._decision: Decision | None = None
+        self._training_for = -1
+        self._token = 0
+        self.has_worker = True
+        self._offered_nothing = False
+        self.has_parted = False
+        self.blamed: list[Blamed] = []
+        self._role = ""
+
+    # -- the disk -----------------------------------------------------------------------------------------------
+
+    def _recall(self, facts: RunFacts, signer: FakeSigner) -> Kept:
+        """The log as it is on disk, begun if there is none."""
+        first = facts.register()
+        journal = read(bytes(self._disk.get("journal", b"")), Rules(facts.trust, signer))
+        register, votes = journal.register or first, journal.votes
+        if votes is None:
+            life = self._oracle.life(self.me, facts.founder)
+            votes = VoteFile(life, voters_root(register), 0, 0, None, None)
+            head = b"" if journal.register else framed(first)
+            kept = bytes(self._disk.get("journal", b"")[: journal.length])
+            self._disk["journal"] = bytearray(kept + head + framed(votes))
+        return Kept(first, register, journal.entries, votes, tuple(self._disk.get("means", [])))
+
+    def _recall_state(self, facts: RunFacts, kept: Kept, rules: Rules) -> Base:
+        base: Base
+        base, state = self._disk.get("snapshot", (facts.origin, initial_state(self._size)))
+        self.state = list(state)
+        for decision in decisions_after(base, outcomes(kept.first, kept.entries, rules, 0), kept.means):
+            self._put(decision)
+            base = base_after(base, decision, root_of(self.state))
+        return base
+
+    def persist(self, disk: dict[str, Any], name: str, record: Message) -> None:
+        if name == "means":
+            self._disk.setdefault("means", []).append(record)
+        else:
+            self._disk["journal"] += framed(record)
+
+    def _put(self, decision: Decision) -> None:
+        part = self.shape.part(decision.round)
+        made = [content_hash(old + new) for old, new in zip(self.state[part], decision.payloads, strict=True)]
+        self.state = [*self.state[: part.start], *made, *self.state[part.stop :]]
+
+    def _snapshot(self, base: Base) -> None:
+        self._disk["snapshot"] = (base, list(self.state))
+        self._disk["means"] = [each for each in self._disk.get("means", []) if each.round > base.round]
+
+    # -- the world's hooks --------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Effect]:
+        effects = self.member.start(now, self._seeds)
+        if up := self.shape.up(self.me):
+            effects += self.member.report(now, step=0, samples=0, loss=None, reachability="unknown", line=(up, 0))
+        return self._train_if_open(effects)
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        return self._train_if_open(self.member.receive(now, sender, message))
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        if timer.core != "app":
+            return self._train_if_open(self.member.fire(now, timer))
+        if timer.name == "apply":
+            return self._apply(now)
+        return self._submit(now) if timer.token == self._token else []
+
+    def on_link_up(self, now: float, peer: PeerId) -> list[Effect]:
+        return self._train_if_open(self.member.link_up(now, peer))
+
+    def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
+        return self._train_if_open(self.member.link_lost(now, peer))
+
+    def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        self.member.left(now, to, message, sent)
+
+    def accuse(self, now: float, peer: PeerId) -> list[Effect]:
+        member = self.member
+        return self._train_if_open(
+            member._digest(now, [*member.log.peer_down(now, peer), *member.rounds.peer_down(now, peer)])
+        )
+
+    def leave(self, now: float) -> list[Effect]:
+        """Ask to be let go."""
+        return self._train_if_open(self.member.leave(now))
+
+    @property
+    def round(self) -> int:
+        """The round whose state we hold."""
+        return self._base.round
+
+    def phase(self) -> str:
+        """As faults are aimed: scatter, gather, prepare or commit."""
+        member = self.member
+        round = member.rounds.round
+        if round is None or member.phase == "syncing":
+            return "commit" if member.phase == "applying" else member.phase
+        if member.phase in ("training", "matching"):
+            return member.phase
+        if member.phase == "deciding":
+            return "commit" if member.log.core.voted is not None else "prepare"
+        exchange = round.exchange
+        return "scatter" if self.me in exchange.awaited() or not any(exchange.means) else "gather"
+
+    def role(self) -> str:
+        """leader, owner or contributor: the highest of these."""
+        member, round = self.member, self.member.rounds.round
+        if round is not None and round.exchange.roster:
+            owner = "owner" if round.exchange.owns_any() else "contributor"
+            self._role = "leader" if member.log.proposer == self.me else owner
+        return self._role
+
+    def on_event(self, now: float, event: Event) -> list[Effect]:
+        match event:
+            case Committed(decision=decision, counted=counted):
+                self._oracle.committed(self.me, decision, self._base.round)
+                part = self.shape.part(decision.round)
+                offered = self._offered[part]
+                self._residual[part] = [0.0 if was else sent for was, sent in zip(counted, offered, strict=True)]
+                self._oracle.counted(self.me, decision, counted, offered)
+                self._decision = decision
+                self._offered = [0.0] * self._size
+                return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
+            case Lapsed():
+                return [Wake(0.0, Timer("app", "apply", 0))]
+            case StateReceived(payloads=payloads):
+                base = cast(Base, event.base)
+                self.state, self._decision, self._base = [bytes(each) for each in payloads], None, base
+                self._training_for = -1
+                self.store.put(base.round, list(self.state))
+                self._oracle.holds(self.me, base.round, root_of(self.state))
+                self._snapshot(base)
+                return self._train_if_open(self.member.opened(now, base))
+            case HandIn(round=round) if round == self._training_for:
+                return self._submit(now)
+            case Waiting():
+                self._oracle.waiting(self._base.round, event.reason)
+            case Blamed():
+                self.blamed.append(event)
+            case Parted():
+                self.has_parted = True
+        return []
+
+    # -- the worker ---------------------------------------------------------------------------------------------
+
+    def _train_if_open(self, effects: list[Effect]) -> list[Effect]:
+        base = self.member.rounds.base
+        if base is None or self.member.transfer.active or base.round + 1 == self._training_for:
+            return effects
+        self._oracle.holds(self.me, base.round, root_of(self.state))
+        return self._train(effects)
+
+    def _train(self, effects: list[Effect]) -> list[Effect]:
+        base = self.member.rounds.base
+        if base is None:
+            return effects
+        self._offered_nothing = self._offered_nothing and self._training_for == base.round + 1
+        self._training_for = base.round + 1
+        self._token += 1
+        if self._training_for > self.shape.last:
+            return effects
+        took = self._rng.uniform(0.5, 1.0) * TRAINING if self.has_worker else 0.0
+        return [*effects, Wake(took, Timer("app", "trained", self._token))]
+
+    def _submit(self, now: float) -> list[Effect]:
+        base = self.member.rounds.base
+        late = ("matching", "reducing", "deciding") if self._offered_nothing else ()
+        if base is None or self.member.phase not in ("training", *late):
+            return []
+        self._token += 1
+        trains = self.has_worker and self.me not in self.shape.keepers
+        self._offered_nothing = not self.has_worker
+        weight = self._rng.randint(1, 1000) if trains else 0
+        part = self.shape.part(base.round + 1)
+        offered = [old + (1.0 + self._rng.random()) for old in self._residual[part]]
+        self._offered[part] = offered
+        payloads = [
+            msgpack.packb([self.me, base.round + 1, base.root, chunk, amount]) for chunk, amount in enumerate(offered)
+        ]
+        self._oracle.offered(self.me, base.round + 1, weight, offered)
+        offer = Offer(weight, up=self.shape.up(self.me), standing=self.shape.standing(self.me))
+        return self._train_if_open(self.member.submit(now, offer, payloads.__getitem__ if weight else None))
+
+    def lose_worker(self, now: float) -> list[Effect]:
+        """Our worker is gone: we offer nothing, to the open round at once."""
+        self.has_worker = False
+        return self._submit(now) if self.member.phase == "training" else []
+
+    def regain_worker(self, now: float) -> list[Effect]:
+        """The worker is back and trains for the open round; its contribution replaces the empty one."""
+        self.has_worker = True
+        return self._train([])
+
+    def _apply(self, now: float) -> list[Effect]:
+        decision, self._decision = self._decision, None
+        if self.member.rounds.phase != "applying":
+            return []
+        if decision is not None:
+            self._put(decision)
+        effects = self.member.applied(now, root_of(self.state))
+        base = self.member.rounds.base
+        round = decision.round if decision is not None else self._base.round + 1
+        self.store.put(round, list(self.state))
+        self._base = base if base is not None and base.round == round else Base(round, 0, NO_DIGEST, NO_DIGEST)
+        self._oracle.holds(self.me, round, root_of(self.state))
+        if base is not None and round % SNAPSHOT == 0:
+            self._snapshot(base)
+        return self._train_if_open(effects)

@@ -1,0 +1,186 @@
+"""Seeded campaigns over members with a log: faults drawn from the seed, then peace, in which all must commit again."""
+
+from __future__ import annotations
+
+import random
+import sys
+import traceback
+from dataclasses import replace
+
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.log.trust import Crash
+from shoal.protocol.messages.log import Register
+from tests.simulation.agreed import AgreedPeer
+from tests.simulation.campaign import KINDS, PHASES, SIZES, TROUBLE, Report
+from tests.simulation.churn import Churn, draw_apart, draw_shape
+from tests.simulation.faults import During, Fault, FaultPlan
+from tests.simulation.links import Link
+from tests.simulation.log_oracle import LogOracle
+from tests.simulation.peace import Peace
+from tests.simulation.promises import Violation
+from tests.simulation.swarm import Shape, peers_named
+from tests.simulation.world import World
+
+PEACE = 300.0  # virtual seconds within which all must come together again
+MORE_ROUNDS = 2
+GOING = 8.0  # seconds that who leaves waits for that to be decided
+
+
+def build(
+    seed: int, peers: int, link: Link, shape: Shape | None = None, unnoticed: float = 0.0, newcomers: int = 0
+) -> tuple[World[AgreedPeer], LogOracle]:
+    """A world with a swarm in it, just started; `newcomers` have a name but no process yet."""
+    names = peers_named(peers + newcomers)
+    shape = shape or Shape(start_members=peers)
+    oracle = LogOracle()
+    seeds = names[:peers]
+    world = World(
+        lambda me, now, disk, rng: AgreedPeer(me, seeds, disk, rng, oracle, shape), seed, link, unnoticed=unnoticed
+    )
+    world.taps.append(oracle.saw)
+    world.post.unreachable.extend(shape.unreachable)
+    for name in seeds:
+        world.start(name)
+    return world, oracle
+
+
+class LogChurn(Churn):
+    """Who leaves asks for that, and goes when it is decided, or after a while with its vote."""
+
+    def _leave(self, name: PeerId) -> None:
+        world, oracle = self._world, self._oracle
+        if not world.is_alive(name) or world.is_paused(name):
+            return
+        node = world.node(name)
+
+        def end() -> None:
+            if world.is_alive(name) and world.node(name) is node:
+                if node.has_parted:
+                    oracle.left.append(name)
+                world.kill(name)
+
+        def look(peer: PeerId) -> None:
+            if peer == name and node.has_parted:
+                world.at(world.now, end)
+                world.watchers.remove(look)
+
+        world.watchers.append(look)
+        world.command(name, lambda node, now: node.leave(now))
+        world.at(world.now + GOING, end)
+
+
+def make_peace(world: World[AgreedPeer], oracle: LogOracle) -> Peace:
+    """End all faults; Violation unless all living members commit again, on the same state."""
+    world.watchers.clear()
+    world.network.heal()
+    world.network.set_loss(None)
+    for peer in world.living():
+        world.resume(peer)
+    dead = [peer for peer in world.disks if not world.is_alive(peer) and peer not in oracle.left]
+    revived = dead if excuse(world) else []
+    for peer in revived:
+        world.start(peer)
+    why = excuse(world)
+    return Peace(why, 0.0 if why else _come_together(world, oracle), len(revived))
+
+
+def newest_register(world: World[AgreedPeer]) -> Register:
+    """That of whoever has read farthest."""
+    return max((node.member.log.register for node in world.nodes()), key=lambda register: register.number)
+
+
+def excuse(world: World[AgreedPeer]) -> str:
+    """Why the living members cannot go on; empty: Termination promises that they do."""
+    nodes = {peer: world.node(peer) for peer in world.living()}
+    if not nodes:
+        return "nobody is left"
+    register, shape = newest_register(world), next(iter(nodes.values())).shape
+    here = [voter for voter in register.voters if voter in nodes]
+    if not Crash().is_quorum(here, register.voters, 0):
+        return f"no quorum of the voters {register.voters}: here are {here}"
+    pending = [node.member.log.core.lock for node in nodes.values()]
+    for lock in pending:
+        assert lock is None or lock.entry.number <= register.number + 1
+    first = not any(state.round for state in register.parts)
+    needed = max(shape.min_members, shape.start_members if first else 1)
+    if len(nodes) < needed:
+        return f"{len(nodes)} of at least {needed} members are left"
+    return "" if any(peer not in shape.keepers for peer in nodes) else "nobody who trains is left"
+
+
+def _come_together(world: World[AgreedPeer], oracle: LogOracle) -> float:
+    goal = oracle.newest + MORE_ROUNDS
+    try:
+        return world.run_until(lambda: all(node.round >= goal for node in world.nodes()), within=PEACE)
+    except Violation:
+        raise
+    except AssertionError:
+        where = {
+            peer: f"{world.node(peer).member.rounds} {world.node(peer).member.log.core.view}" for peer in world.living()
+        }
+        raise Violation("Termination", f"round {goal} is not everywhere {PEACE} s after peace: {where}") from None
+
+
+def run_seed(seed: int, sizes: tuple[int, ...] = SIZES, cycle: tuple[int, ...] = ()) -> Report:
+    """One campaign: Violation, with the seed and its fault plan in its notes, if a promise is broken."""
+    rng = random.Random(f"campaign {seed}")
+    count = rng.choice(sizes)
+    link = Link(
+        delay=rng.choice((0.0005, 0.02, 0.08)),
+        jitter=rng.choice((0.002, 0.03, 0.15)),
+        loss=rng.choice((0.0, 0.0, 0.01, 0.05)),
+        duplicate=rng.choice((0.0, 0.02)),
+    )
+    names = peers_named(count)
+    newcomers = peers_named(count + rng.choice((0, 0, 1, 2)))[count:]
+    shape = replace(draw_shape(rng, names), apart=draw_apart(random.Random(f"apart {seed}"), names), cycle=cycle)
+    world, oracle = build(seed, count, link, shape, unnoticed=rng.choice((0.0, 0.5)), newcomers=len(newcomers))
+    plan = _draw_plan(seed, rng, count)
+    plan.arm(world)
+    churn = LogChurn(world, oracle, rng)  # type: ignore[arg-type]
+    churn.draw(names, newcomers, until=TROUBLE)
+    report = Report(seed, count, shape)
+    try:
+        world.run(TROUBLE + 5.0)
+        report.peace = make_peace(world, oracle)
+        if world.errors:
+            victim, error = world.errors[0]
+            raise Violation("Fair blame", f"{victim} blames an honest peer: {error}")
+    except Exception as error:
+        error.add_note(f"seed {seed}; {count} peers; {shape}; {link}; {'; '.join(churn.told)}; {plan}")
+        raise
+    report.rounds, report.faults, report.trace = oracle.newest, world.faults, world.trace_digest()
+    report.waited = oracle.was_too_small
+    return report
+
+
+def _draw_plan(seed: int, rng: random.Random, count: int) -> FaultPlan:
+    """Up to six faults; the first is aimed, so that over the seeds each kind falls in each phase."""
+    drawn = FaultPlan.draw(
+        rng, peers_named(count), count=rng.randint(1, 6), horizon=TROUBLE, kinds=KINDS, phases=PHASES, forever=0.2
+    )
+    first = drawn.faults[0]
+    kind, phase = KINDS[seed % len(KINDS)], PHASES[seed // len(KINDS) % len(PHASES)]
+    aimed = Fault(
+        kind=kind,
+        when=During(phase, rng.randint(1, 4 * count)),
+        others=first.others,
+        lasts=first.lasts,
+        amount=0.2 if kind == "loss" else float(rng.choice((0, 0, 1, 2, 3))),
+    )
+    return FaultPlan((aimed, *drawn.faults[1:]))
+
+
+def report_on(seed: int, cycle: tuple[int, ...] = ()) -> Report:
+    """`run_seed` for a worker process: what went wrong is in the report."""
+    try:
+        return run_seed(seed, cycle=cycle)
+    except Exception as error:
+        notes = getattr(error, "__notes__", [])
+        return Report(seed, 0, failure="".join([*traceback.format_exception(error)[-1:], *notes]))
+
+
+if __name__ == "__main__":
+    for number in range(*map(int, sys.argv[1:])):
+        found = report_on(number)
+        print(number, found.peers, found.rounds, f"{found.peace.took:.1f}", found.peace.excuse, found.failure[:1500])
