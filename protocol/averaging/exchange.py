@@ -116,8 +116,9 @@ class Exchange:
 
     def owner(self, chunk: int) -> PeerId:
         """The present owner of a chunk."""
-        assert self._owners is not None
-        return self._owners.at(chunk, self.epochs[chunk])
+        owner = self._owners.at(chunk, self.epochs[chunk]) if self._owners is not None else None
+        assert owner is not None
+        return owner
 
     def owners(self) -> list[PeerId]:
         """The present owner of each chunk; of none while there is no roster."""
@@ -198,8 +199,9 @@ class Exchange:
         """Chunks have other owners from now on."""
         effects: list[Effect] = []
         for chunk, epoch in epochs:
-            if self._owners is not None and epoch > self.epochs[chunk]:
-                effects += self._move(self._owners, chunk, epoch)
+            owner = self._owners.at(chunk, epoch) if self._owners is not None else None
+            if owner is not None and epoch > self.epochs[chunk]:
+                effects += self._move(chunk, epoch, owner)
         return effects
 
     def moves(self, lost: Collection[PeerId]) -> list[tuple[int, int]]:
@@ -207,10 +209,8 @@ class Exchange:
         assert self._owners is not None
         found = []
         for chunk in self.unfinished():
-            epoch, last = self.epochs[chunk], self.epochs[chunk] + len(self.roster) + 1
-            while self._owners.at(chunk, epoch) in lost and epoch < last:
-                epoch += 1
-            if self.epochs[chunk] < epoch < last:
+            epoch = self._owners.after(chunk, self.epochs[chunk], lost) if self.owner(chunk) in lost else None
+            if epoch is not None:
                 found.append((chunk, epoch))
         return found
 
@@ -375,9 +375,8 @@ class Exchange:
         )
         check_signature(said, made.owner, us.signer, sender)
 
-    def _move(self, owners: Owners, chunk: int, epoch: int) -> list[Effect]:
-        before, self.epochs[chunk] = self.owner(chunk), epoch
-        owner, made = owners.at(chunk, epoch), self.means[chunk]
+    def _move(self, chunk: int, epoch: int, owner: PeerId) -> list[Effect]:
+        before, self.epochs[chunk], made = self.owner(chunk), epoch, self.means[chunk]
         if owner != self._us.me:
             self._owned.pop(chunk, None)
             return self._hand_over(chunk) if owner != before else []

@@ -1,17 +1,20 @@
 """Which member owns which chunk: a function of the round's roster, the chunk and its epoch, the same for everybody.
 
 In epoch 0 each member owns a row of chunks, as many as its share. When an owner is lost the proposer names a higher
-epoch for its chunks: then they go, in turn, to the other owners, then to members that own nothing, and in the end come
-back. So whoever knows a chunk's epoch knows its owner, and two who name different epochs agree on the higher one.
+epoch for its chunks, which says by its remainder at which place in the roster the new owner is: places never change
+while a round is under way. So whoever knows a chunk's epoch knows its owner, and two who name different epochs agree on
+the higher one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.log import Seat
+
+PLACES = 4096  # in a roster
 
 
 class Owners:
@@ -20,17 +23,23 @@ class Owners:
     def __init__(self, seats: Sequence[Seat], chunks: int) -> None:
         """`seats`: the roster, in which somebody has a share."""
         self._first = _dealt(seats, chunks)
-        self._sharing = [seat.peer for seat in seats if seat.share]
-        self._others = [seat.peer for seat in seats if not seat.share]
+        self._seats = tuple(seats)
 
-    def at(self, chunk: int, epoch: int) -> PeerId:
-        """The owner of a chunk in an epoch."""
-        first = self._first[chunk]
+    def at(self, chunk: int, epoch: int) -> PeerId | None:
+        """The owner of a chunk in an epoch; None if the roster must have grown since."""
         if not epoch:
-            return first
-        heirs = [peer for peer in self._sharing if peer != first]
-        line = [*_turned(heirs, chunk), *_turned(self._others, chunk), first]
-        return line[(epoch - 1) % len(line)]
+            return self._first[chunk]
+        place = epoch % PLACES
+        return self._seats[place].peer if place < len(self._seats) else None
+
+    def after(self, chunk: int, epoch: int, lost: Collection[PeerId]) -> int | None:
+        """The next epoch, in which somebody who is not lost owns the chunk; None if all are.
+
+        The chunks of one are shared out among the other owners; if there are none, among all.
+        """
+        live = [place for place, seat in enumerate(self._seats) if seat.peer not in lost]
+        heirs = [place for place in live if self._seats[place].share] or live
+        return (epoch // PLACES + 1) * PLACES + heirs[chunk % len(heirs)] if heirs else None
 
     def of(self, peer: PeerId) -> list[int]:
         """The chunks of `peer` in epoch 0."""
@@ -61,8 +70,3 @@ def _dealt(seats: Sequence[Seat], chunks: int) -> list[PeerId]:
     for place in rest[: chunks - sum(counts)]:
         counts[place] += 1
     return [seat.peer for seat, count in zip(seats, counts, strict=True) for _ in range(count)]
-
-
-def _turned(peers: Sequence[PeerId], by: int) -> list[PeerId]:
-    at = by % len(peers) if peers else 0
-    return [*peers[at:], *peers[:at]]

@@ -91,6 +91,11 @@ class Round:
             return "training"
         return "reducing" if self.exchange.is_under_way else "matching"
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether the log has decided the round; some of its means may not be here yet."""
+        return self._outcome is not None
+
     def waiting_for(self) -> list[PeerId]:
         """Whom this round hangs on, as far as we know."""
         if self.exchange.is_under_way:
@@ -220,7 +225,7 @@ class Round:
                 return self._receive_table(sender, message)
             case wire.Progress():
                 self._fetching.put_off(now, sender, message)
-                if self._headway is not None:
+                if self._headway is not None and sender in self.exchange.roster:
                     self._headway.report(now, sender, message, not self.exchange.lacks_contribution(sender))
         return []
 
@@ -254,8 +259,8 @@ class Round:
         return self.exchange.lose(offer.peer) if offer.peer in self.exchange.roster else []
 
     def _receive_direct(self, now: float, sender: PeerId, message: wire.Direct) -> list[Effect]:
-        if sender not in self._context.log.register.voters:
-            raise RemoteError("directs a round without a vote", sender)
+        if not self._votes(sender):
+            return self._ask_about(sender)
         if any(chunk >= len(self.exchange.means) for chunk, _ in message.epochs):
             raise RemoteError("directs chunks that the round does not have", sender)
         before = list(self.exchange.epochs)
@@ -265,9 +270,16 @@ class Round:
         return effects
 
     def _receive_call(self, now: float, sender: PeerId) -> list[Effect]:
-        if sender not in self._context.log.register.voters:
-            raise RemoteError("calls members together without a vote", sender)
+        if not self._votes(sender):
+            return self._ask_about(sender)
         return [Tell(HandIn(self.number))] if self._offer is None else self._send_offer(now)
+
+    def _votes(self, peer: PeerId) -> bool:
+        return peer in self._context.log.register.voters
+
+    def _ask_about(self, sender: PeerId) -> list[Effect]:
+        """Somebody acts as a voter acts: our log may be behind."""
+        return [Tell(LogEnds(sender, self._context.log.register.number + 1))]
 
     def _answer(self, now: float, sender: PeerId, message: wire.Give) -> list[Effect]:
         """The bytes, if they are here and not on their way already; and how far we are."""

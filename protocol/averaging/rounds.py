@@ -28,6 +28,7 @@ from shoal.protocol.averaging.context import (
 from shoal.protocol.averaging.exchange import Blamed, Self
 from shoal.protocol.averaging.mailbox import Mailbox, replayed
 from shoal.protocol.averaging.outbox import Outbox
+from shoal.protocol.averaging.owners import PLACES
 from shoal.protocol.averaging.replay import base_after
 from shoal.protocol.averaging.round import Round
 from shoal.protocol.averaging.shelf import Decision, Shelf
@@ -247,7 +248,8 @@ class Rounds:
         assert self.round is not None
         roster = self.round.exchange.roster
         if isinstance(message, wire.Mean):
-            is_strange = message.made.owner not in roster or not is_mask(message.made.mask, len(roster))
+            place, is_whole = message.made.epoch % PLACES, is_mask(message.made.mask, len(roster))
+            is_strange = message.made.owner not in roster or place >= len(roster) or not is_whole
             return is_strange and not self.shelf.was_asked(message, sender)
         return isinstance(message, wire.Contribution | wire.Have) and sender not in roster
 

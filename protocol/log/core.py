@@ -203,12 +203,18 @@ class Core:
 
     def tell_tip(self, peer: PeerId) -> list[Effect]:
         """Let `peer` know how far this log goes, so that it asks if it lacks anything."""
-        return [Send(peer, Tip(self.register.branch, self.register.number))] if peer != self.me else []
+        return [Send(peer, Tip(self.register.branch, self.register.number, ()))] if peer != self.me else []
 
     def hear_of(self, peer: PeerId, number: int) -> tuple[Core, list[Effect]]:
         """`peer` says, in passing, that its log ends with this number: ask it for what is not here."""
         turn = Turn(self)
         turn.hear_of(peer, number)
+        return turn.core, turn.effects
+
+    def ask(self, peer: PeerId) -> tuple[Core, list[Effect]]:
+        """Ask `peer` for what is not here, whoever was asked before: perhaps none of the voters known here is left."""
+        turn = Turn(self)
+        turn.ask(peer)
         return turn.core, turn.effects
 
     def receive(self, sender: PeerId, message: LogMessage) -> tuple[Core, list[Effect]]:
@@ -289,6 +295,10 @@ class Turn:
         if number > self.core.register.number:
             self._ask(peer)
 
+    def ask(self, peer: PeerId) -> None:
+        self._set(asked=0)
+        self._ask(peer)
+
     def receive(self, sender: PeerId, message: LogMessage) -> None:
         match message:
             case Request(branch=branch):
@@ -317,11 +327,11 @@ class Turn:
                     self._take_decided(sender, message)
             case GetLog(branch=branch):
                 self._check_branch(sender, branch)
-                self._hand(sender, message.number)
-                self._send((sender,), Tip(branch, self.core.register.number))
+                if not self._hand(sender, message.number):
+                    self._send((sender,), Tip(branch, self.core.register.number, ()))
             case Tip(branch=branch):
                 self._check_branch(sender, branch)
-                self._take_tip(sender, message.number)
+                self._take_tip(sender, message)
 
     def fire(self, timer: Timer) -> None:
         core = self.core
@@ -687,10 +697,14 @@ class Turn:
             self._send((peer,), GetLog(core.register.branch, core.register.number))
             self._arm()
 
-    def _take_tip(self, sender: PeerId, number: int) -> None:
-        """The end of an answer: go on with whoever has brought something, else wait for the timer to ask another."""
+    def _take_tip(self, sender: PeerId, tip: Tip) -> None:
+        """Go on asking whoever has brought something, else wait for the timer to ask another."""
+        for decided in tip.entries:
+            self._check_branch(sender, decided.entry.branch)
+            if decided.entry.number == self.core.number:
+                self._take_decided(sender, decided)
         core = self.core
-        if number <= core.register.number:
+        if tip.number <= core.register.number:
             self._set(asked=0)
         elif not core.asked or core.register.number > core.asked_at:
             self._set(asked=0)
@@ -711,16 +725,17 @@ class Turn:
         if any(member.peer == peer for member in self.core.register.members):
             self._hand(peer, number)
 
-    def _hand(self, peer: PeerId, number: int) -> None:
-        """Give `peer` what came after `number`."""
+    def _hand(self, peer: PeerId, number: int) -> bool:
+        """Give `peer` what came after `number`; whether there is anything here."""
         core = self.core
         if number >= core.register.number:
-            return
+            return False
         if not core.log or core.log[0].entry.number > number + 1:
             self.effects.append(Tell(LogWanted(peer, number)))
-            return
-        for decided in [each for each in core.log if each.entry.number > number][:MOST_AT_ONCE]:
-            self._send((peer,), decided)
+            return False
+        later = tuple(each for each in core.log if each.entry.number > number)
+        self._send((peer,), Tip(core.register.branch, core.register.number, later[:MOST_AT_ONCE]))
+        return True
 
     # -- the rest -----------------------------------------------------------------------------------------------
 

@@ -229,20 +229,24 @@ class Keeper:
 
     def _act(self, now: float) -> list[Effect]:
         """Whatever this peer wants or has to say now."""
-        effects = self._be_let_in() if not self.is_leaving else self._be_let_go()
+        effects = self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
         effects += self._offer_to_vote(now) + self._say_who_is_absent(now) + self._say_what_is_lost(now)
         return effects + self._make_entries()
+
+    def _ask_around(self) -> list[Effect]:
+        """Ask one peer after the other how the log goes on, if this one is no member yet or no voter answers."""
+        alive, core = self._view.alive(), self.core
+        knows_nobody = not any(voter == core.me or voter in alive for voter in self.register.voters)
+        if not alive or not (knows_nobody or not self.is_member or core.asked):
+            return []
+        self._turn += 1
+        return self._do(core.ask(alive[self._turn % len(alive)]))
 
     def _be_let_in(self) -> list[Effect]:
         if self.is_member:
             return []
-        core, effects = self.core, list[Effect]()
-        alive = self._view.alive()
-        if alive:
-            self._turn += 1
-            effects += self._do(core.hear_of(alive[self._turn % len(alive)], core.number))
-        asks = Asks(self.register.branch, core.me, core.life, False, b"")
-        return effects + self.want(Admit((signed(asks, core.rules.signer),)))
+        asks = Asks(self.register.branch, self.core.me, self.core.life, False, b"")
+        return self.want(Admit((signed(asks, self.core.rules.signer),)))
 
     def _be_let_go(self) -> list[Effect]:
         if not self.is_member:

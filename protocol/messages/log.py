@@ -317,7 +317,7 @@ class Decided(Message):
 
 @message(15)
 class GetLog(Message):
-    """`My log ends with this number: what comes after it?` The answer is some entries, then a `Tip`."""
+    """`My log ends with this number: what comes after it?` The answer is a `Tip`."""
 
     branch: Digest
     number: int
@@ -325,10 +325,11 @@ class GetLog(Message):
 
 @message(16)
 class Tip(Message):
-    """`My log ends with this number.`"""
+    """`My log ends with this number`, and to one who is behind the entries after the end of its own, or the first."""
 
     branch: Digest
     number: int
+    entries: tuple[Decided, ...]
 
 
 @message(17)

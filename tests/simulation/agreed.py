@@ -171,7 +171,7 @@ class AgreedPeer(Node):
         if member.phase in ("training", "matching"):
             return member.phase
         if member.phase == "deciding":
-            return "commit" if member.log.core.voted is not None else "prepare"
+            return "commit" if round.is_decided else "prepare"
         exchange = round.exchange
         return "scatter" if self.me in exchange.awaited() or not any(exchange.means) else "gather"
 

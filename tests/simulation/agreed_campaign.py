@@ -23,6 +23,7 @@ from tests.simulation.world import World
 
 PEACE = 300.0  # virtual seconds within which all must come together again
 MORE_ROUNDS = 2
+SETTLING = 5.0  # seconds between the last fault and peace
 GOING = 8.0  # seconds that who leaves waits for that to be decided
 
 
@@ -66,7 +67,7 @@ class LogChurn(Churn):
 
         world.watchers.append(look)
         world.command(name, lambda node, now: node.leave(now))
-        world.at(world.now + GOING, end)
+        world.at(min(world.now + GOING, TROUBLE + SETTLING), end)
 
 
 def make_peace(world: World[AgreedPeer], oracle: LogOracle) -> Peace:
@@ -141,7 +142,7 @@ def run_seed(seed: int, sizes: tuple[int, ...] = SIZES, cycle: tuple[int, ...] =
     churn.draw(names, newcomers, until=TROUBLE)
     report = Report(seed, count, shape)
     try:
-        world.run(TROUBLE + 5.0)
+        world.run(TROUBLE + SETTLING)
         report.peace = make_peace(world, oracle)
         if world.errors:
             victim, error = world.errors[0]
@@ -177,7 +178,8 @@ def report_on(seed: int, cycle: tuple[int, ...] = ()) -> Report:
         return run_seed(seed, cycle=cycle)
     except Exception as error:
         notes = getattr(error, "__notes__", [])
-        return Report(seed, 0, failure="".join([*traceback.format_exception(error)[-1:], *notes]))
+        told = "".join(traceback.format_exception_only(error))
+        return Report(seed, 0, failure=told if str(error) in told and notes[-1] in told else f"{told}{notes}")
 
 
 if __name__ == "__main__":

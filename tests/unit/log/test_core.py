@@ -364,7 +364,7 @@ def test_a_peer_that_is_too_far_behind_is_left_to_the_application() -> None:
     for number in range(TAIL + 1):
         swarm.do(A, lambda core, round=number + 1: core.submit(result(core, round)))  # type: ignore[misc]
     core, effects = swarm.cores[A].receive(B, GetLog(BRANCH, 0))
-    assert effects == [Tell(LogWanted(B, 0)), Send(B, Tip(BRANCH, TAIL + 1))]
+    assert effects == [Tell(LogWanted(B, 0)), Send(B, Tip(BRANCH, TAIL + 1, ()))]
     assert len(core.log) == TAIL
 
 
@@ -380,7 +380,7 @@ def test_who_is_behind_by_more_than_one_answer_asks_on() -> None:
 
 def test_who_has_nothing_to_give_is_not_asked_again_at_once() -> None:
     core, effects = core_of(C, register_of(3, 3)).hear_of(A, 5)
-    core, effects = core.receive(A, Tip(BRANCH, 5))
+    core, effects = core.receive(A, Tip(BRANCH, 5, ()))
     assert effects == []
     core, effects = core.fire(Timer("log", "view", 1, "0"))
     assert sent(effects, GetLog) == [B]
@@ -407,7 +407,7 @@ def test_a_wish_of_one_who_is_behind_brings_it_what_it_lacks() -> None:
     swarm = Swarm(register_of(4, 3), silent="D")
     swarm.do(A, lambda core: core.submit(newcomer(1)))
     _, effects = swarm.cores[B].receive(D, Request(BRANCH, 0, encode(newcomer(1))))
-    assert sent(effects, Decided) == [D]
+    assert sent(effects, Tip) == [D]
 
 
 def test_who_has_left_is_told_so() -> None:
@@ -429,7 +429,7 @@ def test_who_hears_of_no_decision_deposes_nobody() -> None:
     register = register_of(3, 3)
     core, effects = swarm.cores[B].receive(C, change_of(C, register, 1))
     assert core.view == 0
-    assert sent(effects, Decided) == [C]
+    assert sent(effects, Tip) == [C]
 
 
 def test_a_restarted_proposer_of_a_later_view_hands_it_on() -> None:
