@@ -39,6 +39,10 @@ class Certified:
         if isinstance(body, Result | Void) and body.part == self._part:
             self._take(self._state(register))
 
+    def skip(self, register: Register) -> None:
+        """The log goes on from this register."""
+        self._take(self._state(register))
+
     def certified_root(self, round: int) -> Digest | None:
         """The root of the state after `round`, if the log has certified it."""
         return self._roots.get(round)

@@ -43,10 +43,15 @@ class Self:
     """Who we are in a run."""
 
     me: PeerId
-    life: int
     branch: Digest
     part: int
     signer: Signer
+    lives: Callable[[], int]  # which life this is; a new one begins when we were removed, and are back
+
+    @property
+    def life(self) -> int:
+        """The present one."""
+        return self.lives()
 
 
 class Exchange:

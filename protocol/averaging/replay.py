@@ -8,7 +8,7 @@ from shoal.protocol.averaging.context import Base, Outcome
 from shoal.protocol.averaging.shelf import Decision, table_digest
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, Payload, decode
-from shoal.protocol.log.register import Rules, after, next_history
+from shoal.protocol.log.register import Rules, next_history, steps
 from shoal.protocol.messages.averaging import Made, Mean, Table
 from shoal.protocol.messages.log import BODY_TAGS, Decided, Register, Result, Void
 
@@ -16,15 +16,13 @@ from shoal.protocol.messages.log import BODY_TAGS, Decided, Register, Result, Vo
 def outcomes(first: Register, entries: Iterable[Decided], rules: Rules, part: int) -> dict[int, Outcome]:
     """By round, what the entries after `first` have decided and not undone."""
     found: dict[int, Outcome] = {}
-    register = first
-    for decided in entries:
+    for before, decided, _ in steps(first, entries, rules):
         body = decode(decided.entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
-        state = register.parts[part]
+        state = before.parts[part]
         if isinstance(body, Result) and body.part == part:
             found[body.round] = Outcome(decided.entry.number, body, tuple(seat.peer for seat in state.roster))
         elif isinstance(body, Void) and body.part == part:
             found.pop(state.round, None)
-        register = after(register, decided.entry, rules)
     return found
 
 

@@ -170,6 +170,11 @@ class Core:
         turn.start()
         return turn.core, turn.effects
 
+    def begin_life(self, life: int) -> tuple[Core, list[Effect]]:
+        """Go on in a later life, in which nothing was said yet: the present one is no member's any more."""
+        core = Core(self.me, life, self.register, self.rules, self.patience, self.log, down=self.down)
+        return core, [Persist("vote", core.vote_file())]
+
     def submit(self, body: Message) -> tuple[Core, list[Effect]]:
         """Want this decided. Raises RemoteError, naming nobody, if it does not fit the register, LocalError if too
         much is wanted.
@@ -200,6 +205,10 @@ class Core:
         turn = Turn(self)
         turn.lost(peer, is_down)
         return turn.core, turn.effects
+
+    def vote_file(self) -> VoteFile:
+        """What must not be forgotten over a crash."""
+        return VoteFile(self.life, voters_root(self.register), self.view, self.number, self.voted, self.lock)
 
     def tell_tip(self, peer: PeerId) -> list[Effect]:
         """Let `peer` know how far this log goes, so that it asks if it lacks anything."""
@@ -757,9 +766,7 @@ class Turn:
             self.effects.append(Tell(event))
 
     def _persist_vote(self) -> None:
-        core = self.core
-        record = VoteFile(core.life, voters_root(core.register), core.view, core.number, core.voted, core.lock)
-        self.effects.append(Persist("vote", record))
+        self.effects.append(Persist("vote", self.core.vote_file()))
 
 
 def author_of(body: bytes) -> PeerId | None:

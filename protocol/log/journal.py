@@ -1,7 +1,8 @@
 """The file in which a peer keeps the log and its votes, as pure functions over bytes.
 
-Records are only ever appended: a `Register` to begin with, then entries with their proofs (`Decided`), and vote files,
-of which the last one counts. When the file has grown, `compacted` gives a shorter one with the same meaning.
+Records are only ever appended: a `Register` to begin with, or a `Shortcut` to a later one, then entries with their
+proofs (`Decided`), and vote files, of which the last one counts. When the file has grown, `compacted` gives a shorter
+one with the same meaning.
 
     size of content (4 bytes, little-endian)   BLAKE3 of content (16)   BLAKE3 of these twenty bytes (4)   content
 
@@ -20,10 +21,10 @@ from blake3 import blake3
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
 from shoal.protocol.log.register import Rules, after
-from shoal.protocol.messages.log import Decided, Register, VoteFile
+from shoal.protocol.messages.log import Decided, Header, Register, Shortcut, VoteFile
 
 SIZE, CHECK, HEAD = 4, 16, 24  # bytes
-TAGS = (14, 133, 134)  # of Decided, VoteFile and Register
+TAGS = (14, 18, 133, 134)  # of Decided, Shortcut, VoteFile and Register
 
 Record = Message  # one of those
 
@@ -32,7 +33,9 @@ Record = Message  # one of those
 class Journal:
     """What a file says. Its first `length` bytes are good; append after those."""
 
-    register: Register | None  # after the last entry; None: the file has not begun
+    first: Register | None  # before the first entry; None: the file has not begun
+    headers: tuple[Header, ...]  # that lead there
+    register: Register | None  # after the last entry
     entries: tuple[Decided, ...]
     votes: VoteFile | None
     length: int
@@ -49,14 +52,19 @@ def framed(record: Record) -> bytes:
 def read(content: bytes, rules: Rules) -> Journal:
     """What a file with this content says."""
     register, votes, length, is_damaged = None, None, 0, False
+    first: Register | None = None
+    headers: tuple[Header, ...] = ()
     entries: list[Decided] = []
     for end, record in _records(content):
-        if record is None or (register is None) is not isinstance(record, Register):
+        if record is None or (register is None) is not isinstance(record, Register | Shortcut):
             is_damaged = True
             break
         match record:
             case Register():
-                register = record
+                register = first = record
+            case Shortcut():
+                register, headers = record.register, record.headers
+                first = register
             case VoteFile():
                 votes = record
             case Decided(entry=entry):
@@ -69,12 +77,12 @@ def read(content: bytes, rules: Rules) -> Journal:
         length = end
     if register is not None and votes is not None and votes.number > register.number + 1:
         is_damaged = True  # it has voted on what follows entries that are not here
-    return Journal(register, tuple(entries), None if is_damaged else votes, length, is_damaged)
+    return Journal(first, headers, register, tuple(entries), None if is_damaged else votes, length, is_damaged)
 
 
-def compacted(register: Register, entries: Sequence[Decided], votes: VoteFile) -> bytes:
+def compacted(beginning: Register | Shortcut, entries: Sequence[Decided], votes: VoteFile) -> bytes:
     """A file that begins with the register before `entries`, which are its newest ones."""
-    return b"".join(framed(record) for record in (register, *entries, votes))
+    return b"".join(framed(record) for record in (beginning, *entries, votes))
 
 
 def _records(content: bytes) -> Iterator[tuple[int, Record | None]]:

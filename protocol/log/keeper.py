@@ -8,18 +8,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.protocol.base.effects import Effect, Event, Send, Tell, Timer, Wake
+from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
-from shoal.protocol.log.core import Committed, Core, Review
-from shoal.protocol.log.register import MAX_VOTERS, entry_digest, has_life, is_voter, member_of
+from shoal.protocol.log.core import Committed, Core, LogWanted, Review
+from shoal.protocol.log.register import MAX_VOTERS, entry_digest, has_life, is_voter, last_life, member_of
+from shoal.protocol.log.shortcuts import Shortcuts, check_shortcut
 from shoal.protocol.messages.log import (
     BODY_TAGS,
     STATEMENT_TAGS,
@@ -27,6 +29,7 @@ from shoal.protocol.messages.log import (
     Admit,
     Asks,
     Consent,
+    Decided,
     Entry,
     Lacks,
     Leave,
@@ -34,6 +37,7 @@ from shoal.protocol.messages.log import (
     Register,
     Remove,
     Result,
+    Shortcut,
     Statement,
     Unheard,
     Void,
@@ -42,6 +46,7 @@ from shoal.protocol.messages.log import (
 ABSENT = 60.0  # seconds without a sign of life before a voter says so of another
 TICK = 1.0  # seconds
 RECENT = 8  # entries for which a statement is not repeated; it counts for 32
+MOST_SHOWN = 4  # shortcuts that are shown in a second
 REPEAT = 5.0  # seconds after which it is repeated all the same
 
 
@@ -76,18 +81,28 @@ class Gone(Event):
     """This peer was a member in this life, and is none any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogSkipped(Event):
+    """The log goes on from this register; the entries before it are not known here."""
+
+    register: Register
+
+
 class Keeper:
     """One peer's log."""
 
-    def __init__(self, core: Core, view: Alive) -> None:
+    def __init__(self, core: Core, view: Alive, founding: Register, shortcuts: Shortcuts) -> None:
         self.core = core
         self._view = view
+        self._founding = founding
+        self._shortcuts = shortcuts
         self._seen = core.register  # up to which decisions were told
         self._lost_at: dict[PeerId, float] = {}
         self._said: dict[tuple[type, PeerId], tuple[Digest, float]] = {}  # the entry at which it last did, and when
         self._statements: dict[tuple[type, PeerId, PeerId], Message] = {}  # by kind, subject and author
         self._lacks: int | None = None  # number of the result whose bytes are lost, as far as this peer knows
         self._turn = 0
+        self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
         self.is_leaving = False
 
     # -- read side ----------------------------------------------------------------------------------------------
@@ -167,15 +182,18 @@ class Keeper:
 
     # -- inputs -------------------------------------------------------------------------------------------------
 
-    def receive(self, now: float, sender: PeerId, message: LogMessage | Statement) -> list[Effect]:
+    def receive(self, now: float, sender: PeerId, message: LogMessage | Statement | Shortcut) -> list[Effect]:
         """Any message of the log."""
         if isinstance(message, Statement):
             return self._take_statement(now, sender, message)
+        if isinstance(message, Shortcut):
+            return self._take_shortcut(sender, message)
         return self._do(self.core.receive(sender, message))
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """A timer of the core, or a second is over."""
         if timer.name == "duties":
+            self._shown.clear()
             return [self._wake(), *self._act(now)]
         return self._do(self.core.fire(timer))
 
@@ -188,10 +206,14 @@ class Keeper:
             match effect:
                 case Tell(Committed(entry, register)):
                     before, self._seen = self._seen, register
+                    decided = next(each for each in reversed(self.core.log) if each.entry == entry)
+                    self._shortcuts.read(before, decided, register)
                     done.append(Tell(EntryDecided(entry, before, register)))
                     done += self._after_entry(before, register)
                 case Tell(Review(entry, is_bound)):
                     done += self._review(entry, is_bound)
+                case Tell(LogWanted(peer=peer)):
+                    done += self._show_shortcut(peer)
                 case _:
                     done.append(effect)
         return done
@@ -245,8 +267,11 @@ class Keeper:
     def _be_let_in(self) -> list[Effect]:
         if self.is_member:
             return []
+        effects, over = list[Effect](), last_life(self.register, self.core.me)
+        if over >= self.core.life:  # it was removed meanwhile
+            effects += self._do(self.core.begin_life(over + 1))
         asks = Asks(self.register.branch, self.core.me, self.core.life, False, b"")
-        return self.want(Admit((signed(asks, self.core.rules.signer),)))
+        return effects + self.want(Admit((signed(asks, self.core.rules.signer),)))
 
     def _be_let_go(self) -> list[Effect]:
         if not self.is_member:
@@ -307,6 +332,31 @@ class Keeper:
         about = said.absent if isinstance(said, Unheard) else said.peer if isinstance(said, Consent) else PeerId("")
         self._statements[type(said), about, said.peer] = said
         return self._make_entries()
+
+    def compacted(self) -> tuple[Shortcut, tuple[Decided, ...]] | None:
+        """With what a shorter journal begins, and the entries that follow; None while there is nothing to leave out."""
+        shortcut = self._shortcuts.to(self.core.log)
+        if shortcut is None:
+            return None
+        return shortcut, tuple(each for each in self.core.log if each.entry.number > shortcut.register.number)
+
+    def _show_shortcut(self, peer: PeerId) -> list[Effect]:
+        shortcut = self._shortcuts.to(self.core.log)
+        if shortcut is None or peer in self._shown or len(self._shown) == MOST_SHOWN:
+            return []
+        self._shown.append(peer)
+        return [Send(peer, shortcut)]
+
+    def _take_shortcut(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
+        core, register = self.core, shortcut.register
+        if register.number <= core.register.number:
+            return []
+        check_shortcut(shortcut, self._founding, core.rules, sender)
+        self._shortcuts.take(shortcut)
+        self._seen = register
+        self.core = Core.resume(core.me, register, (), core.vote_file(), core.rules)
+        skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(register))]
+        return skipped + self._do(self.core.ask(sender))
 
     def _make_entries(self) -> list[Effect]:
         """As proposer, have decided what enough have said."""

@@ -7,7 +7,7 @@ whether it holds a result's bytes, is no part of this: its application is asked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -22,6 +22,7 @@ from shoal.protocol.messages.log import (
     BODY_TAGS,
     AddVoters,
     Admit,
+    Decided,
     Electorate,
     End,
     Entry,
@@ -194,6 +195,13 @@ def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | Non
         step.require(can_go_on, "leaves too few voters to decide anything")
         changed = replace(changed, voters_since=entry.number, faults=faults)
     return replace(changed, number=entry.number, tips=(*changed.tips, entry_digest(entry))[-WINDOW:])
+
+
+def steps(register: Register, entries: Iterable[Decided], rules: Rules) -> Iterator[tuple[Register, Decided, Register]]:
+    """Each entry with the register before and after it."""
+    for decided in entries:
+        before, register = register, after(register, decided.entry, rules)
+        yield before, decided, register
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,15 +31,25 @@ from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode
 from shoal.protocol.catchup.donor import Store
 from shoal.protocol.catchup.transfer import Transfer
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import EntryDecided, Gone, Keeper, ResultProposed
-from shoal.protocol.log.register import Rules, first_state, founded
+from shoal.protocol.log.keeper import EntryDecided, Gone, Keeper, LogSkipped, ResultProposed
+from shoal.protocol.log.register import Rules, first_state, founded, steps
+from shoal.protocol.log.shortcuts import Shortcuts
 from shoal.protocol.log.trust import Crash, Trust
 from shoal.protocol.member.member import TRANSFER_MESSAGES
 from shoal.protocol.member.parting import Parted
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES
-from shoal.protocol.messages.log import BODY_TAGS, Decided, LogMessage, Register, Statement, VoteFile
+from shoal.protocol.messages.log import (
+    BODY_TAGS,
+    Decided,
+    Header,
+    LogMessage,
+    Register,
+    Shortcut,
+    Statement,
+    VoteFile,
+)
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
 from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.rounds.agreement.roster import Base as OldBase
@@ -74,6 +84,7 @@ class Kept:
     """What an earlier process of this peer has left of the log."""
 
     first: Register  # before the entries
+    headers: tuple[Header, ...]  # that lead there
     register: Register  # after them
     entries: tuple[Decided, ...]
     votes: VoteFile
@@ -105,9 +116,14 @@ class AgreedMember(Presence):
         self._policy = facts.policy
         rules = Rules(facts.trust, signer)
         core = Core.resume(me, kept.register, kept.entries, kept.votes, rules)
-        self.log = Keeper(core, self.membership)
-        self.certified = Certified(facts.origin, kept.register, PART)
-        us = Self(me, kept.votes.life, facts.run, PART, signer)
+        founding = facts.register()
+        shortcuts = Shortcuts(founding, kept.headers)
+        self.certified = Certified(facts.origin, kept.first, PART)
+        for before, decided, register in steps(kept.first, kept.entries, rules):
+            shortcuts.read(before, decided, register)
+            self.certified.read(decode(decided.entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS), register)
+        self.log = Keeper(core, self.membership, founding, shortcuts)
+        us = Self(me, facts.run, PART, signer, lambda: self.log.core.life)
         self.rounds = Rounds(us, self.membership, facts.policy, self.log, reducer)
         self.transfer = Transfer(me, PART, self.certified, self.membership, store)  # type: ignore[arg-type]
         self.rounds.recall(outcomes(kept.first, kept.entries, rules, PART))
@@ -153,7 +169,7 @@ class AgreedMember(Presence):
             return []
         if isinstance(message, MEMBERSHIP_MESSAGES):
             return self._digest(now, self.membership.receive(now, sender, message))
-        if isinstance(message, LogMessage | Statement):
+        if isinstance(message, LogMessage | Statement | Shortcut):
             return self._digest(now, self.log.receive(now, sender, message))
         if not isinstance(message, TRANSFER_MESSAGES | AVERAGING_MESSAGES):
             raise RemoteError(f"sent {type(message).__name__}, which is not for a run's members", sender)
@@ -235,6 +251,9 @@ class AgreedMember(Presence):
                 body = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
                 self.certified.read(body, register)
                 return self.rounds.committed(now, entry.number, body, before)
+            case LogSkipped(register):
+                self.certified.skip(register)
+                return self.rounds.look(now)
             case Gone():
                 return [*self.part(now), Tell(Parted())] if self.log.is_leaving else []
         return []

@@ -421,3 +421,12 @@ class Register(Message):
     def tip(self) -> Digest:
         """Digest of the last entry."""
         return self.tips[-1]
+
+
+@message(18)
+class Shortcut(Message):
+    """To one who lacks entries that are no longer kept: the register after one of the last, and what certifies it."""
+
+    branch: Digest
+    headers: tuple[Header, ...]  # from voters that the receiver knows to those who decided the entry
+    register: Register

@@ -24,7 +24,7 @@ from shoal.protocol.log.journal import framed, read
 from shoal.protocol.log.register import Rules, voters_root
 from shoal.protocol.member.agreed import AgreedMember, Kept, RunFacts
 from shoal.protocol.member.parting import Parted
-from shoal.protocol.messages.log import VoteFile
+from shoal.protocol.messages.log import Shortcut, VoteFile
 from shoal.protocol.rounds.agreement.roster import Offer, Policy
 from tests.simulation.facts import FactReducer
 from tests.simulation.ledger import RUN
@@ -94,7 +94,8 @@ class AgreedPeer(Node):
             head = b"" if journal.register else framed(first)
             kept = bytes(self._disk.get("journal", b"")[: journal.length])
             self._disk["journal"] = bytearray(kept + head + framed(votes))
-        return Kept(first, register, journal.entries, votes, tuple(self._disk.get("means", [])))
+        means = tuple(self._disk.get("means", []))
+        return Kept(journal.first or first, journal.headers, register, journal.entries, votes, means)
 
     def _recall_state(self, facts: RunFacts, kept: Kept, rules: Rules) -> Base:
         base: Base
@@ -108,6 +109,8 @@ class AgreedPeer(Node):
     def persist(self, disk: dict[str, Any], name: str, record: Message) -> None:
         if name == "means":
             self._disk.setdefault("means", []).append(record)
+        elif isinstance(record, Shortcut):
+            self._disk["journal"] = bytearray(framed(record) + framed(self.member.log.core.vote_file()))
         else:
             self._disk["journal"] += framed(record)
 

@@ -36,7 +36,7 @@ def test_what_was_appended_is_read() -> None:
     assert (journal.entries, journal.votes, journal.length, journal.is_damaged) == (ENTRIES, VOTES, len(WHOLE), False)
     assert journal.register is not None
     assert journal.register.number == 3
-    assert read(b"", RULES) == Journal(None, (), None, 0, False)
+    assert read(b"", RULES) == Journal(None, (), None, (), None, 0, False)
 
 
 @given(st.integers(0, len(WHOLE) - 1))

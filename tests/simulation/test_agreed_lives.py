@@ -1,0 +1,125 @@
+"""Members of a run with a log that come late, were away for long, or stop: they are back in the rounds soon."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.log.core import TAIL
+from tests.simulation.agreed import AgreedPeer
+from tests.simulation.agreed_campaign import build
+from tests.simulation.links import LAN
+from tests.simulation.log_oracle import LogOracle
+from tests.simulation.swarm import Shape, peers_named
+from tests.simulation.world import World
+
+SOON = 90.0  # virtual seconds
+
+
+def everywhere(world: World[AgreedPeer], round: int) -> bool:
+    return all(node.round >= round for node in world.nodes())
+
+
+def voters(world: World[AgreedPeer]) -> set[PeerId]:
+    return set(next(iter(world.nodes())).member.log.register.voters)
+
+
+def goes_on(world: World[AgreedPeer], oracle: LogOracle, rounds: int = 3) -> None:
+    """All who live come together in the rounds, soon."""
+    goal = oracle.newest + rounds
+    world.run_until(lambda: everywhere(world, goal), within=SOON)
+    assert not world.errors
+
+
+@pytest.fixture(scope="module")
+def long_run() -> tuple[World[AgreedPeer], LogOracle]:
+    """A run of three whose log is longer than what they keep in memory of it; one was away since the beginning."""
+    world, oracle = build(5, 4, LAN, Shape(start_members=3))
+    world.run_until(lambda: len(voters(world)) == 4, within=SOON)
+    world.kill(PeerId("p03"))
+    world.run_until(lambda: next(iter(world.nodes())).member.log.register.number > TAIL + 50, within=3000.0, every=5.0)
+    return world, oracle
+
+
+def test_who_comes_late_or_was_away_for_long_gets_to_the_end_of_a_long_log(
+    long_run: tuple[World[AgreedPeer], LogOracle],
+) -> None:
+    world, oracle = long_run
+    assert PeerId("p03") not in voters(world), "it was silent for long, and was removed"
+    for late in ("p03", "p04"):
+        world.start(PeerId(late))
+    goes_on(world, oracle)
+    world.run_until(lambda: len(voters(world)) == 5, within=SOON)
+    for name in ("p03", "p04"):  # what was shown to them is on their disks, and they show it to others
+        world.restart(PeerId(name))
+    goes_on(world, oracle)
+    for name in ("p00", "p01", "p02"):
+        world.kill(PeerId(name))
+        goes_on(world, oracle, rounds=1) if name != "p02" else None
+    world.start(PeerId("p05"))
+    world.start(PeerId("p00"))
+    goes_on(world, oracle)
+
+
+def test_a_run_of_one_goes_on_after_it_was_killed() -> None:
+    world, oracle = build(1, 1, LAN)
+    for _ in range(5):
+        world.run(4.3)
+        world.restart(PeerId("p00"))
+    goes_on(world, oracle)
+    assert oracle.newest > 8
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_all_are_killed_at_once_and_go_on_where_they_were(seed: int) -> None:
+    world, oracle = build(seed, 3 + seed % 3, LAN)
+    rng = random.Random(f"all at once {seed}")
+    for _ in range(4):
+        world.run(rng.uniform(3.0, 12.0))
+        before = oracle.newest
+        for name in world.living():
+            world.kill(name)
+        world.run(1.0)
+        for name in world.disks:
+            world.at(world.now + rng.uniform(0.0, 2.0), partial(world.start, name))
+        world.run(2.1)
+        goes_on(world, oracle)
+        assert set(range(1, before + 1)) <= set(oracle.results), "a decided round is lost"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_stop_one_after_the_other_and_the_last_one_leads_them_on(seed: int) -> None:
+    world, oracle = build(seed, 4, LAN)
+    world.run_until(lambda: len(voters(world)) == 4, within=SOON)
+    names, rng = peers_named(4), random.Random(f"stop {seed}")
+    rng.shuffle(names)
+    last = names[-1]
+
+    def end(peer: PeerId) -> None:
+        if world.node(peer).has_parted:
+            world.at(world.now, partial(world.kill, peer))
+
+    world.watchers.append(end)
+    for name in names:
+        world.at(
+            world.now + rng.uniform(0.0, 1.0 + seed), partial(world.command, name, lambda node, now: node.leave(now))
+        )
+    world.run(12.0)
+    left = world.living()
+    assert len(left) == 1, "whoever has the last vote keeps it"
+    world.kill(left[0])
+    world.watchers.remove(end)
+    rng.shuffle(names)
+    for name in names:
+        if name != left[0]:
+            world.start(name)
+    world.run(20.0)
+    assert last in names
+    newest = oracle.newest
+    world.start(left[0])
+    goes_on(world, oracle)
+    assert oracle.newest > newest
+    world.run_until(lambda: len(voters(world)) == 4, within=SOON)
