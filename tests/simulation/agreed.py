@@ -114,6 +114,11 @@ class AgreedPeer(Node):
         else:
             self._disk["journal"] += framed(record)
 
+    @staticmethod
+    def lose_power(disk: dict[str, Any]) -> None:
+        """What was written but not forced is gone: the means since the last round that was applied."""
+        disk["means"] = [each for each in disk.get("means", []) if each.round <= disk.get("forced", 0)]
+
     def _put(self, decision: Decision) -> None:
         part = self.shape.part(decision.round)
         made = [content_hash(old + new) for old, new in zip(self.state[part], decision.payloads, strict=True)]
@@ -279,6 +284,7 @@ class AgreedPeer(Node):
         self.store.put(round, list(self.state))
         self._base = base if base is not None and base.round == round else Base(round, 0, NO_DIGEST, NO_DIGEST)
         self._oracle.holds(self.me, round, root_of(self.state))
+        self._disk["forced"] = round
         if base is not None and round % SNAPSHOT == 0:
             self._snapshot(base)
         return self._train_if_open(effects)

@@ -25,6 +25,7 @@ class LogOracle:
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
         self.results: dict[int, Result] = {}  # decided and not undone
+        self.voided: set[int] = set()
         self.decisions: dict[int, Decision] = {}  # that somebody was told of
         self.roots: dict[int, Digest] = {}
         self.was_too_small = False  # after the start
@@ -47,13 +48,16 @@ class LogOracle:
         """An effect of `peer` goes out, or to its disk."""
         if isinstance(effect, Persist) and isinstance(effect.record, Decided):
             entry = effect.record.entry
+            if self.entries.get(entry.number) == entry:
+                return
             if self.entries.setdefault(entry.number, entry) != entry:
                 raise Violation("Agreement", f"two values of number {entry.number}")
             match decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS):
                 case Result() as result:
                     self.results[result.round] = result
                 case Void():
-                    self.results.popitem()
+                    self.voided.add(self.newest)
+                    del self.results[self.newest]
 
     def committed(self, peer: PeerId, decision: Decision, standing: int) -> None:
         """`peer`, whose state is that of round `standing`, is told that a round is decided."""
@@ -81,7 +85,7 @@ class LogOracle:
 
     def holds(self, peer: PeerId, round: int, root: Digest) -> None:
         """`peer` stands on the state of `round`."""
-        if round and round not in self.results:
+        if round and round not in self.results and round not in self.voided:
             raise Violation("All or nothing", f"{peer} applied round {round} before it was decided")
         if self.roots.setdefault(round, root) != root:
             raise Violation("All or nothing", f"{peer} holds another state of round {round} than the others")
@@ -123,5 +127,5 @@ class LogOracle:
 
     @property
     def newest(self) -> int:
-        """The last round that is decided."""
+        """The last round that is decided, and not undone."""
         return max(self.results, default=0)

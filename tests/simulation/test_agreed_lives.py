@@ -123,3 +123,29 @@ def test_all_stop_one_after_the_other_and_the_last_one_leads_them_on(seed: int) 
     goes_on(world, oracle)
     assert oracle.newest > newest
     world.run_until(lambda: len(voters(world)) == 4, within=SOON)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_result_whose_means_are_lost_everywhere_is_undone_and_no_other(seed: int) -> None:
+    """A power cut of all, within the instant between a decision and its means being forced to the disks."""
+    world, oracle = build(seed, 3 + seed % 2, LAN)
+    world.run_until(lambda: len(voters(world)) == 3 + seed % 2, within=SOON)
+    goal = oracle.newest + 2
+    holders = seed % 4 // 2  # who keep what they had written
+
+    def cut(_: PeerId) -> None:
+        if oracle.newest == goal and cut in world.watchers:
+            world.watchers.remove(cut)
+            for place, name in enumerate(world.living()):
+                world.kill(name)
+                if place >= holders:
+                    AgreedPeer.lose_power(world.disks[name])
+
+    world.watchers.append(cut)
+    world.run_until(lambda: not world.living(), within=SOON)
+    for name in world.disks:
+        world.start(name)
+    world.run_until(lambda: everywhere(world, goal + 2), within=SOON)
+    assert not world.errors
+    assert (goal in oracle.results) == bool(holders)
+    assert set(range(1, goal + 2)) - {goal} <= set(oracle.results)
