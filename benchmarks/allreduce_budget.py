@@ -24,9 +24,9 @@ import torch
 from kit.fleet import Fleet, script
 from kit.peer import Task
 
+from shoal.protocol.averaging.chunks import fitting_bytes
 from shoal.protocol.base.ids import result_hash
 from shoal.protocol.net.bulk.sealing import Opener, Sealer
-from shoal.protocol.rounds.allreduce.chunks import fitting_bytes
 from shoal.protocol.tensors.compression import codec
 
 SEED = 7

@@ -18,21 +18,22 @@ from kit.loopback import carried
 from kit.peer import Fleet
 from kit.vectors import Floats, mean_error, vector
 
-from shoal.node.base.disk import Disk
 from shoal.node.run.driver import Driver
+from shoal.node.run.log_store import LogStore
+from shoal.protocol.averaging.chunks import chunk_bounds, fitting_bytes
+from shoal.protocol.averaging.events import Committed
+from shoal.protocol.averaging.policy import Base, Policy, Ready
+from shoal.protocol.averaging.reducer import Contribute
+from shoal.protocol.averaging.shelf import Decision
 from shoal.protocol.base.effects import Event
-from shoal.protocol.base.ids import Digest, PeerId, RunId, content_hash
-from shoal.protocol.member.member import PART, Member, RunFacts
+from shoal.protocol.base.ids import Digest, PeerId, RunId, content_hash, digest
+from shoal.protocol.log.register import Rules
+from shoal.protocol.log.trust import Crash
+from shoal.protocol.member.member import Member, RunFacts
 from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
-from shoal.protocol.rounds.agreement.certificate import genesis
-from shoal.protocol.rounds.agreement.roster import Base, Offer, Policy
-from shoal.protocol.rounds.allreduce.chunks import chunk_bounds, fitting_bytes
-from shoal.protocol.rounds.allreduce.reducer import Contribute
-from shoal.protocol.rounds.allreduce.shelf import Decision
-from shoal.protocol.rounds.matchmaking.milestones import Committed
 from shoal.protocol.tensors.compression import codec
 from shoal.protocol.tensors.reduction import MeanReducer
 
@@ -50,7 +51,7 @@ class Peer:
         )
         self._mean: Floats = np.zeros(fleet.task.elements, np.float32)
         self._identity = Identity.generate()
-        self._disk = Disk(folder)
+        self._folder = folder
         self._committed: asyncio.Queue[Decision] = asyncio.Queue()
         self.network = Network(self._identity, host=fleet.task.host, port=0)
         self._is_in = False
@@ -74,20 +75,28 @@ class Peer:
             if name != self.network.peer:
                 self.network.remember(name, [address])
         policy = Policy(2, len(names), len(names), 1, (len(self._bounds),))
+        base = Base(0, 0, digest("benchmark"), content_hash(b""))
+        facts, signer, store = (
+            RunFacts(digest("run", RUN), names[0], base, policy),
+            self._identity.signer(RUN),
+            LogStore(self._folder),
+        )
         member = Member(
             self.network.peer,
             self.network.addresses(),
-            RunFacts(Base(0, genesis(RUN, PART), content_hash(b""), (names[0],)), policy),
-            self._identity.signer(RUN),
+            facts,
+            store.open(facts.register(), Rules(Crash(), signer), self.network.peer == names[0]),
+            base,
+            signer,
             lambda _: MeanReducer([stop - start for start, stop in self._bounds], self._codec, self._codec),
             NoState(),
             random.Random(),
-            self._disk.load(),
         )
         self._member = member
         self.driver = Driver(
             member,
-            self._disk,
+            self._folder,
+            store,
             partial(self.network.carry_out, RUN),
             self._on_event,
             _give_up,
@@ -99,16 +108,16 @@ class Peer:
 
     async def average(self, mine: Floats) -> tuple[Floats, float, float, int | None]:
         """One round: the mean, when we submitted, when we held it, and what the loopback had carried by then."""
-        offer = Offer(1, *self.network.bandwidth.claim()) if self._task.claims else Offer(1)
+        ready = Ready(1, *self.network.bandwidth.claim()) if self._task.claims else Ready(1)
         submitted = time.monotonic()
-        self.driver.command(lambda now: self._member.submit(now, offer, self._encoder(mine)))
+        self.driver.command(lambda now: self._member.submit(now, ready, self._encoder(mine)))
         decision = await self._committed.get()
         mean = self._mean
         flat = torch.from_numpy(mean)
         for (start, stop), payload in zip(self._bounds, decision.payloads, strict=True):
             self._codec.decode(payload, stop - start, flat[start:stop])
         held, bytes = time.monotonic(), carried()
-        root = decision.certificate.proposal.base_root  # as if the step had changed nothing
+        root = decision.result.base_root  # as if the step had changed nothing
         self.driver.command(lambda now: self.driver.member.applied(now, root))
         return mean, submitted, held, bytes
 

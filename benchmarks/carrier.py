@@ -30,7 +30,7 @@ from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.bulk import Flow
-from shoal.protocol.messages.rounds import Final
+from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.net.bulk.backlog import Backlog, Packed, QueuedPayload
 from shoal.protocol.net.bulk.flow_control import Credit, MemoryAccount
 from shoal.protocol.net.bulk.framing import packed_head, prefix
@@ -172,7 +172,7 @@ async def _send_ours(raw: socket.socket, mib: int) -> None:
 
     def parcel(number: int) -> QueuedPayload:
         def pack() -> Packed:
-            head = packed_head(RUN, Final(1, 0, 1, number, (0, 0), b"\x01", payload))
+            head = packed_head(RUN, Chunk(1, 1, number, payload))
             return prefix(len(head), MIB, Flow.GATHER), head, payload
 
         return QueuedPayload(Flow.GATHER, 0, pack, note, print)
@@ -204,7 +204,7 @@ async def _receive_ours(raw: socket.socket, mib: int) -> None:
     came, ended, all_came = list[int](), asyncio.Event(), Future[None]()
 
     def keep(run: RunId, message: Message | None, begin: float, end: float, size: int) -> None:
-        assert isinstance(message, Final)
+        assert isinstance(message, Chunk)
         came.append(message.chunk)
         if len(came) == mib:
             all_came.set_result(None)

@@ -31,7 +31,7 @@ from kit.fleet import Fleet, Lap, PeerFailed, script
 from kit.peer import Task
 from kit.vectors import TOLERANCE
 
-from shoal.protocol.rounds.agreement.shares import Claim, Load, share
+from shoal.protocol.averaging.shares import Claim, Load, share
 from tests.netlab.lab import network, what_is_missing
 from tests.netlab.links import Link
 from tests.netlab.probes import throughput

@@ -110,10 +110,10 @@ def _until(condition: Callable[[], bool]) -> None:
 FLOWS = {  # labels by kind and way
     ("contribution", "sent"): "contributions sent",
     ("contribution", "received"): "contributions received",
-    ("final", "received"): "means received",
-    ("final", "sent"): "means sent",
+    ("mean", "received"): "means received",
+    ("mean", "sent"): "means sent",
 }
-PHASES = ("training", "matching", "reducing", "preparing", "applying")
+PHASES = ("training", "matching", "reducing", "deciding", "applying")
 PHASE, FLOW, PITCH, GAP = 15, 5, 8, 22  # heights
 ROW = PHASE + 4 + PITCH * len(FLOWS) + GAP
 HEAD, LEGEND = 42, 44
@@ -123,13 +123,13 @@ svg { font: 12px system-ui, sans-serif; --ink: #222; --quiet: #666; --grid: #ddd
 .paper { fill: var(--paper); } text { fill: var(--ink); } .tick, .axis, .fact { fill: var(--quiet); }
 .grid { stroke: var(--grid); } .base { stroke: var(--quiet); }
 .training { fill: #9aa5b1; } .matching { fill: #7b61a8; } .reducing { fill: #2f7fc1; }
-.preparing { fill: #d08a1d; } .applying { fill: #3c9a5f; }
-.contribution { fill: #0f8b8d; } .final { fill: #c2587c; } .received { fill-opacity: 0.55; }
+.deciding { fill: #d08a1d; } .applying { fill: #3c9a5f; }
+.contribution { fill: #0f8b8d; } .mean { fill: #c2587c; } .received { fill-opacity: 0.55; }
 .mark { stroke: #c0392b; stroke-width: 1.5; } .mark-text { fill: #c0392b; }
 @media (prefers-color-scheme: dark) {
   svg { --ink: #e6e6e6; --quiet: #a0a0a0; --grid: #3a3f45; --paper: #16191d; }
   .training { fill: #5d6874; } .matching { fill: #a48bd0; } .reducing { fill: #5aa7e6; }
-  .preparing { fill: #e0a64a; } .applying { fill: #5fbf85; } .contribution { fill: #4cc9c0; } .final { fill: #e483a5; }
+  .deciding { fill: #e0a64a; } .applying { fill: #5fbf85; } .contribution { fill: #4cc9c0; } .mean { fill: #e483a5; }
   .mark { stroke: #ff7b6b; } .mark-text { fill: #ff7b6b; }
 }
 """
@@ -158,10 +158,10 @@ def draw(timelines: list[Answer]) -> str:
 
 
 def _member(plot: Plot, top: float, timeline: Answer, ready: float) -> None:
-    leads = timeline["leader"] == timeline["peer"]
+    proposes = timeline["proposer"] == timeline["peer"]
     owned = timeline["owners"].get(timeline["peer"], 0)
     y = plot.at_y(top) + 12
-    plot.text(plot.left - 10, y, member_name(timeline["peer"]) + (", leads" if leads else ""), "end", "name")
+    plot.text(plot.left - 10, y, member_name(timeline["peer"]) + (", proposes" if proposes else ""), "end", "name")
     plot.text(plot.left - 10, y + 17, f"makes {owned} of {timeline['chunks']} means", "end", "fact")
     for span in timeline["phases"]:
         start, stop = max(span["from"] + ready, plot.x.low), min(span["to"] + ready, plot.x.high)

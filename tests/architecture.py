@@ -27,8 +27,7 @@ LAYERS = (
     *("protocol/base", "protocol/messages"),
     *("protocol/tensors/memory", "protocol/tensors"),
     *("protocol/membership", "protocol/log"),
-    *("protocol/rounds/agreement", "protocol/rounds/allreduce", "protocol/rounds/matchmaking"),
-    *("protocol/rounds/commit", "protocol/rounds", "protocol/averaging", "protocol/catchup", "protocol/member"),
+    *("protocol/averaging", "protocol/catchup", "protocol/member"),
     "protocol/replicas",
     *("protocol/net/system", "protocol/net/measure", "protocol/net/libp2p", "protocol/net/circuit"),
     *("protocol/net/transport", "protocol/net/bulk", "protocol/net/peers", "protocol"),
@@ -45,7 +44,7 @@ LAYERS = (
 
 # Cores, values and functions on tensors: what is decided in them follows from their arguments alone.
 PURE = (
-    *(f"protocol/{name}/" for name in ("base", "messages", "tensors", "membership", "log", "rounds")),
+    *(f"protocol/{name}/" for name in ("base", "messages", "tensors", "membership", "log")),
     *(f"protocol/{name}/" for name in ("averaging", "catchup", "member", "replicas", "net/measure")),
     "protocol/net/libp2p/inbound_limits.py",
     "dht/",  # its shell is node/peers/discovery.py

@@ -27,7 +27,6 @@ from shoal.node.training.data.supply import DataStanding
 from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.net.system.version import shoal_version
-from shoal.protocol.rounds.matchmaking.failure import Kind
 from tests.fake_timeline import TIMELINE
 
 PEER = "12D3KooWFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFake"
@@ -217,7 +216,7 @@ class FakeService:
 
     def rounds(self, run: str, last: int | None = None) -> Any:
         find_run(run, {RUN: "stdlib"})
-        first = {"round": 1, "attempt": 0, "members": 4, "contributors": 3, "digest": "ef" * 32, "took_part": True}
+        first = {"round": 1, "entry": 7, "members": 4, "contributors": 3, "digest": "ef" * 32, "took_part": True}
         first |= {
             "seconds": 0.25,
             "bytes": 4096,
@@ -238,7 +237,7 @@ class FakeService:
     def meters(self) -> Any:
         meters = Meters()
         meters.committed(2048, 0.25, took_part=True)
-        meters.failed(Kind.NO_QUORUM)
+        meters.voided()
         traffic = {"control": {"sent": 1, "received": 2}, "bulk": {"sent": 30, "received": 40}}
         rest = {"participants": 3, "last_commit": 1.7e9, "active": True, "bytes": traffic}
         rest["bulk"] = {"direct": {"sent": 20, "received": 40}, "relayed": {"sent": 10, "received": 0}}

@@ -110,7 +110,8 @@ class FakeNode:
         members = [name for name in self.members(began) if died.get(name, number) >= number]
         counted = [name for name in members if died.get(name) != number]
         own = self.joined_at <= began  # else we only followed
-        record: dict[str, Any] = {"round": number, "attempt": 1, "members": len(members), "contributors": len(counted)}
+        record: dict[str, Any] = {"round": number, "entry": number, "members": len(members)}
+        record |= {"contributors": len(counted)}
         measured = {"digest": f"{number:064x}", "took_part": own, "seconds": 0.01, "bytes": 4000 * own}
         learned = {"tokens": 100 * own, "loss": 3.0 - number / 100, "round_samples": 100, "samples": 100 * number}
         phases = [{"phase": "training", "seconds": ROUND}]

@@ -111,7 +111,7 @@ def _live(table: dict[str, Any], folder: Path, tell: Callable[[str], None]) -> N
     for _ in range(ROUNDS):
         _round(state, trainer)
     tell("export")
-    about = About.of(whole, first_base(whole, ME, state.root), (), samples=0, peer=ME, inner_steps=0)
+    about = About.of(whole, first_base(whole, state.root), (), samples=0, peer=ME, inner_steps=0)
     about = about.model_copy(update={"root": state.root.hex()})
     export(write_checkpoint(folder / "kept", about, state.committed.current, None), folder / "out")
     tell("compare")

@@ -314,7 +314,7 @@ class Round(TypedDict):
     """A committed round, as docs/metrics-jsonl.md describes it."""
 
     round: int
-    attempt: int
+    entry: Annotated[int, "of the log, that decided it; 0 in runs of replicas"]
     members: int
     contributors: int
     digest: str
@@ -363,8 +363,7 @@ class Timeline(TypedDict):
     began: float | None
     committed: float | None
     ended: float | None
-    attempt: int | None
-    leader: str | None
+    proposer: str | None
     size: int
     members: list[str]
     chunks: int

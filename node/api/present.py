@@ -103,7 +103,7 @@ def show_run(run: RunDetails) -> None:
         if any(each.get("words") for each in rounds):
             show_table(("round", "seconds", "bytes", "root", "what"), [_own_round_row(each) for each in rounds])
         else:
-            columns = ("round", "attempt", "members", "contributors", "seconds", "bytes", "digest")
+            columns = ("round", "entry", "members", "contributors", "seconds", "bytes", "digest")
             show_table(columns, [_round_row(each) for each in rounds])
 
 
@@ -120,7 +120,7 @@ def _member_row(each: Answer, columns: Sequence[str]) -> list[Any]:
 
 
 def _round_row(each: Round) -> list[Any]:
-    plain = [each.get(key) for key in ("round", "attempt", "members", "contributors")]
+    plain = [each.get(key) for key in ("round", "entry", "members", "contributors")]
     return [*plain, number(each.get("seconds"), 2), size(each.get("bytes")), short(each.get("digest"))]
 
 

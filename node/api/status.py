@@ -24,7 +24,7 @@ WRONG = {
     "SOLO": "This node is alone: no other peer is reachable",
     "SPLIT": "The swarm is split",
 }
-AVERAGING = ("reducing", "preparing", "applying")
+AVERAGING = ("reducing", "deciding", "applying")
 ADVICE = {
     "SOLO": "Start it with --bootstrap and the address of a running node, or another node with an address of this one.",
     "SPLIT": "Check this machine's network and theirs. The run goes on by itself when they are back; nothing is lost.",

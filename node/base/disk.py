@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from shoal.node.base.atomic import force, replace_file
 from shoal.node.base.pools import RECORDS
@@ -16,6 +17,14 @@ from shoal.protocol.base.wire import Message, decode, encode
 
 SUFFIX = ".record"
 AGAIN = (0.2, 5.0)  # seconds before a failed write is tried again: the first time, and at most
+
+
+class Records(Protocol):
+    """Where what must survive a crash is written to."""
+
+    def put(self, name: str, record: Message) -> None:
+        """Write a record; on return it survives a crash. LocalError if it could not be written."""
+        ...
 
 
 class Disk:

@@ -59,6 +59,9 @@ class DaemonInfo:
     network: str = ""  # `network_namespace` of the daemon: its loopback address is valid there; empty: unknown
 
 
+KEPT = "kept"  # the file in a run's log by which a stopped node says that it has kept the vote
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """The files of one node."""
@@ -138,9 +141,8 @@ class Home:
         return _make_folder(self.run_folder(run))
 
     def kept_runs(self) -> list[str]:
-        """The runs (ids in hex) that are at rest here (node/run/resting.py), by the files in their folders `rest`."""
-        files = [path for path in self.runs.glob("*/rest/*") if path.is_file() and not path.suffix]
-        return sorted({path.parent.parent.name for path in files})
+        """The runs (ids in hex) that cannot go on until this node, which was stopped, is back: it has the vote."""
+        return sorted(path.parent.parent.name for path in self.runs.glob(f"*/log/{KEPT}"))
 
     def create(self) -> Home:
         """Create the folders that are missing; LocalError if that is impossible."""

@@ -27,9 +27,9 @@ from shoal.node.training.models.registry import initial, layout_of
 from shoal.node.training.models.tensor_file import write_tensors
 from shoal.node.training.state.committed import CommittedState, Snapshot
 from shoal.node.training.state.shape import shape_of
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, PeerId
-from shoal.protocol.rounds.agreement.roster import Base
 
 ORIGIN = "origin"  # the folder within a run's
 NOBODY = PeerId("-")  # the peer in the checkpoint of a state that no peer has trained
@@ -94,7 +94,7 @@ def first_state(
     layout = layout_of(manifest.model)
     agreed, _ = method_of(manifest, layout).begin(theta)
     state = CommittedState(shape_of(manifest, layout), agreed, start.round)
-    base = Base(start.round, start.history, state.current.root, members)
+    base = Base(start.round, 0, start.history, state.current.root)
     peer = members[0] if members else NOBODY
     return state, About.of(manifest, base, members, samples=start.samples, peer=peer, inner_steps=0)
 

@@ -243,5 +243,5 @@ class PartTraining:
 
     def _is_stranded(self, run: PartRun) -> bool:
         """Whether we have voted on rounds beyond our state, and no other peer may have the state."""
-        is_waiting = run.voted_before > run.committed.current.round + 1 and run.is_alone
+        is_waiting = run.is_stuck
         return self._stranded.holds(is_waiting, asyncio.get_running_loop().time())

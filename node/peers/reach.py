@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from shoal.dht.scope import Scope, scope_between, scope_of
+from shoal.protocol.averaging.apart import Standing, standing
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.multiaddrs import place_of
 from shoal.protocol.membership.view import MembershipView
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.net.measure.link import Link
 from shoal.protocol.net.peers.network import Network
-from shoal.protocol.rounds.agreement.apart import Standing, standing
 
 Statuses = Mapping[PeerId, RunStatus | None]
 

@@ -1,4 +1,4 @@
-"""A run whose members agree on its state, round by round: all apply what is committed, to the same bits."""
+"""A run whose members agree on its state, round by round: all apply what is decided, to the same bits."""
 
 from __future__ import annotations
 
@@ -6,35 +6,38 @@ import logging
 import random
 from pathlib import Path
 
-from shoal.node.base.disk import Disk
 from shoal.node.base.logs import warn
-from shoal.node.base.pools import DISK, ROUNDS
+from shoal.node.base.pools import DISK, RECORDS, ROUNDS
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.reach import own_standing
-from shoal.node.run.facts import last_vote, run_facts, samples_before
-from shoal.node.run.outgrown import unless_outgrown
-from shoal.node.run.resting import Rested, rest_on
+from shoal.node.run.facts import run_facts, samples_before
+from shoal.node.run.log_store import LONGEST, STATE, LogStore
 from shoal.node.run.run import Run
 from shoal.node.run.saving import Saving
 from shoal.node.run.settings import RunSettings
 from shoal.node.training.checkpoint.lineage import check_fits
-from shoal.node.training.checkpoint.read import Checkpoint
+from shoal.node.training.checkpoint.read import Checkpoint, load
+from shoal.node.training.checkpoint.scan import CHECKPOINTS, newest_first
 from shoal.node.training.data.lanes import lane_after
 from shoal.node.training.methods.method import has_own_weights
 from shoal.node.training.state.committed import Snapshot
 from shoal.node.training.state.file import save_weights
 from shoal.node.training.state.outer import OuterState, StateStore
+from shoal.protocol.averaging.events import Begun, Committed, Lapsed
+from shoal.protocol.averaging.policy import Base, Ready
+from shoal.protocol.averaging.replay import base_after, decisions_after, outcomes
 from shoal.protocol.base.effects import Event
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.base.ids import PeerId, short
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
+from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.transfer import StateReceived
-from shoal.protocol.member.member import Member
+from shoal.protocol.log.register import Rules
+from shoal.protocol.log.trust import Crash
+from shoal.protocol.member.member import PART, Kept, Member, RunFacts, certified_by
 from shoal.protocol.net.peers.network import Network
-from shoal.protocol.rounds.agreement.roster import Offer
-from shoal.protocol.rounds.matchmaking.milestones import Aborted, Begun, Committed
 
 log = logging.getLogger("shoal.run")
 
@@ -43,6 +46,7 @@ class AgreedRun(Run):
     """A member of such a run."""
 
     member: Member
+    store: LogStore
 
     def __init__(
         self,
@@ -53,43 +57,71 @@ class AgreedRun(Run):
         network: Network,
         settings: RunSettings,
         checkpoint: Checkpoint | None = None,
-        rested: Rested | None = None,
+        *,
+        is_founding: bool = False,
     ) -> None:
         """`checkpoint` is that of the manifest's origin; without it, such a run's state is downloaded.
 
-        `rested` is what we kept of the run when we stopped; then we go on from there.
+        `is_founding`: the run begins here and now; its author votes then, and in no other first life.
         """
         check_fits(manifest, checkpoint)
-        self._holds_origin = checkpoint is not None or manifest.origin is None
-        if rested is not None and rested.checkpoint is not None:
-            checkpoint = rested.checkpoint
-        saved = checkpoint.committed() if checkpoint is not None else None
-        outer = OuterState(manifest, saved, settings.trains)
-        super().__init__(manifest, author, signature, signer, network, settings, outer, checkpoint)
-        self.rest = rest_on(self.outer.root, rested)
-        self._records = Disk(settings.folder).load()
-        self.saving = Saving(manifest, signer.peer, self.outer.committed, settings, self._tasks.spawn)
-        self._members = checkpoint.about.members if checkpoint is not None else ()  # of the last round
+        holds_origin = checkpoint is not None or manifest.origin is None
+        self.store = LogStore(settings.folder)
+        rules = Rules(Crash(), signer)
+        first = self.store.first(rules)
+        snapshot = _newest_snapshot(settings.folder, manifest) if first is not None else None  # a log must certify it
+        saved = snapshot or checkpoint
+        outer = OuterState(manifest, saved.committed() if saved is not None else None, settings.trains)
+        seeded = outer.root if saved is None else NO_DIGEST
+        if first is not None and not first.number:
+            seeded = first.parts[PART].root
+        self._facts = run_facts(manifest, author, seeded=seeded, chunks=outer.chunks)
+        self._kept = self.store.open(self._facts.register(), rules, is_founding)
+        self._base = _standing(self._facts, self._kept, rules, snapshot, outer) if snapshot or holds_origin else None
+        if snapshot is not None and self._base is None and holds_origin:  # it does not go with the log that is here
+            outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None, settings.trains)
+            self._base = _standing(self._facts, self._kept, rules, None, outer)
+            snapshot, saved = None, checkpoint
+        super().__init__(manifest, author, signature, signer, network, settings, outer, saved)
+        self.saving = Saving(manifest, signer.peer, self.outer.committed, settings, self._tasks.spawn, self.store)
+        self._members: tuple[PeerId, ...] = tuple(map(PeerId, saved.about.members)) if saved is not None else ()
+        self._is_back = bool(self._kept.entries)
+        if self._base is not None:
+            self._replay(rules)
+
+    def _replay(self, rules: Rules) -> None:
+        """Apply the results whose means are on our disk, so that we stand where we stood."""
+        assert self._base is not None
+        decided = outcomes(self._kept.first, self._kept.entries, rules, PART)
+        for decision in decisions_after(self._base, decided, self._kept.means):
+            if decision.result.base_root != self.outer.root:
+                return  # what our disk says of the state is wrong; others, or proof, will tell
+            snapshot = self.outer.apply(decision.payloads)
+            self._base = base_after(self._base, decision, snapshot.root)
+            self.samples += decision.tokens
+            self._members = decision.roster
 
     @property
     def _lane(self) -> int:
         return lane_after(self._members, self._me)
 
-    def _make_member(self, disk: Disk) -> Member:
-        records = self._records
-        self.voted_before = last_vote(records)
-        root, chunks = self.rest.origin[1] if self.rest is not None else self.outer.root, self.outer.chunks
-        facts = run_facts(self.manifest, self.author, seeded=root, chunks=chunks, holds_origin=self._holds_origin)
+    @property
+    def is_stuck(self) -> bool:
+        """See Run: this member alone is no quorum of the voters."""
+        return self.is_alone and not self.member.log.is_quorum([self._me])
+
+    def _make_member(self) -> Member:
+        kept, self._kept = self._kept, self._kept.without_means()
         return Member(
             self._me,
             self._network.addresses(),
-            facts,
+            self._facts,
+            kept,
+            self._base,
             self._signer,
             self.outer.reducer,
             StateStore(self.outer.committed),
             random.Random(),
-            records,
-            rest=self.rest,
             trains=self._settings.trains,
         )
 
@@ -99,45 +131,61 @@ class AgreedRun(Run):
                 self._tasks.spawn(self._apply(event))
             case StateReceived():
                 self._tasks.spawn(self._install(event))
-            case Begun(plan):
-                self.detours.begun(plan, self._network.own_addresses())
-            case Aborted(round, attempt, reason):
-                self.meters.failed(reason.kind)
-                warn(log, "attempt-failed", f"attempt {attempt} of round {round} failed: {reason}; trying again")
+            case Begun():
+                self.detours.begun(event, self._network.own_addresses())
+            case Lapsed():
+                self._tasks.spawn(self._lapse(event))
 
     async def _apply(self, event: Committed) -> None:
-        """The outer step on what was committed; only when it is read back do we say so."""
+        """The outer step on what was decided; only when it is read back do we say so."""
         async with self._busy:
-            snapshot: Snapshot = await ROUNDS.run(self.outer.apply, event.decision.payloads)
-            proposal = event.decision.certificate.proposal
-            self.samples += proposal.samples
-            self._members = proposal.members
+            decision = event.decision
+            snapshot: Snapshot = await ROUNDS.run(self.outer.apply, decision.payloads)
+            self.samples += decision.tokens
+            self._members = decision.roster
             if self.training is not None:
-                self.training.note(proposal.round, self.outer.outcome(event))
+                self.training.note(decision.round, self.outer.outcome(event))
             self.driver.command(lambda now: self.member.applied(now, snapshot.root))
+            base = self.member.certified.base(decision.round, snapshot.root)
             driver, resent = self.driver, self.outgoing.resent
-            record = self.commits.add(event.decision, self._me, driver.now(), resent, driver.phases, self.samples)
+            record = self.commits.add(
+                decision, base.history, self._me, driver.now(), resent, driver.phases, self.samples
+            )
             self.meters.committed(record.round_samples, record.seconds, took_part=record.took_part)
             log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
-            await self.saving.checkpoint(proposal, snapshot.root, self.samples, self.training)
-            self.rest = await unless_outgrown(self.rest, proposal.round, self._settings.folder)
+            await self.saving.checkpoint(base, self._members, self.samples, self.training)
+            self._shorten_log()
         self._begin_round(goes_on=True)
+
+    async def _lapse(self, event: Lapsed) -> None:
+        """A round is over without a result: its state is that before it."""
+        async with self._busy:
+            snapshot = self.outer.committed.skip(event.round)
+            self.meters.voided()
+            warn(log, "round-undone", f"the result of round {event.round} is lost on all disks: it counts for nothing")
+            self.driver.command(lambda now: self.member.applied(now, snapshot.root))
+        self._begin_round()
+
+    def _shorten_log(self) -> None:
+        """Once in a while, so that neither the disk nor a restart gets slow."""
+        if self.store.size > LONGEST:
+            self.driver.command(lambda now: self.member.log.compact(PART, self.saving.newest))
 
     async def _install(self, event: StateReceived) -> None:
         """A state that others have sent us, and that is certified: if it does not fit, this run is not for us."""
         async with self._busy:
             await ROUNDS.run(self.outer.install, event.base, event.payloads)
         log.info("caught up with round %d: state %s", event.base.round, short(event.base.root))
-        self.samples = samples_before(self.manifest) + self.member.history.samples(event.base.round)
+        self.samples = samples_before(self.manifest) + self.member.certified.tokens(event.base.round)
         self._open_round = 0  # what was trained from another state is of no use, even in the same round
         self.driver.command(lambda now: self.member.opened(now, event.base))
         self._begin_round()
 
     def _offer(self, round: int, tokens: int, vector: FloatArray | None) -> None:
         reached = own_standing(self._network, self.member.membership)
-        offer = Offer(min(tokens, self.manifest.rounds.max_weight), *self._network.bandwidth.claim(), reached)
+        ready = Ready(min(tokens, self.manifest.rounds.max_weight), *self._network.bandwidth.claim(), reached)
         contribution = self.outer.encoder(vector, round) if vector is not None else None
-        self.driver.command(lambda now: self.member.submit(now, offer, contribution))
+        self.driver.command(lambda now: self.member.submit(now, ready, contribution))
 
     def _absent(self, round: int) -> None:
         """The others need our vote, and perhaps our JOIN: we are ready for the round, with nothing."""
@@ -160,11 +208,50 @@ class AgreedRun(Run):
         return await DISK.run(save_weights, state.shape, weights, state.round, path)
 
     async def _end(self, for_good: bool) -> None:
-        await self.saving.end(self.member, self.training, for_good)
+        if for_good:
+            await RECORDS.run(self.store.forget)
+        elif (
+            self.member.keeps_vote
+            and (base := self.member.rounds.base) is not None
+            and await self.saving.keep(base, self._members, self.samples, self.training)
+        ):
+            await RECORDS.run(self.store.mark_kept)
 
     def left(self, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits on this node: it was written to the network, or dropped."""
         if sent:
-            self.outgoing.sent(message, self.member.rounds.attempt)
+            round = self.member.rounds.round
+            is_proposer = self.member.log.proposer == self._me
+            self.outgoing.sent(message, round.exchange if round is not None else None, is_proposer)
             self.meters.sent(message)
         self.driver.left(to, message, sent)
+
+
+def _newest_snapshot(run_folder: Path, manifest: Manifest) -> Checkpoint | None:
+    """The newest whole state of this run on our disk: a snapshot beside the log, or a checkpoint."""
+    found = [each for folder in (run_folder / "log" / STATE, run_folder / CHECKPOINTS) for each in newest_first(folder)]
+    for each in sorted(found, key=lambda each: each.about.round if each.about is not None else -1, reverse=True):
+        try:
+            checkpoint = load(each.path)
+        except LocalError as error:
+            if is_temporary(error):
+                raise
+            warn(
+                log, "rest-damaged", f"a state of the run is passed over: {error}; an earlier one is, or others have it"
+            )
+            continue
+        if checkpoint.about.run == manifest.run_id.hex():
+            return checkpoint
+    return None
+
+
+def _standing(facts: RunFacts, kept: Kept, rules: Rules, snapshot: Checkpoint | None, outer: OuterState) -> Base | None:
+    """Where we stand with the state that is here; None if our log does not know it."""
+    if snapshot is None:  # the state is the run's first
+        is_whole = kept.first.parts[PART].round == facts.origin.round
+        return facts.origin if is_whole and outer.root == facts.origin.root else None
+    round, root = snapshot.about.round, outer.root
+    certified = certified_by(facts, kept, rules)
+    if certified.history(round) is None or certified.certified_root(round) not in (None, root):
+        return None
+    return certified.base(round, root)

@@ -21,21 +21,21 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
-from shoal.node.base.disk import Disk, write_with_retries
+from shoal.node.base.disk import Records, write_with_retries
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import NOTES
 from shoal.node.run.either_member import AnyMember, base_of, waited_for
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.timelines import LINGER, Timelines
-from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.averaging.events import Behind
+from shoal.protocol.base.effects import Blamed, Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import LocalError, RemoteError, Shortage
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
-from shoal.protocol.rounds.allreduce.allreduce import Blamed
-from shoal.protocol.rounds.matchmaking.milestones import Behind
 
 Step = Callable[[float], list[Effect]]
 
@@ -53,7 +53,8 @@ class Driver:
     def __init__(
         self,
         member: AnyMember,
-        disk: Disk,
+        folder: Path,
+        store: Records | None,
         send: Callable[[Send], None],
         on_event: Callable[[Event], None],
         on_failure: Callable[[Exception], None],
@@ -62,15 +63,17 @@ class Driver:
         """`kept` are the timelines of an earlier life, if they were read already: in a thread, as a disk may hang."""
         self.member = member
         self.phases = PhaseLog()
-        self.timelines = Timelines(member.me, disk.folder, NOTES.offer, kept)
+        self.timelines = Timelines(member.me, folder, NOTES.offer, kept)
         self.trouble = ""  # why a record cannot be written just now
-        self._disk = disk
+        self._folder = folder
+        self._store = store
         self._send = send
         self._on_event = on_event
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._effects: deque[Effect] = deque()
         self._draining = False
+        self._means: asyncio.Task[None] | None = None  # of the last means that are written
         self._writing: asyncio.Task[None] | None = None  # of a record, which the effects that wait come after
         self._limit: asyncio.Timeout | None = None  # of what is being written
         self._is_ending = False
@@ -117,6 +120,8 @@ class Driver:
         """Return when all records are on disk, and what follows them has been done."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
+        if self._means is not None:
+            await asyncio.wait([self._means])
 
     def close(self) -> None:
         """Nothing happens any more."""
@@ -145,25 +150,12 @@ class Driver:
             self._fail(error)
 
     def _keep(self, effect: Effect) -> None:
-        """Have it carried out in its turn; Shortage if too much waits for the disk already.
-
-        A record takes the place of an older one of its name that waits: it says all that the older one says, and more.
-        """
-        if self._writing is not None:
-            if isinstance(effect, Persist) and (older := self._place_of(effect.name)) is not None:
-                self._effects[older] = effect
-                return
-            if len(self._effects) >= 2 * MOST_WAITING:
-                raise Shortage(
-                    f"the disk of {self._disk.folder} does not answer, and too much waits for it here",
-                    code="disk-silent",
-                )
+        """Have it carried out in its turn; Shortage if too much waits for the disk already."""
+        if self._writing is not None and len(self._effects) >= 2 * MOST_WAITING:
+            raise Shortage(
+                f"the disk of {self._folder} does not answer, and too much waits for it here", code="disk-silent"
+            )
         self._effects.append(effect)
-
-    def _place_of(self, name: str) -> int | None:
-        """Where a record of that name waits."""
-        found = (place for place, each in enumerate(self._effects) if isinstance(each, Persist) and each.name == name)
-        return next(found, None)
 
     def _is_silent(self) -> bool:
         """Whether nothing more is to wait for the record that is being written."""
@@ -204,12 +196,30 @@ class Driver:
             case Tell(event):
                 self.timelines.told(self.now(), event)
                 self._on_event(event)
+            case Persist("means", record):
+                self._write_means(record)
             case Persist(name, record):
                 self._writing = self._loop.create_task(self._write(name, record))
+
+    def _write_means(self, record: Message) -> None:
+        """In the order of the calls, and before any later record is written; nothing waits for it here."""
+        assert self._store is not None
+        write, before = partial(self._store.put, "means", record), self._means
+        self._means = self._loop.create_task(self._after(before, write))
+
+    async def _after(self, before: asyncio.Task[None] | None, write: Callable[[], None]) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        try:
+            await write_with_retries(write, self._complain, lambda: self._is_ending or self._closed)
+        except Exception as error:
+            self._fail(error)
 
     async def _write(self, name: str, record: Message) -> None:
         """Have a record on disk, however long that takes, and go on with what waits for it."""
         try:
+            if self._means is not None:
+                await asyncio.wait([self._means])
             await self._put(name, record)
         except Exception as error:
             self._writing, self.trouble = None, ""
@@ -218,13 +228,14 @@ class Driver:
         self.command(lambda now: [])
 
     async def _put(self, name: str, record: Message) -> None:
-        write = partial(self._disk.put, name, record)
+        assert self._store is not None
+        write = partial(self._store.put, name, record)
         try:
             async with asyncio.timeout(PARTING if self._is_ending else None) as self._limit:
                 await write_with_retries(write, self._complain, lambda: self._is_ending or self._closed)
         except TimeoutError:
             raise LocalError(
-                f"{name} has not been written to {self._disk.folder} in {PARTING:g} s: its disk does not answer",
+                f"{name} has not been written to {self._folder} in {PARTING:g} s: its disk does not answer",
                 code="disk-silent",
             ) from None
         finally:
@@ -232,7 +243,7 @@ class Driver:
 
     def _complain(self, error: Exception) -> None:
         cause = error.__cause__ or error
-        words = f"what must not be forgotten over a crash cannot be written to {self._disk.folder}: {in_words(cause)}"
+        words = f"what must not be forgotten over a crash cannot be written to {self._folder}: {in_words(cause)}"
         if not self.trouble:
             warn(log, "record-waits", f"{words}; this node is silent in the run until it can, and tries again")
         self.trouble = words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.member.member import Member
 from shoal.protocol.replicas.member import ReplicaMember
 
@@ -40,7 +40,4 @@ def history_after(member: AnyMember, round: int) -> Digest | None:
     """The history digest after a decided round; None if we do not know that round's decision."""
     if isinstance(member, ReplicaMember):
         return member.status.history
-    history = member.history
-    if not history.origin.round <= round <= history.newest:
-        return None
-    return history.base(round, NO_DIGEST).history
+    return member.certified.history(round)

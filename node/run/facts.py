@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from shoal.node.manifest.manifest import Manifest
-from shoal.protocol.base.ids import Digest, PeerId
-from shoal.protocol.base.wire import Message
-from shoal.protocol.member.member import PART, RunFacts
-from shoal.protocol.messages.rounds import VoteRecord
-from shoal.protocol.rounds.agreement.certificate import genesis
-from shoal.protocol.rounds.agreement.roster import Base, Policy
-from shoal.protocol.rounds.matchmaking.context import View
+from shoal.protocol.averaging.policy import Base, Policy
+from shoal.protocol.base.ids import Digest, PeerId, digest
+from shoal.protocol.member.member import RunFacts
+from shoal.protocol.membership.view import View
 from shoal.protocol.tensors.compression import codec
 
 if TYPE_CHECKING:
@@ -22,11 +18,11 @@ WEIGHED = 1 << 16  # values, by whose encoded sizes the payloads of the two code
 SLACK = 60.0  # seconds at the pace `steps`: for a worker on a busy machine, or one that is restarted
 
 
-def run_facts(
-    manifest: Manifest, author: PeerId, *, seeded: Digest, chunks: tuple[int, ...], holds_origin: bool
-) -> RunFacts:
+def run_facts(manifest: Manifest, author: PeerId, *, seeded: Digest, chunks: tuple[int, ...]) -> RunFacts:
     """The facts of a run; `seeded` is the root of the state that follows from the manifest's seed."""
-    return RunFacts(first_base(manifest, author, seeded), policy_of(manifest, chunks), holds_origin)
+    run = digest("run", manifest.run_id, author.encode())
+    origin = first_base(manifest, seeded)
+    return RunFacts(run, author, origin, policy_of(manifest, chunks), manifest.rounds.last or 0)
 
 
 def policy_of(manifest: Manifest, chunks: tuple[int, ...]) -> Policy:
@@ -48,21 +44,15 @@ def policy_of(manifest: Manifest, chunks: tuple[int, ...]) -> Policy:
 def first_history(manifest: Manifest) -> Digest:
     """The history digest before the run's first round."""
     origin = manifest.origin
-    return genesis(manifest.run_id, PART) if origin is None else Digest(bytes.fromhex(origin.history))
+    return digest("genesis", manifest.run_id) if origin is None else Digest(bytes.fromhex(origin.history))
 
 
-def first_base(manifest: Manifest, author: PeerId, seeded: Digest) -> Base:
+def first_base(manifest: Manifest, seeded: Digest) -> Base:
     """What the run's first round builds on: the manifest's origin, or the state of root `seeded`."""
     origin = manifest.origin
     if origin is None:
-        return Base(0, first_history(manifest), seeded, (author,))
-    return Base(origin.round, first_history(manifest), Digest(bytes.fromhex(origin.root)), (author,))
-
-
-def last_vote(records: Mapping[str, Message]) -> int:
-    """The last round in which this node has voted, by its records from before a restart; 0 if there is none."""
-    vote = records.get(f"vote-{PART}")
-    return vote.round if isinstance(vote, VoteRecord) else 0
+        return Base(0, 0, first_history(manifest), seeded)
+    return Base(origin.round, 0, first_history(manifest), Digest(bytes.fromhex(origin.root)))
 
 
 def training_now(view: View) -> int:

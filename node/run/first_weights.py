@@ -86,7 +86,7 @@ def create_first_weights(
     _check_can_be_exported(spec, first, home)
     agreed, _ = method_of(whole, layout).begin(first)
     state = CommittedState(shape_of(whole, layout), agreed)
-    base = first_base(whole, me, state.current.root)
+    base = first_base(whole, state.current.root)
     about = About.of(whole, base, (), samples=0, peer=me, inner_steps=0)
     made = Checkpoint(home.runs, about, whole, state.current.shape, agreed, None)
     manifest = with_origin(whole, made)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from shoal.node.api.answers import RunCounters
 from shoal.node.base.fault_injection import FaultTrigger
 from shoal.node.run.records import CommitLog
+from shoal.protocol.averaging.exchange import Exchange
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
-from shoal.protocol.messages.rounds import Contribution, Fetched, Final
+from shoal.protocol.messages.averaging import Contribution, Mean
+from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.messages.transfer import StateChunk
-from shoal.protocol.rounds.attempt import Attempt
-from shoal.protocol.rounds.matchmaking.failure import Kind
 
 BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)  # seconds of a round, at most
 
@@ -36,7 +36,7 @@ class Meters:
     def __init__(self, tally: Tally | None = None) -> None:
         self._tally = tally or Tally()
         self._samples = 0  # tokens behind the rounds that were committed here
-        self._failures = Counter({kind.value: 0 for kind in Kind})  # failed attempts, by reason
+        self._voided = 0  # rounds whose result was undone
         self._rounds = [0] * (len(BOUNDS) + 1)  # committed rounds that we took part in, by duration
         self._seconds = 0.0  # of all these rounds
         self._exchanges: Counter[str] = Counter()  # rounds of a replica: exchanges, and lapses by their reasons
@@ -54,9 +54,9 @@ class Meters:
         """A round of our replica is over: with an exchange, or without, for the reason `lapse`."""
         self._exchanges[lapse or ("mutual" if is_mutual else "one-sided")] += 1
 
-    def failed(self, kind: Kind) -> None:
-        """An attempt has failed."""
-        self._failures[kind.value] += 1
+    def voided(self) -> None:
+        """A round's result was undone."""
+        self._voided += 1
 
     def sent(self, message: Message) -> None:
         """A payload was written to the network."""
@@ -77,7 +77,7 @@ class Meters:
         """All of them; `durations` are counts of rounds, each with its upper bound, None for the last."""
         return {
             "samples": self._samples,
-            "failures": dict(self._failures),
+            "failures": {"voided": self._voided},
             "durations": [list(pair) for pair in zip((*BOUNDS, None), self._rounds, strict=True)],
             "seconds": self._seconds,
             "exchanges": self.exchanges,
@@ -92,43 +92,41 @@ class Outgoing:
     """Counts payloads as they are written to the network."""
 
     def __init__(self, me: PeerId, commits: CommitLog, fault: FaultTrigger | None) -> None:
-        self.resent = 0  # bytes of chunks that had been contributed before in the same attempt
+        self.resent = 0  # bytes of chunks that had been contributed before in the same round
         self._me = me
         self._commits = commits
         self._fault = fault
-        self._attempt = (0, 0)
+        self._round = (0, 0)  # and, of a replica, the number of the pairing
         self._chunks: set[int] = set()
 
-    def sent(self, message: Message, attempt: Attempt | None, exchanged: int = 0) -> None:
-        """A payload was written to the network, while we were in `attempt`.
-
-        `exchanged` is how many chunks two replicas give each other; in such a run there is no attempt.
-        """
+    def sent(self, message: Message, exchange: Exchange | None, is_proposer: bool) -> None:
+        """A payload of a run with a common state was written to the network, while `exchange` was under way."""
         match message:
             case Contribution():
-                self._commits.sent(message.round, len(message.payload))
-                self._contributed(message, attempt, exchanged)
-            case Final():
-                self._commits.sent(message.round, len(message.payload))
-            case Fetched() if attempt is not None and message.round == attempt.plan.round:
+                self._contributed(message.round, 0, message.chunk, len(message.payload))
+                if self._fault is not None and exchange is not None:
+                    self._strike(self._fault, message.round, exchange, is_proposer)
+            case Mean() if exchange is not None and message.round == exchange.round:
                 self._commits.sent(message.round, len(message.payload))  # for other rounds, a peer is catching up
 
-    def _contributed(self, message: Contribution, attempt: Attempt | None, exchanged: int) -> None:
-        if self._attempt != (message.round, message.attempt):
-            self._attempt, self.resent = (message.round, message.attempt), 0
-            self._chunks.clear()
-        if message.chunk in self._chunks:
-            self.resent += len(message.payload)
-        self._chunks.add(message.chunk)
-        if self._fault is not None and exchanged:
-            self._fault.sent(message.round, len(self._chunks), exchanged, "any")
-        elif self._fault is not None and attempt is not None and attempt.number == message.attempt:
-            total = sum(owner != self._me for owner in attempt.plan.owners)
-            role = self._fault.fault.role
-            if role in self._roles(attempt):
-                self._fault.sent(message.round, len(self._chunks), total, role)
+    def exchanged(self, message: Chunk, chunks: int) -> None:
+        """A payload of ours was written to the partner of a replica, who is to get so many."""
+        self._contributed(message.round, message.number, message.chunk, len(message.payload))
+        if self._fault is not None:
+            self._fault.sent(message.round, len(self._chunks), chunks, "any")
 
-    def _roles(self, attempt: Attempt) -> list[str]:
-        """Our roles in a group; a leader may be an owner, too."""
-        work = "owner" if attempt.owns_any() else "contributor"
-        return ["any", work, "leader"] if attempt.plan.leader == self._me else ["any", work]
+    def _contributed(self, round: int, number: int, chunk: int, size: int) -> None:
+        self._commits.sent(round, size)
+        if self._round != (round, number):
+            self._round, self.resent = (round, number), 0
+            self._chunks.clear()
+        if chunk in self._chunks:
+            self.resent += size
+        self._chunks.add(chunk)
+
+    def _strike(self, fault: FaultTrigger, round: int, exchange: Exchange, is_proposer: bool) -> None:
+        work = "owner" if exchange.owns_any() else "contributor"
+        roles = ["any", work, "leader"] if is_proposer else ["any", work]
+        if fault.fault.role in roles and round == exchange.round:
+            total = sum(owner != self._me for owner in exchange.owners())
+            fault.sent(round, len(self._chunks), total, fault.fault.role)

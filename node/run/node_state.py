@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the command line imports this module, and must not load the
     from shoal.protocol.messages.membership import RunStatus
 
 STATES = ("SOLO", "CONNECTED", "IN-ROUND", "SPLIT")
-BUSY = ("matching", "reducing", "preparing", "exchanging", "applying")
+BUSY = ("matching", "reducing", "deciding", "exchanging", "applying")
 LOSS_WINDOW = 60.0  # seconds within which lost members count as lost together
 NAMED = 6  # peers, in one sentence
 

@@ -15,10 +15,9 @@ from typing import Any, cast
 
 from shoal.node.api.answers import Round
 from shoal.node.run.phases import PhaseLog, Span
+from shoal.protocol.averaging.shelf import Decision
 from shoal.protocol.base.ids import Digest, PeerId, short
 from shoal.protocol.replicas.events import Lapse
-from shoal.protocol.rounds.agreement.certificate import counted_everywhere, next_history
-from shoal.protocol.rounds.allreduce.shelf import Decision
 
 KEPT = 10_000  # rounds
 PACED = 10  # the last rounds, from which the run's pace is computed
@@ -36,7 +35,7 @@ class CommitRecord:
     """One committed round, as this member saw it."""
 
     round: int
-    attempt: int
+    entry: int  # of the log, that decided it; 0: of a replica
     members: int
     contributors: int  # members counted in every chunk
     digest: str  # history
@@ -129,22 +128,22 @@ class CommitLog:
             self.records[place] = replace(record, validation_loss=loss, validation_sequences=sequences)
 
     def add(
-        self, decision: Decision, me: PeerId, now: float, resent: int, phases: PhaseLog, samples: int
+        self, decision: Decision, history: Digest, me: PeerId, now: float, resent: int, phases: PhaseLog, samples: int
     ) -> CommitRecord:
-        """Records a committed round that was applied; there are `samples` tokens behind the state now."""
-        proposal = decision.certificate.proposal
-        self.group = len(proposal.members)
+        """Records a round that was applied; its history digest is `history`, with `samples` tokens behind the state."""
+        result, members = decision.result, len(decision.roster)
+        self.group = members
         return self._append(
             now,
             phases,
-            round=proposal.round,
-            attempt=proposal.attempt,
-            members=len(proposal.members),
-            contributors=len(counted_everywhere(decision.chunks, len(proposal.members))),
-            digest=next_history(proposal).hex(),
-            took_part=me in proposal.members,
+            round=result.round,
+            entry=decision.number,
+            members=members,
+            contributors=len(result.weights),
+            digest=history.hex(),
+            took_part=me in decision.roster,
             resent=resent,
-            round_samples=proposal.samples,
+            round_samples=decision.tokens,
             samples=samples,
         )
 
@@ -157,7 +156,7 @@ class CommitLog:
             now,
             phases,
             round=outcome.round,
-            attempt=1,
+            entry=0,
             members=members,
             contributors=members,
             digest=root.hex(),

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from shoal.node.api.answers import NodeWarning
 from shoal.node.base.logs import warn
 from shoal.node.peers.gateway.router import port_in, ports_to_forward
+from shoal.protocol.averaging.events import Begun
 from shoal.protocol.base.paths import RELAYED
 from shoal.protocol.net.circuit.accounts import LIMITS, MIB
-from shoal.protocol.rounds.agreement.roster import Plan
 
 CODE = "bulk-relayed"
 
@@ -27,9 +27,9 @@ class RelayWarning:
         self._run = run
         self._words = ""
 
-    def begun(self, plan: Plan, own: Sequence[str]) -> None:
-        """A group has formed; from our `own` addresses follows which ports would have to be forwarded."""
-        self._update(words(plan, port_in(own)))
+    def begun(self, begun: Begun, own: Sequence[str]) -> None:
+        """A round has its roster; from our `own` addresses follows which ports would have to be forwarded."""
+        self._update(words(begun, port_in(own)))
 
     def met(self, path: str | None, own: Sequence[str]) -> None:
         """A replica has a partner for a round, and `path` is how their payloads go."""
@@ -56,14 +56,14 @@ def words_of_pair(port: int) -> str:
     )
 
 
-def words(plan: Plan, port: int) -> str:
-    """Why the rounds of a group are slow, and what helps; empty if no payload of it takes a relay."""
-    by_relay = len(plan.ways.by_relay(plan.owners, plan.members))
+def words(begun: Begun, port: int) -> str:
+    """Why a round is slow, and what helps; empty if no payload of it takes a relay, as far as its members have said."""
+    by_relay = len(begun.ways.by_relay(begun.owners, begun.roster))
     if not by_relay:
         return ""
     rate = round(LIMITS.rate_of_peer[1] / MIB)
     return (
-        f"rounds are slow, because payloads of {by_relay} of {len(plan.members)} members take relays, which pass on "
+        f"rounds are slow, because payloads of {by_relay} of {len(begun.roster)} members take relays, which pass on "
         f"about {rate} MiB/s for each: no member can be reached by all others; forward {ports_to_forward(port)} to "
         "this machine in its router, or its ports to that of any other member, and they are as fast as its line"
     )

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from shoal.node.base.home import Home
 from shoal.node.base.logs import warn
@@ -19,10 +19,7 @@ from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.net.system.identity import Identity
 
 if TYPE_CHECKING:
-    from shoal.node.run.resting import Rested
     from shoal.node.training.checkpoint.read import Checkpoint
-
-Kept: TypeAlias = "Rested | Checkpoint | None"
 
 log = logging.getLogger("shoal.daemon")
 
@@ -87,27 +84,27 @@ async def load_checkpoint_again(folder: str) -> Checkpoint | None:
         return None
 
 
-async def load_kept(run_folder: Path, manifest: Manifest) -> Kept:
-    """What we kept of a run when we stopped; None if others went on with it. Of replicas: ours, as we have left it."""
+async def load_own(run_folder: Path, manifest: Manifest) -> Checkpoint | None:
+    """Our own replica, as we have left it; None for other runs, or if there is none."""
+    if not manifest.method.has_replicas:
+        return None
 
-    def load() -> Kept:
-        if manifest.method.has_replicas:
-            from shoal.node.run.replica_saving import load_own
+    def load() -> Checkpoint | None:
+        from shoal.node.run.replica_saving import load_own
 
-            return load_own(run_folder)
-        from shoal.node.run.resting import load_rest
-
-        return load_rest(run_folder)
+        return load_own(run_folder)
 
     return await LONG.run(load)
 
 
-async def forget_rest(run_folder: Path) -> None:
-    """We leave a run, or begin with it anew; what we kept in an earlier life must not come up."""
+async def forget_log(run_folder: Path) -> None:
+    """We leave a run, or begin with it anew; what we kept of it in an earlier life must not come up."""
 
     def forget() -> None:
-        from shoal.node.run.resting import forget_rest
+        from shoal.node.run.log_store import LogStore
+        from shoal.node.run.replica_saving import forget_own
 
-        forget_rest(run_folder)
+        LogStore(run_folder).forget()
+        forget_own(run_folder)
 
     await LONG.run(forget)

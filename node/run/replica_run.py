@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 
-from shoal.node.base.disk import Disk
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import ROUNDS
 from shoal.node.ipc.shm import FloatArray
@@ -21,15 +20,16 @@ from shoal.node.training.data.lanes import newcomer_lane
 from shoal.node.training.state.committed import Snapshot
 from shoal.node.training.state.outer import Outcome, StateStore
 from shoal.node.training.state.replica_state import ReplicaState
+from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.base.effects import Event
 from shoal.protocol.base.ids import Digest, PeerId, short
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import MAX_INT, Message
+from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.events import Exchanged, Lapsed, Met, ReplicaReceived
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.member import ReplicaMember
-from shoal.protocol.rounds.allreduce.reducer import Contribute
 
 PAIR = 2
 
@@ -71,7 +71,7 @@ class ReplicaRun(Run):
         """No roster gives us one."""
         return newcomer_lane(self._me)
 
-    def _make_member(self, disk: Disk) -> ReplicaMember:
+    def _make_member(self) -> ReplicaMember:
         shape, current = self.outer.committed.shape, self.outer.committed.current
         origin = self.manifest.origin
         is_held = self._has_replica or origin is None
@@ -185,6 +185,7 @@ class ReplicaRun(Run):
     def left(self, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits on this node: it was written to the network, or dropped."""
         if sent:
-            self.outgoing.sent(message, None, len(self.outer.exchange))
+            if isinstance(message, Chunk):
+                self.outgoing.exchanged(message, len(self.outer.exchange))
             self.meters.sent(message)
         self.driver.left(to, message, sent)

@@ -6,6 +6,7 @@ Nobody else has our replica, so it is kept at every stop, and we go on from it i
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 
 from shoal.node.base.logs import warn
@@ -13,7 +14,6 @@ from shoal.node.base.pools import DISK
 from shoal.node.base.refusals import CODES
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.run.facts import first_history
-from shoal.node.run.resting import FOLDER, forget_rest
 from shoal.node.run.saving import Saving
 from shoal.node.supervisor.training import Training
 from shoal.node.training.checkpoint.about import About
@@ -21,10 +21,12 @@ from shoal.node.training.checkpoint.keep import prune
 from shoal.node.training.checkpoint.read import Checkpoint, load
 from shoal.node.training.checkpoint.scan import CHECKPOINTS, folder_name, newest_first
 from shoal.node.training.checkpoint.write import sweep, write_checkpoint
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.base.shortages import is_temporary
-from shoal.protocol.rounds.agreement.roster import Base
+
+FOLDER = "rest"  # in a run's folder
 
 log = logging.getLogger("shoal.run")
 
@@ -43,13 +45,13 @@ class ReplicaSaving(Saving):
     async def end_own(self, samples: int, training: Training | None, for_good: bool) -> None:
         """We have parted: keep our replica, or forget it if we leave for good; LocalError if it cannot be kept."""
         if for_good:
-            await DISK.run(forget_rest, self._folder)
-        elif self._folder.exists() and self._state.current.round:
+            await DISK.run(forget_own, self._run_folder)
+        elif self._run_folder.exists() and self._state.current.round:
             moments = await training.moments() if training is not None else None
             await DISK.run(self._keep_own, samples, moments)
 
     def _keep_own(self, samples: int, moments: FloatArray | None) -> None:
-        folder = self._folder / FOLDER
+        folder = self._run_folder / FOLDER
         with self._state.lease() as snapshot:
             if (folder / folder_name(snapshot.round)).exists():
                 return  # it was kept at the last stop, and no round is over since
@@ -69,8 +71,18 @@ class ReplicaSaving(Saving):
         )
 
     def _about_own(self, round: int, root: Digest, samples: int, moments: FloatArray | None) -> About:
-        base = Base(round, first_history(self._manifest), root, (self._me,))
+        base = Base(round, 0, first_history(self._manifest), root)
         return self._about(base, (), samples, moments)
+
+
+def forget_own(run_folder: Path) -> None:
+    """We have left for good, or begin anew."""
+    folder = run_folder / FOLDER
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        warn(log, "rest-not-removed", f"cannot remove {folder}, which is of no use any more: {error.strerror}")
 
 
 def load_own(run_folder: Path) -> Checkpoint | None:

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.node.base.disk import Disk
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import DISK
 from shoal.node.base.refusals import refusal
@@ -29,6 +28,7 @@ from shoal.node.peers.reach import worth_remembering
 from shoal.node.run.driver import Driver
 from shoal.node.run.either_member import AnyMember, base_of
 from shoal.node.run.facts import samples_before, training_now
+from shoal.node.run.log_store import LogStore
 from shoal.node.run.meters import Meters, Outgoing
 from shoal.node.run.records import CommitLog, CommitRecord
 from shoal.node.run.relay_warning import RelayWarning
@@ -39,7 +39,8 @@ from shoal.node.supervisor.training import Training
 from shoal.node.training.state.committed import CommittedState, Snapshot
 from shoal.node.training.state.file import save_state
 from shoal.node.training.state.outer import OuterState
-from shoal.protocol.base.effects import Effect, Event, Send
+from shoal.protocol.averaging.events import HandIn, Waiting
+from shoal.protocol.base.effects import Blamed, Effect, Event, Send
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import is_temporary
@@ -49,9 +50,6 @@ from shoal.protocol.member.parting import Parted
 from shoal.protocol.membership.members import NamesakeSeen, PeerUp
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.tasks import Tasks
-from shoal.protocol.rounds.allreduce.allreduce import Blamed
-from shoal.protocol.rounds.matchmaking.milestones import HandIn, Waiting
-from shoal.protocol.rounds.rest import Rest
 
 if TYPE_CHECKING:
     from shoal.node.training.checkpoint.read import Checkpoint
@@ -66,6 +64,7 @@ class Run(ABC):
 
     member: AnyMember
     saving: Saving
+    store: LogStore | None = None  # of the run's log, if there is one
 
     def __init__(
         self,
@@ -84,7 +83,6 @@ class Run(ABC):
         self.signature = signature
         self.id = manifest.run_id
         self.outer = outer
-        self.rest: Rest | None = None  # what we kept of it in an earlier life
         self.commits = CommitLog()
         self.meters = Meters(settings.tally)
         self.detours = RelayWarning(manifest.name)
@@ -92,7 +90,6 @@ class Run(ABC):
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
         self.samples = samples_before(manifest, checkpoint)  # tokens behind the state that is held
         self.obstacle = ""  # why no round goes on, as far as it is known here
-        self.voted_before = 0  # the last round that we have voted in, in an earlier life
         self.failure = ""  # why this run has ended on this node
         self.may_be_opened_again = False  # whether that was for want of something that there may be again
         self._kept_timelines = kept_in(settings.folder)
@@ -102,6 +99,8 @@ class Run(ABC):
         self._settings = settings
         self._moments = checkpoint.moments if checkpoint is not None else None  # until the worker has them
         self._open_round = 0  # the round that we have begun
+        self._is_back = False  # we have been in this run before
+        self._has_met = False  # somebody else is here, or was since we are
         self._busy = asyncio.Lock()  # one long piece of work at a time
         self._parted = asyncio.Event()  # we have said good-bye, or cannot
 
@@ -109,10 +108,9 @@ class Run(ABC):
 
     def start(self, seeds: list[PeerId]) -> None:
         """Join the swarm through `seeds` and begin to train."""
-        disk = Disk(self._settings.folder)
-        member = self._make_member(disk)
+        member = self._make_member()
         send = partial(self._network.carry_out, self.id)
-        self.driver, self.member = self._driver_of(member, disk, send), member
+        self.driver, self.member = self._driver_of(member, send), member
         self.driver.timelines.links = self._network.links
         if self._settings.trains:
             worker, last = self._settings.worker(self.manifest, self.outer.sizes), self.manifest.rounds.last
@@ -189,8 +187,9 @@ class Run(ABC):
         if self.training is not None:
             self._tasks.spawn(self.training.stop())
 
-    def _driver_of(self, member: AnyMember, disk: Disk, send: Callable[[Send], None]) -> Driver:
-        return Driver(member, disk, send, self._on_event, self._fail, self._kept_timelines)
+    def _driver_of(self, member: AnyMember, send: Callable[[Send], None]) -> Driver:
+        folder = self._settings.folder
+        return Driver(member, folder, self.store, send, self._on_event, self._fail, self._kept_timelines)
 
     # -- what the member says -------------------------------------------------------------------------------
 
@@ -202,6 +201,7 @@ class Run(ABC):
             case Parted():
                 self._parted.set()
             case PeerUp(peer, addresses):
+                self._has_met = True
                 self._network.remember(peer, worth_remembering(addresses, self._network.links()))
             case NamesakeSeen():
                 self._network.report_same_key()
@@ -213,7 +213,7 @@ class Run(ABC):
                 self._on_outcome(event)
 
     @abstractmethod
-    def _make_member(self, disk: Disk) -> AnyMember:
+    def _make_member(self) -> AnyMember:
         """The machine that talks for us, with what an earlier life of ours has left on disk."""
 
     @abstractmethod
@@ -307,14 +307,14 @@ class Run(ABC):
         return not self.member.membership.alive()
 
     @property
-    def is_resting(self) -> bool:
-        """Whether we are back with a run that we had kept while all its nodes were stopped, and nobody else is yet.
+    def is_stuck(self) -> bool:
+        """Whether nothing can be decided here, and nobody else is here who could."""
+        return False
 
-        Who has voted later than in the round that was open then has gone on since, and is alone.
-        """
-        if self.rest is None or self.voted_before > self.rest.newest + 1 or not self.is_alone:
-            return False
-        return self.committed.current.round <= self.rest.newest
+    @property
+    def is_resting(self) -> bool:
+        """Whether we are back with a run that has rounds, after all its nodes were stopped, and nobody else is yet."""
+        return self._is_back and self.is_alone and not self._has_met and not self.commits.records
 
     @property
     def loss(self) -> float | None:

@@ -52,7 +52,6 @@ from shoal.node.run.founding import (
 )
 from shoal.node.run.introduction import describe, find_manifest, link_to, parse_run_name
 from shoal.node.run.meters import Tally
-from shoal.node.run.reloading import Kept
 from shoal.node.training.data.supply import GIB, Supply
 from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
@@ -247,9 +246,9 @@ class Runs:
         check_fits(
             found.manifest, available_memory(), self._load(joined.trains, await self.data.size(found.manifest.data))
         )
-        kept = await reloading.load_kept(self._home.run_folder(run), found.manifest)
+        own = await reloading.load_own(self._home.run_folder(run), found.manifest)
         came_with = await reloading.load_checkpoint_again(joined.checkpoint)
-        await self._enter(found, joined.trains, came_with, kept)
+        await self._enter(found, joined.trains, came_with, own)
 
     @property
     def devices_are_free(self) -> bool:
@@ -322,9 +321,10 @@ class Runs:
         check_begins(manifest)
         async with self._entering:
             check_is_new(manifest, self.has(manifest.run_id.hex()))
-            await reloading.forget_rest(self._home.run_folder(manifest.run_id.hex()))
+            await reloading.forget_log(self._home.run_folder(manifest.run_id.hex()))
             signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
-            return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, loaded)
+            found = Introduction(manifest, self._identity.peer, signature, {})
+            return await self._enter(found, train, loaded, is_founding=True)
 
     async def preview(self, link: str) -> Preview:
         """What joining a run would need, from its link or id; nothing is joined or kept."""
@@ -343,7 +343,7 @@ class Runs:
         await self._download(found, train)  # may take hours, so it is outside the lock
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
-            await reloading.forget_rest(self._home.run_folder(found.manifest.run_id.hex()))
+            await reloading.forget_log(self._home.run_folder(found.manifest.run_id.hex()))
             entered = await self._enter(found, train, loaded)
         self._on_linked(parse_run_name(link)[1])
         return entered
@@ -370,7 +370,7 @@ class Runs:
             if key in self.open:
                 await self.open[key].close(for_good=True)
                 await self._forget_data(self.open.pop(key))
-            await reloading.forget_rest(self._home.run_folder(key))
+            await reloading.forget_log(self._home.run_folder(key))
         asyncio.get_running_loop().call_later(10.0, sweep)  # seconds: by then all tasks of the run have ended
         return {"run": key, "name": names[key]}
 
@@ -448,7 +448,9 @@ class Runs:
         found: Introduction,
         train: bool,
         checkpoint: Checkpoint | None = None,
-        kept: Kept = None,
+        own: Checkpoint | None = None,
+        *,
+        is_founding: bool = False,
     ) -> RunLink:
         self._check_is_open()
         manifest, key = found.manifest, found.manifest.run_id.hex()
@@ -456,7 +458,7 @@ class Runs:
         run = None
         if manifest.experts is None:
             with or_no_room(f"the run '{manifest.name}' is not entered"):
-                run = await LONG.run(self._build, found, data, train, checkpoint, kept)
+                run = await LONG.run(self._build, found, data, train, checkpoint, own, is_founding)
             self._check_is_open()
         await NOTES.run(self._cache.update, found.members)  # before `joined`: a restart must find them
         path = str(checkpoint.path) if checkpoint is not None and run is not None else ""
@@ -467,8 +469,8 @@ class Runs:
             self.families.enter(found, train, checkpoint)
         elif self.paused:  # since a moment ago: its worker would take a device that is to be free
             self.restoring += [key] if key not in self.restoring else []
-            own, networks = self._network.addresses(), self._network.own_networks
-            link = format_link(manifest.run_id, own, networks)
+            addresses, networks = self._network.addresses(), self._network.own_networks
+            link = format_link(manifest.run_id, addresses, networks)
             return {"run": key, "name": manifest.name, "link": link, "untold": []}
         else:
             run.start(list(found.members))
@@ -511,15 +513,20 @@ class Runs:
         return list(dict.fromkeys([*found.members, *(link.peer for link in self._network.links())]))
 
     def _build(
-        self, found: Introduction, data: tuple[str, ...], train: bool, checkpoint: Checkpoint | None, kept: Kept
+        self,
+        found: Introduction,
+        data: tuple[str, ...],
+        train: bool,
+        checkpoint: Checkpoint | None,
+        own: Checkpoint | None,
+        is_founding: bool,
     ) -> Run:
         """Builds the run, before it is started; in a thread, as importing torch alone takes seconds.
 
-        `checkpoint` is the run's origin; `kept` is what an earlier life of this node has kept of the run.
+        `checkpoint` is the run's origin; `own` is our replica as we have left it.
         """
         from shoal.node.run.agreed_run import AgreedRun
         from shoal.node.run.replica_run import ReplicaRun
-        from shoal.node.run.resting import Rested
         from shoal.node.run.settings import RunSettings
 
         run_id = found.manifest.run_id
@@ -528,10 +535,8 @@ class Runs:
             self._settings, self._home.make_run_folder(run_id.hex()), data, train, self._fault, self.tally
         )
         if found.manifest.method.has_replicas:
-            own = None if isinstance(kept, Rested) else kept
             return ReplicaRun(*signed, self._network, settings, checkpoint, own)
-        rested = kept if isinstance(kept, Rested) else None
-        return AgreedRun(*signed, self._network, settings, checkpoint, rested)
+        return AgreedRun(*signed, self._network, settings, checkpoint, is_founding=is_founding)
 
 
 async def killed(process: Process) -> None:

@@ -1,33 +1,35 @@
-"""What a run writes of its state on this node: checkpoints while it goes on, and all of it at a stop if need be."""
+"""What a run writes of its state on this node: checkpoints while it goes on, and a snapshot when the log gets long."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
-from shoal.node.base.pools import DISK
+from shoal.node.base.logs import warn
+from shoal.node.base.pools import DISK, RECORDS
+from shoal.node.base.refusals import CODES
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
-from shoal.node.run.facts import samples_before
-from shoal.node.run.resting import forget_rest, save_rest
+from shoal.node.run.log_store import LONGEST, STATE, LogStore
 from shoal.node.run.settings import RunSettings
 from shoal.node.supervisor.training import Training
 from shoal.node.training.checkpoint.about import About
-from shoal.node.training.checkpoint.keep import Keeper
+from shoal.node.training.checkpoint.keep import Keeper, prune
 from shoal.node.training.checkpoint.scan import CHECKPOINTS
-from shoal.node.training.state.committed import CommittedState
+from shoal.node.training.checkpoint.write import sweep, write_checkpoint
+from shoal.node.training.state.committed import CommittedState, Lease
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.base.ids import Digest, PeerId
-from shoal.protocol.member.member import Member
-from shoal.protocol.messages.rounds import Proposal
-from shoal.protocol.rounds.agreement.certificate import next_base
-from shoal.protocol.rounds.agreement.roster import Base
-from shoal.protocol.rounds.rest import Rest
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.shortages import in_words
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+LONG_LOG = 64 << 20  # bytes of means that are kept at least before there is a snapshot of the state,
+STATES = 4  # and as many times the bytes of a state
+SPARING = 100  # rounds between two snapshots that are written only so that the journal can be made shorter
 
 log = logging.getLogger("shoal.run")
 
@@ -36,57 +38,97 @@ class Saving:
     """One run's files. `spawn` runs a coroutine beside us."""
 
     def __init__(
-        self, manifest: Manifest, me: PeerId, state: CommittedState, settings: RunSettings, spawn: Spawn
+        self,
+        manifest: Manifest,
+        me: PeerId,
+        state: CommittedState,
+        settings: RunSettings,
+        spawn: Spawn,
+        store: LogStore | None = None,
     ) -> None:
+        """`store` has the log of a run with a common state."""
         self.keeper = Keeper(settings.folder / CHECKPOINTS, settings.keeping, manifest.rounds.last)
         self._manifest = manifest
         self._me = me
         self._state = state
-        self._folder: Path = settings.folder
+        self._run_folder = settings.folder
+        self._store = store
         self._spawn = spawn
+        self._snapshot_of = -1  # the round of the last snapshot beside the log
         self._write: asyncio.Task[None] | None = None  # of the latest checkpoint, which waits for those before it
 
-    async def checkpoint(self, proposal: Proposal, root: Digest, samples: int, training: Training | None) -> None:
-        """Take what belongs to a round, if it is due, before the next one changes it; it is written beside us."""
-        if not self.keeper.is_due(proposal.round):
+    async def checkpoint(
+        self, base: Base, members: tuple[PeerId, ...], samples: int, training: Training | None
+    ) -> None:
+        """Take what belongs to the state `base`, if it is due, before the next round changes it; written beside us."""
+        is_due = self.keeper.is_due(base.round)
+        if not is_due and not self._is_long(base.round):
             return
-        lease = self._state.lease(root)
+        lease = self._state.lease(base.root)
         moments = await training.moments() if training is not None else None
-        about = self._about(next_base(proposal, root), proposal.members, samples, moments)
-        self._write = self._spawn(self.keeper.write(lease, about, moments))
+        about = self._about(base, members, samples, moments)
+        write = self.keeper.write(lease, about, moments) if is_due else self._snapshot(lease, about, moments)
+        self._write = self._spawn(self._then_forget(write, base.round))
+
+    @property
+    def newest(self) -> int:
+        """The last round after which the state is on our disk; -1: none."""
+        return max(self.keeper.newest, self._snapshot_of)
+
+    async def keep(self, base: Base, members: tuple[PeerId, ...], samples: int, training: Training | None) -> bool:
+        """Keep the state with what only this node has of it, its worker's moments, until it is back; whether we did."""
+        if self._store is None or not self._store.folder.exists():
+            return False  # the node's home was removed, which is why it ends: nothing is ours to keep there
+        is_over = self._manifest.rounds.last is not None and base.round >= self._manifest.rounds.last
+        moments = await training.moments() if training is not None and not is_over else None
+        await self._snapshot(self._state.lease(base.root), self._about(base, members, samples, moments), moments)
+        await RECORDS.run(self._store.forget_means, base.round)
+        return True
 
     async def written(self) -> None:
         """Wait for checkpoints that are under way."""
         if self._write is not None:
             await asyncio.wait([self._write])
 
-    async def end(self, member: Member, training: Training | None, for_good: bool) -> None:
-        """We have parted, and nothing changes any more: keep the run if nobody else may, forget it if others go on.
+    def _is_long(self, round: int) -> bool:
+        """Whether the means since the last snapshot take more room than it would, or the journal is to be cut there."""
+        if self._store is None or (self._write is not None and not self._write.done()):
+            return False
+        if self._store.size > LONGEST and round >= self.newest + SPARING:
+            return True
+        return self._store.means_size > max(LONG_LOG, STATES * sum(chunk.size for chunk in self._state.shape.chunks))
 
-        LocalError if it is to be kept, and cannot be.
-        """
-        rest = None if for_good else member.rest()
-        if rest is not None:
-            await self._keep(rest, member, training)
-        elif for_good or member.rounds.departure.has_signed_off:
-            await DISK.run(forget_rest, self._folder)
-
-    async def _keep(self, rest: Rest, member: Member, training: Training | None) -> None:
-        if not self._folder.exists():
-            return  # the node's home was removed, which is why it ends: nothing is ours to keep there
-        name, last = self._manifest.name, self._manifest.rounds.last
-        is_finished = last is not None and rest.newest >= last  # then nobody trains on
-        moments = await training.moments() if training is not None and not is_finished else None
-        base, members = member.history.base(rest.round, rest.root), rest.made_by.members if rest.made_by else ()
-        samples = samples_before(self._manifest) + member.history.samples(rest.round)
-        # round 0 is made of the seed, unless it is the founder's
-        about = self._about(base, members, samples, moments) if rest.round or self._manifest.origin else None
+    async def _then_forget(self, write: Coroutine[Any, Any, None], round: int) -> None:
         try:
-            with self._state.lease(rest.root) as snapshot:
-                await DISK.run(save_rest, self._folder, rest, about, snapshot, moments)
+            await write
         except LocalError as error:
-            raise LocalError(f"{error}; if all members of {name} stop, it cannot go on", code=error.code) from error
-        log.info("the run %s is kept here until we are back, after round %d", name, rest.newest)
+            warn(log, "checkpoint-failed", f"{error}; the run goes on with more on its disk")
+            return
+        if self._store is not None and round in (self.keeper.newest, self._snapshot_of):
+            try:
+                await RECORDS.run(self._store.forget_means, round)
+            except LocalError as error:
+                warn(log, "checkpoint-failed", f"{error}; the run goes on with more on its disk")
+
+    async def _snapshot(self, lease: Lease, about: About, moments: FloatArray | None) -> None:
+        assert self._store is not None
+        folder = self._store.folder / STATE
+
+        def write() -> None:
+            with lease as snapshot:
+                try:
+                    folder.mkdir(exist_ok=True)
+                    sweep(folder)
+                except OSError as error:
+                    raise LocalError(
+                        f"cannot keep the state of {self._manifest.name} in {folder}: {in_words(error)}",
+                        code=CODES.get(error.errno or 0, "unwritable"),
+                    ) from error
+                write_checkpoint(folder, about, snapshot, moments)
+            prune(folder, 1)
+
+        await DISK.run(write)
+        self._snapshot_of = about.round
 
     def _about(self, base: Base, members: tuple[PeerId, ...], samples: int, moments: FloatArray | None) -> About:
         steps = int(moments[0]) if moments is not None else 0

@@ -31,19 +31,18 @@ from shoal.node.base.atomic import replace_file
 from shoal.node.base.logs import warn
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.records import why_lapsed
-from shoal.protocol.base.effects import Event
+from shoal.protocol.averaging.events import Begun, Behind, Committed, HandIn, Waiting
+from shoal.protocol.averaging.events import Lapsed as Undone
+from shoal.protocol.averaging.shelf import Decision
+from shoal.protocol.base.effects import Blamed, Event
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.masks import masked
 from shoal.protocol.base.wire import Message
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerSuspected
-from shoal.protocol.messages.rounds import ROUND_MESSAGES, Contribution, Fetched, Final, Reassign
+from shoal.protocol.messages.averaging import AVERAGING_MESSAGES, Contribution, Direct, Mean
+from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.net.measure.link import Link
 from shoal.protocol.replicas.events import Exchanged, Lapsed, Met
-from shoal.protocol.rounds.agreement.certificate import counted_everywhere
-from shoal.protocol.rounds.agreement.roster import Plan
-from shoal.protocol.rounds.allreduce.allreduce import Blamed
-from shoal.protocol.rounds.allreduce.shelf import Decision
-from shoal.protocol.rounds.matchmaking.milestones import Aborted, Begun, Behind, Committed, HandIn, Waiting
-from shoal.protocol.rounds.stages import round_of
 
 # -- one round -----------------------------------------------------------------------------------------------------
 
@@ -53,7 +52,7 @@ MOST_EVENTS = 128  # of a round: the last ones are kept
 MOST_PHASES = 64  # of a round: the first ones are kept
 OTHERS = PeerId("others")  # stands for the peers over the bound
 
-KINDS: dict[type, str] = {kind: kind.__name__.lower() for kind in get_args(ROUND_MESSAGES)}
+KINDS: dict[type, str] = {kind: kind.__name__.lower() for kind in (*get_args(AVERAGING_MESSAGES), Chunk)}
 SENT, RECEIVED = "sent", "received"
 
 
@@ -87,7 +86,7 @@ class Trace:
     events: deque[RoundEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
     waited: Mapping[tuple[str, PeerId], float] = field(default_factory=dict)  # seconds, by (phase, peer)
     paths: dict[PeerId, str] = field(default_factory=dict)  # of the group's payloads
-    plan: Plan | None = None  # of the last group
+    begun: Begun | None = None
     committed: float | None = None
     uncounted: tuple[PeerId, ...] = ()  # members that are missing in some chunk
     ended: float | None = None
@@ -120,10 +119,9 @@ class Trace:
 
     def commit(self, now: float, decision: Decision) -> None:
         """The round is decided, and all its bytes have arrived."""
-        proposal = decision.certificate.proposal
-        counted = {proposal.members[index] for index in counted_everywhere(decision.chunks, len(proposal.members))}
-        self.committed, self.uncounted = now, tuple(peer for peer in proposal.members if peer not in counted)
-        self.note_event(now, "committed", words=f"attempt {proposal.attempt}")
+        counted = masked(decision.roster, decision.result.counted)
+        self.committed, self.uncounted = now, tuple(peer for peer in decision.roster if peer not in counted)
+        self.note_event(now, "committed", words=f"entry {decision.number} of the log")
 
 
 class Timeline:
@@ -134,7 +132,7 @@ class Timeline:
         self.previous: Trace | None = None
         self._next: Trace | None = None
         self._phase = ""
-        self._reassign: Reassign | None = None  # the last one, which is sent to many peers and noted once
+        self._directed: Direct | None = None  # the last one, which is sent to many peers and noted once
 
     def observe(self, now: float, phase: str, round: int) -> Trace | None:
         """The member is in `phase` of `round` (0: the same as before). Call this after each of its steps.
@@ -165,13 +163,13 @@ class Timeline:
         if trace is None:
             return
         match event:
-            case Begun(plan):
-                trace.plan = plan
-                trace.note_event(now, "begun", plan.leader, f"attempt {plan.attempt}, {len(plan.members)} members")
+            case Begun(_, roster, proposer=proposer):
+                trace.begun = event
+                trace.note_event(now, "begun", proposer, f"{len(roster)} members")
             case Committed(decision) if decision.round == trace.round:
                 trace.commit(now, decision)
-            case Aborted(_, attempt, reason):
-                trace.note_event(now, "failed", words=f"attempt {attempt}: {reason}")
+            case Undone(round) if round == trace.round:
+                trace.note_event(now, "undone")
             case HandIn():
                 trace.note_event(now, "called")
             case Waiting(reason):
@@ -191,8 +189,8 @@ class Timeline:
                 trace.note_event(now, "exchanged", partner, "and it has ours" if is_mutual else "it was lost then")
             case Lapsed(_, reason):
                 trace.note_event(now, "lapsed", words=why_lapsed(reason))
-            case Behind(peer, round):
-                trace.note_event(now, "behind", peer, f"round {round}")
+            case Behind(round):
+                trace.note_event(now, "behind", words=f"round {round}")
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -207,14 +205,15 @@ class Timeline:
 
     def _note(self, now: float, way: str, peer: PeerId, message: Message) -> None:
         kind = KINDS.get(type(message))
-        trace = self._trace_of(round_of(message)) if kind is not None else None
+        round: int = getattr(message, "round", 0)
+        trace = self._trace_of(round) if kind is not None else None
         if kind is None or trace is None:
             return
-        size = len(message.payload) if isinstance(message, Contribution | Final | Fetched) else 0
+        size = len(message.payload) if isinstance(message, Contribution | Mean | Chunk) else 0
         trace.note(now, way, kind, peer, size)
-        if isinstance(message, Reassign) and message is not self._reassign:
-            self._reassign = message
-            trace.note_event(now, "reassigned", message.ballot.leader, _moves(message))
+        if isinstance(message, Direct) and message != self._directed:
+            self._directed = message
+            trace.note_event(now, "directed", peer if way == RECEIVED else None, _words(message))
 
     def _trace_of(self, round: int) -> Trace | None:
         current = self.current
@@ -226,10 +225,10 @@ class Timeline:
         return self.previous if self.previous is not None and round == self.previous.round else None
 
 
-def _moves(message: Reassign) -> str:
-    """The numbers of reassigned chunks and of their new owners, in words."""
-    owners = Counter(each.owner for each in message.assignments)
-    return f"{owners.total()} chunks to {len(owners)} members"
+def _words(message: Direct) -> str:
+    """What the proposer has directed."""
+    moved, absent = len(message.epochs), len(message.absent)
+    return f"{moved} chunks to other owners" + (f", on without {absent} members" if absent else "")
 
 
 # -- as JSON -----------------------------------------------------------------------------------------------
@@ -266,15 +265,14 @@ def as_json(trace: Trace, me: PeerId, now: float, clock: float) -> dict[str, Any
 
 
 def _group(trace: Trace) -> dict[str, Any]:
-    """The group of the last attempt, and how many chunks each owner had."""
-    plan = trace.plan
-    owners = Counter(plan.owners).most_common(MOST_NAMES) if plan is not None else []
+    """The roster, and how many chunks each owner had."""
+    begun = trace.begun
+    owners = Counter(begun.owners).most_common(MOST_NAMES) if begun is not None else []
     return {
-        "attempt": plan.attempt if plan is not None else None,
-        "leader": plan.leader if plan is not None else None,
-        "size": len(plan.members) if plan is not None else 0,
-        "members": list(plan.members[:MOST_NAMES]) if plan is not None else [],
-        "chunks": len(plan.owners) if plan is not None else 0,
+        "proposer": begun.proposer if begun is not None else None,
+        "size": len(begun.roster) if begun is not None else 0,
+        "members": list(begun.roster[:MOST_NAMES]) if begun is not None else [],
+        "chunks": len(begun.owners) if begun is not None else 0,
         "owners": dict(owners),
         "uncounted": list(trace.uncounted[:MOST_NAMES]),
     }
@@ -373,7 +371,7 @@ class Timelines:
         return as_json(trace, self._me, now, time.time())
 
     def _note_paths(self, trace: Trace) -> None:
-        members = trace.plan.members if trace.plan is not None else ()
+        members = trace.begun.roster if trace.begun is not None else ()
         trace.paths |= {link.peer: link.path for link in self.links() if link.peer in members}
 
     def _words(self) -> str:

@@ -17,13 +17,11 @@ from shoal.node.manifest.requirements import requirements
 from shoal.node.run import node_state
 from shoal.node.run.either_member import downloaded, history_of, waited_for
 from shoal.protocol.base.ids import PeerId, short
-from shoal.protocol.membership.members import State
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.net.measure.link import LinkReport
 from shoal.protocol.net.measure.rates import Traffic
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.member import ReplicaMember
-from shoal.protocol.rounds.agreement.quorum import is_quorum
 
 if TYPE_CHECKING:
     from shoal.node.run.run import Run
@@ -167,8 +165,6 @@ def waiting_for(run: Run) -> str | None:
     if run.training is not None and run.training.trouble:
         return run.training.trouble
     number = run.outer.committed.current.round + 1
-    if run.voted_before > number:
-        return f"it has voted in round {run.voted_before} in an earlier life, and waits for a member that has the state"
     if run.member.phase == "syncing":
         here, whole = downloaded(run.member)
         return f"the state is being downloaded: {here} of {whole} chunks are here" if whole else None
@@ -295,16 +291,14 @@ def why_split(run: Run, evidence: Evidence) -> str:
                 others=(),
             )
         )
-    base, left = run.member.rounds.base, run.member.rounds.departure.left
-    voters = base.voters if base is not None else ()
-    gone = [voter for voter in voters if voter in left or membership.state(voter) is State.LEFT]
-    here = [run.member.me, *alive]
-    is_open = base is not None and base.round > run.manifest.first_round - 1 and not run.is_resting
+    log, here = run.member.log, [run.member.me, *alive]
+    voters = log.register.voters
+    is_open = log.is_member and not run.is_resting
     return node_state.why_split(
         node_state.SplitEvidence(
             voters=len(voters),
-            absent=sorted(set(voters) - {*here, *gone}),
-            has_quorum=not is_open or is_quorum(here, voters, gone),
+            absent=sorted(set(voters) - set(here)),
+            has_quorum=not is_open or log.is_quorum(here),
             group=run.commits.group,
             lost=lost,
             elsewhere=evidence.elsewhere,

@@ -6,11 +6,10 @@ rounds is kept; of earlier ones no state is offered any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from shoal.protocol.averaging.context import Base
-from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.averaging.policy import Base
+from shoal.protocol.base.ids import NO_DIGEST, Digest
 from shoal.protocol.base.wire import Message
 from shoal.protocol.log.register import first_state
 from shoal.protocol.messages.log import PartState, Register, Result, Void
@@ -27,7 +26,12 @@ class Certified:
         state = self._state(register)
         self._bases = {origin.round: origin}
         self._roots = {origin.round: origin.root}
+        self._tokens = {origin.round: 0}
         self._take(state)
+
+    def tokens(self, round: int) -> int:
+        """Tokens behind the state after `round` that were added since the run began; 0 if that is not known."""
+        return self._tokens.get(round, 0)
 
     @property
     def newest(self) -> int:
@@ -51,30 +55,27 @@ class Certified:
         """Whether the state after `round` is known to have this root."""
         return self._roots.get(round) == root
 
+    def history(self, round: int) -> Digest | None:
+        """The history digest after a round; None if it is not known here."""
+        base = self._bases.get(round)
+        return base.history if base is not None else None
+
     def base(self, round: int, root: Digest) -> Base:
         """What the round after `round` builds on, given the state's root."""
         known = self._bases[round]
         return Base(round, known.entry, known.history, root)
 
-    # chains of certificates are no part of a run with a log
-    def after(self, round: int) -> tuple[()]:
-        """No links."""
-        return ()
-
-    def extend(self, links: Iterable[object], sender: PeerId) -> None:
-        """RemoteError for links."""
-        if list(links):
-            raise RemoteError("sent a chain of certificates, which a run with a log does not have", sender)
-
     def _take(self, state: PartState) -> None:
         self._bases[state.round] = Base(state.round, state.result, state.history, NO_DIGEST)
+        self._tokens[state.round] = state.tokens
+        self._tokens.setdefault(state.round - 1, state.tokens - state.last_tokens)
         if state.result == state.before and state.round:  # nothing yet, or undone: the state is that before
             self._roots[state.round] = state.root
         elif state.result:
             before = Base(state.round - 1, state.before, state.last_history, state.root)
             self._bases.setdefault(before.round, before)
             self._roots[before.round] = state.root
-        for known in (self._bases, self._roots):
+        for known in (self._bases, self._roots, self._tokens):
             for round in sorted(known)[:-KEPT]:
                 del known[round]
 

@@ -18,8 +18,10 @@ from functools import partial
 
 from shoal.protocol.averaging.owned import OwnedChunk
 from shoal.protocol.averaging.owners import Owners, send_order
+from shoal.protocol.averaging.reducer import Contribute, Reducer
 from shoal.protocol.averaging.shelf import Shelf
-from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell
+from shoal.protocol.averaging.wanted import Wanted
+from shoal.protocol.base.effects import Blamed, Effect, Persist, Send, Tell
 from shoal.protocol.base.errors import PayloadError, RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, result_hash
 from shoal.protocol.base.masks import is_mask, mask_of
@@ -27,15 +29,6 @@ from shoal.protocol.base.signing import Signer, check_signature, signed
 from shoal.protocol.base.wire import Payload
 from shoal.protocol.messages.averaging import Contribution, Give, Have, Made, Mean, MeanIs
 from shoal.protocol.messages.log import Seat
-from shoal.protocol.rounds.allreduce.reducer import Contribute, Reducer
-
-
-@dataclass(frozen=True, slots=True)
-class Blamed(Event):
-    """A peer sent something bad and was left out, or ignored."""
-
-    peer: PeerId
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +54,7 @@ class Exchange:
         self,
         us: Self,
         round: int,
+        base_root: Digest,
         chunks: int,
         reducer: Reducer,
         shelf: Shelf,
@@ -68,14 +62,17 @@ class Exchange:
     ) -> None:
         """`receivers`: who is to get means, besides the roster."""
         self._us = us
-        self._round = round
+        self.round = round
+        self._base_root = base_root
         self._reducer = reducer
         self._shelf = shelf
         self._receivers = receivers
         self._owners: Owners | None = None  # None: there is no roster yet
         self._chunks = chunks
         self._offers: dict[PeerId, int] = {}  # weights
+        self._early: dict[PeerId, dict[int, Contribution]] = {}  # of those of whom we do not know on what they stand
         self._contribute: Contribute | None = None
+        self.wanted = Wanted()
         self._weight = 0
         self._owned: dict[int, OwnedChunk] = {}
         self._sources: dict[int, PeerId] = {}  # whom we have asked for the mean of a chunk that we inherited
@@ -88,7 +85,7 @@ class Exchange:
 
     def __repr__(self) -> str:
         done = sum(made is not None for made in self.means)
-        return f"Exchange({self._round}, means={done}/{self._chunks}, offers={len(self._offers)}/{len(self.roster)})"
+        return f"Exchange({self.round}, means={done}/{self._chunks}, offers={len(self._offers)}/{len(self.roster)})"
 
     # -- read side ----------------------------------------------------------------------------------------------
 
@@ -110,6 +107,10 @@ class Exchange:
     def table(self) -> tuple[Made, ...]:
         """The complete result."""
         return tuple(made for made in self.means if made is not None)
+
+    def find(self, chunk: int, hash: Digest) -> Mean | None:
+        """A mean of this round, by its hash."""
+        return self._shelf.find(self._us.part, self.round, chunk, hash)
 
     def offered(self, peer: PeerId) -> int | None:
         """The weight that `peer` has offered."""
@@ -162,7 +163,7 @@ class Exchange:
         means = tuple(chunk for chunk in self.unfinished() if self.owner(chunk) == peer)
         if not contributions and not means:
             return None
-        return Give(self._us.part, self._round, contributions, means, ())
+        return Give(self._us.part, self.round, contributions, means, ())
 
     # -- commands -----------------------------------------------------------------------------------------------
 
@@ -185,10 +186,13 @@ class Exchange:
         return self._send_contributions()
 
     def offer(self, peer: PeerId, weight: int) -> list[Effect]:
-        """`peer` is ready. Who has offered nothing may still offer something."""
+        """`peer` is ready, on our state. Who has offered nothing may still offer something."""
         self._offers[peer] = weight
         self.lost.pop(peer, None)
-        return self._fold_all()
+        effects = self._fold_all()
+        for message in self._early.pop(peer, {}).values():
+            effects += self.receive_contribution(peer, message)
+        return effects
 
     def lose(self, peer: PeerId) -> list[Effect]:
         """Go on without `peer`, unless its contribution is here. Its chunks are the proposer's business."""
@@ -209,12 +213,12 @@ class Exchange:
                 effects += self._move(chunk, epoch, owner)
         return effects
 
-    def moves(self, lost: Collection[PeerId]) -> list[tuple[int, int]]:
-        """As proposer: the epochs in which chunks that we lack have owners that are not lost."""
+    def moves(self, lost: Collection[PeerId], fit: Collection[PeerId]) -> list[tuple[int, int]]:
+        """As proposer: the epochs in which chunks that we lack have owners who are not lost, and `fit` if any are."""
         assert self._owners is not None
         found = []
         for chunk in self.unfinished():
-            epoch = self._owners.after(chunk, self.epochs[chunk], lost) if self.owner(chunk) in lost else None
+            epoch = self._owners.after(chunk, self.epochs[chunk], lost, fit) if self.owner(chunk) in lost else None
             if epoch is not None:
                 found.append((chunk, epoch))
         return found
@@ -228,13 +232,16 @@ class Exchange:
     # -- inputs -------------------------------------------------------------------------------------------------
 
     def receive_contribution(self, sender: PeerId, message: Contribution) -> list[Effect]:
-        """A chunk for us to add."""
+        """A chunk for us to add, once its sender's offer is here: it says on which state that stands."""
         chunk = self._checked(sender, message.chunk)
         if not message.weight:
             raise RemoteError("contributes with weight zero", sender)
         effects = self.move([(chunk, message.epoch)])
         owned = self._owned.get(chunk)
         if owned is None or self.means[chunk] is not None or not owned.lacks(sender):
+            return effects
+        if sender not in self._offers:
+            self._early.setdefault(sender, {})[chunk] = message
             return effects
         self.taken += 1
         self._offers[sender] = message.weight
@@ -266,7 +273,15 @@ class Exchange:
             return []
         self._sources[chunk] = sender
         self._shelf.ask(chunk, message.hash, sender)
-        return [Send(sender, Give(self._us.part, self._round, (), (), ((chunk, message.hash),)))]
+        return [Send(sender, Give(self._us.part, self.round, (), (), ((chunk, message.hash),)))]
+
+    def moved(self, sender: PeerId, message: Give) -> tuple[tuple[int, int], ...]:
+        """The epochs of chunks that `sender` asks us about as nobody would who knew them."""
+        if self._owners is None:
+            return ()
+        chunks = [chunk for chunk in message.contributions if self.owner(self._checked(sender, chunk)) != sender]
+        chunks += [chunk for chunk in message.means if self.owner(self._checked(sender, chunk)) != self._us.me]
+        return tuple((chunk, self.epochs[chunk]) for chunk in dict.fromkeys(chunks) if self.epochs[chunk])
 
     def answer(self, sender: PeerId, message: Give) -> list[Effect]:
         """What `sender` lacks of ours; nothing, if we lack it ourselves."""
@@ -317,15 +332,15 @@ class Exchange:
         """Give a chunk's owner the mean that we hold by name, else our contribution."""
         us, owner, made = self._us, self.owner(chunk), self.means[chunk]
         if made is not None:
-            return [] if owner == us.me else [Send(owner, Have(us.part, self._round, chunk, made.hash))]
+            return [] if owner == us.me else [Send(owner, Have(us.part, self.round, chunk, made.hash))]
         if self._contribute is None or us.me not in self.roster:
             return []
         make = partial(self._contribute, chunk)
         if owner == us.me:
             self._owned[chunk].hold(us.me, self._weight, make)
             return []
-        message = Contribution(us.part, self._round, chunk, self.epochs[chunk], self._weight, b"")
-        return [Send(owner, message, make)]
+        message = Contribution(us.part, self.round, chunk, self.epochs[chunk], self._weight, b"")
+        return [Send(owner, message, make, self.wanted.contributions)]
 
     def _fold_all(self) -> list[Effect]:
         return [effect for chunk in list(self._owned) for effect in self._finish(chunk)]
@@ -341,7 +356,7 @@ class Exchange:
             return blames
         payload, mask = owned.finish(), mask_of(self.roster, owned.counted)
         hash, epoch = result_hash(mask, payload), self.epochs[chunk]
-        said = MeanIs(us.branch, us.part, self._round, chunk, epoch, hash, us.me, us.life, b"")
+        said = MeanIs(us.branch, us.part, self.round, chunk, epoch, self._base_root, hash, us.me, us.life, b"")
         made = Made(hash, mask, epoch, us.me, us.life, signed(said, us.signer).signature)
         self._shelf.put(chunk, made, payload)
         return blames + self._keep(chunk, made, payload)
@@ -353,7 +368,7 @@ class Exchange:
         return effects + (self._broadcast(chunk, made) if self.owner(chunk) == self._us.me else [])
 
     def _record(self, chunk: int, made: Made, payload: Payload) -> Persist:
-        return Persist("means", Mean(self._us.part, self._round, chunk, made, payload))
+        return Persist("means", Mean(self._us.part, self.round, chunk, made, payload))
 
     def _broadcast(self, chunk: int, made: Made) -> list[Effect]:
         mean = self._mean(chunk, made)
@@ -361,7 +376,7 @@ class Exchange:
         return [Send(peer, mean) for peer in others if peer != self._us.me and peer not in self.lost]
 
     def _mean(self, chunk: int, made: Made) -> Mean:
-        mean = self._shelf.find(self._us.part, self._round, chunk, made.hash)
+        mean = self._shelf.find(self._us.part, self.round, chunk, made.hash)
         assert mean is not None
         return mean
 
@@ -376,7 +391,8 @@ class Exchange:
         if not made.mask or not is_mask(made.mask, len(self.roster)):
             raise RemoteError("sent a mean whose mask does not fit the roster", sender)
         said = MeanIs(
-            us.branch, us.part, self._round, chunk, made.epoch, made.hash, made.owner, made.life, made.signature
+            *(us.branch, us.part, self.round, chunk, made.epoch, self._base_root, made.hash),
+            *(made.owner, made.life, made.signature),
         )
         check_signature(said, made.owner, us.signer, sender)
 

@@ -1,6 +1,7 @@
 """Means by hash: getting those that a table names, each chunk from one holder at a time.
 
 Rules:
+- The owner of a chunk is asked first: it may be in its queue for us already, where it is found and not sent twice.
 - What stands behind other chunks from the same holder is not late, and is asked for once.
 - A holder that has sent nothing for a while is asked again for everything: what waited there may be lost with its
   connection. It answers with the bytes that are not on their way, or says that all wait in its queue: as long as that
@@ -34,32 +35,39 @@ class Fetching:
         self._sent: dict[PeerId, int] = {}  # payloads, as it says
         self._believed: dict[PeerId, int] = {}  # how often, since something new came from it
         self._chunks = 0
+        self._owners_asked: set[tuple[int, Digest]] = set()
+        self.moved_at = 0.0  # when a holder last got ahead
         self.refusals = 0  # holders that turned out to hold nothing
 
     def ask(self, now: float, means: Sequence[Made], chunks: Sequence[int], holders: Sequence[PeerId]) -> list[Effect]:
-        """Ask for those of the chunks that nobody is about to send: the next of `holders`, or the last one again."""
+        """Ask for chunks that nobody is about to send: their owner, the next of `holders`, or the last one again."""
         self._chunks = len(means)
         due: list[int] = []
         again: dict[PeerId, list[int]] = {}
+        first: dict[PeerId, list[int]] = {}
         for chunk in chunks:
-            holder = self._asked.get((chunk, means[chunk].hash))
-            if holder is None or holder not in holders or self._is_late(now, self._probed.get(holder)):
+            key, owner = (chunk, means[chunk].hash), means[chunk].owner
+            holder = self._asked.get(key)
+            if owner in holders and key not in self._owners_asked:
+                self._owners_asked.add(key)
+                first.setdefault(owner, []).append(chunk)
+            elif holder is None or holder not in holders or self._is_late(now, self._probed.get(holder)):
                 due.append(chunk)
             elif holder not in self._probed and self._is_late(now, self._heard[holder]):
                 again.setdefault(holder, []).append(chunk)
         self._probed |= dict.fromkeys(again, now)
         effects: list[Effect] = [self._give(means, chunks, holder) for holder, chunks in again.items()]
-        if not due or not holders:
-            return effects
-        source = holders[self._turn % len(holders)]
-        self._turn += 1
-        self._get_ahead(now, source)
-        self._asked |= {(chunk, means[chunk].hash): source for chunk in due}
-        return [*effects, self._give(means, due, source)]
+        effects += [self._seek(now, means, chunks, owner) for owner, chunks in first.items()]
+        if due and holders:
+            source = holders[self._turn % len(holders)]
+            self._turn += 1
+            effects.append(self._seek(now, means, due, source))
+        return effects
 
     def arrived(self, now: float, holder: PeerId) -> None:
         """`holder` has sent some of what it was asked for."""
         self._believed.pop(holder, None)
+        self.moved_at = now
         self._get_ahead(now, holder)
 
     def put_off(self, now: float, holder: PeerId, progress: Progress) -> None:
@@ -75,6 +83,7 @@ class Fetching:
         ):
             self._sent[holder] = progress.sent
             self._believed[holder] = self._believed.get(holder, 0) + 1
+            self.moved_at = now
             self._get_ahead(now, holder)
 
     def _get_ahead(self, now: float, holder: PeerId) -> None:
@@ -83,6 +92,11 @@ class Fetching:
 
     def _is_late(self, now: float, since: float | None) -> bool:
         return since is not None and now - since >= self._pace.deadline()
+
+    def _seek(self, now: float, means: Sequence[Made], chunks: Sequence[int], holder: PeerId) -> Send:
+        self._get_ahead(now, holder)
+        self._asked |= {(chunk, means[chunk].hash): holder for chunk in chunks}
+        return self._give(means, chunks, holder)
 
     def _give(self, means: Sequence[Made], chunks: Sequence[int], holder: PeerId) -> Send:
         hashes = tuple((chunk, means[chunk].hash) for chunk in chunks)

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from shoal.protocol.averaging.exchange import Blamed
-from shoal.protocol.base.effects import Effect, Tell
+from shoal.protocol.base.effects import Blamed, Effect, Tell
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message, encode, payload_memory

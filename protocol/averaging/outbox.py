@@ -7,23 +7,23 @@ counts as on the wire for as long as it had been first in the queue, because the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from shoal.protocol.base.effects import Effect, Send
-from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
-from shoal.protocol.messages.averaging import Contribution, Mean, Progress
 
-Key = tuple[int, int, Digest | None]  # round, chunk, and the hash of a mean; a contribution has none, in any epoch
+Key = tuple[int, Hashable]  # a payload's round, and what tells it from the round's others, without its bytes
 
 SETTLE = 1.0  # seconds that a payload counts as on the wire, at least
 
 
 class Outbox:
-    """One part's payloads."""
+    """One run's payloads."""
 
-    def __init__(self, part: int) -> None:
-        self._part = part
+    def __init__(self, key: Callable[[Message], Key | None]) -> None:
+        """`key`: that of a payload; None for all other messages."""
+        self._key = key
         self._waiting: dict[tuple[PeerId, Key], float] = {}  # since when
         self._landing: dict[tuple[PeerId, Key], float] = {}  # until when it may be on the wire
         self._last_left: dict[PeerId, float] = {}
@@ -38,10 +38,6 @@ class Outbox:
         """Payloads that went out or came in."""
         return self.sent_count + self.taken_count
 
-    def progress(self, round: int, *, is_waiting: bool = False, is_queued: bool = False) -> Progress:
-        """How far we have come, for somebody who waits."""
-        return Progress(self._part, round, self.sent_count, self.taken_count, is_waiting, is_queued)
-
     def open(self) -> None:
         """A new round begins: nobody will ask for what has left before."""
         self._landing.clear()
@@ -50,12 +46,12 @@ class Outbox:
     def note(self, now: float, effects: Sequence[Effect]) -> None:
         """These effects are about to be carried out."""
         for effect in effects:
-            if isinstance(effect, Send) and (key := _key(effect.message)) is not None:
+            if isinstance(effect, Send) and (key := self._key(effect.message)) is not None:
                 self._waiting.setdefault((effect.to, key), now)
 
     def sent(self, now: float, to: PeerId, message: Message) -> None:
         """A payload has left this node."""
-        since, key = self.dropped(to, message), _key(message)
+        since, key = self.dropped(to, message), self._key(message)
         if key is None or since is None:
             return
         was_first = now - max(since, self._last_left.get(to, since))
@@ -65,7 +61,7 @@ class Outbox:
 
     def dropped(self, to: PeerId, message: Message) -> float | None:
         """A payload waits here no more; since when it did."""
-        key = _key(message)
+        key = self._key(message)
         return self._waiting.pop((to, key), None) if key is not None else None
 
     def holds(self, to: PeerId, round: int) -> bool:
@@ -77,17 +73,7 @@ class Outbox:
         return [effect for effect in effects if not (isinstance(effect, Send) and self._is_under_way(now, effect))]
 
     def _is_under_way(self, now: float, send: Send) -> bool:
-        key = _key(send.message)
+        key = self._key(send.message)
         if key is None:
             return False
         return (send.to, key) in self._waiting or now < self._landing.get((send.to, key), now)
-
-
-def _key(message: Message) -> Key | None:
-    """What a payload is, without its bytes; None for all other messages."""
-    match message:
-        case Contribution():
-            return message.round, message.chunk, None
-        case Mean():
-            return message.round, message.chunk, message.made.hash
-    return None

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from shoal.protocol.averaging.reducer import Reducer
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Payload
-from shoal.protocol.rounds.allreduce.reducer import Reducer
 
 Held = tuple[int, Callable[[], Payload]]  # weight, and what makes the bytes when there is something to add them to
 
@@ -54,7 +54,7 @@ class OwnedChunk:
         """Add those whose turn has come; whether nobody is awaited any more, and the errors of the bad ones."""
         errors: list[PayloadError] = []
         if not self.counted:
-            self._passed = {peer for peer in self._passed if peer in self._held}
+            self._passed = {peer for peer in self._passed if self._held.get(peer, ()) is None}
         for peer in roster:
             if peer in self._passed:
                 continue

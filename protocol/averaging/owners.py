@@ -32,13 +32,14 @@ class Owners:
         place = epoch % PLACES
         return self._seats[place].peer if place < len(self._seats) else None
 
-    def after(self, chunk: int, epoch: int, lost: Collection[PeerId]) -> int | None:
+    def after(self, chunk: int, epoch: int, lost: Collection[PeerId], fit: Collection[PeerId] = ()) -> int | None:
         """The next epoch, in which somebody who is not lost owns the chunk; None if all are.
 
-        The chunks of one are shared out among the other owners; if there are none, among all.
+        The chunks of one are shared out among the other owners; if there are none, among the `fit`; else among all.
         """
         live = [place for place, seat in enumerate(self._seats) if seat.peer not in lost]
-        heirs = [place for place in live if self._seats[place].share] or live
+        fittest = [place for place in live if self._seats[place].peer in fit]
+        heirs = [place for place in live if self._seats[place].share] or fittest or live
         return (epoch // PLACES + 1) * PLACES + heirs[chunk % len(heirs)] if heirs else None
 
     def of(self, peer: PeerId) -> list[int]:

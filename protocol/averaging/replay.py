@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 
-from shoal.protocol.averaging.context import Base, Outcome
+from shoal.protocol.averaging.context import Outcome
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.shelf import Decision, table_digest
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, Payload, decode
@@ -26,8 +28,10 @@ def outcomes(first: Register, entries: Iterable[Decided], rules: Rules, part: in
     return found
 
 
-def decisions_after(base: Base, decided: Mapping[int, Outcome], records: Iterable[Message]) -> Iterator[Decision]:
-    """The results after `base`, one by one, as long as all their means are among `records`."""
+def decisions_of(
+    rounds: Iterable[int], decided: Mapping[int, Outcome], records: Iterable[Message]
+) -> Iterator[Decision]:
+    """The results of these rounds, one by one, as long as all their means are among `records`."""
     means: dict[tuple[int, int, Digest], Payload] = {}
     tables: dict[Digest, tuple[Made, ...]] = {}
     for record in records:
@@ -36,15 +40,19 @@ def decisions_after(base: Base, decided: Mapping[int, Outcome], records: Iterabl
                 means[record.round, record.chunk, record.made.hash] = record.payload
             case Table():
                 tables[table_digest(record.means)] = record.means
-    round = base.round + 1
-    while (outcome := decided.get(round)) is not None:
-        table = tables.get(outcome.result.table, ())
+    for round in rounds:
+        outcome = decided.get(round)
+        table = tables.get(outcome.result.table, ()) if outcome is not None else ()
         payloads = [means.get((round, chunk, made.hash)) for chunk, made in enumerate(table)]
-        if not table or None in payloads:
+        if outcome is None or not table or None in payloads:
             return
         whole = tuple(each for each in payloads if each is not None)
         yield Decision(outcome.number, outcome.result, outcome.roster, table, whole)
-        round += 1
+
+
+def decisions_after(base: Base, decided: Mapping[int, Outcome], records: Iterable[Message]) -> Iterator[Decision]:
+    """The results after `base`, as far as all their means are here."""
+    return decisions_of(count(base.round + 1), decided, records)
 
 
 def base_after(base: Base, decision: Decision, root: Digest) -> Base:

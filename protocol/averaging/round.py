@@ -13,22 +13,16 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
-from shoal.protocol.averaging.context import (
-    Base,
-    Begun,
-    Concluded,
-    Context,
-    Due,
-    HandIn,
-    LogEnds,
-    Lost,
-    Outcome,
-    Reviewed,
-    WrongState,
-)
+from shoal.protocol.averaging.apart import MAX_APART, ways_between
+from shoal.protocol.averaging.context import Context, Outcome
+from shoal.protocol.averaging.events import Begun, Concluded, Due, HandIn, LogEnds, Lost, Reviewed, WrongState
 from shoal.protocol.averaging.exchange import Exchange
 from shoal.protocol.averaging.fetching import Fetching
+from shoal.protocol.averaging.headway import Headway
+from shoal.protocol.averaging.policy import Base, Ready
+from shoal.protocol.averaging.reducer import Contribute, Reducer
 from shoal.protocol.averaging.shelf import Decision, table_digest
+from shoal.protocol.averaging.silence import Stall
 from shoal.protocol.averaging.steering import Steering
 from shoal.protocol.base.effects import Effect, Persist, Send, Tell
 from shoal.protocol.base.errors import RemoteError
@@ -39,14 +33,9 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.membership.view import fastest
 from shoal.protocol.messages import averaging as wire
 from shoal.protocol.messages.log import Result, Seat
-from shoal.protocol.rounds.agreement.apart import MAX_APART
-from shoal.protocol.rounds.agreement.roster import Offer as Own
-from shoal.protocol.rounds.allreduce.reducer import Contribute, Reducer
-from shoal.protocol.rounds.commit.headway import Headway
-from shoal.protocol.rounds.commit.silence import Stall
 
 STALLED = 16  # patiences without any progress before we want another proposer
-SEARCHED = 4  # patiences in which all were asked for the means of a result before they count as lost
+SEARCHED = 4  # patiences without any progress, in which all were asked for a result's means, before they count as lost
 AGAIN, MOST_AGAIN = 1.0, 15.0  # seconds until an offer is repeated, at first and at most
 
 
@@ -57,6 +46,7 @@ class Round:
         self._context = context
         self._us = context.us
         self._offers: dict[PeerId, wire.Offer] = {}
+        self._given_up: set[PeerId] = set()  # who lives and offers, but brings nothing
         self._strays: dict[PeerId, Digest] = {}  # roots of those who stand on another state
         self._offer: wire.Offer | None = None  # our own
         self._fetching = Fetching(context.us.part, base.round + 1, context.shelf, context.pace)
@@ -68,10 +58,11 @@ class Round:
         self._decided_at = now
         self._is_due = False
         self._offered_at, self._pause = now, AGAIN
+        self._offered_to: list[PeerId] = []
         self._contribution: Contribute | None = None
         self.base = base
         chunks = context.policy.chunks_in(base.round + 1)
-        self.exchange = Exchange(context.us, base.round + 1, chunks, reducer, context.shelf, self._receivers)
+        self.exchange = Exchange(context.us, base.round + 1, base.root, chunks, reducer, context.shelf, self._receivers)
         self.steering = Steering(context, base, self.exchange, self._offers)
 
     def __repr__(self) -> str:
@@ -104,7 +95,7 @@ class Round:
 
     # -- commands -----------------------------------------------------------------------------------------------
 
-    def submit(self, now: float, own: Own, contribution: Contribute | None) -> list[Effect]:
+    def submit(self, now: float, own: Ready, contribution: Contribute | None) -> list[Effect]:
         """Our inner steps are done; or nobody makes any, and there is no contribution, or not yet."""
         if self._offer is not None and (self._contribution is not None or contribution is None):
             return []
@@ -153,7 +144,8 @@ class Round:
             if peer not in before and peer != self._us.me and not self._context.view.is_alive(peer):
                 effects += self.exchange.lose(peer)
         if self._us.me in roster:
-            effects.append(Tell(Begun(self.number, roster, tuple(owners))))
+            ways = ways_between(self._offers.values())
+            effects.append(Tell(Begun(self.number, roster, tuple(owners), self._context.log.proposer, ways)))
         if self._offer is not None:
             effects += self._send_offer(now)
         return self._do(now, effects)
@@ -206,6 +198,8 @@ class Round:
                 return self._receive_offer(sender, message)
             case wire.Contribution():
                 return self.exchange.receive_contribution(sender, message)
+            case wire.Mean() if sender in self._strays and not self._context.shelf.was_asked(message, sender):
+                return []  # of another state
             case wire.Mean():
                 is_new, effects = self.exchange.receive_mean(sender, message)
                 if is_new:
@@ -247,7 +241,9 @@ class Round:
             return effects
         self._offers[sender] = offer
         self._strays.pop(sender, None)
-        return effects + (self.exchange.offer(sender, offer.weight) if sender in self.exchange.roster else [])
+        if sender in self._given_up or sender not in self.exchange.roster:
+            return effects
+        return effects + self.exchange.offer(sender, offer.weight)
 
     def _doubt(self, offer: wire.Offer) -> list[Effect]:
         """Who stands on another state has no part in the round; if most do, it is perhaps ours that is wrong."""
@@ -267,7 +263,7 @@ class Round:
         effects = self.exchange.leave_out(message.absent) + self.exchange.move(message.epochs)
         if self._headway is not None and self.exchange.epochs != before:
             self._headway.wait_anew(now)
-        return effects
+        return self._repeat_offer(now) + effects
 
     def _receive_call(self, now: float, sender: PeerId) -> list[Effect]:
         if not self._votes(sender):
@@ -287,12 +283,13 @@ class Round:
         for chunk, hash in message.hashes:
             mean = self._context.shelf.find(self._us.part, self.number, chunk, hash)
             found += [Send(sender, mean)] if mean is not None else []
-        outbox = self._context.outbox
-        fresh = outbox.fresh(now, found)
+        fresh = self._context.outbox.fresh(now, found)
         if message.hashes and fresh:
             return fresh
-        progress = outbox.progress(self.number, is_waiting=not found, is_queued=len(fresh) < len(found))
-        return [*fresh, Send(sender, progress)]
+        progress = self._context.progress(self.number, is_waiting=not found, is_queued=len(fresh) < len(found))
+        moved = self.exchange.moved(sender, message)
+        told: list[Effect] = [Send(sender, wire.Direct(self._us.part, self.number, (), moved))] if moved else []
+        return [*told, *fresh, Send(sender, progress)]
 
     def _answer_table(self, sender: PeerId, message: wire.GetTable) -> list[Effect]:
         means = self._context.shelf.find_table(self.number, message.table)
@@ -339,7 +336,8 @@ class Round:
         outcome, result = self._outcome, self._outcome.result
         missing = self._get(now, result)
         if missing is not None:
-            searched = now - self._decided_at > SEARCHED * self._context.pace.deadline()
+            since = max(self._decided_at, self._fetching.moved_at)
+            searched = now - since > SEARCHED * self._context.pace.deadline()
             return [*missing, *([Tell(Lost(outcome.number))] if searched else [])]
         means = self._context.shelf.table(result.table)
         assert means is not None
@@ -347,6 +345,7 @@ class Round:
         me = self._us.me
         took_part = self._contribution is not None and me in outcome.roster
         counted = tuple(took_part and me in masked(outcome.roster, made.mask) for made in means)
+        self.exchange.wanted.give_up()
         return [self._record(result), Tell(Concluded(decision, counted))]
 
     def _record(self, result: Result) -> Persist:
@@ -370,9 +369,9 @@ class Round:
         """Whether a mean that is not here is about to come from its owner, who is not late."""
         if self.exchange.means[chunk] is not None or not self.exchange.roster or self._headway is None:
             return False
-        if self._outcome is not None and now - self._decided_at >= self._context.pace.floor:
-            return False
         owner = self.exchange.owner(chunk)
+        if self._outcome is not None and now - self._decided_at >= self._headway.patience(owner):
+            return False
         is_late = owner in self.exchange.lost or self._headway.is_late(now, owner)
         return owner != self._us.me and not is_late and self.exchange.is_begun
 
@@ -404,6 +403,7 @@ class Round:
             if not headway.is_due(now, peer):
                 continue
             if self.exchange.is_under_way and headway.is_given_up(now, peer, owes_bytes=True):
+                self._given_up.add(peer)
                 effects += self.exchange.lose(peer)
             elif (give := self.exchange.want(peer)) is not None:
                 effects.append(Send(peer, give))
@@ -423,16 +423,21 @@ class Round:
         number = self._context.log.register.number
         if number != self._offer.number:
             self._offer = signed(dataclasses.replace(self._offer, number=number), self._us.signer)
-        self._offered_at = now
-        owners = (
-            [self.exchange.owner(chunk) for chunk in range(len(self.exchange.means))] if self.exchange.roster else []
-        )
-        receivers = dict.fromkeys((*self._context.log.register.voters, *owners))
-        return [Send(peer, self._offer) for peer in receivers if peer != self._us.me]
+        self._offered_at, self._offered_to = now, self._takers()
+        return [Send(peer, self._offer) for peer in self._offered_to]
+
+    def _takers(self) -> list[PeerId]:
+        """Who is to know that we are ready: the voters, and whoever takes contributions."""
+        takers = dict.fromkeys((*self._context.log.register.voters, *self.exchange.owners()))
+        return [peer for peer in takers if peer != self._us.me]
 
     def _repeat_offer(self, now: float) -> list[Effect]:
         """Until the round gets on: the offer, or what it told of the log, may have been lost."""
-        if self._offer is None or self._outcome is not None or now - self._offered_at < self._pause:
+        if self._offer is None or self._outcome is not None:
+            return []
+        if not set(self._takers()) <= set(self._offered_to):
+            return self._send_offer(now)
+        if now - self._offered_at < self._pause:
             return []
         self._pause = min(MOST_AGAIN, 2 * self._pause)
         return self._send_offer(now)

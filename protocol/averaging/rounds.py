@@ -13,36 +13,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from shoal.protocol.averaging.context import (
-    Base,
+from shoal.protocol.averaging.context import Context, LogView, Outcome
+from shoal.protocol.averaging.events import (
     Behind,
     Committed,
     Concluded,
-    Context,
     Lapsed,
     LogEnds,
-    LogView,
-    Outcome,
     WrongState,
 )
-from shoal.protocol.averaging.exchange import Blamed, Self
+from shoal.protocol.averaging.exchange import Self
 from shoal.protocol.averaging.mailbox import Mailbox, replayed
 from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.averaging.owners import PLACES
+from shoal.protocol.averaging.policy import Base, Policy, Ready
+from shoal.protocol.averaging.reducer import Contribute, Reducer
 from shoal.protocol.averaging.replay import base_after
 from shoal.protocol.averaging.round import Round
 from shoal.protocol.averaging.shelf import Decision, Shelf
-from shoal.protocol.base.effects import Effect, Send, Tell, Timer, Wake
+from shoal.protocol.base.effects import Blamed, Effect, Send, Tell, Timer, Wake
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.masks import is_mask
 from shoal.protocol.base.wire import Message
 from shoal.protocol.log.register import first_state
+from shoal.protocol.membership.view import View
 from shoal.protocol.messages import averaging as wire
 from shoal.protocol.messages.log import PartState, Register, Result, Roster, Void
-from shoal.protocol.rounds.agreement.roster import Offer, Policy
-from shoal.protocol.rounds.allreduce.reducer import Contribute, Reducer
-from shoal.protocol.rounds.matchmaking.context import View
 
 __all__ = ["Blamed", "Rounds"]
 
@@ -54,7 +51,7 @@ class Rounds:
 
     def __init__(self, us: Self, view: View, policy: Policy, log: LogView, reducer: Callable[[int], Reducer]) -> None:
         self.shelf = Shelf()
-        self.outbox = Outbox(us.part)
+        self.outbox = Outbox(key_of)
         spread = Estimate(initial=10.0, floor=0.5, ceiling=600.0)
         pace = Estimate(initial=4.0, floor=2.0, ceiling=10.0)  # a reminder costs words only, so it may come soon
         self._context = Context(us, view, policy, log, self.shelf, self.outbox, spread, pace)
@@ -130,9 +127,9 @@ class Rounds:
         early, self._ahead = self._ahead, Mailbox(self._context.log.register.voters)
         return [each for sender, mail in early.empty() for each in replayed(self.receive, now, sender, mail)]
 
-    def submit(self, now: float, offer: Offer, contribution: Contribute | None) -> list[Effect]:
+    def submit(self, now: float, ready: Ready, contribution: Contribute | None) -> list[Effect]:
         """Our inner steps are done: `contribution(chunk)` encodes our part of a chunk."""
-        return self._digest(self.round.submit(now, offer, contribution)) if self.round is not None else []
+        return self._digest(self.round.submit(now, ready, contribution)) if self.round is not None else []
 
     def applied(self, now: float, root: Digest) -> list[Effect]:
         """What we were told of is applied and read back; `root` is the new state root."""
@@ -144,6 +141,8 @@ class Rounds:
 
     def suspend(self) -> None:
         """Another state is about to be installed: nothing happens until `open`."""
+        if self.round is not None:
+            self.round.exchange.wanted.give_up()
         self.round = self._applying = None
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
@@ -271,7 +270,7 @@ class Rounds:
                     effects += [Send(sender, mean)] if mean is not None else []
                 fresh = self.outbox.fresh(now, effects)
                 self.outbox.note(now, fresh)
-                progress = self.outbox.progress(round, is_waiting=not effects, is_queued=len(fresh) < len(effects))
+                progress = self._context.progress(round, is_waiting=not effects, is_queued=len(fresh) < len(effects))
                 return [*fresh, Tell(LogEnds(sender, 0)), *([] if fresh else [Send(sender, progress)])]
         return []
 
@@ -324,3 +323,13 @@ class Rounds:
 def state_of(register: Register, part: int) -> PartState:
     """Where a part stands."""
     return next((each for each in register.parts if each.part == part), first_state(part))
+
+
+def key_of(message: Message) -> tuple[int, tuple[int, Digest | None]] | None:
+    """What a payload is, without its bytes: a contribution counts in any epoch, and a mean has its hash."""
+    match message:
+        case wire.Contribution():
+            return message.round, (message.chunk, None)
+        case wire.Mean():
+            return message.round, (message.chunk, message.made.hash)
+    return None

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shoal.protocol.averaging.reducer import Reducer
 from shoal.protocol.base.errors import PayloadError, RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, digest, result_hash
 from shoal.protocol.base.wire import Payload, encode_value
 from shoal.protocol.messages.averaging import Made, Mean
 from shoal.protocol.messages.log import Result
-from shoal.protocol.rounds.allreduce.reducer import Reducer
 
 KEPT_ROUNDS, MOST_ROUNDS = 3, 32  # decided rounds that are kept for whoever fetches of them; and under a lease
 
@@ -41,6 +41,11 @@ class Decision:
     def round(self) -> int:
         """Which round."""
         return self.result.round
+
+    @property
+    def tokens(self) -> int:
+        """Behind the contributions of those who are counted in every chunk."""
+        return sum(self.result.weights)
 
 
 class Shelf:

@@ -13,18 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shoal.protocol.averaging.context import Base, Context, HandIn, Waiting, Want
+from shoal.protocol.averaging.apart import ways_between
+from shoal.protocol.averaging.context import Context
+from shoal.protocol.averaging.events import HandIn, Waiting, Want
 from shoal.protocol.averaging.exchange import Exchange
+from shoal.protocol.averaging.policy import Base
+from shoal.protocol.averaging.shares import Claim, Load, share
 from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.effects import Effect, Send, Tell
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.base.masks import common, mask_of, masked
 from shoal.protocol.messages.averaging import Call, Direct, Offer
 from shoal.protocol.messages.log import Result, Roster, Seat
-from shoal.protocol.rounds.agreement.apart import ways_between
-from shoal.protocol.rounds.agreement.shares import Claim, Load, share
 
 CLOSE = 2  # patiences until the proposer goes on without those who have not offered
+BEHIND = 16  # and for those who still lack means of the last round
 REPEAT = 2.0  # seconds between two repeats of what it has directed
 MAX_NAMED = 8  # of those who are missing
 
@@ -41,6 +44,7 @@ class Steering:
         self._opened_at: float | None = None  # when the first offer came
         self._called_at: float | None = None
         self._directed_at = 0.0
+        self._here_at: dict[PeerId, float] = {}  # when somebody was last seen to be one round behind
         self._wanted: tuple[int, int] | None = None  # the entry's number and the view in which we last wanted a result
         self._reason = ""
         self._learned = False
@@ -136,11 +140,15 @@ class Steering:
     def _shared(self, peers: Sequence[PeerId], round: int) -> tuple[Seat, ...]:
         """Seats for a round in an order that is the same for the same members, with shares as their lines allow."""
         peers, policy = sorted(peers), self._context.policy
-        offers = [self._offers[peer] for peer in peers if peer in self._offers]
-        fit = set(ways_between(offers).fittest([offer.peer for offer in offers] or peers, peers))
+        fit = self._fit(peers)
         claims = [self._claim(peer, peer in fit) for peer in peers]
         counts = share(claims, Load(policy.chunks_in(round), policy.scatter, policy.gather), policy.max_group)
         return tuple(Seat(peer, count) for peer, count in zip(peers, counts, strict=True))
+
+    def _fit(self, peers: Sequence[PeerId]) -> set[PeerId]:
+        """Those of `peers` whom the others reach without a relay, or whom most do."""
+        offers = [self._offers[peer] for peer in peers if peer in self._offers]
+        return set(ways_between(offers).fittest([offer.peer for offer in offers] or peers, peers))
 
     def _claim(self, peer: PeerId, may_own: bool) -> Claim:
         offer = self._offers.get(peer)
@@ -166,8 +174,16 @@ class Steering:
 
     def _leave_out(self, now: float) -> list[Effect]:
         """Go on without those who have not come, if others have something to average."""
-        late = [peer for peer in self._exchange.without_offer() if peer not in self._exchange.absent]
-        if not late or self._opened_at is None or now - self._opened_at < CLOSE * self.patience():
+        if self._opened_at is None:
+            return []
+        late = []
+        for peer in self._exchange.without_offer():
+            if self._lacks_last_means(peer) and now - self._opened_at < BEHIND * self.patience():
+                self._here_at[peer] = now
+            since = self._here_at.get(peer, self._opened_at)
+            if peer not in self._exchange.absent and now - since >= CLOSE * self.patience():
+                late.append(peer)
+        if not late:
             return []
         here = [peer for peer in self._exchange.roster if self._exchange.offered(peer) is not None]
         enough = len(here) >= self._context.policy.members_needed(self.round)
@@ -175,10 +191,16 @@ class Steering:
             return []
         return [*self._exchange.leave_out(late), *self._say(now)]
 
+    def _lacks_last_means(self, peer: PeerId) -> bool:
+        """Whether `peer` is one round behind us, so that it may be waiting for its means over a slow line."""
+        status = self._context.view.status(peer)
+        return status is not None and self._context.view.is_alive(peer) and status.round + 1 == self._base.round
+
     def _replace_lost(self, now: float) -> list[Effect]:
         if not self._exchange.roster:
             return []
-        moves = self._exchange.moves(self._exchange.lost)
+        lost = self._exchange.lost
+        moves = self._exchange.moves(lost, self._fit([peer for peer in self._exchange.roster if peer not in lost]))
         return [*self._exchange.move(moves), *self._say(now)] if moves else []
 
     def _say(self, now: float) -> list[Effect]:

@@ -37,6 +37,14 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Blamed(Event):
+    """A peer sent something bad and was left out, or ignored."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Send:
     """Deliver `message` to `to`; it may be lost, repeated or late, and the core must cope with that.
 

@@ -1,16 +1,14 @@
-"""Catching up: checks the chain of rounds, and gets one certified version of the state from several donors at once.
+"""Catching up: gets one certified version of the state from several donors at once.
 
     joiner                                      donors
-    GET_CHAIN(after) ─────────────────────────► one
-             ◄───────────────────────── CHAIN   until the newest round is known
     GET_STATE(any) ───────────────────────────► one, then GET_STATE(that round) to others
-             ◄───────────────────────── STATE_IS, pinned; GET_CHAIN once more, if rounds have gone on meanwhile
+             ◄───────────────────────── STATE_IS, pinned
     GET_STATE_CHUNK(i) ... ───────────────────► all of them, a few at a time each
              ◄───────────────────────── STATE_CHUNK
 
 Rules:
-- A version counts only if the next round's certificate names its root, so donors offer the version before their newest
-  (or the run's first one, which the manifest names); the rounds after it are replayed by `rounds`.
+- A version counts only if the log certifies its root: the result that was made on it names that. So donors offer the
+  version before their newest, or the run's first one; the rounds after it are replayed.
 - Every chunk is checked by hash; a donor that sends a wrong one is named and not asked again.
 - A silent donor's chunks are asked of others.
 - Only versions later than ours are fetched: if we advance by rounds meanwhile, older ones are of no use any more.
@@ -22,16 +20,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from shoal.protocol.base.effects import Effect, Event, Send, Tell, Timer, Wake
+from shoal.protocol.averaging.certified import Certified
+from shoal.protocol.averaging.policy import Base
+from shoal.protocol.base.effects import Blamed, Effect, Event, Send, Tell, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
 from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.catchup.donor import Donor, Store, state_root
-from shoal.protocol.membership.view import without_relay
-from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk, StateIs
-from shoal.protocol.rounds.agreement.history import History
-from shoal.protocol.rounds.agreement.roster import Base
-from shoal.protocol.rounds.allreduce.allreduce import Blamed
-from shoal.protocol.rounds.matchmaking.context import View
+from shoal.protocol.membership.view import View, without_relay
+from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
 
 WINDOW = 4  # chunks asked of one donor at a time
 MAX_DONORS = 8
@@ -83,14 +79,13 @@ class Download:
 class Transfer:
     """One member's side of state transfer: joiner when it must be, donor whenever it can."""
 
-    def __init__(self, me: PeerId, part: int, history: History, view: View, store: Store) -> None:
+    def __init__(self, me: PeerId, part: int, certified: Certified, view: View, store: Store) -> None:
         self._me = me
         self._part = part
-        self._history = history
+        self._certified = certified
         self._view = view
         self._download: Download | None = None
-        self._source: PeerId | None = None
-        self._unchecked: StateIs | None = None  # our source's offer, if its certificate is not in our chain yet
+        self._unchecked: tuple[PeerId, StateIs] | None = None  # an offer that our log does not certify yet
         self._invited: list[PeerId] = []
         self._heard_at = 0.0
         self._patience = PATIENCE
@@ -98,7 +93,7 @@ class Transfer:
         self._tries = 0
         self._token = 0
         self._leases_watched = False
-        self.donor = Donor(part, history.certifies, store)
+        self.donor = Donor(part, certified.certifies, store)
         self.active = False
         self.beyond = -1  # only versions after this round are of use
 
@@ -120,7 +115,7 @@ class Transfer:
             return []
         self.active, self._download, self._patience = True, None, PATIENCE
         self._token += 1
-        return [*self._ask_chain(now), self._wake("look")]
+        return [*self._ask(now), self._wake("look")]
 
     def take(self) -> StateReceived | None:
         """The version, once it is complete; it is returned once."""
@@ -130,6 +125,11 @@ class Transfer:
         self.active, self._download = False, None
         payloads = tuple(download.payloads[index] for index in range(len(download.hashes)))
         return StateReceived(download.base, download.layout, payloads)
+
+    def log_read(self, now: float) -> list[Effect]:
+        """Our log has gone on: perhaps it certifies now what was offered to us."""
+        offer, self._unchecked = self._unchecked, None
+        return self._receive_offer(now, *offer) if offer is not None and self.active else []
 
     def passed(self, round: int) -> None:
         """Note that we have reached `round` by ourselves: versions up to it are of no use any more."""
@@ -149,21 +149,17 @@ class Transfer:
             self.active = False
             return []
         if self._download is None:
-            return [self._wake("look"), *(self._begin_anew(now) if now - self._heard_at > self._patience else [])]
+            late = self._begin_anew(now) if now - self._heard_at > self._patience else []
+            return [self._wake("look"), *self.log_read(now), *late]
         return [self._wake("look"), *self._replace_silent(now, self._download)]
 
     def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         """Take any message of state transfer."""
         match message:
-            case GetChain():
-                links = self._history.after(message.after)
-                return [Send(sender, Chain(self._part, links, self._history.newest))]
             case GetState():
                 return [*self.donor.offer(now, sender, message), *self._watch_leases()]
             case GetStateChunk():
                 return self.donor.serve(now, sender, message)
-            case Chain() if self.active and self._download is None and sender == self._source:
-                return self._receive_chain(now, sender, message)
             case StateIs() if self.active and sender in self._invited:
                 return self._receive_offer(now, sender, message)
             case StateChunk() if self._download is not None:
@@ -172,14 +168,14 @@ class Transfer:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _ask_chain(self, now: float) -> list[Effect]:
+    def _ask(self, now: float) -> list[Effect]:
+        """Ask one donor after the other which version it has."""
         donors = self._candidates()
         if not donors:
             return []
         self._heard_at, self._unchecked = now, None
-        self._source = donors[self._tries % len(donors)]
         self._tries += 1
-        return [Send(self._source, GetChain(self._part, self._history.newest))]
+        return self._invite([donors[(self._tries - 1) % len(donors)]], 0)
 
     def _candidates(self) -> list[PeerId]:
         """Members that may have a version for us, most advanced first. If all of them have lied, all may try again.
@@ -200,25 +196,15 @@ class Transfer:
 
     def _is_useful(self, round: int) -> bool:
         """Whether a donor whose last round is `round` has a certified version for us."""
-        first = self._history.origin.round
+        first = self._certified.origin.round
         return round >= first and (round if round == first else round - 1) > self.beyond
-
-    def _receive_chain(self, now: float, sender: PeerId, message: Chain) -> list[Effect]:
-        self._history.extend(message.certificates, sender)
-        self._heard_at = now
-        if message.certificates and self._history.newest < message.newest:
-            return [Send(sender, GetChain(self._part, self._history.newest))]
-        offer, self._unchecked = self._unchecked, None
-        if offer is None:
-            return self._invite([sender], 0)
-        return self._receive_offer(now, sender, offer) if self._history.certified_root(offer.round) is not None else []
 
     def _invite(self, donors: Iterable[PeerId], round: int) -> list[Effect]:
         self._invited = [*self._invited, *donors][-2 * MAX_DONORS :]
         return [Send(peer, GetState(self._part, round, max(0, self.beyond + 1))) for peer in donors]
 
     def _receive_offer(self, now: float, sender: PeerId, message: StateIs) -> list[Effect]:
-        root, certified = state_root(message.layout, message.chunks), self._history.certified_root(message.round)
+        root, certified = state_root(message.layout, message.chunks), self._certified.certified_root(message.round)
         if certified is not None and certified != root:
             return self._blame(sender, f"offers a state of round {message.round} that no certificate names")
         effects: list[Effect] = []
@@ -226,21 +212,15 @@ class Transfer:
             if message.round <= self.beyond:
                 return []
             if certified is None:
-                return self._lengthen_chain(sender, message)
-            self._download = Download(self._history.base(message.round, root), message.layout, message.chunks)
+                self._unchecked = (sender, message)
+                return []
+            self._download = Download(self._certified.base(message.round, root), message.layout, message.chunks)
             effects = self._invite([peer for peer in self._candidates() if peer != sender], message.round)
         elif message.round != self._download.base.round:
             return []
         if sender not in self._download.donors:
             self._download.donors.append(sender)
         return effects + self._ask_chunks(now, self._download)
-
-    def _lengthen_chain(self, sender: PeerId, offer: StateIs) -> list[Effect]:
-        """Ask for more of the chain: rounds have gone on, and the offer's certificate is newer than our chain."""
-        if sender != self._source:
-            return []
-        self._unchecked = offer
-        return [Send(sender, GetChain(self._part, self._history.newest))]
 
     def _receive_chunk(self, now: float, sender: PeerId, message: StateChunk, download: Download) -> list[Effect]:
         asked = download.asked.get(message.index)
@@ -287,7 +267,7 @@ class Transfer:
     def _begin_anew(self, now: float) -> list[Effect]:
         """Begin anew, as nobody answers in time. Perhaps all links are slow, so the next try waits longer."""
         self._download, self._patience = None, min(MOST_PATIENCE, 2 * self._patience)
-        return self._ask_chain(now)
+        return self._ask(now)
 
     def _watch_leases(self) -> list[Effect]:
         if self._leases_watched or not self.donor.has_leases:

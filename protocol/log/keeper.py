@@ -28,8 +28,8 @@ from shoal.protocol.messages.log import (
     AddVoters,
     Admit,
     Asks,
+    Compaction,
     Consent,
-    Decided,
     Entry,
     Lacks,
     Leave,
@@ -333,12 +333,13 @@ class Keeper:
         self._statements[type(said), about, said.peer] = said
         return self._make_entries()
 
-    def compacted(self) -> tuple[Shortcut, tuple[Decided, ...]] | None:
-        """With what a shorter journal begins, and the entries that follow; None while there is nothing to leave out."""
+    def compact(self, part: int, round: int) -> list[Effect]:
+        """Make the journal shorter, but for what follows the state of `part` after `round`, which is on our disk."""
         shortcut = self._shortcuts.to(self.core.log)
-        if shortcut is None:
-            return None
-        return shortcut, tuple(each for each in self.core.log if each.entry.number > shortcut.register.number)
+        if shortcut is None or any(each.round > round for each in shortcut.register.parts if each.part == part):
+            return []
+        later = tuple(each for each in self.core.log if each.entry.number > shortcut.register.number)
+        return [Persist("log", Compaction(shortcut, later))]
 
     def _show_shortcut(self, peer: PeerId) -> list[Effect]:
         shortcut = self._shortcuts.to(self.core.log)
@@ -369,11 +370,11 @@ class Keeper:
         unheard = [each for each in self._said_by(Unheard) if is_voter(register, each.peer, each.life)]
         for absent in dict.fromkeys(each.absent for each in unheard):
             witnesses = tuple(each for each in unheard if each.absent == absent)
-            if self._is_quorum([each.peer for each in witnesses]) and absent in register.voters:
+            if self.is_quorum([each.peer for each in witnesses]) and absent in register.voters:
                 effects += self.want(Remove(absent, member_of(register, absent).life, witnesses, ()))
         for part in register.parts:
             lacks = tuple(each for each in self._said_by(Lacks) if each.result == part.result)
-            if lacks and self._is_quorum([each.peer for each in lacks]):
+            if lacks and self.is_quorum([each.peer for each in lacks]):
                 effects += self.want(Void(part.part, lacks))
         return effects
 
@@ -387,7 +388,8 @@ class Keeper:
         is_there = peer == self.core.me or self._view.is_alive(peer)
         return is_there and member_of(register, peer).counted >= register.rounds_to_vote
 
-    def _is_quorum(self, peers: Sequence[PeerId]) -> bool:
+    def is_quorum(self, peers: Sequence[PeerId]) -> bool:
+        """Whether these can decide something."""
         return self.core.rules.trust.is_quorum(peers, self.register.voters, self.register.faults)
 
     def _wake(self) -> Wake:

@@ -1,58 +1,110 @@
-"""One peer's part in one run: membership, rounds and state transfer as one machine.
+"""One peer's part in one run whose members agree on a state: membership, the log, rounds and state transfer.
 
-The simulator and the daemon drive this very class. It routes messages and timers to the core they are for, and
-turns what one core tells into a command of another:
+The simulator drives this very class. It routes messages and timers to the core they are for, and turns what one core
+tells into a command of another:
 
-    membership: PeerUp, StatusChanged ──► rounds.peer_up        rounds: Behind ──► transfer.start
-    membership: PeerDown, PeerLeft    ──► rounds.peer_down      transfer: StateReceived ──► the application
+    membership: PeerUp ──► log, rounds        rounds: Want, Due, Reviewed ──► log
+    membership: PeerDown ──► log, rounds      log: EntryDecided, ResultProposed ──► rounds
+                                              rounds: Behind ──► transfer: StateReceived ──► the application
 
-What is left for the application: install a state (`opened`), apply a commit (`applied`), train, `submit`.
+What is left for the application: install a state (`opened`), apply a result (`applied`), train, `submit`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
-from shoal.protocol.base.effects import Effect, Tell, Timer
+from shoal.protocol.averaging import events as told
+from shoal.protocol.averaging.certified import Certified
+from shoal.protocol.averaging.exchange import Self
+from shoal.protocol.averaging.policy import Base, Policy, Ready
+from shoal.protocol.averaging.reducer import Contribute, Reducer
+from shoal.protocol.averaging.replay import decisions_of, outcomes
+from shoal.protocol.averaging.rounds import Rounds
+from shoal.protocol.base.effects import Effect, Tell, Timer, Wake
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import Signer
-from shoal.protocol.base.wire import Message
-from shoal.protocol.catchup.donor import Store, state_root
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode
+from shoal.protocol.catchup.donor import Store
 from shoal.protocol.catchup.transfer import Transfer
-from shoal.protocol.member.parting import Parted, Parting
+from shoal.protocol.log.core import Core
+from shoal.protocol.log.keeper import EntryDecided, Gone, Keeper, LogSkipped, ResultProposed
+from shoal.protocol.log.register import Rules, first_state, founded, steps, voters_root
+from shoal.protocol.log.shortcuts import Shortcuts
+from shoal.protocol.log.trust import Crash, Trust
+from shoal.protocol.member.parting import Parted
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
-from shoal.protocol.messages import transfer as sync
+from shoal.protocol.messages.averaging import AVERAGING_MESSAGES
+from shoal.protocol.messages.log import (
+    BODY_TAGS,
+    Decided,
+    Header,
+    LogMessage,
+    Register,
+    Shortcut,
+    Statement,
+    VoteFile,
+)
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
-from shoal.protocol.messages.rounds import ROUND_MESSAGES, Commit, VoteRecord
-from shoal.protocol.rounds.agreement.history import History
-from shoal.protocol.rounds.agreement.roster import Base, Offer, Policy
-from shoal.protocol.rounds.allreduce.reducer import Contribute, Reducer
-from shoal.protocol.rounds.matchmaking.milestones import Behind, Committed
-from shoal.protocol.rounds.rest import Rest
-from shoal.protocol.rounds.rounds import Rounds
+from shoal.protocol.messages.transfer import TRANSFER_MESSAGES, StateChunk
 
 PART = 0  # a run is one chain of rounds; which numbers a round of fragments is about, the method says
-
-TRANSFER_MESSAGES = sync.GetChain | sync.Chain | sync.GetState | sync.StateIs | sync.GetStateChunk | sync.StateChunk
-
-
-def part_of(message: TRANSFER_MESSAGES | ROUND_MESSAGES) -> int:
-    """Which chain of rounds a message is about."""
-    return message.certificate.proposal.part if isinstance(message, Commit) else message.part
+GOING = 8.0  # seconds that we wait, at a stop, until we are let go
+FOUNDING_LIFE = 1  # that of the founder's first vote file: everybody knows it from the run's id
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
     """What a member knows of a run before it has met anybody."""
 
-    origin: Base  # what its first round builds on; the manifest says so, or the seed and the creator
+    run: Digest
+    founder: PeerId
+    origin: Base  # what its first round builds on; the manifest says so, or the seed
     policy: Policy
-    holds_origin: bool = True  # whether that state is here; else it is downloaded
+    last_round: int = 0  # 0: the run has none
+    rounds_to_vote: int = 1
+    trust: Trust = field(default_factory=Crash)
+
+    def register(self) -> Register:
+        """The register before the first entry."""
+        first = first_state(PART, self.origin.round, self.origin.root, self.origin.history)
+        settings = {"rounds_to_vote": self.rounds_to_vote, "last_round": self.last_round, "parts": (first,)}
+        return founded(self.run, self.founder, FOUNDING_LIFE, **settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What an earlier process of this peer has left of the log."""
+
+    first: Register  # before the entries
+    headers: tuple[Header, ...]  # that lead there
+    register: Register  # after them
+    entries: tuple[Decided, ...]
+    votes: VoteFile
+    means: tuple[Message, ...] = ()  # and tables, of rounds that are not applied
+
+    @classmethod
+    def nothing(cls, facts: RunFacts, life: int) -> Kept:
+        """That of a peer that has never been in the run; the founder begins in FOUNDING_LIFE."""
+        first = facts.register()
+        return cls(first, (), first, (), VoteFile(life, voters_root(first), 0, 0, None, None))
+
+    def without_means(self) -> Kept:
+        """The same without what takes much memory."""
+        return dataclasses.replace(self, means=())
+
+
+def certified_by(facts: RunFacts, kept: Kept, rules: Rules) -> Certified:
+    """The states that the log of an earlier process certifies."""
+    certified = Certified(facts.origin, kept.first, PART)
+    for _, decided, register in steps(kept.first, kept.entries, rules):
+        certified.read(decode(decided.entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS), register)
+    return certified
 
 
 class Member(Presence):
@@ -63,143 +115,191 @@ class Member(Presence):
         me: PeerId,
         addresses: tuple[str, ...],
         facts: RunFacts,
+        kept: Kept,
+        base: Base | None,
         signer: Signer,
         reducer: Callable[[int], Reducer],
         store: Store,
         rng: random.Random,
-        disk: Mapping[str, Message],
         *,
-        rest: Rest | None = None,
         trains: bool = True,
     ) -> None:
-        """`disk` and `rest` are what an earlier life of ours has left; with `rest`, `store` holds its state."""
-        self._stateless = not facts.holds_origin and rest is None
-        super().__init__(me, addresses, None if self._stateless else facts.origin, signer, rng, trains=trains)
+        """`base` is the state that is here; None: none is."""
+        standing = (base.round, base.history, base.root) if base is not None else None
+        super().__init__(me, addresses, standing, signer, rng, trains=trains)
+        self._first = base
         self._origin = facts.origin
         self._policy = facts.policy
-        self._store = store
-        record = disk.get(f"vote-{PART}")
-        restored = record if isinstance(record, VoteRecord) else None
-        self.history = History(self._origin, signer)
-        for certificate in rest.chain if rest is not None else ():
-            self.history.append(certificate)
-        self._first = self.history.base(rest.round, rest.root) if rest is not None else self._origin
-        self._parting: Parting | None = None
-        self.rounds = Rounds(me, PART, signer, self.membership, facts.policy, reducer, restored, rest)
-        self.transfer = Transfer(me, PART, self.history, self.membership, store)
+        rules = Rules(facts.trust, signer)
+        core = Core.resume(me, kept.register, kept.entries, kept.votes, rules)
+        founding = facts.register()
+        shortcuts = Shortcuts(founding, kept.headers)
+        for before, decided, register in steps(kept.first, kept.entries, rules):
+            shortcuts.read(before, decided, register)
+        self.certified = certified_by(facts, kept, rules)
+        self.log = Keeper(core, self.membership, founding, shortcuts)
+        us = Self(me, facts.run, PART, signer, lambda: self.log.core.life)
+        self.rounds = Rounds(us, self.membership, facts.policy, self.log, reducer)
+        self.transfer = Transfer(me, PART, self.certified, self.membership, store)
+        results = outcomes(kept.first, kept.entries, rules, PART)
+        self.rounds.recall(results)
+        self.rounds.recall_means(kept.means)
+        for last in decisions_of([base.round], results, kept.means) if base is not None else ():
+            self.rounds.shelf.decide(last)  # others may still need its means, and nobody else may have them
+        self._has_parted = False
 
-    # -- commands -------------------------------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------------------------
 
     def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
-        """Join the run through `seeds`, standing on the state that it begins with or rested on, if that is here."""
-        joined = self.membership.start(now, seeds)
-        return self._digest(now, joined if self._stateless else [*joined, *self.rounds.open(now, self._first)])
+        """Join the run through `seeds`, standing on the state that is here, if there is one."""
+        effects = [*self.membership.start(now, seeds), *self.log.start(now)]
+        if self._first is not None:
+            effects += self.rounds.open(now, self._first)
+        return self._digest(now, effects)
 
-    def submit(self, now: float, offer: Offer, contribution: Contribute | None) -> list[Effect]:
+    def submit(self, now: float, ready: Ready, contribution: Contribute | None) -> list[Effect]:
         """The inner steps of the current round are done."""
-        return self._digest(now, self.rounds.submit(now, offer, contribution))
+        return self._digest(now, self.rounds.submit(now, ready, contribution))
 
     def applied(self, now: float, root: Digest) -> list[Effect]:
-        """The commit that we were told of is applied and read back."""
+        """What we were told of is applied and read back."""
         return self._digest(now, self.rounds.applied(now, root))
 
     def opened(self, now: float, base: Base) -> list[Effect]:
         """The state that we were told of is installed."""
         return self._digest(now, self.rounds.open(now, base))
 
-    def leave(self, now: float) -> list[Effect]:
-        """Sign off at once. Send what this returns; the machine is silent from now on."""
-        return [*self.rounds.leave(now), *self.membership.leave(now)]
-
     def stop(self, now: float) -> list[Effect]:
-        """Sign off, or keep the vote if others do: `Parted` is told when we have, soon; until then we go on."""
-        if self._parting is None:
-            self._parting = Parting(now)
-        return self._part(now, self._parting)
+        """Ask to be let go, so that the others can decide without us; until then we go on.
 
-    # -- inputs ---------------------------------------------------------------------------------------------
+        `Parted` is told when that is decided, or after a while: then we keep our vote.
+        """
+        if self.log.is_leaving:
+            return []
+        patience = Wake(GOING, Timer("parting", "patience", 0))
+        return [patience, *self._digest(now, self.log.leave(now)), *self._part_if_alone(now)]
+
+    def leave(self, now: float) -> list[Effect]:
+        """Go at once. Send what this returns; the machine is silent from now on."""
+        self._has_parted = True
+        return self.membership.leave(now)
+
+    @property
+    def keeps_vote(self) -> bool:
+        """Whether we have stopped with a vote without which those who stay cannot decide anything."""
+        return self.log.votes_here and not self.log.is_quorum(self.membership.alive())
+
+    def _part(self, now: float) -> list[Effect]:
+        return [*self.leave(now), Tell(Parted())] if not self._has_parted else []
+
+    def _part_if_alone(self, now: float) -> list[Effect]:
+        """Nobody takes the last vote away, so there is nothing to wait for."""
+        return self._part(now) if self.log.register.voters == (self.me,) else []
+
+    # -- inputs -------------------------------------------------------------------------------------------------
 
     def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         """Any message of this run."""
+        if self._has_parted:
+            return []
         if isinstance(message, MEMBERSHIP_MESSAGES):
             return self._digest(now, self.membership.receive(now, sender, message))
-        if not isinstance(message, TRANSFER_MESSAGES | ROUND_MESSAGES):
+        if isinstance(message, LogMessage | Statement | Shortcut):
+            return self._digest(now, self.log.receive(now, sender, message))
+        if not isinstance(message, TRANSFER_MESSAGES | AVERAGING_MESSAGES):
             raise RemoteError(f"sent {type(message).__name__}, which is not for a run's members", sender)
-        if part_of(message) != PART:
-            raise RemoteError(f"names part {part_of(message)} of a run that has only part {PART}", sender)
+        if message.part != PART:
+            raise RemoteError(f"names part {message.part} of a run that has only part {PART}", sender)
         if isinstance(message, TRANSFER_MESSAGES):
             return self._digest(now, self.transfer.receive(now, sender, message))
         return self._digest(now, self.rounds.receive(now, sender, message))
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """Any timer of this run."""
+        if self._has_parted:
+            return []
+        if timer.core == "parting":
+            return self._part(now)
         if timer.core == "membership":
             return self._digest(now, self.membership.fire(now, timer))
         if timer.core == "transfer":
             return self._digest(now, self.transfer.fire(now, timer))
-        if timer.core == "parting":
-            return self._part(now, self._parting) if self._parting is not None else []
-        return self._digest(now, self.rounds.fire(now, timer))
+        return self._digest(now, (self.log if timer.core == "log" else self.rounds).fire(now, timer))
 
     def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         """A bulk message no longer waits at this node: it was sent, or dropped together with its connection."""
-        if isinstance(message, sync.StateChunk):
+        if isinstance(message, StateChunk):
             self.transfer.donor.payload_done(to, message)
         else:
             self.rounds.left(now, to, message, sent)
 
-    # -- read side ------------------------------------------------------------------------------------------
+    # -- read side ----------------------------------------------------------------------------------------------
 
     @property
     def phase(self) -> str:
         """A word for what we are doing."""
         return "syncing" if self.transfer.active else self.rounds.phase
 
-    def rest(self) -> Rest | None:
-        """What to keep until we are back, once we have parted; None if we do not vote, or on nothing yet."""
-        departure = self.rounds.departure
-        is_new = self.history.newest == self._origin.round and not departure.has_voted
-        if self._stateless or is_new or not departure.must_keep:
-            return None
-        decided = self.rounds.shelf.decision
-        versions = self._store.versions()
-        round = max((each for each in versions if decided(each + 1) is not None), default=versions[-1])
-        later = range(round + 1, self.history.newest + 1)
-        decisions = tuple(decision for each in later if (decision := decided(each)) is not None)
-        return Rest(round, state_root(*self._store.describe(round)), self.history.links, decisions, *self.rounds.kept())
+    # -- inside -------------------------------------------------------------------------------------------------
 
-    # -- inside ---------------------------------------------------------------------------------------------
-
-    def _part(self, now: float, parting: Parting) -> list[Effect]:
-        """Go, unless it is better to wait."""
-        if (wait := parting.wait(now, self.rounds.departure.patience)) is not None:
-            return [wait]
-        return [*self.leave(now), Tell(Parted())]
-
-    def _digest(self, now: float, effects: list[Effect]) -> list[Effect]:
+    def _digest(self, now: float, effects: Iterable[Effect]) -> list[Effect]:
         """Turn what one core tells into commands of another; then tell everybody where we stand."""
         done: list[Effect] = []
         for effect in effects:
-            done.append(effect)
-            if isinstance(effect, Tell):
-                done += self._digest(now, self._follow_up(now, effect))
+            if not isinstance(effect, Tell):
+                done.append(effect)
+                continue
+            follow = self._follow_up(now, effect)
+            done += [effect] if follow is None else self._digest(now, follow)
+            if follow is None:
+                done += self._digest(now, self._note(now, effect))
         return done + self._install_if_complete() + self._announce(now)
 
-    def _follow_up(self, now: float, told: Tell) -> list[Effect]:
-        match told.event:
-            case PeerUp() | StatusChanged() if self._stateless:
-                return self.transfer.start(now, beyond=self._origin.round - 1)
+    def _follow_up(self, now: float, effect: Tell) -> list[Effect] | None:
+        """What follows from what the cores tell each other; None for what is told to the application."""
+        match effect.event:
+            case told.Want(body):
+                return self.log.want(body)
+            case told.Due():
+                return self.log.expect()
+            case told.Reviewed(entry, is_approved):
+                return self.log.answer(entry, is_approved)
+            case told.LogEnds(peer, number):
+                return self.log.heard_end(peer, number)
+            case told.Lost(entry):
+                return self.log.lacks(now, entry)
+            case ResultProposed(entry, result, is_bound):
+                return self.rounds.review(now, entry, result, is_bound)
+        return None
+
+    def _note(self, now: float, effect: Tell) -> list[Effect]:
+        """What follows from what the application is told as well."""
+        match effect.event:
             case PeerUp(peer=peer) | StatusChanged(peer=peer):
-                return self.rounds.peer_up(now, peer)
+                return [*self.log.peer_up(peer), *self._look_for_state(now), *self.rounds.look(now)]
             case PeerDown(peer=peer) | PeerLeft(peer=peer):
-                return self.rounds.peer_down(now, peer)
-            case Behind(round=round):
+                return [*self.log.peer_down(now, peer), *self.rounds.peer_down(now, peer)]
+            case told.Behind(round):
                 return self._catch_up(now, round)
-            case Committed(decision=decision):
-                self.history.append(decision.certificate)
+            case told.Committed(decision=decision):
                 self.transfer.passed(decision.round)
                 self.rounds.shelf.keep_after = self.transfer.donor.oldest_lease()
+            case EntryDecided(entry, before, register):
+                body = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
+                self.certified.read(body, register)
+                alone = self._part_if_alone(now) if self.log.is_leaving else []
+                return [*self.rounds.committed(now, entry.number, body, before), *self.transfer.log_read(now), *alone]
+            case LogSkipped(register):
+                self.certified.skip(register)
+                return self.rounds.look(now)
+            case Gone():
+                return self._part(now) if self.log.is_leaving else []
         return []
+
+    def _look_for_state(self, now: float) -> list[Effect]:
+        if self._first is not None or self.rounds.base is not None:
+            return []
+        return self.transfer.start(now, beyond=self._origin.round - 1)
 
     def _catch_up(self, now: float, round: int) -> list[Effect]:
         """Get a later state; or, if `round` is our own and our state is doubted, that before it, to do it again."""
@@ -209,11 +309,10 @@ class Member(Presence):
         return self.transfer.start(now, beyond=base.round if round > base.round + 1 else base.round - 2)
 
     def _install_if_complete(self) -> list[Effect]:
-        """Hand a downloaded state to the application, when it is not busy with a commit."""
+        """Hand a downloaded state to the application, when it is not busy with a result."""
         received = self.transfer.take() if self.rounds.phase != "applying" else None
         if received is None:
             return []
-        self._stateless = False
         self.rounds.suspend()
         return [Tell(received)]
 

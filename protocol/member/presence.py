@@ -7,11 +7,10 @@ import random
 from abc import ABC, abstractmethod
 
 from shoal.protocol.base.effects import Effect
-from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.membership.membership import Membership
 from shoal.protocol.messages.membership import RunStatus
-from shoal.protocol.rounds.agreement.roster import Base
 
 
 class Presence(ABC):
@@ -21,18 +20,19 @@ class Presence(ABC):
         self,
         me: PeerId,
         addresses: tuple[str, ...],
-        base: Base | None,
+        standing: tuple[int, Digest, Digest] | None,
         signer: Signer,
         rng: random.Random,
         *,
         trains: bool,
     ) -> None:
-        """`base` is where we stand; None before we have a state."""
+        """`standing`: round, history and root of the state that is here; None before there is one."""
+        round, history, root = standing or (0, NO_DIGEST, NO_DIGEST)
         self.me = me
         self._status = RunStatus(
-            round=0 if base is None else base.round,
-            history=NO_DIGEST if base is None else base.history,
-            root=NO_DIGEST if base is None else base.root,
+            round=round,
+            history=history,
+            root=root,
             phase="syncing",
             step=0,
             samples=0,

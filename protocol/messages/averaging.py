@@ -51,6 +51,7 @@ class MeanIs(Message):
     round: int
     chunk: int
     epoch: int
+    base_root: Digest  # of the state that it was made on
     hash: Digest  # of mask and payload
     peer: PeerId
     life: int
@@ -67,6 +68,11 @@ class Made:
     owner: PeerId
     life: int
     signature: bytes  # under `MeanIs`
+
+    @property
+    def count(self) -> int:
+        """How many contributions are in it."""
+        return int.from_bytes(self.mask, "little").bit_count()
 
 
 @message(143)
@@ -104,7 +110,10 @@ class Have(Message):
 
 @message(146)
 class Direct(Message):
-    """From the proposer: whom to go on without, and the epochs of chunks whose owners were lost. All, each time."""
+    """From the proposer: whom to go on without, and the epochs of chunks whose owners were lost. All, each time.
+
+    From others to whoever seems not to know, perhaps because it was restarted: some of the epochs.
+    """
 
     part: int
     round: int

@@ -430,3 +430,11 @@ class Shortcut(Message):
     branch: Digest
     headers: tuple[Header, ...]  # from voters that the receiver knows to those who decided the entry
     register: Register
+
+
+@message(136)
+class Compaction(Message):
+    """To the journal: keep nothing before `beginning` but what it says. Never sent."""
+
+    beginning: Shortcut
+    entries: tuple[Decided, ...]  # after it

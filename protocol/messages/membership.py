@@ -18,7 +18,7 @@ class RunStatus:
     round: int
     history: Digest
     root: Digest
-    phase: str  # "syncing" | "training" | "matching" | "reducing" | "preparing" | "waiting"
+    phase: str  # "syncing" | "training" | "matching" | "reducing" | "deciding" | "waiting"
     step: int  # inner steps done in this round
     samples: int  # tokens behind the committed state
     loss: float | None  # training loss, mean over the last few inner steps

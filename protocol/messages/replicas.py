@@ -1,4 +1,4 @@
-"""Messages between the members of a run of replicas, beside chunks, which travel like those of rounds.
+"""Messages between the members of a run of replicas.
 
 A pairing is named by the sum of both members' numbers, modulo 2^63. Each number is drawn afresh for each try in each
 life of a process, so no message that was meant for another pairing counts in this one.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from shoal.protocol.base.ids import Digest, PeerId
-from shoal.protocol.base.wire import Message, message
+from shoal.protocol.base.wire import Message, Payload, message
 
 
 class Refusal(IntEnum):
@@ -52,6 +52,38 @@ class Later(Message):
     """`I wait for a partner that I prefer`: the answer to a MEET, whose sender goes on waiting."""
 
     round: int
+
+
+@message(43)
+class Chunk(Message):
+    """A chunk of a member's vector, to its partner."""
+
+    bulk = True
+    round: int
+    number: int  # of the pairing
+    chunk: int
+    payload: Payload
+
+
+@message(48)
+class Want(Message):
+    """`These chunks of yours are missing here, send them (again)`."""
+
+    round: int
+    number: int  # of the pairing
+    chunks: tuple[int, ...]
+
+
+@message(49)
+class Busy(Message):
+    """`I am at work`, and how far the sender has come: the answer to a member that has waited."""
+
+    round: int
+    number: int  # of the pairing
+    sent: int  # payloads, since the process began
+    taken: int
+    is_waiting: bool  # the sender has nothing of what was asked for: it needs others first
+    is_queued: bool  # some of what was asked for is on its way
 
 
 @message(56)

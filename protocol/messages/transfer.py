@@ -1,27 +1,9 @@
-"""State transfer: the chain of certified rounds, one pinned version of the state, and its chunks by hash."""
+"""State transfer: one pinned version of the state, and its chunks by hash."""
 
 from __future__ import annotations
 
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.base.wire import Message, Payload, message
-from shoal.protocol.messages.rounds import Certificate
-
-
-@message(50)
-class GetChain(Message):
-    """Asks for the certificates of the rounds after `after`."""
-
-    part: int
-    after: int
-
-
-@message(51)
-class Chain(Message):
-    """Certificates of consecutive rounds, oldest first; `newest` is the last round of which the sender has one."""
-
-    part: int
-    certificates: tuple[Certificate, ...]
-    newest: int
 
 
 @message(52)
@@ -61,3 +43,7 @@ class StateChunk(Message):
     round: int
     index: int
     payload: Payload
+
+
+TRANSFER_MESSAGES = GetState | StateIs | GetStateChunk | StateChunk
+"""All that a member takes from others about states."""

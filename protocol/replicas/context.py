@@ -6,12 +6,12 @@ import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.membership.view import View
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.replicas.facts import ReplicaFacts
-from shoal.protocol.rounds.allreduce.outbox import Outbox
-from shoal.protocol.rounds.matchmaking.context import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,22 +18,20 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from shoal.protocol.base.effects import Effect, Send, Tell, Timer, Wake
+from shoal.protocol.base.effects import Blamed, Effect, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import PayloadError, RemoteError
 from shoal.protocol.base.ids import PeerId, content_hash
 from shoal.protocol.base.signing import Signer, check_signature, signed
 from shoal.protocol.base.wire import MAX_INT, Payload
 from shoal.protocol.catchup.donor import Donor, Store, state_root
 from shoal.protocol.catchup.transfer import MOST_PATIENCE, PATIENCE, WINDOW
-from shoal.protocol.membership.view import fastest, without_relay
+from shoal.protocol.membership.view import View, fastest, without_relay
 from shoal.protocol.messages.replicas import GetReplica, ReplicaIs
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
 from shoal.protocol.replicas.context import pack, standing
 from shoal.protocol.replicas.events import ReplicaReceived
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.round import PART
-from shoal.protocol.rounds.allreduce.allreduce import Blamed
-from shoal.protocol.rounds.matchmaking.context import View
 
 MAX_LIARS = 64  # that are remembered
 

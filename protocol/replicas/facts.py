@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shoal.protocol.averaging.policy import Policy
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.base.wire import MAX_INT, Payload
-from shoal.protocol.rounds.agreement.roster import Policy
 
 WINDOW = 8  # rounds
 

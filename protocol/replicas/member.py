@@ -12,6 +12,8 @@ from __future__ import annotations
 import dataclasses
 import random
 
+from shoal.protocol.averaging.outbox import Outbox
+from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.base.effects import Effect, Tell, Timer
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.estimate import Estimate
@@ -19,7 +21,7 @@ from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Store
-from shoal.protocol.member.parting import Parted, Parting
+from shoal.protocol.member.parting import Parted
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
@@ -27,12 +29,10 @@ from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.replicas.context import Means, pack, standing
 from shoal.protocol.replicas.copying import COPY_MESSAGES, Copying
 from shoal.protocol.replicas.facts import ReplicaFacts
-from shoal.protocol.replicas.pair import usual_length
+from shoal.protocol.replicas.pair import key_of, usual_length
+from shoal.protocol.replicas.parting import Parting
 from shoal.protocol.replicas.round import PART
 from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
-from shoal.protocol.rounds.agreement.roster import Base
-from shoal.protocol.rounds.allreduce.outbox import Outbox
-from shoal.protocol.rounds.allreduce.reducer import Contribute
 
 LINGER = 3.0  # seconds that who stops in the middle of an exchange waits for its end
 
@@ -55,15 +55,15 @@ class ReplicaMember(Presence):
 
         Who goes on from a replica of its own gives facts with its round and root.
         """
-        base = Base(facts.round, facts.history, facts.root, ()) if facts.holds_origin else None
-        super().__init__(me, addresses, base, signer, rng, trains=trains)
+        held = (facts.round, facts.history, facts.root) if facts.holds_origin else None
+        super().__init__(me, addresses, held, signer, rng, trains=trains)
         self._facts = facts
         self._trains = trains
         self._base = facts.round if facts.holds_origin else None  # after which round our replica stands
         self._root = facts.root
         spread = Estimate(initial=10.0, floor=2.0, ceiling=600.0)
         pace = Estimate(initial=4.0, floor=2.0, ceiling=10.0)
-        self._outbox = Outbox()
+        self._outbox = Outbox(key_of)
         means = Means(me, facts, self.membership, self._outbox, rng, spread, pace, usual_length())
         self._rounds = ReplicaRounds(means)
         self.copying = Copying(me, facts, self.membership, store, signer)

@@ -14,25 +14,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from shoal.protocol.averaging.headway import STUCK, Headway
+from shoal.protocol.averaging.outbox import Key, Outbox
+from shoal.protocol.averaging.reducer import Contribute
+from shoal.protocol.averaging.silence import Stall
+from shoal.protocol.averaging.wanted import Wanted
 from shoal.protocol.base.effects import Effect, Event, Send, Tell
 from shoal.protocol.base.errors import PayloadError, RemoteError
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.wire import Payload
-from shoal.protocol.messages.replicas import Took
-from shoal.protocol.messages.rounds import Busy, Contribution, Want
-from shoal.protocol.rounds.allreduce.outbox import Outbox
-from shoal.protocol.rounds.allreduce.reducer import Contribute
-from shoal.protocol.rounds.allreduce.wanted import Wanted
-from shoal.protocol.rounds.commit.headway import STUCK, Headway
-from shoal.protocol.rounds.commit.silence import Stall
+from shoal.protocol.base.wire import Message, Payload
+from shoal.protocol.messages.replicas import Busy, Chunk, Took, Want
 
 SLOWEST = 60.0  # seconds that an exchange may take for each payload: the most, and before any has shown what is usual,
 LEAST = 4.0  # and what every partner is given
-EPOCH = (0, 0)  # chunks do not change hands between two
 REPEATS = 4  # times that the partner gets our vector again, if it asks for it, in all
 
-PAIR_MESSAGES = Contribution | Want | Busy | Took
+PAIR_MESSAGES = Chunk | Want | Busy | Took
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,6 @@ class Pairing:
 
     partner: PeerId
     round: int
-    part: int
     number: int
     chunks: int
 
@@ -68,9 +65,9 @@ def usual_length() -> Estimate:
     return Estimate(initial=SLOWEST, floor=LEAST, ceiling=SLOWEST)
 
 
-def number_of(message: PAIR_MESSAGES) -> int:
-    """The number of the pairing that a message is about."""
-    return message.number if isinstance(message, Took) else message.attempt
+def key_of(message: Message) -> Key | None:
+    """What a payload of ours is, without its bytes."""
+    return (message.round, (message.number, message.chunk)) if isinstance(message, Chunk) else None
 
 
 class PairExchange:
@@ -119,7 +116,7 @@ class PairExchange:
         pairing = self.pairing
         if sender != pairing.partner:
             raise RemoteError("is not our partner", sender)
-        if (message.round, number_of(message)) != (pairing.round, pairing.number):
+        if (message.round, message.number) != (pairing.round, pairing.number):
             return []
         match message:
             case Want():
@@ -157,7 +154,7 @@ class PairExchange:
             return self.lose()
         if not self._headway.is_due(now, pairing.partner):
             return []
-        return [Send(pairing.partner, Want(pairing.round, pairing.part, pairing.number, self.missing, ()))]
+        return [Send(pairing.partner, Want(pairing.round, pairing.number, self.missing))]
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -177,7 +174,7 @@ class PairExchange:
         if moved:
             self._length.observe(min(SLOWEST, (now - self._began) / moved))
 
-    def _take(self, now: float, message: Contribution) -> list[Effect]:
+    def _take(self, now: float, message: Chunk) -> list[Effect]:
         pairing, sender = self.pairing, self.pairing.partner
         if message.chunk >= pairing.chunks:
             raise RemoteError(f"names chunk {message.chunk} of {pairing.chunks}", sender)
@@ -193,7 +190,7 @@ class PairExchange:
         self.has_all = True
         return [self._took(), *self._finish_if_done(now)]
 
-    def _check_payload(self, message: Contribution) -> None:
+    def _check_payload(self, message: Chunk) -> None:
         try:
             self._check(message.chunk, message.payload)
         except PayloadError as error:
@@ -203,14 +200,15 @@ class PairExchange:
 
     def _repeat(self, now: float, message: Want) -> list[Effect]:
         pairing = self.pairing
-        wanted = dict.fromkeys(message.contributions)
+        wanted = dict.fromkeys(message.chunks)
         if any(index >= pairing.chunks for index in wanted):
             raise RemoteError(f"asks for more than our {pairing.chunks} chunks", pairing.partner)
         self._headway.hear(now, pairing.partner, progress=False)
         fresh = self._outbox.fresh(now, [self._chunk(index) for index in wanted])[: self._repeats]
         self._repeats -= len(fresh)
         is_queued = self._outbox.holds(pairing.partner, pairing.round)
-        busy = self._outbox.busy(pairing.round, pairing.part, pairing.number, is_queued=is_queued)
+        counts = (self._outbox.sent_count, self._outbox.taken_count)
+        busy = Busy(pairing.round, pairing.number, *counts, is_waiting=False, is_queued=is_queued)
         took = [self._took()] if self.has_all else []
         words = took if took and not wanted else [*took, Send(pairing.partner, busy)]
         return self._noted(now, [*fresh, *words])
@@ -221,7 +219,7 @@ class PairExchange:
 
     def _chunk(self, index: int) -> Effect:
         pairing = self.pairing
-        message = Contribution(pairing.round, pairing.part, pairing.number, index, EPOCH, b"")
+        message = Chunk(pairing.round, pairing.number, index, b"")
         return Send(pairing.partner, message, partial(self._contribution, index), self.wanted.contributions)
 
     def _took(self) -> Send:

@@ -10,18 +10,16 @@ has taken ours, as they travel on other ways than words. Who sends bytes that ca
 
 from __future__ import annotations
 
-from shoal.protocol.base.effects import Effect, Send, Tell
+from shoal.protocol.averaging.events import HandIn, Waiting
+from shoal.protocol.averaging.reducer import Contribute
+from shoal.protocol.base.effects import Blamed, Effect, Send, Tell
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
-from shoal.protocol.messages.rounds import Want
+from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal, Want
 from shoal.protocol.replicas.context import Means, standing
 from shoal.protocol.replicas.events import Lapsed, Met
 from shoal.protocol.replicas.matching import Matching, Suitor, pairing_number
-from shoal.protocol.replicas.pair import PAIR_MESSAGES, PairExchange, Pairing, PartnerLost, number_of
-from shoal.protocol.rounds.allreduce.allreduce import Blamed
-from shoal.protocol.rounds.allreduce.reducer import Contribute
-from shoal.protocol.rounds.matchmaking.milestones import HandIn, Waiting
+from shoal.protocol.replicas.pair import PAIR_MESSAGES, PairExchange, Pairing, PartnerLost
 
 PART = 0  # the whole replica is one part
 
@@ -182,7 +180,7 @@ class ReplicaRound:
     def _on_exchange(self, now: float, sender: PeerId, message: PAIR_MESSAGES) -> list[Effect]:
         asked, begun = self._matching.asked, list[Effect]()
         if self._exchange is None and asked is not None and asked.peer == sender:
-            begun = self._begin(now, sender, number_of(message))
+            begun = self._begin(now, sender, message.number)
         exchange = self._exchange
         if exchange is None or sender != exchange.pairing.partner:
             return self._matching.exclude(sender, Refusal.LOST) if isinstance(message, Want) else []
@@ -202,7 +200,7 @@ class ReplicaRound:
     def _begin(self, now: float, partner: PeerId, number: int) -> list[Effect]:
         means = self._means
         assert self._contribution is not None
-        pairing = Pairing(partner, self.number, PART, number, means.facts.chunks)
+        pairing = Pairing(partner, self.number, number, means.facts.chunks)
         exchange = PairExchange(
             now, pairing, self._contribution, means.facts.check, means.outbox, means.pace, means.length
         )

@@ -13,16 +13,15 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 
+from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.base.effects import Effect, Send, Tell, Timer, Wake
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal, Took
-from shoal.protocol.messages.rounds import Want
+from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal, Took, Want
 from shoal.protocol.replicas.context import Means, near, pack, standing, stands
 from shoal.protocol.replicas.events import Lapse, Lapsed
 from shoal.protocol.replicas.meeting import Draw
-from shoal.protocol.replicas.pair import PAIR_MESSAGES, Exchanged, PairExchange, Pairing, number_of
+from shoal.protocol.replicas.pair import PAIR_MESSAGES, Exchanged, PairExchange, Pairing
 from shoal.protocol.replicas.round import ReplicaRound
-from shoal.protocol.rounds.allreduce.reducer import Contribute
 
 TICK = 0.5  # seconds
 KEPT = 16  # pairings that are remembered once they are over
@@ -214,10 +213,10 @@ class ReplicaRounds:
             return [] if sender in partners else [Send(sender, Decline(message.round, Refusal.PAST))]
         if not isinstance(message, Want):
             return []
-        key = (sender, message.round, number_of(message))
+        key = (sender, message.round, message.number)
         is_done = any((each.partner, each.round, each.number) == key for each in self._done)
-        if is_done and not message.contributions:
-            return [Send(sender, Took(message.round, number_of(message)))]
+        if is_done and not message.chunks:
+            return [Send(sender, Took(message.round, message.number))]
         return [Send(sender, Decline(message.round, Refusal.PAST))]
 
     def _leap(self) -> list[Effect]:

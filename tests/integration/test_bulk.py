@@ -16,11 +16,11 @@ from functools import partial
 
 import pytest
 
-from shoal.protocol.base.ids import Digest, PeerId, RunId
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, RunId
 from shoal.protocol.base.wire import Message
+from shoal.protocol.messages.averaging import Contribution, Made, Mean
 from shoal.protocol.messages.bulk import Knock, MayIKnock
 from shoal.protocol.messages.node import Refused
-from shoal.protocol.messages.rounds import Contribution, Final
 from shoal.protocol.net.bulk import endpoint, flow_control
 from shoal.protocol.net.bulk.sender import Sender
 from shoal.protocol.net.peers import payloads
@@ -36,11 +36,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def contribution(number: int, size: int = MIB) -> Contribution:
-    return Contribution(1, 0, 1, number, (0, 0), bytes(size))
+    return Contribution(0, 1, number, 0, 10, bytes(size))
 
 
-def result(number: int, size: int = MIB) -> Final:
-    return Final(1, 0, 1, number, (0, 0), b"\x03", bytes(size))
+def result(number: int, size: int = MIB) -> Mean:
+    return Mean(0, 1, number, Made(NO_DIGEST, b"\x03", 0, PeerId("owner"), 1, b""), bytes(size))
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Heard:
             self.scattered[message.chunk] += 1
             if self.holds:
                 self.held.append(message)
-        elif isinstance(message, Final):
+        elif isinstance(message, Mean):
             self.gathered[message.chunk] += 1
 
 
@@ -81,7 +81,7 @@ class Node:
         )
 
     def _note(self, peer: PeerId, run: RunId, message: Message, was_sent: bool) -> None:
-        assert isinstance(message, Contribution | Final)
+        assert isinstance(message, Contribution | Mean)
         assert was_sent or self.may_lose
         self.done[message.chunk] += 1
 

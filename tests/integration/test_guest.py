@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.client.up.processes import Children
-from shoal.node.run.resting import FOLDER
+from shoal.node.run.log_store import FOLDER, STATE
 from tests.integration.nodes import RealNode, until, words_of
 from tests.integration.test_node import MANIFEST
 
@@ -100,14 +100,15 @@ def test_who_pauses_the_last_node_learns_that_its_state_cannot_be_written(childr
     until(lambda: node.row().get("members") == 1, "its good-bye", words)
 
     run = node.row()["run"]
-    in_the_way = node.home.run_folder(run) / FOLDER
+    in_the_way = node.home.run_folder(run) / FOLDER / STATE
     in_the_way.write_text("a file where there is to be a folder")
     answer = node.client.pause()
     until(lambda: node.client.status()["pause"]["left"], "the run to be left", words)
     [unsaved] = answer["unsaved"] or node.client.status()["pause"]["unsaved"]
     assert (unsaved["run"], unsaved["name"]) == (run, "tiny")
     assert (
-        f"its state is only in memory until it can be written: cannot keep the run in {in_the_way}" in unsaved["words"]
+        f"its state is only in memory until it can be written: cannot keep the state of tiny in {in_the_way}"
+        in unsaved["words"]
     )
     assert node.row()["waiting_for"] == unsaved["words"]
     in_the_way.unlink()

@@ -161,7 +161,7 @@ def _worker_of(node: int) -> int:
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
 def test_up_waits_for_nodes_that_save(tmp_path: Path, asked: signal.Signals) -> None:
     held, waits, out = tmp_path / "held", tmp_path / "waits", tmp_path / "out"
-    shim = preloaded(tmp_path, SLOW_DISK) | {"SHIM_HELD": str(held), "SHIM_WAITS": str(waits), "SHIM_ONLY": "/rest/"}
+    shim = preloaded(tmp_path, SLOW_DISK) | {"SHIM_HELD": str(held), "SHIM_WAITS": str(waits), "SHIM_ONLY": "/log/"}
     argv = [sys.executable, "-m", "shoal.node", "up", "--peers", "2", "--rounds", "10000", "--kill-at", "none"]
     argv += ["--join-at", "none", "--manifest", str(_manifest(tmp_path)), "--out", str(out)]
     held.touch()

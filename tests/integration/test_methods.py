@@ -25,7 +25,7 @@ from shoal.node.manifest.requirements import requirements
 from shoal.node.training.methods.registry import method_of
 from shoal.node.training.methods.timetable import Timetable
 from shoal.node.training.models.registry import layout_of
-from shoal.protocol.rounds.allreduce.chunks import chunk_bounds
+from shoal.protocol.averaging.chunks import chunk_bounds
 from shoal.protocol.tensors.compression import codec
 from tests.integration.nodes import RealNode, join_all, until, words_of, write_text
 from tests.integration.swarm import FATAL, MEMBERS, Swarm
@@ -106,7 +106,6 @@ def test_a_run_trains_through_a_death_and_an_arrival(swarm: Swarm, play: Play) -
     assert len({node.saved_state(run) for node in live}) == 1
     records: list[Sequence[Answer]] = [node.client.rounds(run) for node in live]
     assert [each["round"] for each in records[0]] == list(range(1, play.last + 1))
-    assert {each["attempt"] for each in records[0]} == {1}
     assert records[0][FATAL - 1]["contributors"] >= MEMBERS - 1
     assert records[-1][-1]["took_part"]
     assert records[-1][-1]["tokens"] > 0

@@ -17,7 +17,7 @@ from shoal.node.manifest.requirements import requirements
 from shoal.node.run.replica_saving import load_own
 from shoal.node.training.models.layout import Layout
 from shoal.node.training.models.registry import build, layout_of
-from shoal.protocol.rounds.allreduce.chunks import chunk_bounds
+from shoal.protocol.averaging.chunks import chunk_bounds
 from shoal.protocol.tensors.compression import codec
 from tests.integration.nodes import RealNode, join_all, until, words_of, write_text
 from tests.integration.swarm import Swarm

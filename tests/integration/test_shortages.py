@@ -79,8 +79,8 @@ def fill_disk(node: RealNode, manifest: str, folder: Path) -> Path:
     """No vote of a node in this run can be written; returns a file that ends that when it is removed."""
     held = folder / "held"
     held.touch()
-    vote = node.home.run_folder(parse_manifest(manifest).run_id.hex()) / ".vote-0.record"  # as it is written anew
-    shim = preloaded(folder, AWAY) | {"SHIM_HELD": str(held), "SHIM_BELOW": str(vote)}
+    journal = node.home.run_folder(parse_manifest(manifest).run_id.hex()) / "log" / "journal"
+    shim = preloaded(folder, AWAY) | {"SHIM_HELD": str(held), "SHIM_BELOW": str(journal)}
     node.prefix = ("env", *(f"{key}={value}" for key, value in shim.items()), f"SHIM_ERROR={errno.ENOSPC}")
     return held
 
@@ -89,13 +89,12 @@ def fill_disk(node: RealNode, manifest: str, folder: Path) -> Path:
 @pytest.mark.swarm
 def test_a_full_disk_is_waited_for_and_a_vote_does_not_leave_before(children: Children, tmp_path: Path) -> None:
     first, second = RealNode(tmp_path / "first"), RealNode(tmp_path / "second")
-    folder, held = first.home.run_folder(parse_manifest(TRAINED).run_id.hex()), fill_disk(first, TRAINED, tmp_path)
+    held = fill_disk(first, TRAINED, tmp_path)
     words = in_one_run(children, first, second)
     until(lambda: "No space left on device" in str(first.row().get("waiting_for")), "a word", words)
     assert first.row()["failure"] is None
     assert '"code": "record-waits"' in first.words()
     assert first.round() == 0
-    assert not list(folder.glob("vote-0.record"))
     held.unlink()
     until(lambda: min(first.round(), second.round()) >= 2, "rounds", words)
     assert "No space" not in str(first.row()["waiting_for"])
@@ -103,9 +102,8 @@ def test_a_full_disk_is_waited_for_and_a_vote_does_not_leave_before(children: Ch
 
 def test_a_node_whose_disk_stays_full_ends_when_it_is_asked_to(children: Children, tmp_path: Path) -> None:
     node = RealNode(tmp_path / "node")
-    fill_disk(node, MANIFEST, tmp_path)
-    node.start(children)
-    node.client.create_run(MANIFEST, False)
+    fill_disk(node, TRAINED, tmp_path)
+    in_one_run(children, node, RealNode(tmp_path / "another"))
     until(lambda: "No space left" in str(node.row().get("waiting_for")), "a word", node.words)
     node.client.stop()
     until(lambda: not node.is_running, "the end", node.words)

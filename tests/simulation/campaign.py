@@ -1,4 +1,4 @@
-"""Seeded campaigns: a swarm, faults drawn from the seed, then peace, in which all must commit together again."""
+"""Seeded campaigns over members with a log: faults drawn from the seed, then peace, in which all must commit again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from shoal.protocol.log.trust import Crash
+from shoal.protocol.messages.log import Register
 from tests.simulation.churn import Churn, draw_apart, draw_shape
 from tests.simulation.faults import During, Fault, FaultPlan
 from tests.simulation.links import Link
 from tests.simulation.oracle import Oracle
-from tests.simulation.peace import Peace, make_peace
 from tests.simulation.promises import Violation
 from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
@@ -21,6 +22,18 @@ PHASES = ("scatter", "gather", "prepare", "commit")
 KINDS = ("kill", "pause", "partition", "cut", "loss", "accuse", "blip")
 SIZES = (2, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 7, 8, 9, 10, 12, 16, 24, 32)  # small ones: each loss hurts more
 TROUBLE = 15.0  # virtual seconds in which faults strike
+PEACE = 300.0  # virtual seconds within which all must come together again
+MORE_ROUNDS = 2
+SETTLING = 5.0  # seconds between the last fault and peace
+
+
+@dataclass(frozen=True)
+class Peace:
+    """How a run went on after the last fault."""
+
+    excuse: str = ""  # why the remaining members cannot go on
+    took: float = 0.0  # virtual seconds until they had come together
+    revived: int = 0  # members that had to be started again
 
 
 @dataclass
@@ -31,11 +44,8 @@ class Report:
     peers: int
     shape: Shape = field(default_factory=Shape)
     rounds: int = 0  # decided
-    begun: int = 0  # for which a group was formed
-    at_once: int = 0  # decided in the first attempt
     waited: bool = False  # for enough members, at least once
     peace: Peace = field(default_factory=Peace)
-    aborts: list[tuple[int, int, str]] = field(default_factory=list)
     faults: Counter[tuple[str, str]] = field(default_factory=Counter)
     trace: str = ""
     failure: str = ""
@@ -47,7 +57,7 @@ def build(
     """A world with a swarm in it, just started; `newcomers` have a name but no process yet."""
     names = peers_named(peers + newcomers)
     shape = shape or Shape(start_members=peers)
-    oracle = Oracle(names[0])
+    oracle = Oracle()
     seeds = names[:peers]
     world = World(lambda me, now, disk, rng: Peer(me, seeds, disk, rng, oracle, shape), seed, link, unnoticed=unnoticed)
     world.taps.append(oracle.saw)
@@ -57,11 +67,60 @@ def build(
     return world, oracle
 
 
-def run_seed(seed: int, sizes: tuple[int, ...] = SIZES, cycle: tuple[int, ...] = ()) -> Report:
-    """One campaign: Violation, with the seed and its fault plan in its notes, if a promise is broken.
+def make_peace(world: World[Peer], oracle: Oracle) -> Peace:
+    """End all faults; Violation unless all living members commit again, on the same state."""
+    world.watchers.clear()
+    world.network.heal()
+    world.network.set_loss(None)
+    for peer in world.living():
+        world.resume(peer)
+    dead = [peer for peer in world.disks if not world.is_alive(peer) and peer not in oracle.left]
+    revived = dead if excuse(world) else []
+    for peer in revived:
+        world.start(peer)
+    why = excuse(world)
+    return Peace(why, 0.0 if why else _come_together(world, oracle), len(revived))
 
-    With a `cycle`, the same faults strike rounds of so many chunks in turn.
-    """
+
+def newest_register(world: World[Peer]) -> Register:
+    """That of whoever has read farthest."""
+    return max((node.member.log.register for node in world.nodes()), key=lambda register: register.number)
+
+
+def excuse(world: World[Peer]) -> str:
+    """Why the living members cannot go on; empty: Termination promises that they do."""
+    nodes = {peer: world.node(peer) for peer in world.living()}
+    if not nodes:
+        return "nobody is left"
+    register, shape = newest_register(world), next(iter(nodes.values())).shape
+    here = [voter for voter in register.voters if voter in nodes]
+    if not Crash().is_quorum(here, register.voters, 0):
+        return f"no quorum of the voters {register.voters}: here are {here}"
+    pending = [node.member.log.core.lock for node in nodes.values()]
+    for lock in pending:
+        assert lock is None or lock.entry.number <= register.number + 1
+    first = not any(state.round for state in register.parts)
+    needed = max(shape.min_members, shape.start_members if first else 1)
+    if len(nodes) < needed:
+        return f"{len(nodes)} of at least {needed} members are left"
+    return "" if any(peer not in shape.keepers for peer in nodes) else "nobody who trains is left"
+
+
+def _come_together(world: World[Peer], oracle: Oracle) -> float:
+    goal = oracle.newest + MORE_ROUNDS
+    try:
+        return world.run_until(lambda: all(node.round >= goal for node in world.nodes()), within=PEACE)
+    except Violation:
+        raise
+    except AssertionError:
+        where = {
+            peer: f"{world.node(peer).member.rounds} {world.node(peer).member.log.core.view}" for peer in world.living()
+        }
+        raise Violation("Termination", f"round {goal} is not everywhere {PEACE} s after peace: {where}") from None
+
+
+def run_seed(seed: int, sizes: tuple[int, ...] = SIZES, cycle: tuple[int, ...] = ()) -> Report:
+    """One campaign: Violation, with the seed and its fault plan in its notes, if a promise is broken."""
     rng = random.Random(f"campaign {seed}")
     count = rng.choice(sizes)
     link = Link(
@@ -80,7 +139,7 @@ def run_seed(seed: int, sizes: tuple[int, ...] = SIZES, cycle: tuple[int, ...] =
     churn.draw(names, newcomers, until=TROUBLE)
     report = Report(seed, count, shape)
     try:
-        world.run(TROUBLE + 5.0)
+        world.run(TROUBLE + SETTLING)
         report.peace = make_peace(world, oracle)
         if world.errors:
             victim, error = world.errors[0]
@@ -89,8 +148,7 @@ def run_seed(seed: int, sizes: tuple[int, ...] = SIZES, cycle: tuple[int, ...] =
         error.add_note(f"seed {seed}; {count} peers; {shape}; {link}; {'; '.join(churn.told)}; {plan}")
         raise
     report.rounds, report.faults, report.trace = oracle.newest, world.faults, world.trace_digest()
-    report.begun, report.at_once = len(oracle.begun), oracle.decided_at_once()
-    report.aborts, report.waited = oracle.aborts, oracle.was_too_small
+    report.waited = oracle.was_too_small
     return report
 
 
@@ -116,13 +174,12 @@ def report_on(seed: int, cycle: tuple[int, ...] = ()) -> Report:
     try:
         return run_seed(seed, cycle=cycle)
     except Exception as error:
-        return Report(seed, 0, failure=described(error))
-
-
-def described(error: Exception) -> str:
-    """An exception with its notes: the seed and the plan are there."""
-    return "".join(traceback.format_exception(error, limit=-4))
+        notes = getattr(error, "__notes__", [])
+        told = "".join(traceback.format_exception_only(error))
+        return Report(seed, 0, failure=told if str(error) in told and notes[-1] in told else f"{told}{notes}")
 
 
 if __name__ == "__main__":
-    print(run_seed(int(sys.argv[1])))
+    for number in range(*map(int, sys.argv[1:])):
+        found = report_on(number)
+        print(number, found.peers, found.rounds, f"{found.peace.took:.1f}", found.peace.excuse, found.failure[:1500])

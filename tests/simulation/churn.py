@@ -12,6 +12,7 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.swarm import Peer, Shape
 from tests.simulation.world import World
 
+GOING = 4.5  # seconds that who leaves waits for that to be decided
 SMALLEST_LEAVE = 4  # the smallest swarm that somebody leaves
 
 
@@ -64,11 +65,26 @@ class Churn:
         self.told.append(f"{what} at {time:.3f}")
 
     def _leave(self, name: PeerId) -> None:
-        """Say goodbye, and end."""
-        if self._world.is_alive(name) and not self._world.is_paused(name):
-            self._oracle.left.append(name)
-            self._world.command(name, lambda node, now: node.leave(now))
-            self._world.kill(name)
+        """Ask for that, and go when it is decided, or after a while with the vote."""
+        world, oracle = self._world, self._oracle
+        if not world.is_alive(name) or world.is_paused(name):
+            return
+        node = world.node(name)
+
+        def end() -> None:
+            if world.is_alive(name) and world.node(name) is node:
+                if node.has_parted:
+                    oracle.left.append(name)
+                world.kill(name)
+
+        def look(peer: PeerId) -> None:
+            if peer == name and node.has_parted:
+                world.at(world.now, end)
+                world.watchers.remove(look)
+
+        world.watchers.append(look)
+        world.command(name, lambda node, now: node.stop(now))
+        world.at(world.now + GOING, end)
 
     def _power_cut(self, struck: list[PeerId], lasts: float) -> None:
         """Kill several at the same instant; they come back one by one."""

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import msgpack
 
-from shoal.protocol.base.effects import Effect, Event, Timer, Wake
+from shoal.protocol.averaging.events import HandIn, Waiting
+from shoal.protocol.averaging.policy import Policy
+from shoal.protocol.base.effects import Blamed, Effect, Event, Timer, Wake
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.ids import Digest, PeerId, content_hash, digest
 from shoal.protocol.base.wire import Message, Payload
@@ -21,9 +23,6 @@ from shoal.protocol.member.parting import Parted
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, Met, ReplicaReceived
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.member import ReplicaMember
-from shoal.protocol.rounds.agreement.roster import Policy
-from shoal.protocol.rounds.allreduce.allreduce import Blamed
-from shoal.protocol.rounds.matchmaking.milestones import HandIn, Waiting
 from tests.simulation.links import LAN, Link
 from tests.simulation.node import Node
 from tests.simulation.promises import Violation

@@ -10,7 +10,7 @@ from typing import Any
 from shoal.protocol.base.effects import Send
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
-from shoal.protocol.messages.rounds import Contribution, Fetched, Final
+from shoal.protocol.messages.averaging import Contribution, Mean
 from tests.simulation.links import Link
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import Process
@@ -35,7 +35,7 @@ class HomeWorld(World[Peer]):
         match effect.message:
             case Contribution(round=round, chunk=chunk):
                 self.contributions[round][process.peer, chunk] += 1
-            case Final(round=round, chunk=chunk) | Fetched(round=round, chunk=chunk):
+            case Mean(round=round, chunk=chunk):
                 self.means[round][effect.to, chunk] += 1
         if not (effect.message.bulk and (process.peer, effect.to) in self.black_holes):
             super()._send(process, effect, encoded)
@@ -67,7 +67,7 @@ def home_swarm(
 ) -> tuple[HomeWorld, Oracle]:
     """A swarm whose members send at these rates (bytes per second), and may know it, standing on round 0."""
     names = peers_named(len(rates))
-    oracle = Oracle(names[0])
+    oracle = Oracle()
     ups = tuple((name, int(rate)) for name, rate in zip(names, rates, strict=True)) if measured else ()
     shape = Shape(chunks=chunks, start_members=len(names), ups=ups)
     world = HomeWorld(

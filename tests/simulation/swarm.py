@@ -1,6 +1,7 @@
-"""A simulated training swarm: `Member` as it is in production, with arithmetic on tuples and an oracle beside it.
+"""A simulated training swarm whose members decide by the log: `Member` as it is, with arithmetic on facts.
 
-What is contributed, and how it is averaged, is in facts.py.
+What is contributed, and how it is averaged, is in facts.py. A process finds on its disk what earlier ones have written:
+the journal, a snapshot of the state, and the means since.
 """
 
 from __future__ import annotations
@@ -8,31 +9,34 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgpack
 
-from shoal.protocol.base.effects import Effect, Event, Timer, Wake
-from shoal.protocol.base.ids import PeerId, content_hash
+from shoal.protocol.averaging.apart import Standing
+from shoal.protocol.averaging.events import Committed, HandIn, Lapsed, Waiting
+from shoal.protocol.averaging.policy import Base, Policy, Ready
+from shoal.protocol.averaging.replay import base_after, decisions_after, outcomes
+from shoal.protocol.averaging.shelf import Decision
+from shoal.protocol.base.effects import Blamed, Effect, Event, Timer, Wake
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, content_hash, digest
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.transfer import StateReceived
-from shoal.protocol.member.member import PART, Member, RunFacts
+from shoal.protocol.log.journal import framed, read
+from shoal.protocol.log.register import Rules, voters_root
+from shoal.protocol.member.member import Kept, Member, RunFacts
 from shoal.protocol.member.parting import Parted
-from shoal.protocol.rounds.agreement.apart import Standing
-from shoal.protocol.rounds.agreement.certificate import genesis
-from shoal.protocol.rounds.agreement.roster import Base, Offer, Policy
-from shoal.protocol.rounds.allreduce.allreduce import Blamed
-from shoal.protocol.rounds.allreduce.shelf import Decision
-from shoal.protocol.rounds.attempt import Attempt
-from shoal.protocol.rounds.matchmaking.milestones import Aborted, Committed, HandIn, Waiting
+from shoal.protocol.messages.log import Shortcut, VoteFile
 from tests.simulation.facts import FactReducer
-from tests.simulation.ledger import RUN
 from tests.simulation.node import Node
 from tests.simulation.oracle import Oracle
-from tests.simulation.resting import load_rest, save_rest
 from tests.simulation.signing import FakeSigner
 from tests.simulation.versions import Versions, initial_state, root_of
 
+RUN = RunId(bytes(range(32)))  # the run that is simulated
 TRAINING = 2.0  # virtual seconds of inner steps
+SNAPSHOT = 3  # rounds between two snapshots of the state
+BRANCH = digest("simulated run", RUN)
 
 
 @dataclass(frozen=True)
@@ -70,17 +74,25 @@ class Shape:
         return Standing(peer not in self.unreachable, others)
 
 
+def facts_of(peers: Sequence[PeerId], shape: Shape) -> RunFacts:
+    """What everybody knows of the simulated run."""
+    policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.cycles, slack=shape.slack)
+    origin = Base(0, 0, digest("genesis", RUN), root_of(initial_state(sum(shape.cycles))))
+    return RunFacts(BRANCH, peers[0], origin, policy)
+
+
 class Peer(Node):
-    """One process: a Member, a worker that trains for a while, and a state."""
+    """One process: a member, a worker that trains for a while, and a state."""
 
     def __init__(
         self,
         me: PeerId,
         peers: Sequence[PeerId],
-        disk: dict[str, Message],
+        disk: dict[str, Any],
         rng: random.Random,
         oracle: Oracle,
         shape: Shape,
+        now: float = 0.0,
     ) -> None:
         self.me = me
         self._seeds = [peer for peer in peers if peer != me][:3]
@@ -88,28 +100,71 @@ class Peer(Node):
         self._oracle = oracle
         self.shape = shape
         self._disk = disk
-        rested = load_rest(disk)
         self._size = sum(shape.cycles)
-        self.state = rested.state if rested is not None else initial_state(self._size)
-        self._standing = rested.rest.round if rested is not None else 0  # the round whose state this is
-        self.store = Versions({self._standing: list(self.state)})
-        policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.cycles, slack=shape.slack)
-        facts = RunFacts(Base(0, genesis(RUN, PART), root_of(initial_state(self._size)), (peers[0],)), policy)
-        signer = FakeSigner(me)
-        rest = rested.rest if rested is not None else None
-        self.member = Member(me, (), facts, signer, lambda _: FactReducer(), self.store, rng, disk, rest=rest)
+        facts, signer = facts_of(peers, shape), FakeSigner(me)
+        kept = self._recall(facts, signer)
+        self._base = self._recall_state(facts, kept, Rules(facts.trust, signer))
+        self.store = Versions({self._base.round: list(self.state)})
+        self.member = Member(me, (), facts, kept, self._base, signer, lambda _: FactReducer(), self.store, rng)
         self._residual = [0.0] * self._size
         self._offered = [0.0] * self._size
         self._decision: Decision | None = None
         self._training_for = -1
         self._token = 0
         self.has_worker = True
-        self._offered_nothing = False  # in the open round, and may offer something yet
+        self._offered_nothing = False
         self.has_parted = False
         self.blamed: list[Blamed] = []
         self._role = ""
 
-    # -- the world's hooks ----------------------------------------------------------------------------------
+    # -- the disk -----------------------------------------------------------------------------------------------
+
+    def _recall(self, facts: RunFacts, signer: FakeSigner) -> Kept:
+        """The log as it is on disk, begun if there is none."""
+        first = facts.register()
+        journal = read(bytes(self._disk.get("journal", b"")), Rules(facts.trust, signer))
+        register, votes = journal.register or first, journal.votes
+        if votes is None:
+            life = self._oracle.life(self.me, facts.founder)
+            votes = VoteFile(life, voters_root(register), 0, 0, None, None)
+            head = b"" if journal.register else framed(first)
+            kept = bytes(self._disk.get("journal", b"")[: journal.length])
+            self._disk["journal"] = bytearray(kept + head + framed(votes))
+        means = tuple(self._disk.get("means", []))
+        return Kept(journal.first or first, journal.headers, register, journal.entries, votes, means)
+
+    def _recall_state(self, facts: RunFacts, kept: Kept, rules: Rules) -> Base:
+        base: Base
+        base, state = self._disk.get("snapshot", (facts.origin, initial_state(self._size)))
+        self.state = list(state)
+        for decision in decisions_after(base, outcomes(kept.first, kept.entries, rules, 0), kept.means):
+            self._put(decision)
+            base = base_after(base, decision, root_of(self.state))
+        return base
+
+    def persist(self, disk: dict[str, Any], name: str, record: Message) -> None:
+        if name == "means":
+            self._disk.setdefault("means", []).append(record)
+        elif isinstance(record, Shortcut):
+            self._disk["journal"] = bytearray(framed(record) + framed(self.member.log.core.vote_file()))
+        else:
+            self._disk["journal"] += framed(record)
+
+    @staticmethod
+    def lose_power(disk: dict[str, Any]) -> None:
+        """What was written but not forced is gone: the means since the last round that was applied."""
+        disk["means"] = [each for each in disk.get("means", []) if each.round <= disk.get("forced", 0)]
+
+    def _put(self, decision: Decision) -> None:
+        part = self.shape.part(decision.round)
+        made = [content_hash(old + new) for old, new in zip(self.state[part], decision.payloads, strict=True)]
+        self.state = [*self.state[: part.start], *made, *self.state[part.stop :]]
+
+    def _snapshot(self, base: Base) -> None:
+        self._disk["snapshot"] = (base, list(self.state))
+        self._disk["means"] = [each for each in self._disk.get("means", []) if each.round >= base.round]
+
+    # -- the world's hooks --------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
         effects = self.member.start(now, self._seeds)
@@ -137,45 +192,45 @@ class Peer(Node):
         self.member.left(now, to, message, sent)
 
     def accuse(self, now: float, peer: PeerId) -> list[Effect]:
-        return self._train_if_open(self.member._digest(now, self.member.rounds.peer_down(now, peer)))
-
-    def leave(self, now: float) -> list[Effect]:
-        """Say goodbye."""
-        return self.member.leave(now)
+        member = self.member
+        return self._train_if_open(
+            member._digest(now, [*member.log.peer_down(now, peer), *member.rounds.peer_down(now, peer)])
+        )
 
     def stop(self, now: float) -> list[Effect]:
-        """End, as a service that is stopped: `has_parted` once nothing more is to be done."""
+        """Ask to be let go: `has_parted` once nothing more is to be done."""
         return self._train_if_open(self.member.stop(now))
 
     @property
     def round(self) -> int:
         """The round whose state we hold."""
-        return self._standing
-
-    def knows(self, round: int) -> bool:
-        """Whether we can tell others what was decided."""
-        return self.member.rounds.shelf.decision(round) is not None
+        return self._base.round
 
     def phase(self) -> str:
-        attempt = self.member.rounds.attempt
-        if attempt is None or self.member.phase == "syncing":
-            return "commit" if self.member.phase == "applying" else self.member.phase
-        return stage(attempt, self.me)
+        """As faults are aimed: scatter, gather, prepare or commit."""
+        member = self.member
+        round = member.rounds.round
+        if round is None or member.phase == "syncing":
+            return "commit" if member.phase == "applying" else member.phase
+        if member.phase in ("training", "matching"):
+            return member.phase
+        if member.phase == "deciding":
+            return "commit" if round.is_decided else "prepare"
+        exchange = round.exchange
+        return "scatter" if self.me in exchange.awaited() or not any(exchange.means) else "gather"
 
     def role(self) -> str:
         """leader, owner or contributor: the highest of these."""
-        rounds, attempt, me = self.member.rounds, self.member.rounds.attempt, self.me
-        if attempt is not None:
-            self._role = "leader" if attempt.leads else "owner" if me in attempt.plan.owners else "contributor"
-        elif rounds.base is not None:
-            worker = "contributor" if me in self.shape.unreachable else "owner"
-            self._role = "leader" if rounds.leader == me else worker
+        member, round = self.member, self.member.rounds.round
+        if round is not None and round.exchange.roster:
+            owner = "owner" if round.exchange.owns_any() else "contributor"
+            self._role = "leader" if member.log.proposer == self.me else owner
         return self._role
 
     def on_event(self, now: float, event: Event) -> list[Effect]:
         match event:
             case Committed(decision=decision, counted=counted):
-                self._oracle.committed(self.me, decision, self._standing)
+                self._oracle.committed(self.me, decision, self._base.round)
                 part = self.shape.part(decision.round)
                 offered = self._offered[part]
                 self._residual[part] = [0.0 if was else sent for was, sent in zip(counted, offered, strict=True)]
@@ -183,26 +238,27 @@ class Peer(Node):
                 self._decision = decision
                 self._offered = [0.0] * self._size
                 return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
-            case StateReceived(base=base, payloads=payloads):
-                self.state, self._decision, self._standing = [bytes(each) for each in payloads], None, base.round
+            case Lapsed():
+                return [Wake(0.0, Timer("app", "apply", 0))]
+            case StateReceived(payloads=payloads):
+                base = event.base
+                self.state, self._decision, self._base = [bytes(each) for each in payloads], None, base
                 self._training_for = -1
                 self.store.put(base.round, list(self.state))
                 self._oracle.holds(self.me, base.round, root_of(self.state))
+                self._snapshot(base)
                 return self._train_if_open(self.member.opened(now, base))
             case HandIn(round=round) if round == self._training_for:
                 return self._submit(now)
-            case Aborted():
-                self._oracle.aborted(self.me, event)
             case Waiting():
-                self._oracle.waiting(self._standing, event.reason)
+                self._oracle.waiting(self._base.round, event.reason)
             case Blamed():
                 self.blamed.append(event)
             case Parted():
                 self.has_parted = True
-                save_rest(self._disk, self.member.rest(), self.store.states)
         return []
 
-    # -- the worker -----------------------------------------------------------------------------------------
+    # -- the worker ---------------------------------------------------------------------------------------------
 
     def _train_if_open(self, effects: list[Effect]) -> list[Effect]:
         base = self.member.rounds.base
@@ -225,7 +281,7 @@ class Peer(Node):
 
     def _submit(self, now: float) -> list[Effect]:
         base = self.member.rounds.base
-        late = ("matching", "reducing", "preparing") if self._offered_nothing else ()
+        late = ("matching", "reducing", "deciding") if self._offered_nothing else ()
         if base is None or self.member.phase not in ("training", *late):
             return []
         self._token += 1
@@ -239,9 +295,8 @@ class Peer(Node):
             msgpack.packb([self.me, base.round + 1, base.root, chunk, amount]) for chunk, amount in enumerate(offered)
         ]
         self._oracle.offered(self.me, base.round + 1, weight, offered)
-        self._oracle.begins(base.round + 1)
-        offer = Offer(weight, up=self.shape.up(self.me), standing=self.shape.standing(self.me))
-        return self.member.submit(now, offer, payloads.__getitem__ if weight else None)
+        ready = Ready(weight, up=self.shape.up(self.me), standing=self.shape.standing(self.me))
+        return self._train_if_open(self.member.submit(now, ready, payloads.__getitem__ if weight else None))
 
     def lose_worker(self, now: float) -> list[Effect]:
         """Our worker is gone: we offer nothing, to the open round at once."""
@@ -255,26 +310,20 @@ class Peer(Node):
 
     def _apply(self, now: float) -> list[Effect]:
         decision, self._decision = self._decision, None
-        if decision is None:
+        if self.member.rounds.phase != "applying":
             return []
-        part = self.shape.part(decision.round)
-        made = [content_hash(old + new) for old, new in zip(self.state[part], decision.payloads, strict=True)]
-        self.state = [*self.state[: part.start], *made, *self.state[part.stop :]]
-        self._standing = decision.round
-        self.store.put(decision.round, list(self.state))
-        self._oracle.holds(self.me, decision.round, root_of(self.state))
-        return self._train_if_open(self.member.applied(now, root_of(self.state)))
-
-
-def stage(attempt: Attempt, me: PeerId) -> str:
-    """scatter, gather, prepare or commit, at `me`: finer than the phase that the status shows."""
-    commit, reduce = attempt._commit, attempt._reduce
-    if commit.value is not None:
-        return "prepare" if attempt.leads or commit.needs_bytes else "commit"
-    if reduce is None:
-        return "prepare"
-    is_owner_waiting = me in reduce.lacking.awaited()  # for contributions to its own chunks
-    return "scatter" if is_owner_waiting or not any(reduce.results) else "gather"
+        if decision is not None:
+            self._put(decision)
+        effects = self.member.applied(now, root_of(self.state))
+        base = self.member.rounds.base
+        round = decision.round if decision is not None else self._base.round + 1
+        self.store.put(round, list(self.state))
+        self._base = base if base is not None and base.round == round else Base(round, 0, NO_DIGEST, NO_DIGEST)
+        self._oracle.holds(self.me, round, root_of(self.state))
+        self._disk["forced"] = round
+        if base is not None and round % SNAPSHOT == 0:
+            self._snapshot(base)
+        return self._train_if_open(effects)
 
 
 def peers_named(count: int) -> list[PeerId]:

@@ -7,10 +7,9 @@ from functools import partial
 
 import pytest
 
-from shoal.protocol.rounds.matchmaking.milestones import Committed
-from tests.simulation.campaign import build
+from shoal.protocol.averaging.events import Committed
+from tests.simulation.campaign import build, make_peace
 from tests.simulation.links import LAN, Link
-from tests.simulation.peace import make_peace
 from tests.simulation.seeds import seeds
 from tests.simulation.swarm import TRAINING, Peer, Shape, peers_named
 from tests.simulation.world import World
@@ -29,7 +28,7 @@ def swarm_of(count: int, slack: float = 0.0, seed: int = 1) -> tuple[World[Peer]
 
     def on_event(now: float, event: object) -> object:
         if isinstance(event, Committed):
-            seen.append(sum(weight > 0 for weight in event.decision.certificate.proposal.weights))
+            seen.append(sum(weight > 0 for weight in event.decision.result.weights))
         return react(now, event)  # type: ignore[arg-type]
 
     node.on_event = on_event  # type: ignore[method-assign, assignment]
@@ -75,7 +74,7 @@ def test_who_is_back_while_a_group_is_at_work_counts_in_the_next_if_that_one_fai
         world.command(name, Peer.lose_worker)
     world.run_until(lambda: len(weights) >= 3, within=60.0)
     world.run_until(lambda: world.node(back).member.phase != "reducing", within=60.0)
-    world.run_until(lambda: world.node(back).member.phase == "reducing", within=60.0)
+    world.run_until(lambda: world.node(back).member.phase == "reducing", within=60.0, every=0.001)
     before = len(weights)
     world.node(back).has_worker = True
     world.command(back, Peer._submit)

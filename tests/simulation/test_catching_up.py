@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
+from shoal.protocol.averaging.shelf import KEPT_ROUNDS, Decision
 from shoal.protocol.base.effects import Effect, Send
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import Digest, PeerId, content_hash
 from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.messages.transfer import StateChunk
-from shoal.protocol.rounds.allreduce.shelf import KEPT_ROUNDS
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
 from tests.simulation.oracle import Oracle
-from tests.simulation.scenarios import apply_wrongly
 from tests.simulation.seeds import seeds
 from tests.simulation.swarm import Peer, Shape, peers_named
+from tests.simulation.versions import root_of
 from tests.simulation.world import World
 
 LATE = PeerId("p04")
@@ -26,6 +26,24 @@ def _swarm(seed: int, chunks: int = 6) -> tuple[World[Peer], Oracle]:
     """Four peers at work, and a fifth that is not there yet."""
     world, oracle = build(seed, 4, LAN, Shape(chunks=chunks, start_members=4), newcomers=1)
     return world, oracle
+
+
+def _apply_wrongly(node: Peer, oracle: Oracle) -> None:
+    """The next round that `node` applies turns into something else in its memory, once; the oracle knows."""
+    honest, checks, hit = node._put, oracle.holds, list[Digest]()
+
+    def put(decision: Decision) -> None:
+        node._put = honest  # type: ignore[method-assign]
+        honest(decision)
+        node.state = [content_hash(b"hit" + old) for old in node.state]
+        hit.append(root_of(node.state))
+
+    def holds(peer: PeerId, round: int, root: Digest) -> None:
+        if root not in hit:
+            checks(peer, round, root)
+
+    node._put = put  # type: ignore[method-assign]
+    oracle.holds = holds  # type: ignore[method-assign]
 
 
 def _all_at(world: World[Peer], round: int) -> Callable[[], bool]:
@@ -56,7 +74,7 @@ def test_a_newcomer_gets_the_state_and_is_in_the_next_round(seed: int) -> None:
     goal = oracle.newest + 2
     world.run_until(_all_at(world, goal), within=30.0)
     assert len(received) == 1
-    assert LATE in oracle.decisions[goal].certificate.proposal.members
+    assert LATE in oracle.decisions[goal].roster
     assert not world.errors
 
 
@@ -91,7 +109,7 @@ def test_one_that_lost_its_memory_comes_back(seed: int) -> None:
     world.restart(peers_named(4)[seed])
     goal = oracle.newest + 4
     world.run_until(_all_at(world, goal), within=60.0)
-    assert len(oracle.decisions[goal].certificate.proposal.members) == 4
+    assert len(oracle.decisions[goal].roster) == 4
     assert not world.errors
 
 
@@ -141,10 +159,10 @@ def test_a_member_whose_state_differs_notices_and_is_put_right(diverged: PeerId)
     contribute from there, nor keep the others from going on."""
     world, oracle = _swarm(1)
     world.run_until(_all_at(world, 2), within=60.0)
-    apply_wrongly(world.node(diverged))
+    _apply_wrongly(world.node(diverged), oracle)
     received = _received(world, diverged)
     world.run_until(lambda: bool(received), within=60.0)
     goal = oracle.newest + 3
     world.run_until(_all_at(world, goal), within=60.0)
-    assert len(oracle.decisions[goal].certificate.proposal.members) == 4
+    assert len(oracle.decisions[goal].roster) == 4
     assert not world.errors

@@ -6,10 +6,10 @@ from itertools import combinations
 
 import pytest
 
+from shoal.protocol.averaging.exchange import Exchange
 from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.messages.rounds import Contribution
-from shoal.protocol.rounds.attempt import Attempt
+from shoal.protocol.messages.averaging import Contribution
 from tests.simulation.oracle import Oracle
 from tests.simulation.seeds import seeds
 from tests.simulation.slow_links import HOME, MBIT, HomeWorld, run_to
@@ -24,7 +24,7 @@ RELAY = MBIT  # ten times slower than a home's line
 
 def swarm(seed: int, apart: tuple[tuple[PeerId, PeerId], ...], names: list[PeerId] = NAMES) -> tuple[HomeWorld, Oracle]:
     """A swarm on equal lines."""
-    oracle = Oracle(names[0])
+    oracle = Oracle()
     shape = Shape(chunks=CHUNKS, start_members=len(names), apart=apart)
     world = HomeWorld(lambda me, now, disk, rng: Peer(me, names, disk, rng, oracle, shape), seed, HOME)
     world.taps.append(oracle.saw)
@@ -42,12 +42,14 @@ def run_to_next(world: HomeWorld, oracle: Oracle) -> int:
     return oracle.newest + 1
 
 
-def attempt_of(world: HomeWorld, round: int = 1) -> Attempt:
-    """Some member's attempt in a round; runs until there is one that has received something."""
+def exchange_of(world: HomeWorld, round: int = 1) -> Exchange:
+    """Some member's exchange in a round; runs until there is one that has received something."""
 
-    def there() -> list[Attempt]:
-        attempts = (node.member.rounds.attempt for node in world.nodes())
-        return [each for each in attempts if each is not None and each.plan.round == round and each._taken]
+    def there() -> list[Exchange]:
+        rounds = (node.member.rounds.round for node in world.nodes())
+        return [
+            each.exchange for each in rounds if each is not None and each.number == round and any(each.exchange.means)
+        ]
 
     world.run_until(lambda: bool(there()), within=HOUR)
     return there()[0]
@@ -56,7 +58,7 @@ def attempt_of(world: HomeWorld, round: int = 1) -> Attempt:
 @pytest.mark.parametrize("seed", seeds(2, 3))
 def test_whoever_is_apart_from_somebody_owns_nothing(seed: int) -> None:
     world, oracle = swarm(seed, WITH_SYMMETRIC)
-    assert sorted(set(attempt_of(world).plan.owners)) == NAMES[:2]
+    assert sorted(set(exchange_of(world).owners())) == NAMES[:2]
     run_to(world, 3, HOUR)
     for round in (1, 2, 3):
         assert_smooth(world, oracle, round)
@@ -71,7 +73,7 @@ def test_the_chunks_of_dead_owners_go_to_no_such_member_either(seed: int) -> Non
     world.taps.append(lambda peer, effect: owners.update(_owner(effect)))
     for number, victim in enumerate(NAMES[:2]):
         round = run_to_next(world, oracle)
-        attempt_of(world, round)
+        exchange_of(world, round)
         world.kill(victim)
         run_to(world, round, HOUR)
         assert_at_once(world, oracle, round)
@@ -89,7 +91,7 @@ def test_where_nobody_reaches_all_those_own_who_reach_most(seed: int) -> None:
     home, symmetric = NAMES[:2], NAMES[2:4]
     apart = tuple((one, other) for one, other in combinations(NAMES[:4], 2) if other in symmetric)
     world, oracle = swarm(seed, apart, NAMES[:4])
-    assert sorted(set(attempt_of(world).plan.owners)) == home
+    assert sorted(set(exchange_of(world).owners())) == home
     run_to(world, 2, HOUR)
     assert_at_once(world, oracle, 2)
     assert world.network.relayed > 0
@@ -99,7 +101,7 @@ def test_where_nobody_reaches_all_those_own_who_reach_most(seed: int) -> None:
 def test_a_swarm_in_which_all_need_relays_goes_on_all_the_same(seed: int) -> None:
     names = NAMES[:3]
     world, oracle = swarm(seed, tuple(combinations(names, 2)), names)
-    assert sorted(set(attempt_of(world).plan.owners)) == names
+    assert sorted(set(exchange_of(world).owners())) == names
     run_to(world, 3, HOUR)
     for round in (1, 2, 3):
         assert_at_once(world, oracle, round)

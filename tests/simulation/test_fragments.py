@@ -6,15 +6,15 @@ from functools import partial
 
 import pytest
 
+from shoal.protocol.averaging.shelf import KEPT_ROUNDS
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.rounds.allreduce.shelf import KEPT_ROUNDS
 from tests.simulation import campaign, single_death
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.oracle import Oracle
 from tests.simulation.seeds import seeds
 from tests.simulation.swarm import Peer, Shape, peers_named
-from tests.simulation.test_rounds import AT_ONCE, ENOUGH, EXCUSED, run_all, summary
+from tests.simulation.test_rounds import EXCUSED, run_all
 from tests.simulation.versions import initial_state
 from tests.simulation.world import World
 
@@ -23,20 +23,16 @@ LATE = PeerId("p04")
 
 
 @pytest.mark.parametrize("seeds", [range(10), pytest.param(range(150), marks=pytest.mark.slow)], ids=len)
-def test_no_promise_is_broken_whatever_strikes(seeds: range, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_promise_is_broken_whatever_strikes(seeds: range) -> None:
     reports = run_all(partial(campaign.report_on, cycle=CYCLE), seeds)
-    with capsys.disabled():
-        print(f"\n{summary(reports)}")
     failures = [report.failure for report in reports if report.failure]
     assert not failures, "\n\n".join(failures[:3])
-    begun, decided = sum(report.begun for report in reports), sum(report.rounds for report in reports)
-    assert decided >= ENOUGH * begun
-    assert sum(report.at_once for report in reports) >= AT_ONCE * decided
-    assert sum(report.peace.excuse != "" for report in reports) <= max(2, EXCUSED * len(reports)), summary(reports)
+    assert sum(report.rounds for report in reports) >= 2 * len(reports)
+    assert sum(report.peace.excuse != "" for report in reports) <= max(2, EXCUSED * len(reports))
 
 
 @pytest.mark.parametrize("seeds", [range(15), pytest.param(range(180), marks=pytest.mark.slow)], ids=len)
-def test_one_death_of_an_owner_or_a_leader_never_aborts_a_round(seeds: range) -> None:
+def test_one_death_costs_no_more_than_the_dead_owners_share(seeds: range) -> None:
     deaths = run_all(partial(single_death.report_on, cycle=CYCLE), seeds)
     failures = [death.failure for death in deaths if death.failure]
     assert not failures, "\n\n".join(failures[:3])
@@ -70,7 +66,7 @@ def test_a_newcomer_comes_in_at_any_fragment(seed: int) -> None:
     world.run_until(lambda: world.node(LATE).round == oracle.newest, within=30.0)
     goal = oracle.newest + len(CYCLE) + 1
     world.run_until(partial(all_at, world, goal), within=60.0)
-    assert LATE in oracle.decisions[goal].certificate.proposal.members
+    assert LATE in oracle.decisions[goal].roster
     assert not world.errors
 
 
@@ -87,7 +83,7 @@ def test_one_that_fell_behind_applies_or_is_given_what_it_missed(seed: int, behi
     world.resume(victim)
     goal = oracle.newest + len(CYCLE) + 1
     world.run_until(partial(all_at, world, goal), within=90.0)
-    assert victim in oracle.decisions[goal].certificate.proposal.members
+    assert victim in oracle.decisions[goal].roster
     assert not world.errors
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from shoal.protocol.averaging.events import Committed, HandIn
 from shoal.protocol.base.effects import Effect, Event, Wake
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.rounds.matchmaking.milestones import Committed, HandIn
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.seeds import seeds
@@ -40,9 +40,7 @@ def watch(node: Peer, seen: Counter[str]) -> None:
     def on_event(now: float, event: Event) -> list[Effect]:
         seen["called"] += isinstance(event, HandIn)
         if isinstance(event, Committed):
-            proposal = event.decision.certificate.proposal
-            seen["without somebody"] += len(proposal.members) < len(NAMES)
-            seen["in a later attempt"] += proposal.attempt > 1
+            seen["without somebody"] += len(event.decision.roster) < len(NAMES)
         return react(now, event)
 
     node.on_event = on_event  # type: ignore[method-assign]

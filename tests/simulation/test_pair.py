@@ -6,12 +6,20 @@ import random
 
 import pytest
 
+from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.base.effects import Effect, Event, Timer, Wake
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
-from shoal.protocol.replicas.pair import PAIR_MESSAGES, Exchanged, PairExchange, Pairing, PartnerLost, usual_length
-from shoal.protocol.rounds.allreduce.outbox import Outbox
+from shoal.protocol.replicas.pair import (
+    PAIR_MESSAGES,
+    Exchanged,
+    PairExchange,
+    Pairing,
+    PartnerLost,
+    key_of,
+    usual_length,
+)
 from tests.simulation.links import Link
 from tests.simulation.node import Node
 from tests.simulation.world import Disk, World
@@ -25,8 +33,8 @@ class PairNode(Node):
 
     def __init__(self, me: PeerId, now: float) -> None:
         partner = RIGHT if me == LEFT else LEFT
-        pairing, pace = Pairing(partner, 1, 0, 1, CHUNKS), Estimate(initial=1.0, floor=1.0, ceiling=4.0)
-        self.outbox = Outbox()
+        pairing, pace = Pairing(partner, 1, 0, CHUNKS), Estimate(initial=1.0, floor=1.0, ceiling=4.0)
+        self.outbox = Outbox(key_of)
         self.exchange = PairExchange(
             now, pairing, lambda chunk: f"{me} {chunk}".encode(), lambda *_: None, self.outbox, pace, usual_length()
         )

@@ -12,11 +12,11 @@ import pytest
 from shoal.protocol.base.effects import Effect, Send, Tell
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.catchup.donor import Donor
-from shoal.protocol.messages.rounds import Contribution
+from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.replicas import round as one_round
 from shoal.protocol.replicas import rounds
 from shoal.protocol.replicas.member import ReplicaMember
-from shoal.protocol.replicas.pair import EPOCH, PAIR_MESSAGES, PairExchange
+from shoal.protocol.replicas.pair import PAIR_MESSAGES, PairExchange
 from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
 from tests.simulation.links import WAN
 from tests.simulation.promises import Violation
@@ -36,9 +36,9 @@ def stale_rounds_count(patch: pytest.MonkeyPatch) -> None:
 
     def receive(self: ReplicaRounds, now: float, sender: PeerId, message: REPLICA_MESSAGES) -> list[Effect]:
         exchange = self.exchange
-        if isinstance(message, Contribution) and exchange is not None and exchange.pairing.partner == sender:
+        if isinstance(message, Chunk) and exchange is not None and exchange.pairing.partner == sender:
             pairing = exchange.pairing
-            message = Contribution(pairing.round, 0, pairing.number, message.chunk, message.epoch, message.payload)
+            message = Chunk(pairing.round, pairing.number, message.chunk, message.payload)
         return sound(self, now, sender, message)
 
     patch.setattr(rounds.ReplicaRounds, "receive", receive)
@@ -72,8 +72,8 @@ def numbers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     sound = PairExchange.receive
 
     def receive(self: PairExchange, now: float, sender: PeerId, message: PAIR_MESSAGES) -> list[Effect]:
-        if isinstance(message, Contribution) and message.round == self.pairing.round:
-            message = replace(message, attempt=self.pairing.number)
+        if isinstance(message, Chunk) and message.round == self.pairing.round:
+            message = replace(message, number=self.pairing.number)
         return sound(self, now, sender, message)
 
     patch.setattr(PairExchange, "receive", receive)
@@ -119,7 +119,7 @@ def leases_never_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Donor, "expire", lambda self, now: None)
 
 
-def replayed(sender: PeerId, message: Contribution) -> Step[Replica]:
+def replayed(sender: PeerId, message: Chunk) -> Step[Replica]:
     """The network delivers a message once more."""
     return lambda node, now: node.receive(now, sender, message)
 
@@ -128,11 +128,11 @@ def late_mail() -> None:
     """Two, of which one is sent all chunks of the first round once more in the middle of each later exchange."""
     names = peers_named(2)
     world, _ = build(1, 2, WAN)
-    old: list[Contribution] = []
+    old: list[Chunk] = []
 
     def tap(peer: PeerId, effect: Effect) -> None:
         message = effect.filled() if isinstance(effect, Send) else None
-        if peer == names[1] and isinstance(message, Contribution) and message.round == 1:
+        if peer == names[1] and isinstance(message, Chunk) and message.round == 1:
             old.append(message)
 
     def watch(peer: PeerId) -> None:
@@ -163,7 +163,7 @@ def mail_of_another_life() -> None:
         missing, round = exchange.missing[0], exchange.pairing.round
         rounds.add(round)
         payload = bytes(msgpack.packb([names[1], 7, round, missing, 0.5]))
-        world.command(names[0], replayed(names[1], Contribution(round, 0, 0, missing, EPOCH, payload)))
+        world.command(names[0], replayed(names[1], Chunk(round, 0, missing, payload)))
 
     world.watchers.append(watch)
     world.run_until(lambda: all(node.standing >= 6 for node in world.nodes()), within=100.0)

@@ -139,7 +139,7 @@ def test_on_slow_lines_nothing_is_sent_twice_and_who_is_done_waits_for_its_own_b
     world, oracle = build(10, 2, WAN, Shape(start_members=2, chunks=20, uplinks=((names[1], 1 << 19),)))
     world.run_until(lambda: all_at(world, 1), within=400.0)
     assert all(event.is_mutual for event in oracle.exchanged.values())
-    assert 2 * 20 <= world.sent["Contribution"] <= 2 * 20 + 2
+    assert 2 * 20 <= world.sent["Chunk"] <= 2 * 20 + 2
     assert world.now > 20 * 2.0, "each chunk has taken two seconds"
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.protocol.averaging.exchange import Exchange
+from shoal.protocol.averaging.shares import FASTEST, Claim, Load, share
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.rounds.agreement.shares import FASTEST, Claim, Load, share
-from shoal.protocol.rounds.attempt import Attempt
+from shoal.protocol.base.masks import masked
 from tests.simulation.oracle import Oracle
 from tests.simulation.seeds import seeds
 from tests.simulation.slow_links import MBIT, HomeWorld, home_swarm, run_to, unequal
@@ -18,13 +19,13 @@ CHUNKS = 16
 
 
 def assert_at_once(world: HomeWorld, oracle: Oracle, round: int) -> None:
-    assert oracle.aborts == []
-    assert oracle.decisions[round].certificate.proposal.attempt == 1
+    assert round in oracle.decisions
+    assert oracle.voided == set()
     assert world.errors == []
 
 
 def assert_smooth(world: HomeWorld, oracle: Oracle, round: int) -> None:
-    """In one attempt, with everybody's contribution, and each payload once."""
+    """With everybody's contribution, and each payload once."""
     assert_at_once(world, oracle, round)
     assert left_out(oracle, round) == set()
     assert world.again(round) == {"contributions": 0, "means": 0}
@@ -33,22 +34,24 @@ def assert_smooth(world: HomeWorld, oracle: Oracle, round: int) -> None:
 def left_out(oracle: Oracle, round: int) -> set[PeerId]:
     """Members that are missing in some chunk."""
     decision = oracle.decisions[round]
-    members = decision.certificate.proposal.members
-    masks = [int.from_bytes(ref.mask, "little") for ref in decision.chunks]
-    return {peer for place, peer in enumerate(members) for mask in masks if not mask >> place & 1}
+    return {peer for made in decision.means for peer in set(decision.roster) - set(masked(decision.roster, made.mask))}
 
 
-def wait_for_group(world: HomeWorld, share: float = 0.3) -> Attempt:
-    """Run until some member has this share of a round's results."""
+def wait_for_group(world: HomeWorld, share: float = 0.3) -> Exchange:
+    """Run until some member has this share of a round's means, but not all."""
 
-    def is_at_work() -> bool:
-        attempts = [node.member.rounds.attempt for node in world.nodes()]
-        return any(each is not None and each._taken >= share * CHUNKS for each in attempts)
+    def at_work() -> list[Exchange]:
+        rounds = [node.member.rounds.round for node in world.nodes() if node.phase() in ("scatter", "gather")]
+        exchanges = [each.exchange for each in rounds if each is not None]
+        return [each for each in exchanges if sum(map(bool, each.means)) >= share * CHUNKS]
 
-    world.run_until(is_at_work, within=HOUR)
-    attempt = next(node.member.rounds.attempt for node in world.nodes() if node.member.rounds.attempt is not None)
-    assert attempt is not None
-    return attempt
+    world.run_until(lambda: bool(at_work()), within=HOUR)
+    return at_work()[0]
+
+
+def proposer(world: HomeWorld) -> PeerId:
+    """Whose turn it is."""
+    return next(iter(world.nodes())).member.log.proposer
 
 
 @pytest.mark.parametrize("slowest", [5.0, 1.0])
@@ -96,7 +99,7 @@ def test_a_payload_may_take_twenty_seconds() -> None:
 
 
 def test_who_still_lacks_bytes_when_it_is_to_vote_says_so() -> None:
-    """The leader's own means are the last to come, over its slow uplink, when it has asked for votes long ago."""
+    """The proposer's own means are the last to come, over its slow uplink, when it has asked for votes long ago."""
     world, oracle = home_swarm(25, [2.8 * MBIT, 20 * MBIT, 28 * MBIT, 29 * MBIT], 2 * CHUNKS)
     run_to(world, 1, HOUR)
     assert_smooth(world, oracle, 1)
@@ -112,15 +115,14 @@ def test_many_unequal_links(seed: int) -> None:
 
 
 @pytest.mark.parametrize("unnoticed", [0.0, 1.0])
-@pytest.mark.parametrize("role", ["leader", "owner", "slowest"])
+@pytest.mark.parametrize("role", ["proposer", "owner", "slowest"])
 def test_a_death_during_a_slow_transfer(role: str, unnoticed: float) -> None:
     world, oracle = home_swarm(5, [10 * MBIT] * 4 + [2 * MBIT], CHUNKS, unnoticed)
-    run_to(world, 1, HOUR)  # in round 1 only the creator votes
-    attempt = wait_for_group(world)
-    slowest = PeerId("p04")
-    owner = next(peer for peer in attempt.plan.owners if peer not in (attempt.leader, slowest))
-    victim = {"leader": attempt.leader, "slowest": slowest, "owner": owner}[role]
-    share = attempt.plan.owners.count(victim)
+    run_to(world, 1, HOUR)
+    exchange, first, slowest = wait_for_group(world), proposer(world), PeerId("p04")
+    owner = next(peer for peer in exchange.owners() if peer not in (first, slowest))
+    victim = {"proposer": first, "slowest": slowest, "owner": owner}[role]
+    share = exchange.owners().count(victim)
     world.kill(victim)
     run_to(world, 2, HOUR)
     assert_at_once(world, oracle, 2)
@@ -132,8 +134,8 @@ def test_a_death_during_a_slow_transfer(role: str, unnoticed: float) -> None:
 def test_a_member_that_sends_no_more_is_given_up(rate: float) -> None:
     world, oracle = home_swarm(11, [10 * MBIT] * 5, CHUNKS)
     run_to(world, 1, HOUR)
-    attempt = wait_for_group(world, share=0.2)
-    victim = next(peer for peer in attempt.plan.members if peer != attempt.leader)
+    exchange = wait_for_group(world, share=0.2)
+    victim = next(peer for peer in exchange.roster if peer != proposer(world))
     world.throttle(victim, rate)
     world.run_until(lambda: oracle.newest >= 2, within=HOUR / 6)
     assert_at_once(world, oracle, 2)
@@ -151,17 +153,3 @@ def test_a_path_that_swallows_payloads_costs_one_contribution(seed: int, rate: f
     world.run_until(lambda: oracle.newest >= round, within=HOUR / 6)
     assert_at_once(world, oracle, round)
     assert left_out(oracle, round) <= {sender}
-
-
-def test_what_a_failed_attempt_had_yet_to_send_is_sent_no_more() -> None:
-    world, oracle = home_swarm(13, [MBIT] * 5, CHUNKS)
-    run_to(world, 1, HOUR)
-    attempt = wait_for_group(world, share=0.0)
-    alone = next(peer for peer in attempt.plan.members if peer != attempt.leader)
-    world.network.partition([alone], [peer for peer in world.living() if peer != alone])
-    world.run_until(lambda: world.node(alone).member.rounds.attempt is None, within=HOUR / 6)
-    assert len(world.to_leave(alone)) > 4
-    world.run(2 * PAYLOAD / MBIT)
-    assert not world.to_leave(alone), "but for what was on the wire"
-    world.network.heal()
-    world.run_until(lambda: oracle.newest >= 3, within=HOUR)

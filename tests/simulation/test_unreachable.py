@@ -6,7 +6,7 @@ import pytest
 
 from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.messages.rounds import Contribution
+from shoal.protocol.messages.averaging import Contribution
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.oracle import Oracle
@@ -40,7 +40,7 @@ def test_they_take_part_and_own_nothing_whoever_dies(seed: int) -> None:
     world.kill(victim)
     goal = oracle.newest + 3
     world.run_until(lambda: all(node.round >= goal for node in world.nodes()), within=60.0)
-    members = oracle.decisions[goal].certificate.proposal.members
+    members = oracle.decisions[goal].roster
     assert sorted(members) == [peer for peer in NAMES if peer != victim]
     assert owners
     assert not set(owners) & set(unreachable)

@@ -14,9 +14,8 @@ from shoal.node.training.checkpoint.write import write_checkpoint
 from shoal.node.training.models.registry import layout_of
 from shoal.node.training.state.committed import CommittedState
 from shoal.node.training.state.shape import StateShape
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.ids import Digest, PeerId
-from shoal.protocol.messages.rounds import Proposal
-from shoal.protocol.rounds.agreement.certificate import next_base
 from tests.unit.state_kit import state_of
 
 ME, OTHER = PeerId("12D3KooWMe"), PeerId("12D3KooWOther")
@@ -42,20 +41,8 @@ def moments(held: CommittedState, steps: int = 7) -> FloatArray:
 
 
 def about(held: CommittedState, inner_steps: int = 7, manifest: Manifest = MANIFEST, samples: int = 1000) -> About:
-    proposal = Proposal(
-        round=held.current.round,
-        part=0,
-        attempt=1,
-        base_history=HISTORY,
-        base_root=HISTORY,
-        result=HISTORY,
-        members=(OTHER, ME),
-        weights=(1, 1),
-        voters=(ME, OTHER),
-        samples=128,
-    )
-    base = next_base(proposal, held.current.root)
-    return About.of(manifest, base, proposal.members, samples=samples, peer=ME, inner_steps=inner_steps)
+    base = Base(held.current.round, 3 * held.current.round, HISTORY, held.current.root)
+    return About.of(manifest, base, (OTHER, ME), samples=samples, peer=ME, inner_steps=inner_steps)
 
 
 def write(folder: Path, round: int, manifest: Manifest = MANIFEST, history: int = 0, samples: int = 1000) -> Path:

@@ -1,96 +1,49 @@
-"""A small group of peers with valid messages of a round, for tests that then spoil one thing."""
+"""Peers, a base, a roster and offers for tests of rounds, and what they ask of a core's effects."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from shoal.protocol.averaging.policy import Base, Policy
 from shoal.protocol.base.effects import Effect, Send, Tell
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import Digest, PeerId, digest, result_hash
+from shoal.protocol.base.ids import PeerId, digest
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import Message
-from shoal.protocol.messages.rounds import (
-    Ballot,
-    Certificate,
-    ChunkRef,
-    Join,
-    Leave,
-    Prepared,
-    PreparedValue,
-    Roster,
-    Vote,
-)
-from shoal.protocol.rounds.agreement.certificate import make_proposal, mask_of, next_history, proposal_digest
-from shoal.protocol.rounds.agreement.roster import Base, Plan, Policy, make_plan, rank
+from shoal.protocol.messages.averaging import Made, MeanIs, Offer
+from shoal.protocol.messages.log import Seat
 from tests.simulation.signing import FakeSigner
 
 A, B, C, D = (PeerId(name) for name in ("a", "b", "c", "d"))
 PEERS = (A, B, C)
 STRANGER = PeerId("x")
 CHUNKS = 3
+BRANCH = digest("test run")
 POLICY = Policy(min_members=2, start_members=2, max_group=64, max_weight=1000, chunks=(CHUNKS,))
-BASE = Base(4, digest("test history"), digest("test root"), PEERS)
+BASE = Base(4, 17, digest("test history"), digest("test root"))
 ROUND = BASE.round + 1
 SIGNER = FakeSigner(A)
+LIVES = {A: 1, B: 2, C: 3, D: 4}
 
 
-def join(peer: PeerId, leader: PeerId, attempt: int = 1, **changes: Any) -> Join:
-    """A signed JOIN: valid, except for `changes`."""
-    sound = Join(ROUND, 0, attempt, leader, peer, BASE.history, BASE.root, 10, 0, 0, True, (), True, None, b"")
-    return signed(dataclasses.replace(sound, **changes), FakeSigner(peer))
+def seats(*peers: PeerId) -> tuple[Seat, ...]:
+    """A roster in which all own alike."""
+    return tuple(Seat(peer, 1) for peer in peers or PEERS)
 
 
-def roster(members: Sequence[PeerId] = PEERS, attempt: int = 1, **changes: Any) -> Roster:
-    """A signed roster of `members`, led by the first in rank: valid, except for `changes`."""
-    order = rank(BASE, attempt, members)
-    joins = tuple(join(peer, order[0], attempt) for peer in order)
-    sound = Roster(ROUND, 0, attempt, order[0], joins, (), b"")
-    spoilt = dataclasses.replace(sound, **changes)
-    return signed(spoilt, FakeSigner(spoilt.leader))
+def offer(peer: PeerId, weight: int = 10, reachable: bool = True, apart: tuple[PeerId, ...] = ()) -> Offer:
+    """A signed offer."""
+    sound = Offer(BRANCH, 0, ROUND, 17, BASE.root, weight, 0, 0, reachable, apart, peer, LIVES[peer], b"")
+    return signed(sound, FakeSigner(peer))
 
 
-def plan(members: Sequence[PeerId] = PEERS) -> Plan:
-    """The plan that follows from the roster of `members`."""
-    return make_plan(roster(members), POLICY)
-
-
-def refs(mask: bytes = mask_of(PEERS, PEERS)) -> tuple[ChunkRef, ...]:
-    """References to the chunks of a result."""
-    return tuple(ChunkRef(result_hash(mask, b"mean %d" % chunk), mask) for chunk in range(CHUNKS))
-
-
-def value(ballot: Ballot | None = None, chunks: tuple[ChunkRef, ...] = refs()) -> PreparedValue:
-    """A prepared value of the group of all PEERS."""
-    group = plan()
-    ballot = ballot or Ballot(1, 0, group.leader)
-    return PreparedValue(ballot, make_proposal(group, BASE, chunks, ()), chunks)
-
-
-def vote(peer: PeerId, prepared: PreparedValue) -> Prepared:
-    """The signed vote of `peer`."""
-    made = Prepared(ROUND, 0, prepared.ballot, proposal_digest(prepared.proposal), peer, b"")
-    return signed(made, FakeSigner(peer))
-
-
-def certificate(prepared: PreparedValue | None = None, voters: Sequence[PeerId] = PEERS) -> Certificate:
-    """The certificate that `voters` voted for a value."""
-    prepared = prepared or value()
-    votes = tuple(Vote(peer, vote(peer, prepared).signature) for peer in voters)
-    return Certificate(prepared.ballot, prepared.proposal, votes, ())
-
-
-def leave(peer: PeerId, promised: Ballot, prepared: PreparedValue | None = None) -> Leave:
-    """A signed LEAVE."""
-    return signed(Leave(ROUND, 0, peer, promised, prepared, b""), FakeSigner(peer))
-
-
-def history_after(prepared: PreparedValue) -> Digest:
-    """The history digest once the value is decided."""
-    return next_history(prepared.proposal)
+def made(chunk: int, owner: PeerId, hash: bytes, mask: bytes = b"\x07", epoch: int = 0) -> Made:
+    """What `owner` says of a mean."""
+    said = MeanIs(BRANCH, 0, ROUND, chunk, epoch, BASE.root, hash, owner, LIVES[owner], b"")  # type: ignore[arg-type]
+    return Made(hash, mask, epoch, owner, LIVES[owner], signed(said, FakeSigner(owner)).signature)  # type: ignore[arg-type]
 
 
 def sent(effects: Sequence[Effect], kind: type[Message]) -> list[Send]:

@@ -64,7 +64,7 @@ def test_it_has_what_a_developer_asks_for_first(shoal: Shoal, node: FakeService)
         "answers/status.json": '"state": "CONNECTED"',
         "answers/peers.json": '"path": "direct"',
         "answers/netcheck.json": '"verdict"',
-        "answers/rounds-abababab.json": '"attempt"',
+        "answers/rounds-abababab.json": '"entry"',
         "answers/timeline-abababab-4.json": "nothing is known of round 4",
         "logs/daemon.log": "hello",
         "logs/abababab-worker.log": "step 7",

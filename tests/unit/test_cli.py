@@ -26,7 +26,7 @@ import typer
 from shoal.node.api import client, present
 from shoal.node.api.errors import find_run
 from shoal.node.base.exits import HELP, Exit
-from shoal.node.base.home import DaemonInfo, Home, find_home
+from shoal.node.base.home import KEPT, DaemonInfo, Home, find_home
 from shoal.node.base.options import NodeSettings, UpOptions, UsageError
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.client import launch, waiting
@@ -236,7 +236,9 @@ def test_reads_for_people(shoal: Shoal, node: FakeService) -> None:
     node.paused = None
     _, out, _ = shoal("run", "show", "stdlib")
     assert "model: dim=128, tied=yes" in out
-    assert "4.0 KiB" in out
+    assert re.search(r"^1 +7 +4 +3 +0\.25 +4\.0 KiB +efefefef$", out, flags=re.MULTILINE), (
+        "round, entry of the log, ..."
+    )
     _, out, _ = shoal("peers")
     assert "evil?[2Jpeer" in out
     assert "\x1b" not in out
@@ -696,9 +698,9 @@ def test_a_node_in_the_background_comes_and_goes(shoal: Shoal, background: Home)
     assert json.loads(shoal("logs", "--json", "-n", "1")[1])["message"] == "hello"
     assert shoal("logs", "-n", "0")[1] == ""
 
-    kept = background.make_run_folder(RUN) / "rest"
+    kept = background.make_run_folder(RUN) / "log"
     kept.mkdir()
-    (kept / "words").touch()
+    (kept / KEPT).touch()
     code, out, _ = shoal("node", "stop")
     assert (code, out) == (Exit.OK, f"stopped the node (pid {pid}); it keeps stdlib until it is started again\n")
     assert background.daemon_pid() is None

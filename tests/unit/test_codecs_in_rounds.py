@@ -2,50 +2,90 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from torch import Tensor
 
 from shoal.node.lab.codecs import CODECS
-from shoal.protocol.base.ids import PeerId
-from shoal.protocol.messages.rounds import Ballot
-from shoal.protocol.rounds.allreduce.allreduce import AllReduce
-from shoal.protocol.rounds.allreduce.shelf import Shelf
-from shoal.protocol.rounds.allreduce.wanted import Wanted
+from shoal.protocol.averaging.exchange import Exchange, Self
+from shoal.protocol.averaging.shelf import Shelf
+from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.wire import Message
+from shoal.protocol.messages.averaging import Contribution, Give, Have, Mean
 from shoal.protocol.tensors.compression import Codec
 from shoal.protocol.tensors.reduction import MeanReducer
-from tests.unit.rounds_kit import CHUNKS, plan
-from tests.unit.test_allreduce import _exchange
+from tests.simulation.signing import FakeSigner
+from tests.unit.rounds_kit import BRANCH, CHUNKS, LIVES, PEERS, ROUND, A, B, C, seats
 from tests.unit.test_compression import normal
 
 SIZE = 5000
-FIRST, SECOND, DEAD = plan().members
+WEIGHTS = {A: 10, B: 30}
+DEAD = C
 
 
 def change(peer: PeerId, chunk: int) -> Tensor:
-    return normal(SIZE, 10 * plan().members.index(peer) + chunk)
+    return normal(SIZE, 10 * PEERS.index(peer) + chunk)
 
 
-def member(me: PeerId, codec: Codec) -> AllReduce:
+def member(me: PeerId, codec: Codec) -> Exchange:
     reducer, shelf = MeanReducer([SIZE] * CHUNKS, codec, codec), Shelf()
     shelf.open(reducer)
-    return AllReduce(me, plan(), reducer, lambda chunk: bytes(codec.encode(change(me, chunk))), shelf, Wanted())
+    us = Self(me, BRANCH, 0, FakeSigner(me), lambda: LIVES[me])
+    return Exchange(us, ROUND, NO_DIGEST, CHUNKS, reducer, shelf, tuple)
+
+
+def deliver(cores: dict[PeerId, Exchange], effects: dict[PeerId, list[Effect]]) -> None:
+    """Until nothing is under way any more."""
+    under_way: deque[tuple[PeerId, PeerId, Message]] = deque()
+
+    def put(sender: PeerId, made: list[Effect]) -> None:
+        under_way.extend((sender, each.to, each.filled()) for each in made if isinstance(each, Send))
+
+    for peer, made in effects.items():
+        put(peer, made)
+    while under_way:
+        sender, to, message = under_way.popleft()
+        if to in cores:
+            put(to, received(cores[to], sender, message))
+
+
+def received(core: Exchange, sender: PeerId, message: Message) -> list[Effect]:
+    match message:
+        case Contribution():
+            return core.receive_contribution(sender, message)
+        case Mean():
+            return core.receive_mean(sender, message)[1]
+        case Have():
+            return core.receive_have(sender, message)
+        case Give():
+            return core.answer(sender, message)
+    return []
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_the_living_hold_the_same_bytes(codec: Codec) -> None:
-    cores = {peer: member(peer, codec) for peer in (FIRST, SECOND)}
-    _exchange(cores, {peer: core.start() for peer, core in cores.items()})
-    _exchange(cores, {peer: core.lose(DEAD) for peer, core in cores.items()})
-    message = cores[FIRST].reassignment(Ballot(1, 0, FIRST), 1, everything=False)
-    assert message is not None
-    _exchange(cores, {peer: core.reassign(FIRST, message.assignments) for peer, core in cores.items()})
-    assert cores[FIRST].results.references() == cores[SECOND].results.references()
-    for chunk in range(CHUNKS):
-        one, other = (core.results[chunk] for core in cores.values())
-        assert one is not None
-        assert other is not None
-        assert one.payload == other.payload
-        weights = dict(zip(plan().members, plan().weights, strict=True))
-        share = weights[FIRST] / (weights[FIRST] + weights[SECOND])
-        mean = share * change(FIRST, chunk) + (1 - share) * change(SECOND, chunk)
-        assert (codec.decode(one.payload, SIZE) - mean).norm() < mean.norm()
+    cores = {peer: member(peer, codec) for peer in WEIGHTS}
+    for core in cores.values():
+        core.seat(seats())
+        for peer, weight in WEIGHTS.items():
+            core.offer(peer, weight)
+
+    def contribute(me: PeerId) -> list[Effect]:
+        return cores[me].contribute(WEIGHTS[me], lambda chunk: bytes(codec.encode(change(me, chunk))))
+
+    deliver(cores, {me: contribute(me) for me in cores})
+    deliver(cores, {peer: core.lose(DEAD) for peer, core in cores.items()})
+    moves = cores[A].moves([DEAD], ())
+    deliver(cores, {peer: core.move(moves) for peer, core in cores.items()})
+    one, other = cores[A], cores[B]
+    assert one.is_complete
+    assert one.table() == other.table()
+    share = WEIGHTS[A] / sum(WEIGHTS.values())
+    for chunk, made in enumerate(one.table()):
+        found = [core.find(chunk, made.hash) for core in cores.values()]
+        assert found[0] == found[1]
+        assert found[0] is not None
+        mean = share * change(A, chunk) + (1 - share) * change(B, chunk)
+        assert (codec.decode(found[0].payload, SIZE) - mean).norm() < mean.norm()

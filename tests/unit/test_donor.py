@@ -9,23 +9,23 @@ from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk
 from tests.simulation.versions import Versions
 from tests.unit.rounds_kit import C, refused
 from tests.unit.transfer_kit import (
-    ROOT,
     STATE,
     VERSION,
+    certified_by,
     chunk_of,
-    earlier_link,
-    history_of,
     make_donor,
     make_offer,
+    register_after,
+    result_of,
     served,
 )
 
 
 def test_a_donor_offers_only_what_is_certified_and_right() -> None:
     assert make_offer(make_donor()).round == VERSION
-    uncertified = Donor(0, history_of(0).certifies, Versions({VERSION: STATE}))
+    uncertified = Donor(0, certified_by(0).certifies, Versions({VERSION: STATE}))
     assert uncertified.offer(0.0, C, GetState(0, 0, 0)) == []
-    wrong = Donor(0, history_of(1).certifies, Versions({VERSION: [b"diverged"] * 10}))
+    wrong = Donor(0, certified_by(1).certifies, Versions({VERSION: [b"diverged"] * 10}))
     assert wrong.offer(0.0, C, GetState(0, 0, 0)) == []
     assert make_donor().offer(0.0, C, GetState(0, VERSION - 1, 0)) == []
 
@@ -62,10 +62,11 @@ def test_a_lease_ends_however_it_is_used_and_others_come_first_then() -> None:
 
 def test_who_asks_again_keeps_its_version_while_that_is_of_use() -> None:
     """Chunks of it may be on their way; another one would be released only to be pinned once more."""
-    history = history_of(0)
-    history._links = [earlier_link(round, ROOT) for round in range(1, VERSION + 3)]
+    certified = certified_by(0)
+    for round in range(VERSION + 1, VERSION + 3):
+        certified.read(result_of(round), register_after(round))
     versions = Versions({VERSION: STATE})
-    donor = Donor(0, history.certifies, versions)
+    donor = Donor(0, certified.certifies, versions)
     assert make_offer(donor).round == VERSION
     for round in (VERSION + 1, VERSION + 2):
         versions.put(round, STATE)
@@ -88,10 +89,11 @@ def test_who_is_one_too_many_is_not_served() -> None:
 def test_a_donor_pins_a_bounded_number_of_versions() -> None:
     """As rounds go by and joiners come one by one, the later ones share what is pinned already."""
     newest = MAX_VERSIONS + 3
-    history = history_of(0)
-    history._links = [earlier_link(round, ROOT) for round in range(1, newest + 2)]
+    certified = certified_by(0)
+    for round in range(1, newest + 3):
+        certified.read(result_of(round), register_after(round))
     versions = Versions({})
-    donor = Donor(0, history.certifies, versions)
+    donor = Donor(0, certified.certifies, versions)
     for round in range(1, newest + 1):
         versions.states[round] = STATE
         donor.offer(0.0, PeerId(f"joiner {round}"), GetState(0, 0, 0))
@@ -120,7 +122,7 @@ def test_of_what_waits_to_be_sent_there_is_little_for_each_and_nothing_twice() -
 
 def test_a_version_that_goes_while_its_chunk_waits_leaves_it_empty() -> None:
     versions = Versions({VERSION: STATE})
-    donor = Donor(0, history_of(1).certifies, versions)
+    donor = Donor(0, certified_by(1).certifies, versions)
     make_offer(donor)
     (send,) = donor.serve(0.0, C, GetStateChunk(0, VERSION, 0))
     versions.states.clear()

@@ -16,24 +16,26 @@ from shoal.node.base.disk import Disk
 from shoal.node.base.pools import NOTES, RECORDS
 from shoal.node.run.driver import Driver
 from shoal.node.run.timelines import Timelines
-from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.averaging.events import Behind
+from shoal.protocol.base.effects import Blamed, Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.wire import Message
 from shoal.protocol.member.member import Member
 from shoal.protocol.membership.members import PeerDown
+from shoal.protocol.messages.averaging import Call, Made, Mean
 from shoal.protocol.messages.membership import Entry, RunStatus, Summary
 from shoal.protocol.messages.node import GetManifest
-from shoal.protocol.messages.rounds import Ask, Final
-from shoal.protocol.rounds.allreduce.allreduce import Blamed
-from shoal.protocol.rounds.matchmaking.milestones import Behind
 from tests.limits import no_more_files
 from tests.unit.disk_kit import fill_disk
 
 ANNA = PeerId("anna")
 STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "syncing", 0, 0, None, True, 0, 0, "unknown")
 ENTRY = Entry(PeerId("me"), 0, 0, (), STATUS, False, b"")
+
+
+MEAN = Mean(0, 5, 0, Made(NO_DIGEST, b"\x01", 0, PeerId("owner"), 1, b""), b"mean")
 
 
 class Happened(Event):
@@ -77,6 +79,7 @@ class Shell:
         self.disk = Disk(folder)
         self.driver = Driver(
             cast(Member, self.member),
+            folder,
             self.disk,
             lambda send: self.done.append((send.to, send.message)),
             self.told,
@@ -193,7 +196,7 @@ async def test_what_would_be_said_while_no_record_can_be_written_is_dropped(
     monkeypatch.setattr("shoal.node.base.disk.AGAIN", (0.01, 0.02))
     disk = pytest.MonkeyPatch()
     fill_disk(disk)
-    final, event = Final(5, 0, 1, 0, (0, 0), b"\x01", b"mean"), Happened()
+    final, event = MEAN, Happened()
     later: list[Effect] = [
         Send(ANNA, asking("stale")),
         Send(ANNA, final),
@@ -227,7 +230,7 @@ async def test_what_waits_for_a_disk_that_hangs_has_a_bound(tmp_path: Path, monk
 
 
 @pytest.mark.asyncio
-async def test_of_a_record_that_waits_only_the_newest_is_written_and_before_all_that_follows(tmp_path: Path) -> None:
+async def test_every_record_is_written_in_order_and_before_all_that_follows(tmp_path: Path) -> None:
     several: list[list[Effect]] = [
         [Persist("vote", asking(str(each))), Send(ANNA, asking(f"sent {each}"))] for each in range(9)
     ]
@@ -245,7 +248,7 @@ async def test_of_a_record_that_waits_only_the_newest_is_written_and_before_all_
     assert shell.done == []
     released.set()
     await shell.driver.settled()
-    assert written == [asking("0"), asking("8")]
+    assert written == [asking(str(each)) for each in range(9)]
     assert shell.done == [(ANNA, asking(f"sent {each}")) for each in range(9)]
 
 
@@ -255,7 +258,7 @@ async def test_what_is_told_while_a_disk_hangs_has_a_bound_and_the_run_is_opened
 ) -> None:
     """But whoever can make a peer's mistakes, or be ahead, cannot use it up: these are told at once."""
     monkeypatch.setattr("shoal.node.run.driver.MOST_WAITING", 3)
-    behind, blamed = Behind(ANNA, 7), Blamed(ANNA, "nonsense")
+    behind, blamed = Behind(7), Blamed(ANNA, "nonsense")
     shell = Shell(tmp_path, [Persist("vote", asking("kept"))], [Tell(behind), Tell(blamed)] * 9)
     released = hang(shell)
     for _ in range(2):
@@ -352,7 +355,7 @@ async def test_what_a_peer_is_blamed_for_in_passing_is_said_and_ends_nothing(
 
 @pytest.mark.asyncio
 async def test_what_comes_and_leaves_is_on_the_timeline_and_kept_when_all_is_over(tmp_path: Path) -> None:
-    ask, final = Ask(5, 0, 1), Final(5, 0, 1, 0, (0, 0), b"\x01", b"mean")
+    ask, final = Call(0, 5), MEAN
     shell = Shell(tmp_path, [Send(ANNA, ask), Send(ANNA, final), Tell(PeerDown(ANNA))], [], [])
     member = shell.member
     member.rounds.base = SimpleNamespace(round=4)
@@ -364,8 +367,8 @@ async def test_what_comes_and_leaves_is_on_the_timeline_and_kept_when_all_is_ove
     shell.driver.left(ANNA, final, sent=True)
     shown = shell.driver.timelines.find(shell.driver.now(), 5)
     assert [(each["way"], each["kind"], each["count"], each["bytes"]) for each in shown["traffic"]] == [
-        ("sent", "ask", 1, 0),
-        ("sent", "final", 1, 4),
+        ("sent", "call", 1, 0),
+        ("sent", "mean", 1, 4),
     ]
     assert [each["what"] for each in shown["events"]] == ["lost"]
     member.rounds.base = SimpleNamespace(round=5)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.protocol.averaging.headway import ANSWER, IDLE, STUCK, Headway
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.messages.rounds import Busy
-from shoal.protocol.rounds.commit.headway import ANSWER, IDLE, STUCK, Headway, payloads_of
-from tests.unit.rounds_kit import plan
+from shoal.protocol.messages.averaging import Progress
 
 PEER, OTHER = PeerId("peer"), PeerId("other")
 PATIENCE = 2.0
 PAYLOADS = 30
 
 
-def busy(sent: int, *, is_waiting: bool = False, is_queued: bool = False) -> Busy:
-    return Busy(1, 0, 1, sent, 0, is_waiting, is_queued)
+def busy(sent: int, *, is_waiting: bool = False, is_queued: bool = False) -> Progress:
+    return Progress(0, 1, sent, 0, is_waiting, is_queued)
 
 
 @pytest.fixture
@@ -90,7 +89,7 @@ def test_silence_ends_it_for_anybody(headway: Headway) -> None:
     assert not headway.is_given_up(now, OTHER, owes_bytes=True)
 
 
-def lie(headway: Headway, now: float, said: Busy, may_wait: bool) -> float:
+def lie(headway: Headway, now: float, said: Progress, may_wait: bool) -> float:
     """PEER is reminded once more, and says this; when that was."""
     now = remind(headway, now)
     headway.hear(now, PEER, progress=False)
@@ -132,10 +131,3 @@ def test_its_own_contribution_is_nothing_that_a_member_could_wait_for(headway: H
     for _ in range(IDLE + STUCK):
         now = lie(headway, now, busy(0, is_waiting=True), may_wait=False)
     assert headway.is_given_up(now, PEER, owes_bytes=True)
-
-
-def test_what_a_member_has_to_move_follows_from_the_plan() -> None:
-    group = plan()
-    payloads = payloads_of(group)
-    assert list(payloads) == list(group.members)
-    assert sum(payloads.values()) == 2 * (len(group.members) + len(group.members)) * len(group.owners)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.base.atomic import replace_file
-from shoal.node.base.home import EXPORT, DaemonInfo, Home, find_home
+from shoal.node.base.home import EXPORT, KEPT, DaemonInfo, Home, find_home
 from shoal.node.base.process_identity import ProcessIdentity
 from shoal.protocol.base.errors import LocalError
 
@@ -180,12 +180,13 @@ def test_a_broken_daemon_file_is_no_daemon(home: Home, content: str) -> None:
         assert home.read_daemon() is None
 
 
-def test_runs_at_rest_are_found_by_what_is_said_of_them(home: Home) -> None:
-    kept, failed = (home.make_run_folder(run * 32) / "rest" for run in ("ab", "0d"))
-    (kept / "round-00000003").mkdir(parents=True)
-    (kept / "words").touch()
-    (failed / "round-00000003").mkdir(parents=True)
-    (failed / "words.new").touch()  # the disk was full
+def test_runs_that_wait_for_this_nodes_vote_are_found_by_what_is_said_of_them(home: Home) -> None:
+    kept, others_go_on, replica = (home.make_run_folder(run * 32) for run in ("ab", "0d", "1e"))
+    (kept / "log" / "state" / "round-00000003").mkdir(parents=True)
+    (kept / "log" / KEPT).touch()
+    (others_go_on / "log").mkdir()
+    (others_go_on / "log" / "journal").touch()
+    (replica / "rest" / "round-00000003").mkdir(parents=True)
     home.make_run_folder("ff" * 32)
     assert home.kept_runs() == ["ab" * 32]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,7 @@ from shoal.node.run.facts import SLACK, run_facts
 from shoal.node.training.checkpoint.lineage import check_fits, with_origin
 from shoal.node.training.checkpoint.read import Checkpoint, load
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.base.ids import NO_DIGEST
-from shoal.protocol.rounds.agreement.certificate import genesis
+from shoal.protocol.base.ids import NO_DIGEST, digest
 from tests.unit.checkpoint_kit import MANIFEST, ME, write
 
 
@@ -38,17 +38,20 @@ def test_each_resumption_is_a_lineage_of_its_own_with_the_same_beginning(checkpo
     """So a founder that left, or was lost, can found again: its old votes are of another run."""
     once, again = (with_origin(MANIFEST, checkpoint) for _ in range(2))
     assert once.run_id != again.run_id
-    ours, theirs = (run_facts(each, ME, seeded=NO_DIGEST, chunks=(3,), holds_origin=True) for each in (once, again))
-    assert ours == theirs  # what the order of members and their lanes follow from
+    ours, theirs = (run_facts(each, ME, seeded=NO_DIGEST, chunks=(3,)) for each in (once, again))
+    assert ours.run != theirs.run
+    assert replace(ours, run=theirs.run) == theirs  # what the order of members and their lanes follow from
 
 
 def test_its_first_round_builds_on_the_other_runs_history_and_its_author_decides(checkpoint: Checkpoint) -> None:
-    facts = run_facts(with_origin(MANIFEST, checkpoint), ME, seeded=NO_DIGEST, chunks=(3,), holds_origin=False)
+    facts = run_facts(with_origin(MANIFEST, checkpoint), ME, seeded=NO_DIGEST, chunks=(3,))
     about = checkpoint.about
     origin = facts.origin
     assert (origin.round, origin.history.hex(), origin.root.hex()) == (4, about.history, about.root)
-    assert origin.voters == (ME,)
-    assert not facts.holds_origin
+    assert origin.entry == 0
+    register = facts.register()
+    assert register.voters == (ME,)
+    assert [(part.round, part.history, part.root) for part in register.parts] == [(4, origin.history, origin.root)]
     assert facts.policy.members_needed(5) == MANIFEST.rounds.start_members
     assert facts.policy.members_needed(1) == MANIFEST.rounds.min_members
 
@@ -57,12 +60,12 @@ def test_only_the_pace_of_steps_gives_slack() -> None:
     for pace, slack in (("deadline", 0.0), ("steps", SLACK)):
         rounds = MANIFEST.rounds.model_copy(update={"pace": pace})
         manifest = MANIFEST.model_copy(update={"rounds": rounds})
-        assert run_facts(manifest, ME, seeded=NO_DIGEST, chunks=(3,), holds_origin=True).policy.slack == slack
+        assert run_facts(manifest, ME, seeded=NO_DIGEST, chunks=(3,)).policy.slack == slack
 
 
 def test_a_run_from_nowhere_begins_with_its_own_genesis() -> None:
-    facts = run_facts(MANIFEST, ME, seeded=NO_DIGEST, chunks=(3,), holds_origin=True)
-    assert (facts.origin.round, facts.origin.history) == (0, genesis(MANIFEST.run_id, 0))
+    facts = run_facts(MANIFEST, ME, seeded=NO_DIGEST, chunks=(3,))
+    assert (facts.origin.round, facts.origin.history) == (0, digest("genesis", MANIFEST.run_id))
 
 
 def test_the_canonical_form_of_a_run_from_nowhere_names_no_origin() -> None:

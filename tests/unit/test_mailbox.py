@@ -6,21 +6,29 @@ from collections.abc import Iterable
 
 import pytest
 
-from shoal.protocol.base.effects import Effect, Tell
+from shoal.protocol.averaging import mailbox
+from shoal.protocol.averaging.mailbox import OVERHEAD, Mailbox, replayed
+from shoal.protocol.base.effects import Blamed, Effect, Tell
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import MEMORY_UNIT, Message
-from shoal.protocol.messages.rounds import Contribution, Fetched, Retry, Roster
-from shoal.protocol.rounds import mailbox
-from shoal.protocol.rounds.allreduce.allreduce import Blamed
-from shoal.protocol.rounds.mailbox import OVERHEAD, Mailbox, replayed
-from tests.unit.rounds_kit import STRANGER, A, B, C, roster
+from shoal.protocol.messages.averaging import Call, Contribution, Give, Table
+from shoal.protocol.messages.transfer import StateChunk
+from tests.unit.rounds_kit import STRANGER, A, B, C, made
 
 SIZE = MEMORY_UNIT  # bytes, for which there is room of just that size
 
 
-def _chunk(number: int, size: int = SIZE, attempt: int = 1) -> Contribution:
-    return Contribution(5, 0, attempt, number, (0, 0), bytes(size))
+def _chunk(number: int, size: int = SIZE, epoch: int = 0) -> Contribution:
+    return Contribution(0, 5, number, epoch, 10, bytes(size))
+
+
+def _word(number: int) -> Give:
+    return Give(0, 5, (number,), (), ())
+
+
+def _table(size: int) -> Table:
+    return Table(0, 5, (made(0, A, bytes(32)),) * size)
 
 
 @pytest.fixture
@@ -37,7 +45,7 @@ def _chunks(kept: Iterable[tuple[PeerId, Message]], sender: PeerId) -> list[int]
 
 def test_mail_comes_back_once_and_in_order() -> None:
     box = Mailbox([A])
-    letters = [Retry(5, 0, 1), Retry(5, 0, 2)]
+    letters = [_word(1), _word(2)]
     box.keep(STRANGER, letters[1])
     for letter in (_chunk(0), *letters, letters[0]):
         box.keep(A, letter)
@@ -48,15 +56,15 @@ def test_mail_comes_back_once_and_in_order() -> None:
 def test_the_newest_of_each_chunk_and_the_last_few_of_everything_else_are_kept() -> None:
     box = Mailbox([A])
     for number in (0, 1, 0):
-        box.keep(A, _chunk(number, attempt=number + 1))
+        box.keep(A, _chunk(number, epoch=number + 1))
     box.keep(A, _chunk(0, size=5))
-    for attempt in range(100):
+    for number in range(100):
         for peer in (A, STRANGER):
-            box.keep(peer, Retry(5, 0, attempt))
+            box.keep(peer, _word(number))
     kept = list(box.empty())
     sizes = {message.chunk: len(message.payload) for _, message in kept if isinstance(message, Contribution)}
     assert sizes == {1: SIZE, 0: 5}
-    assert [message.attempt for _, message in kept if isinstance(message, Retry)] == 2 * list(range(84, 100))
+    assert [message.contributions[0] for _, message in kept if isinstance(message, Give)] == 2 * list(range(84, 100))
 
 
 def test_strangers_never_cost_a_voter_anything(small: Mailbox) -> None:
@@ -88,17 +96,16 @@ def test_short_payloads_count_as_the_room_that_they_take(small: Mailbox) -> None
 def test_words_outlive_bytes(small: Mailbox) -> None:
     for number in range(9):
         small.keep(A, _chunk(number))
-    small.keep(A, roster())
+    small.keep(A, Call(0, 5))
     kept = list(small.empty())
-    assert [type(message) for _, message in kept] == [Roster, *[Contribution] * 3]
+    assert [type(message) for _, message in kept] == [Call, *[Contribution] * 3]
 
 
 def test_words_count_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "STRANGERS_BYTES", 20_000)
     small = Mailbox([])
-    members = [PeerId(name * 500) for name in "abc"]
-    for attempt in range(16):
-        small.keep(STRANGER, roster(members, attempt))
+    for size in range(16):
+        small.keep(STRANGER, _table(30 + size))
     assert 0 < len(list(small.empty())) < 8
 
 
@@ -113,13 +120,13 @@ def test_strangers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "MAX_STRANGERS", 2)
     box = Mailbox([A])
     for peer in (B, C, PeerId("one too many"), A):
-        box.keep(peer, Retry(5, 0, 1))
+        box.keep(peer, _word(1))
     assert [peer for peer, _ in box.empty()] == [A, B, C]
 
 
 def test_bytes_that_nobody_can_use_later_are_not_kept() -> None:
     box = Mailbox([A])
-    box.keep(A, Fetched(5, 0, 0, b"", b"bytes"))
+    box.keep(A, StateChunk(0, 5, 0, b"bytes"))
     assert list(box.empty()) == []
 
 

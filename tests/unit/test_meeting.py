@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from shoal.protocol.averaging.outbox import Outbox
+from shoal.protocol.averaging.policy import Policy
 from shoal.protocol.base.effects import Send, Tell
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
@@ -18,10 +20,8 @@ from shoal.protocol.replicas.events import Met
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.matching import Matching
 from shoal.protocol.replicas.meeting import GROUP, Draw, groups, pairs, weight
-from shoal.protocol.replicas.pair import PAIR_MESSAGES, usual_length
+from shoal.protocol.replicas.pair import PAIR_MESSAGES, key_of, usual_length
 from shoal.protocol.replicas.round import ReplicaRound
-from shoal.protocol.rounds.agreement.roster import Policy
-from shoal.protocol.rounds.allreduce.outbox import Outbox
 
 
 def names(count: int) -> list[PeerId]:
@@ -159,7 +159,9 @@ def search_in(seed: int) -> tuple[dict[PeerId, ReplicaRound], dict[PeerId, PeerI
     for me in members:
         seen = [peer for peer in members if peer != me and rng.random() < share]
         learned = Estimate(initial=10.0, floor=1.0, ceiling=60.0)
-        rounds[me] = ReplicaRound(Means(me, facts, Sight(seen), Outbox(), rng, learned, learned, usual_length()), 0)
+        rounds[me] = ReplicaRound(
+            Means(me, facts, Sight(seen), Outbox(key_of), rng, learned, learned, usual_length()), 0
+        )
     met: dict[PeerId, PeerId] = {}
     mail: list[tuple[PeerId, Send]] = []
 

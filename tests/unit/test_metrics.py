@@ -14,7 +14,6 @@ from shoal.node.daemon.web.server import serve_api
 from shoal.node.run.meters import BOUNDS, Meters
 from shoal.node.run.view import broken_row
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
-from shoal.protocol.rounds.matchmaking.failure import Kind
 from tests.fake_service import PEER, RUN, FakeService
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -53,8 +52,7 @@ async def test_every_promised_metric_has_the_nodes_number() -> None:
         ("shoal_round_duration_seconds_bucket", (("le", "0.1"), run)): 0.0,
         ("shoal_round_duration_seconds_bucket", (("le", "0.25"), run)): 1.0,
         ("shoal_round_duration_seconds_bucket", (("le", "+Inf"), run)): 1.0,
-        ("shoal_round_failures_total", (("reason", "no-quorum"), run)): 1.0,
-        ("shoal_round_failures_total", (("reason", "no-progress"), run)): 0.0,
+        ("shoal_round_failures_total", (("reason", "voided"), run)): 1.0,
         ("shoal_network_bytes_total", (("class", "bulk"), ("direction", "received"), run)): 40.0,
         ("shoal_network_bytes_total", (("class", "control"), ("direction", "sent"), run)): 1.0,
         ("shoal_network_bulk_bytes_total", (("direction", "sent"), ("path", "relayed"), run)): 10.0,
@@ -112,7 +110,7 @@ def test_what_happens_is_counted_once() -> None:
     meters.committed(30, 40.0, took_part=False)  # we were ready, and left out
     meters.committed(20, 0.25, took_part=True)
     meters.committed(3, 1e6, took_part=True)
-    meters.failed(Kind.NO_PROGRESS)
+    meters.voided()
     meters.sent(StateChunk(0, 1, 0, bytes(10)))
     meters.received(StateChunk(0, 1, 0, bytes(7)))
     meters.received(GetStateChunk(0, 1, 0))
@@ -120,7 +118,7 @@ def test_what_happens_is_counted_once() -> None:
     assert (counted["samples"], counted["seconds"]) == (123, 1e6 + 0.25)
     assert [bound for bound, count in counted["durations"] if count] == [0.25, None]
     assert [bound for bound, _ in counted["durations"]] == [*BOUNDS, None]
-    assert counted["failures"] == {"no-quorum": 0, "no-contributor": 0, "no-progress": 1}
+    assert counted["failures"] == {"voided": 1}
     assert counted["sync"] == {"sent": 10, "received": 7}
 
 

@@ -99,9 +99,9 @@ def test_long_training_is_no_wait(home: Home) -> None:
 
 def test_a_round_that_was_not_committed_is_told_and_not_counted(home: Home) -> None:
     failed = [{"at": 0.5, "what": "lapsed", "peer": None, "words": "nobody else who trains is here"}]
-    lapse = timeline(2, committed=None, attempt=None, size=0, members=[], events=failed)
+    lapse = timeline(2, committed=None, proposer=None, size=0, members=[], events=failed)
     met = [{"at": 0.9, "what": "exchanged", "peer": SELF, "words": "and it has ours"}]
-    keep(home, timeline(1), lapse, timeline(3, attempt=None, size=0, members=[], events=met))
+    keep(home, timeline(1), lapse, timeline(3, proposer=None, size=0, members=[], events=met))
     found = read_run(home, RUN)
     assert [(each.round, each.members) for each in found.story.rounds] == [(1, 4), (3, 2)]
     assert [each.text for each in found.told] == [

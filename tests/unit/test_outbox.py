@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.protocol.averaging.outbox import SETTLE, Outbox
+from shoal.protocol.averaging.rounds import key_of
 from shoal.protocol.base.effects import Send
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.messages.rounds import Contribution
-from shoal.protocol.rounds.allreduce.outbox import SETTLE, Outbox
+from shoal.protocol.messages.averaging import Contribution
 
 TO, OTHER = PeerId("to"), PeerId("other")
 
 
-def contribution(chunk: int = 0, epoch: tuple[int, int] = (0, 0)) -> Contribution:
-    return Contribution(1, 0, 1, chunk, epoch, b"bytes")
+def contribution(chunk: int = 0, epoch: int = 0) -> Contribution:
+    return Contribution(0, 1, chunk, epoch, 10, b"bytes")
 
 
 @pytest.fixture
 def outbox() -> Outbox:
-    made = Outbox()
+    made = Outbox(key_of)
     made.note(0.0, [Send(TO, contribution())])
     return made
 
 
 def test_what_waits_is_not_sent_again_in_whatever_epoch(outbox: Outbox) -> None:
-    again = Send(TO, contribution(epoch=(1, 1)))
+    again = Send(TO, contribution(epoch=1))
     elsewhere, another = Send(OTHER, contribution()), Send(TO, contribution(1))
     assert outbox.fresh(100.0, [again, elsewhere, another]) == [elsewhere, another]
     assert outbox.holds(TO, 1)

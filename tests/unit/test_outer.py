@@ -11,11 +11,11 @@ import pytest
 from shoal.node.manifest.manifest import CodecSpec, Manifest, ModelSpec, RoundSpec
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.training.state.outer import OuterState, StateStore
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import content_hash
 from shoal.protocol.base.wire import Payload
 from shoal.protocol.catchup.donor import state_root
-from shoal.protocol.rounds.agreement.roster import Base
 from shoal.protocol.tensors.compression import CODECS
 
 OUTER_ERROR = {"fp32": 1e-5, "fp16": 0.01, "bf16": 0.1, "int8": 0.1, "fp4": 5.0, "topk": 5.0}
@@ -73,7 +73,7 @@ def test_a_served_state_can_be_installed_and_a_wrong_one_is_refused() -> None:
     layout, hashes = store.describe(1)
     chunks = [store.chunk(1, index) for index in range(len(hashes))]
     assert [content_hash(chunk) for chunk in chunks] == list(hashes)
-    base = Base(1, joiner.root, state_root(layout, hashes), ())
+    base = Base(1, 1, joiner.root, state_root(layout, hashes))
     bad = [bytes(len(chunks[0])), *chunks[1:]]
     before = joiner.root
     with pytest.raises(RemoteError):

@@ -7,12 +7,11 @@ from itertools import permutations
 import msgpack
 import pytest
 
-from shoal.protocol.rounds.agreement.certificate import mask_of
-from shoal.protocol.rounds.allreduce.owned import OwnedChunk
+from shoal.protocol.averaging.owned import OwnedChunk
+from shoal.protocol.base.errors import PayloadError
+from shoal.protocol.base.ids import PeerId
 from tests.simulation.facts import POISON, TOO_LONG, FactReducer
-from tests.unit.rounds_kit import PEERS, STRANGER, plan
-
-FIRST, SECOND, THIRD = plan().members
+from tests.unit.rounds_kit import PEERS, A, B, C
 
 
 def _fact(peer: str) -> bytes:
@@ -20,79 +19,86 @@ def _fact(peer: str) -> bytes:
     return packed
 
 
-@pytest.mark.parametrize("arrival", list(permutations(plan().members)))
-def test_the_order_of_arrival_does_not_matter(arrival: tuple[str, ...]) -> None:
-    owned = OwnedChunk(plan(), 0, FactReducer())
+class _Owner:
+    """A chunk, its roster and who is lost."""
+
+    def __init__(self) -> None:
+        self.chunk = OwnedChunk(0, FactReducer())
+        self.lost: list[PeerId] = []
+
+    def add(self, peer: PeerId, payload: bytes | None = None) -> list[PayloadError]:
+        """A contribution comes in; the errors of those that turned out bad."""
+        found = self.chunk.add(peer, 10, payload or _fact(peer)) if self.chunk.lacks(peer) else []
+        return [*found, *self.fold()[1]]
+
+    def fold(self) -> tuple[bool, list[PayloadError]]:
+        return self.chunk.fold(PEERS, lambda peer: peer not in self.lost)
+
+    @property
+    def counted(self) -> list[str]:
+        """Who is in the mean."""
+        return [fact[0] for fact in msgpack.unpackb(self.chunk.finish())[0]]
+
+
+@pytest.fixture
+def owner() -> _Owner:
+    return _Owner()
+
+
+@pytest.mark.parametrize("arrival", list(permutations(PEERS)))
+def test_the_order_of_arrival_does_not_matter(owner: _Owner, arrival: tuple[PeerId, ...]) -> None:
     for peer in arrival:
-        assert not owned.is_complete
-        owned.add(peer, _fact(peer))  # type: ignore[arg-type]
-    mask, payload = owned.result()
-    assert mask == mask_of(PEERS, PEERS)
-    assert [fact[0] for fact in msgpack.unpackb(payload)[0]] == [FIRST, SECOND, THIRD]
+        assert not owner.fold()[0]
+        owner.add(peer)
+    assert owner.fold()[0]
+    assert owner.counted == owner.chunk.counted == [A, B, C]
 
 
-def test_whoever_comes_twice_counts_once_and_a_stranger_never() -> None:
-    owned = OwnedChunk(plan(), 0, FactReducer())
-    for peer in (FIRST, FIRST, THIRD, THIRD, STRANGER, SECOND, SECOND):
-        owned.add(peer, _fact(peer))
-    assert [fact[0] for fact in msgpack.unpackb(owned.result()[1])[0]] == [FIRST, SECOND, THIRD]
+def test_whoever_comes_twice_counts_once_and_nobody_outside_the_roster(owner: _Owner) -> None:
+    for peer in (A, A, C, C, PeerId("x"), B, B):
+        owner.add(peer)
+    assert owner.counted == [A, B, C]
 
 
-def test_the_lost_are_gone_on_without_unless_they_have_come_already() -> None:
-    owned = OwnedChunk(plan(), 0, FactReducer())
-    owned.add(THIRD, _fact(THIRD))
-    owned.lose(THIRD)
-    owned.lose(FIRST)
-    assert owned.missing() == [SECOND]
-    owned.add(SECOND, _fact(SECOND))
-    assert owned.is_complete
-    assert owned.result()[0] == mask_of(plan().members, [SECOND, THIRD])
+def test_the_lost_are_gone_on_without_unless_they_have_come_already(owner: _Owner) -> None:
+    owner.add(C)
+    owner.lost = [C, A]
+    assert not owner.fold()[0]
+    owner.add(B)
+    assert owner.counted == [B, C]
 
 
-def test_bad_bytes_name_their_sender_and_leave_the_sum_as_it_was() -> None:
-    owned = OwnedChunk(plan(), 0, FactReducer())
-    owned.add(FIRST, _fact(FIRST))
-    (error,) = owned.add(SECOND, POISON)
-    assert error.peer == SECOND
-    owned.add(THIRD, _fact(THIRD))
-    assert owned.result()[0] == mask_of(plan().members, [FIRST, THIRD])
+def test_bad_bytes_name_their_sender_and_leave_the_sum_as_it_was(owner: _Owner) -> None:
+    owner.add(A)
+    (error,) = owner.add(B, POISON)
+    assert error.peer == B
+    owner.add(C)
+    assert owner.counted == [A, C]
 
 
-def test_what_cannot_be_a_contribution_is_refused_before_its_turn_and_not_held() -> None:
-    owned = OwnedChunk(plan(), 0, FactReducer())
-    (error,) = owned.add(THIRD, TOO_LONG)
-    assert error.peer == THIRD
+def test_what_cannot_be_a_contribution_is_refused_before_its_turn(owner: _Owner) -> None:
+    (error,) = owner.add(C, TOO_LONG)
+    assert error.peer == C
     assert str(len(TOO_LONG)) in error.reason
-    assert owned.missing() == [FIRST, SECOND]
-    assert not any(owned._held.values())
-    for again in (TOO_LONG, _fact(THIRD)):
-        assert owned.add(THIRD, again) == []
-    owned.add(FIRST, _fact(FIRST))
-    assert owned.add(SECOND, _fact(SECOND)) == [], "it was said once"
-    assert owned.is_complete
-    assert owned.result()[0] == mask_of(plan().members, [FIRST, SECOND])
+    assert owner.add(C, TOO_LONG) == owner.add(C) == [], "it was said once"
+    owner.add(A)
+    owner.add(B)
+    assert owner.counted == [A, B]
 
 
-def test_what_came_first_stays_whatever_comes_after() -> None:
-    owned = OwnedChunk(plan(), 0, FactReducer())
-    owned.add(SECOND, _fact(SECOND))
-    assert owned.add(SECOND, TOO_LONG) == []
-    owned.add(FIRST, _fact(FIRST))
-    owned.lose(THIRD)
-    assert owned.result()[0] == mask_of(plan().members, [FIRST, SECOND])
+def test_what_came_first_stays_whatever_comes_after(owner: _Owner) -> None:
+    owner.add(B)
+    assert owner.add(B, TOO_LONG) == []
+    owner.lost = [C]
+    owner.add(A)
+    assert owner.counted == [A, B]
 
 
-def test_only_wrong_sizes_are_hopeless() -> None:
-    owned = OwnedChunk(plan(), 0, FactReducer())
-    assert [owned.add(peer, TOO_LONG)[0].peer for peer in (THIRD, FIRST, SECOND)] == [THIRD, FIRST, SECOND]
-    assert owned.is_hopeless
-
-
-def test_the_mean_of_nothing_is_hopeless_and_not_a_result() -> None:
-    owned = OwnedChunk(plan(), 0, FactReducer())
-    owned.lose(FIRST)
-    owned.add(SECOND, POISON)
-    assert not owned.is_hopeless
-    owned.lose(THIRD)
-    assert owned.is_complete
-    assert owned.is_hopeless
+def test_while_nothing_is_counted_whoever_comes_back_still_counts(owner: _Owner) -> None:
+    owner.lost = [A, B, C]
+    assert owner.fold() == (True, [])
+    assert not owner.chunk.counted, "the mean of nothing is no mean"
+    owner.lost = [A, C]
+    owner.add(B)
+    assert owner.counted == [B]
+    assert not owner.chunk.lacks(A), "its turn is over"

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.base.effects import Effect, Send, Tell
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Payload
-from shoal.protocol.messages.replicas import Took
-from shoal.protocol.messages.rounds import Busy, Contribution, Want
+from shoal.protocol.messages.replicas import Busy, Chunk, Took, Want
 from shoal.protocol.replicas.pair import (
-    EPOCH,
     PAIR_MESSAGES,
     Exchanged,
     PairExchange,
     Pairing,
     PartnerLost,
+    key_of,
     usual_length,
 )
-from shoal.protocol.rounds.allreduce.outbox import Outbox
 from tests.unit.rounds_kit import A, B, C, refused
 
 WHOLE = (b"ok",) * 3
@@ -32,12 +31,14 @@ def _check(chunk: int, payload: Payload) -> None:
 
 
 def _core(partner: PeerId = B, outbox: Outbox | None = None) -> PairExchange:
-    pairing, pace = Pairing(partner, 5, 0, 1, 3), Estimate(initial=1.0, floor=1.0, ceiling=1.0)
-    return PairExchange(0.0, pairing, lambda chunk: b"%02d" % chunk, _check, outbox or Outbox(), pace, usual_length())
+    pairing, pace = Pairing(partner, 5, 1, 3), Estimate(initial=1.0, floor=1.0, ceiling=1.0)
+    return PairExchange(
+        0.0, pairing, lambda chunk: b"%02d" % chunk, _check, outbox or Outbox(key_of), pace, usual_length()
+    )
 
 
-def _chunk(index: int, payload: bytes = b"ok", number: int = 1) -> Contribution:
-    return Contribution(5, 0, number, index, EPOCH, payload)
+def _chunk(index: int, payload: bytes = b"ok", number: int = 1) -> Chunk:
+    return Chunk(5, number, index, payload)
 
 
 def _with_all() -> PairExchange:
@@ -53,7 +54,7 @@ def _told(effects: list[Effect]) -> list[Effect]:
 
 def _contributions(effects: list[Effect]) -> list[int]:
     messages = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [message.chunk for message in messages if isinstance(message, Contribution)]
+    return [message.chunk for message in messages if isinstance(message, Chunk)]
 
 
 def test_each_gets_the_others_bytes_and_knows_that_the_other_has_its_own() -> None:
@@ -110,7 +111,7 @@ def test_what_is_missing_is_asked_for_and_a_silent_partner_given_up() -> None:
     core = _core()
     core.receive(0.1, B, _chunk(1))
     assert core.tick(0.5) == []
-    assert core.tick(1.2) == [Send(B, Want(5, 0, 1, (0, 2), ()))]
+    assert core.tick(1.2) == [Send(B, Want(5, 1, (0, 2)))]
     effects = [effect for turn in range(100) for effect in core.tick(2.0 + turn)]
     assert effects[-1] == Tell(PartnerLost(B))
     assert 2 <= len(effects) <= 6
@@ -118,7 +119,7 @@ def test_what_is_missing_is_asked_for_and_a_silent_partner_given_up() -> None:
 
 def test_the_word_that_ours_is_there_is_asked_for_and_not_for_ever() -> None:
     core = _with_all()
-    assert core.tick(1.2) == [Send(B, Want(5, 0, 1, (), ()))]
+    assert core.tick(1.2) == [Send(B, Want(5, 1, ()))]
     effects = [effect for turn in range(200) for effect in core.tick(2.0 + turn)]
     assert effects[-1] == Tell(Exchanged(5, B, WHOLE, False))
 
@@ -127,29 +128,29 @@ def test_a_partner_that_only_says_that_it_is_busy_is_not_waited_for_for_ever() -
     for core in (_core(), _with_all()):
         told: list[Effect] = []
         for second in range(400):
-            core.receive(second, B, Busy(5, 0, 1, second, second, True, True))
+            core.receive(second, B, Busy(5, 1, second, second, True, True))
             told += _told(core.tick(second))
         assert len(told) == 1
 
 
 def test_requests_are_answered_also_when_we_are_done_and_not_with_what_is_on_its_way() -> None:
-    outbox = Outbox()
+    outbox = Outbox(key_of)
     core = _core(outbox=outbox)
     sends = core.start(0.0)
-    assert _contributions(core.receive(0.2, B, Want(5, 0, 1, (1, 1), ()))) == [], "it waits in our queue"
+    assert _contributions(core.receive(0.2, B, Want(5, 1, (1, 1)))) == [], "it waits in our queue"
     for send in sends:
         assert isinstance(send, Send)
         outbox.sent(0.3, B, send.message)
-    assert _contributions(core.receive(9.0, B, Want(5, 0, 1, (1, 1), ()))) == [1]
-    assert core.receive(9.0, B, Want(5, 0, 1, (), ()))[-1] == Send(B, Busy(5, 0, 1, 3, 0, False, True))
+    assert _contributions(core.receive(9.0, B, Want(5, 1, (1, 1)))) == [1]
+    assert core.receive(9.0, B, Want(5, 1, ()))[-1] == Send(B, Busy(5, 1, 3, 0, False, True))
     for index in range(3):
         core.receive(9.1, B, _chunk(index))
-    assert core.receive(9.2, B, Want(5, 0, 1, (), ())) == [Send(B, Took(5, 1))]
+    assert core.receive(9.2, B, Want(5, 1, ())) == [Send(B, Took(5, 1))]
 
 
 def test_nobody_can_make_us_send_for_ever() -> None:
     core = _core()
-    sent = [chunk for turn in range(100) for chunk in _contributions(core.receive(turn, B, Want(5, 0, 1, (0,), ())))]
+    sent = [chunk for turn in range(100) for chunk in _contributions(core.receive(turn, B, Want(5, 1, (0,))))]
     assert len(sent) <= 12
 
 
@@ -159,10 +160,10 @@ def test_nobody_can_make_us_send_for_ever() -> None:
         (C, _chunk(0), "not our partner"),
         (B, _chunk(3), "names chunk 3 of 3"),
         (B, _chunk(0, b"too long"), "bad bytes of chunk 0"),
-        (B, Want(5, 0, 1, (3,), ()), "more than our 3 chunks"),
+        (B, Want(5, 1, (3,)), "more than our 3 chunks"),
     ],
 )
-def test_bad_messages_name_their_sender(sender: PeerId, message: Contribution | Want, reason: str) -> None:
+def test_bad_messages_name_their_sender(sender: PeerId, message: Chunk | Want, reason: str) -> None:
     core = _core()
     with refused(core, sender, reason):
         core.receive(0.1, sender, message)

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from shoal.node.peers.reach import standing_among, worth_remembering
+from shoal.protocol.averaging.apart import MAX_APART, Standing
 from shoal.protocol.base.ids import NO_DIGEST
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.net.measure.link import Link
-from shoal.protocol.rounds.agreement.apart import MAX_APART, Standing
 from tests.unit.rounds_kit import A, B, C, D
 
 SOMEWHERE = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "unknown")

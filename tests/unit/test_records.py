@@ -7,6 +7,7 @@ import pytest
 from shoal.node.run import records
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.records import CommitLog, Validation
+from shoal.protocol.base.ids import NO_DIGEST
 from tests.unit.test_outgoing import ME, decision
 
 
@@ -21,7 +22,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> CommitLog:
         phases.observe(0.0, "reducing", lambda: [ME])
         commits.sent(number, 100 + number)
         commits.submitted(0.5)
-        commits.add(decision(number), ME, 1.0, 0, phases, samples=number)
+        commits.add(decision(number), NO_DIGEST, ME, 1.0, 0, phases, samples=number)
     return commits
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from shoal.node.lab.codecs import CODECS, codec
+from shoal.protocol.averaging.chunks import chunk_bounds, fitting_bytes
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.wire import MAX_BULK_FRAME
-from shoal.protocol.rounds.allreduce.chunks import chunk_bounds, fitting_bytes
 from shoal.protocol.tensors.compression import Payload
 from shoal.protocol.tensors.compression.fp32 import Fp32
 from shoal.protocol.tensors.reduction import MeanReducer

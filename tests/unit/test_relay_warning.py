@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 
 import pytest
 
 from shoal.node.run.relay_warning import CODE, RelayWarning, words
-from shoal.protocol.base.signing import signed
-from shoal.protocol.rounds.agreement.roster import make_plan, rank
-from tests.simulation.signing import FakeSigner
-from tests.unit.rounds_kit import BASE, PEERS, POLICY, join, plan, roster
+from shoal.protocol.averaging.apart import ways_between
+from shoal.protocol.averaging.events import Begun
+from tests.unit.rounds_kit import PEERS, ROUND, A, offer
 
-LEADER = rank(BASE, 1, PEERS)[0]
 ALONE = {peer: tuple(each for each in PEERS if each != peer) for peer in PEERS}
 ADDRESSES = ("/ip4/192.168.1.2/tcp/4201",)
-JOINS = tuple(join(each.peer, LEADER, apart=ALONE[each.peer]) for each in roster().joins)
-RELAYED = make_plan(signed(dataclasses.replace(roster(), joins=JOINS), FakeSigner(LEADER)), POLICY)
+DIRECT = Begun(ROUND, PEERS, PEERS, A)
+RELAYED = Begun(ROUND, PEERS, PEERS, A, ways_between([offer(peer, apart=ALONE[peer]) for peer in PEERS]))
 
 
 def test_nothing_is_said_while_no_payload_takes_a_relay(caplog: pytest.LogCaptureFixture) -> None:
     detours = RelayWarning("tiny")
-    detours.begun(plan(), ADDRESSES)
+    detours.begun(DIRECT, ADDRESSES)
     assert detours.warnings() == []
     assert caplog.records == []
 
@@ -37,7 +34,7 @@ def test_a_warning_stands_while_they_do_and_is_logged_once(caplog: pytest.LogCap
     assert "forward TCP 4201 and 4202 to this machine" in words(RELAYED, 4201)
     assert [each.code for each in caplog.records] == [CODE]  # type: ignore[attr-defined]
     for _ in range(2):
-        detours.begun(plan(), ADDRESSES)
+        detours.begun(DIRECT, ADDRESSES)
     assert detours.warnings() == []
     assert "no payload takes a relay any more" in caplog.records[-1].message
     assert len(caplog.records) == 2

@@ -16,8 +16,7 @@ from shoal.node.manifest.method import MethodSpec
 from shoal.node.run.facts import first_history
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.replica_run import ReplicaRun
-from shoal.node.run.replica_saving import load_own
-from shoal.node.run.resting import FOLDER
+from shoal.node.run.replica_saving import FOLDER, load_own
 from shoal.node.run.settings import RunSettings
 from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.keep import Keeping

@@ -33,13 +33,13 @@ def test_own_work_is_said_to_be() -> None:
 def test_what_happened_is_in_order_and_words_of_one_kind_are_one_line() -> None:
     assert happenings(SHOWN) == [
         (0.0, 0.0, "ready for the round"),
-        (0.0, 0.0, "JOIN to quick2"),
-        (0.1, 0.1, "the group of quick2 is at work: attempt 1, 4 members"),
-        (0.1, 0.1, "ROSTER from quick2"),
+        (0.0, 0.0, "OFFER to quick2"),
+        (0.1, 0.1, "the round has its roster, with quick2 as proposer: 4 members"),
+        (0.1, 0.1, "CALL from quick2"),
         (0.3, 0.3, f"{EVIL[-6:]} sent a payload that is \x1b[2J none"),
-        (0.4, 0.5, "WANT from 2 members, the last slow03 (3 times)"),
-        (0.85, 0.85, "PREPARED to quick2"),
-        (0.9, 0.9, "decided, and all bytes are here: attempt 1"),
+        (0.4, 0.5, "GIVE from 2 members, the last slow03 (3 times)"),
+        (0.85, 0.85, "PROGRESS to quick2"),
+        (0.9, 0.9, "decided, and all bytes are here: entry 5 of the log"),
         (1.0, 1.0, "applied"),
     ]
 
@@ -50,20 +50,22 @@ def test_the_chart(blocks: bool, block: str) -> None:
     assert all(len(line) <= WIDTH and line.isprintable() for line in shown)
     assert shown[0] == "round 3 of stdlib, as self01 saw it"
     text = " ".join(shown)
-    assert "Applied 1.000 s after this node was ready, in attempt 1." in text
+    assert "Applied 1.000 s after this node was ready." in text
     assert "without all of" in text
-    assert "led by quick2; 4 of 8 means are made here." in text
+    assert "proposed by quick2; 4 of 8 means are made here." in text
     assert "It received 12.0 MiB of payloads (8.0 MiB direct, 4.0 MiB relayed)." in text
     bars = {line[:23].strip(): line[60:] for line in shown if block in line}
     assert bars["training"] == block  # it was before, and is drawn at the edge
     assert bars["reducing"] == " " * 3 + block * 28  # from 0.1 to 0.8 of 39 columns
-    assert bars["our means to it"] == " " * 30 + block * 9  # up to the edge
-    assert shown.index("slow03: relayed, makes 0 of 8 means") < shown.index("quick2: direct, makes 4 of 8 means, leads")
+    assert bars["means to it"] == " " * 30 + block * 9  # up to the edge
+    slow, quick = "slow03: relayed, makes 0 of 8 means", "quick2: direct, makes 4 of 8 means, proposes"
+    assert shown.index(slow) < shown.index(quick)
 
 
 def test_a_round_that_goes_on_or_came_to_nothing_is_shown_too() -> None:
     training = SHOWN | {"phases": [{"phase": "training", "from": 0.0, "to": 3.0}], "committed": None, "ended": None}
-    training |= {"traffic": [], "events": [], "size": 0, "members": [], "owners": {}, "waited_for": [], "leader": None}
+    training |= {"traffic": [], "events": [], "size": 0, "members": [], "owners": {}, "waited_for": []}
+    training |= {"proposer": None}
     assert lines(training, WIDTH, blocks=True)[1] == "This node still trains for it; times are since it began to."
     assert "It goes on." in lines(SHOWN | {"committed": None, "ended": None}, WIDTH, blocks=True)[1]
     assert "Not committed here" in lines(SHOWN | {"committed": None}, WIDTH, blocks=True)[1]
@@ -71,7 +73,7 @@ def test_a_round_that_goes_on_or_came_to_nothing_is_shown_too() -> None:
 
 
 def test_of_very_many_peers_the_last_ones_are_shown() -> None:
-    traffic = [flow("received", "final", f"peer{number:04}", 0.1, number / 1000, 1, 10) for number in range(900)]
+    traffic = [flow("received", "mean", f"peer{number:04}", 0.1, number / 1000, 1, 10) for number in range(900)]
     shown = lines(SHOWN | {"traffic": traffic}, WIDTH, blocks=True)
     assert len(shown) < 100
     names = [line.partition(":")[0] for line in shown if ", makes 0 of 8 means" in line]

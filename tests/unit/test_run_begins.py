@@ -11,10 +11,12 @@ import pytest
 
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.run.agreed_run import AgreedRun
+from shoal.node.run.meters import Meters
 from shoal.node.run.run import Run
-from shoal.protocol.base.ids import PeerId, digest
+from shoal.protocol.averaging.events import Committed, Lapsed
+from shoal.protocol.averaging.policy import Base
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.catchup.transfer import StateReceived
-from shoal.protocol.rounds.matchmaking.milestones import Committed
 
 ME, ROOT = PeerId("me"), digest("a state")
 
@@ -43,18 +45,24 @@ class Applying(SimpleNamespace):
         snapshot = SimpleNamespace(root=ROOT)
         super().__init__(
             manifest=Manifest(name="a"),
-            outer=SimpleNamespace(apply=lambda _: snapshot, install=lambda *_: None, outcome=lambda _: None),
+            outer=SimpleNamespace(
+                apply=lambda _: snapshot,
+                install=lambda *_: None,
+                outcome=lambda _: None,
+                committed=SimpleNamespace(skip=self._skip),
+            ),
             member=SimpleNamespace(
-                rounds=SimpleNamespace(base=None), history=SimpleNamespace(samples=lambda _: 0), applied=None
+                rounds=SimpleNamespace(base=None),
+                certified=SimpleNamespace(tokens=lambda _: 0, base=lambda round, root: Base(round, 0, NO_DIGEST, root)),
+                applied=None,
             ),
             driver=SimpleNamespace(command=lambda _: None, now=lambda: 0.0, phases=None),
             commits=SimpleNamespace(add=lambda *_: record),
-            meters=SimpleNamespace(committed=lambda *_, **__: None),
+            meters=Meters(),
             outgoing=SimpleNamespace(resent=0),
             saving=SimpleNamespace(checkpoint=self._checkpoint),
             training=Records(),
             samples=0,
-            rest=None,
             obstacle="",
             is_finished=False,
             _me=ME,
@@ -62,10 +70,15 @@ class Applying(SimpleNamespace):
             _open_round=0,
             _busy=asyncio.Lock(),
             _settings=SimpleNamespace(folder=folder),
+            _shorten_log=lambda: None,
         )
 
     def _begin_round(self, goes_on: bool = False) -> None:
         Run._begin_round(cast(Run, self), goes_on)
+
+    def _skip(self, round: int) -> SimpleNamespace:
+        self.stands_on(round)
+        return SimpleNamespace(root=ROOT)
 
     async def _checkpoint(self, *_: object) -> None:
         """None is due."""
@@ -75,10 +88,12 @@ class Applying(SimpleNamespace):
         self.member.rounds.base = None if round is None else SimpleNamespace(round=round)
 
     async def commit(self, round: int) -> None:
-        proposal = SimpleNamespace(round=round, members=(ME,), samples=1)
-        decision = SimpleNamespace(certificate=SimpleNamespace(proposal=proposal), payloads=())
+        decision = SimpleNamespace(round=round, roster=(ME,), tokens=1, payloads=())
         self.stands_on(round)
         await AgreedRun._apply(cast(AgreedRun, self), cast(Committed, cast(Any, SimpleNamespace(decision=decision))))
+
+    async def lapse(self, round: int) -> None:
+        await AgreedRun._lapse(cast(AgreedRun, self), Lapsed(round))
 
     async def install(self, round: int) -> None:
         event: Any = SimpleNamespace(base=SimpleNamespace(round=round, root=ROOT), payloads=())
@@ -118,3 +133,16 @@ async def test_another_state_of_the_round_that_we_are_in_begins_training_anew(tm
     run._begin_round()
     await run.install(8)
     assert run.training.told == [("begin", 8), ("begin", 8)]
+
+
+@pytest.mark.asyncio
+async def test_a_round_that_is_undone_begins_training_anew_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Applying(tmp_path)
+    run.stands_on(4)
+    run._begin_round()
+    await run.lapse(5)
+    assert run.training.told == [("begin", 4), ("begin", 5)], "nothing that was trained for it counts"
+    assert run.meters.as_json()["failures"] == {"voided": 1}
+    assert [each.code for each in caplog.records] == ["round-undone"]  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ def run(
     **changes: Any,
 ) -> Run:
     """A run that has committed three rounds."""
-    usual: dict[str, Any] = {"failure": "", "obstacle": "", "voted_before": 4, "is_finished": False}
+    usual: dict[str, Any] = {"failure": "", "obstacle": "", "is_finished": False}
     rounds = SimpleNamespace(waiting_for=lambda: peers)
     parts = {
         "training": SimpleNamespace(trouble=trouble),
@@ -57,11 +57,7 @@ def run(
         (run("syncing", downloaded=(12, 48)), "the state is being downloaded: 12 of 48 chunks are here"),
         (run("syncing", downloaded=(0, 0)), None),
         (run(trouble=(lost := "the worker was ended by SIGKILL; it is started again")), lost),
-        (
-            run("matching", peers=[], obstacle="3 of 3 members are here", voted_before=7),
-            "it has voted in round 7 in an earlier life, and waits for a member that has the state",
-        ),
-        (run("preparing", record=(full := "what must not be forgotten cannot be written: No space left")), full),
+        (run("deciding", record=(full := "what must not be forgotten cannot be written: No space left")), full),
         (run("reducing", failure="the disk is full"), None),
         (run("reducing", is_finished=True), None),
         (run("matching", training=None, peers=[], obstacle="why"), "round 4 waits: why"),
@@ -128,22 +124,21 @@ def test_a_run_is_active_until_its_last_round_and_its_age_counts_from_the_joinin
 
 
 @pytest.mark.parametrize(
-    ("newest", "voted_before", "alive", "resting"),
+    ("is_back", "has_met", "alive", "rounds_since", "resting"),
     [
-        (3, 3, [], True),
-        (3, 4, [], True),  # the round that was open when all stopped
-        (4, 4, [], True),  # its last decided round is about to be applied
-        (3, 4, PEERS, False),
-        (2, 3, [], False),  # a later round was committed with others, who are gone again
-        (3, 9, [], False),  # so it was before a crash; the state is lost, and what had been kept is there still
-        (None, 4, [], False),
+        (True, False, [], 0, True),
+        (True, True, PEERS, 0, False),
+        (True, True, [], 0, False),  # others were here, and are gone again
+        (True, False, [], 1, False),  # it has gone on, alone
+        (False, False, [], 0, False),  # it is new here
     ],
 )
 def test_resting_is_over_once_others_have_been_there(
-    newest: int | None, voted_before: int, alive: list[PeerId], resting: bool
+    is_back: bool, has_met: bool, alive: list[PeerId], rounds_since: int, resting: bool
 ) -> None:
-    rest = SimpleNamespace(newest=newest) if newest is not None else None
-    ours = run(rest=rest, voted_before=voted_before, is_alone=not alive, committed=SimpleNamespace(current=BASE))
+    commits = SimpleNamespace(records=[SimpleNamespace(round=3 + each) for each in range(rounds_since)])
+    state = SimpleNamespace(current=SimpleNamespace(round=3 + rounds_since))
+    ours = run(_is_back=is_back, _has_met=has_met, is_alone=not alive, commits=commits, committed=state)
     assert Run.is_resting.fget(ours) is resting  # type: ignore[attr-defined]
 
 

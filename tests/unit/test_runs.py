@@ -26,7 +26,7 @@ from shoal.node.manifest.manifest import DataSpec, Introduction, parse_manifest
 from shoal.node.peers.listings import providers
 from shoal.node.peers.remembered import Joined, PeerCache, remember_run, remembered_runs
 from shoal.node.run import reloading
-from shoal.node.run.resting import FOLDER, save_rest
+from shoal.node.run.log_store import FOLDER, LogStore
 from shoal.node.run.run import Run
 from shoal.node.run.runs import Runs
 from shoal.node.run.view import restoring_row, rows_of_closed
@@ -35,8 +35,6 @@ from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.multiaddrs import OwnNetworks
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.identity import Identity
-from tests.unit.checkpoint_kit import state
-from tests.unit.test_rest import REST
 
 FIRST, SECOND = "ab" * 32, "0d" * 32
 
@@ -151,22 +149,23 @@ TEXT = 'name = "ours"\n'
 MANIFEST = parse_manifest(TEXT)
 
 
-def at_rest(home: Home, run: str) -> Path:
+def with_log(home: Home, run: str) -> Path:
     folder = home.make_run_folder(run) / FOLDER
     folder.mkdir()
     return folder
 
 
 def test_what_is_kept_of_a_run_is_seen_from_outside(home: Home) -> None:
-    at_rest(home, SECOND)  # the disk was full
-    save_rest(home.make_run_folder(FIRST), REST, None, state(REST.round).current, None)
+    for run in (FIRST, SECOND):
+        with_log(home, run)  # others can go on with the second one
+    LogStore(home.run_folder(FIRST)).mark_kept()
     assert home.kept_runs() == [FIRST]
 
 
 @pytest.mark.parametrize("where", ["restoring", "broken", "open"])
 @pytest.mark.asyncio
 async def test_who_leaves_a_run_keeps_nothing_of_it(home: Home, where: str) -> None:
-    ours, others = at_rest(home, FIRST), at_rest(home, SECOND)
+    ours, others = with_log(home, FIRST), with_log(home, SECOND)
     runs = made(home)
     if where != "restoring":
         runs.restoring.remove(FIRST)
@@ -272,12 +271,12 @@ async def test_who_begins_with_a_run_anew_does_not_begin_with_what_was_kept(
     home: Home, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = MANIFEST.run_id.hex()
-    kept = at_rest(home, key)
+    kept = with_log(home, key)
 
     async def found(*_: object) -> Introduction:
         return Introduction(MANIFEST, PeerId("anna"), b"", {})
 
-    async def enter(self: Runs, *_: object) -> Any:
+    async def enter(self: Runs, *_: object, **__: object) -> Any:
         return {"kept": kept.exists()}
 
     monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)

@@ -1,9 +1,8 @@
-"""What a run writes when it stops: its rest if nobody else may go on with it, and nothing if others do."""
+"""What a run writes of its state: snapshots beside a long log, and what a stop keeps if the others need our vote."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,33 +10,32 @@ from typing import Any, cast
 
 import pytest
 
+from shoal.node.base.home import KEPT
 from shoal.node.manifest.manifest import Manifest, OriginSpec
-from shoal.node.run.resting import FOLDER, load_rest
+from shoal.node.run import saving as module
+from shoal.node.run.agreed_run import AgreedRun
+from shoal.node.run.facts import run_facts
+from shoal.node.run.log_store import FOLDER, STATE, LogStore
 from shoal.node.run.saving import Saving
 from shoal.node.run.settings import RunSettings
 from shoal.node.supervisor.training import Training
 from shoal.node.training.checkpoint.keep import Keeping
+from shoal.node.training.checkpoint.read import Checkpoint, load
+from shoal.node.training.checkpoint.scan import newest_first
 from shoal.node.training.state.committed import CommittedState
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.member.member import Member
-from shoal.protocol.rounds.agreement.history import History
-from shoal.protocol.rounds.rest import Rest
-from tests.unit.checkpoint_kit import MANIFEST, ME, moments, state
-from tests.unit.rounds_kit import BASE, ROUND, SIGNER, certificate
-from tests.unit.test_rest import REST
+from shoal.protocol.base.ids import NO_DIGEST, result_hash
+from shoal.protocol.log.register import Rules
+from shoal.protocol.log.trust import Crash
+from shoal.protocol.messages.averaging import Made, Mean
+from tests.simulation.signing import FakeSigner
+from tests.unit.checkpoint_kit import HISTORY, MANIFEST, ME, OTHER, moments, state
+from tests.unit.rounds_kit import ROUND
 
 HELD = state(ROUND)
-KEPT = dataclasses.replace(REST, round=ROUND, root=HELD.current.root, decisions=(), draft=())
-
-
-class Stopped(SimpleNamespace):
-    """The part of a member that a stop uses."""
-
-    def __init__(self, rest: Rest | None, has_signed_off: bool) -> None:
-        history = History(BASE, SIGNER)
-        history.append(certificate())
-        departure = SimpleNamespace(has_signed_off=has_signed_off)
-        super().__init__(rest=lambda: rest, history=history, rounds=SimpleNamespace(departure=departure))
+MEMBERS, SAMPLES = (OTHER, ME), 1000
+RULES = Rules(Crash(), FakeSigner(ME))
 
 
 class Trained(SimpleNamespace):
@@ -47,101 +45,197 @@ class Trained(SimpleNamespace):
         return moments(HELD)
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return folder_of(tmp_path, MANIFEST)
+def base_of(held: CommittedState) -> Base:
+    return Base(held.current.round, 17, HISTORY, held.current.root)
 
 
-def folder_of(home: Path, manifest: Manifest) -> Path:
-    folder = home / manifest.run_id.hex()
-    folder.mkdir()
-    return folder
+def mean(round: int) -> Mean:
+    payload = bytes([round]) * 1000
+    return Mean(0, round, 0, Made(result_hash(b"\x01", payload), b"\x01", 0, ME, 1, b"said"), payload)
 
 
-def saving(folder: Path, manifest: Manifest = MANIFEST, held: CommittedState = HELD) -> Saving:
-    def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return asyncio.create_task(work)
+class Bench:
+    """A run's files, with means of the rounds around that of the state."""
 
-    settings = RunSettings(folder, 1, (), True, Keeping(), None)
-    return Saving(manifest, ME, held, settings, spawn)
+    def __init__(self, home: Path, manifest: Manifest = MANIFEST, held: CommittedState = HELD, every: int = 0) -> None:
+        self.folder = home / manifest.run_id.hex()
+        self.folder.mkdir(parents=True)
+        self.held = held
+        self.settings = RunSettings(self.folder, 1, (), True, Keeping(every), None)
+        self.store = LogStore(self.folder)
+        self._founding = run_facts(manifest, ME, seeded=NO_DIGEST, chunks=(1,)).register()
+        self.store.open(self._founding, RULES, True)
+        for round in range(held.current.round - 1, held.current.round + 2):
+            self.store.put("means", mean(round))
+        self.tasks: list[asyncio.Task[None]] = []
+        self.saving = Saving(manifest, ME, held, self.settings, self._spawn, self.store)
 
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.create_task(work))
+        return self.tasks[-1]
 
-async def end(
-    each: Saving, rest: Rest | None = KEPT, *, signed_off: bool = False, trained: bool = True, for_good: bool = False
-) -> None:
-    member, training = cast(Member, Stopped(rest, signed_off)), cast(Training, Trained()) if trained else None
-    await each.end(member, training, for_good)
+    async def end(
+        self, *, keeps_vote: bool = True, samples: int = SAMPLES, trained: bool = True, for_good: bool = False
+    ) -> None:
+        """The end of a run, as far as its files are concerned."""
+        rounds = SimpleNamespace(base=base_of(self.held))
+        member = SimpleNamespace(keeps_vote=keeps_vote, rounds=rounds)
+        training = Trained() if trained else None
+        run = SimpleNamespace(store=self.store, member=member, saving=self.saving, training=training, samples=samples)
+        await AgreedRun._end(cast(AgreedRun, SimpleNamespace(_members=MEMBERS, **vars(run))), for_good)
+
+    async def checkpoint(self) -> None:
+        """A round was applied, and what is written of it is."""
+        await self.saving.checkpoint(base_of(self.held), MEMBERS, SAMPLES, cast(Training, Trained()))
+        await self.saving.written()
+
+    def states(self) -> list[Checkpoint]:
+        """What is found beside the log, the newest first."""
+        return [load(each.path) for each in newest_first(self.folder / FOLDER / STATE)]
+
+    def kept_means(self) -> list[int]:
+        """Of which rounds means are found."""
+        return [each.round for each in LogStore(self.folder).open(self._founding, RULES, True).means]  # type: ignore[attr-defined]
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the node says that it has kept the vote."""
+        return (self.folder / FOLDER / KEPT).exists()
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("trained", [True, False])
-async def test_what_nobody_else_may_have_is_kept_with_its_tokens_and_moments(run: Path, trained: bool) -> None:
-    await end(saving(run), trained=trained)
-    found = load_rest(run)
-    assert found is not None
-    assert found.rest == KEPT
-    assert found.checkpoint is not None
-    made_by = certificate().proposal
-    assert found.checkpoint.about.samples == made_by.samples > 0
-    assert found.checkpoint.about.members == made_by.members
-    assert (found.checkpoint.moments is not None) == trained
+async def test_what_nobody_else_may_have_is_kept_with_its_tokens_and_moments(tmp_path: Path, trained: bool) -> None:
+    bench = Bench(tmp_path)
+    await bench.end(trained=trained)
+    assert bench.is_marked
+    [found] = bench.states()
+    assert found.committed().current.root == HELD.current.root
+    about = found.about
+    assert (about.run, about.round, about.history) == (MANIFEST.run_id.hex(), ROUND, HISTORY.hex())
+    assert (about.samples, about.members) == (SAMPLES, MEMBERS)
+    assert (found.moments is not None) == trained
+    assert bench.kept_means() == [ROUND, ROUND + 1], "who is behind may still want those of the round"
 
 
 @pytest.mark.asyncio
 async def test_the_state_that_a_run_goes_on_from_is_kept_too(tmp_path: Path) -> None:
-    held = state(BASE.round)
-    root, history = held.current.root.hex(), BASE.history.hex()
-    origin = OriginSpec(run="ab" * 32, round=BASE.round, history=history, root=root, samples=77, nonce="0" * 32)
-    manifest = MANIFEST.model_copy(update={"origin": origin})
-    folder, rest = folder_of(tmp_path, manifest), dataclasses.replace(REST, root=held.current.root)
-    await end(saving(folder, manifest, held), rest)
-    found = load_rest(folder)
-    assert found is not None
-    assert found.rest == rest
-    assert found.checkpoint is not None
-    assert found.checkpoint.committed().current.root == held.current.root
-    assert (found.checkpoint.about.samples, found.checkpoint.about.history) == (77, history)
+    held = state(ROUND - 1)
+    root, history = held.current.root.hex(), HISTORY.hex()
+    origin = OriginSpec(run="ab" * 32, round=ROUND - 1, history=history, root=root, samples=77, nonce="0" * 32)
+    bench = Bench(tmp_path, MANIFEST.model_copy(update={"origin": origin}), held)
+    await bench.end(samples=77)
+    [found] = bench.states()
+    assert found.committed().current.root == held.current.root
+    assert (found.about.round, found.about.samples, found.about.history) == (ROUND - 1, 77, history)
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("signed_off", "for_good"), [(True, False), (False, True), (True, True)])
-async def test_it_is_forgotten_once_others_go_on_or_we_left_for_good(
-    run: Path, signed_off: bool, for_good: bool
-) -> None:
-    await end(saving(run))
-    await end(saving(run), KEPT if for_good else None, signed_off=signed_off, for_good=for_good)
-    assert not (run / FOLDER).exists()
+@pytest.mark.parametrize("keeps_vote", [True, False])
+async def test_all_is_forgotten_once_we_left_for_good(tmp_path: Path, keeps_vote: bool) -> None:
+    bench = Bench(tmp_path)
+    await bench.end()
+    await bench.end(keeps_vote=keeps_vote, for_good=True)
+    assert not (bench.folder / FOLDER).exists()
 
 
 @pytest.mark.asyncio
-async def test_it_stays_as_long_as_others_are_not_known_to_go_on(run: Path) -> None:
-    await end(saving(run))
-    await end(saving(run), None)
-    assert load_rest(run) is not None
+async def test_while_others_can_go_on_there_is_the_log_alone(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.end(keeps_vote=False)
+    assert not bench.is_marked
+    assert bench.states() == []
+    assert bench.kept_means() == [ROUND - 1, ROUND, ROUND + 1]
+
+
+@pytest.mark.asyncio
+async def test_what_was_kept_stays_as_long_as_there_is_nothing_later(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.end()
+    await bench.end(keeps_vote=False)
+    assert [each.about.round for each in bench.states()] == [ROUND]
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("last", "trains_on"), [(ROUND, False), (ROUND + 1, True)])
 async def test_a_finished_run_is_found_finished_and_without_moments(tmp_path: Path, last: int, trains_on: bool) -> None:
-    manifest = MANIFEST.model_copy(update={"rounds": MANIFEST.rounds.model_copy(update={"last": last})})
-    folder = folder_of(tmp_path, manifest)
-    await end(saving(folder, manifest))
-    found = load_rest(folder)
-    assert found is not None
-    assert found.checkpoint is not None
-    assert (found.checkpoint.moments is not None) == trains_on
+    bench = Bench(tmp_path, MANIFEST.model_copy(update={"rounds": MANIFEST.rounds.model_copy(update={"last": last})}))
+    await bench.end()
+    [found] = bench.states()
+    assert found.about.round == ROUND
+    assert (found.moments is not None) == trains_on
 
 
 @pytest.mark.asyncio
-async def test_what_cannot_be_kept_is_an_error_that_names_the_run(run: Path) -> None:
-    (run / FOLDER).write_text("no folder")
-    with pytest.raises(LocalError, match=rf"cannot keep the run.*all members of {MANIFEST.name} stop"):
-        await end(saving(run))
+async def test_what_cannot_be_kept_is_an_error_and_not_said_to_be_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    (bench.folder / FOLDER / STATE).write_text("no folder")
+    with pytest.raises(LocalError):
+        await bench.end()
+    assert not bench.is_marked
+    assert bench.kept_means() == [ROUND - 1, ROUND, ROUND + 1]
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_kept_in_a_home_that_was_removed(run: Path) -> None:
-    each = saving(run)
-    run.rmdir()
-    await end(each)
-    assert not run.exists()
+async def test_nothing_is_kept_in_a_home_that_was_removed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.folder.rename(tmp_path / "elsewhere")
+    await bench.end()
+    assert not bench.folder.exists()
+
+
+# -- while it goes on -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few means make a log long."""
+    monkeypatch.setattr(module, "LONG_LOG", 3000)
+    monkeypatch.setattr(module, "STATES", 0)
+
+
+@pytest.mark.asyncio
+async def test_a_short_log_has_no_snapshot_and_a_checkpoint_is_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.checkpoint()
+    assert bench.states() == []
+    assert bench.kept_means() == [ROUND - 1, ROUND, ROUND + 1]
+    bench = Bench(tmp_path / "other", every=ROUND)
+    await bench.checkpoint()
+    assert bench.states() == []
+    assert bench.saving.keeper.newest == ROUND
+    assert bench.kept_means() == [ROUND, ROUND + 1]
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("_long")
+async def test_a_log_that_gets_long_is_made_short_by_a_snapshot_of_which_the_newest_is_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.checkpoint()
+    assert [(each.about.round, each.moments is not None) for each in bench.states()] == [(ROUND, True)]
+    assert bench.kept_means() == [ROUND, ROUND + 1]
+    assert bench.saving.keeper.newest == 0, "it is no checkpoint of the person's"
+    later = Bench(tmp_path / "later", held=state(ROUND + 1))
+    for each in (bench.folder / FOLDER / STATE).iterdir():
+        (later.folder / FOLDER / STATE).mkdir()
+        each.rename(later.folder / FOLDER / STATE / each.name)
+    await later.checkpoint()
+    assert [each.about.round for each in later.states()] == [ROUND + 1]
+    await bench.checkpoint()
+    assert len(bench.tasks) == 1, "it is short now"
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("_long")
+async def test_a_snapshot_that_cannot_be_written_costs_the_run_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+
+    def full(*_: object) -> None:
+        raise LocalError("cannot write the checkpoint: No space left on device")
+
+    monkeypatch.setattr(module, "write_checkpoint", full)
+    await bench.checkpoint()
+    assert [each.exception() for each in bench.tasks] == [None], "what fails in a task of a run ends the run"
+    assert bench.kept_means() == [ROUND - 1, ROUND, ROUND + 1]

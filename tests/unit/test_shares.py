@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.protocol.rounds.agreement.shares import FASTEST, Claim, Load, share
+from shoal.protocol.averaging.shares import FASTEST, Claim, Load, share
 
 MBIT = 125_000
 EQUAL = Claim(50 * MBIT, 50 * MBIT)

@@ -4,46 +4,42 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.timelines import MOST_EVENTS, MOST_FLOWS, MOST_PHASES, OTHERS, Flow, Timeline, Trace, as_json
+from shoal.protocol.averaging.events import Begun, Committed, Lapsed, Waiting
+from shoal.protocol.averaging.shelf import Decision
+from shoal.protocol.base.effects import Blamed
 from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.masks import common
 from shoal.protocol.membership.members import PeerDown
-from shoal.protocol.messages import rounds as wire
+from shoal.protocol.messages import averaging as wire
+from shoal.protocol.messages.log import Result
 from shoal.protocol.messages.node import GetManifest
-from shoal.protocol.rounds.agreement.apart import Ways
-from shoal.protocol.rounds.agreement.roster import Plan
-from shoal.protocol.rounds.allreduce.allreduce import Blamed
-from shoal.protocol.rounds.allreduce.shelf import Decision
-from shoal.protocol.rounds.matchmaking.failure import Failure, Kind
-from shoal.protocol.rounds.matchmaking.milestones import Aborted, Begun, Committed, Waiting
 from tests.fake_timeline import TIMELINE
 
 ANNA, BERT, CARL, ME = PeerId("anna"), PeerId("bert"), PeerId("carl"), PeerId("me")
 MEMBERS = (ANNA, BERT, CARL, ME)
-BALLOT = wire.Ballot(1, 0, ANNA)
+BEGUN = Begun(5, MEMBERS, (ANNA, ANNA, BERT, ME), ANNA)
 
 
 def part(chunk: int, size: int = 100, round: int = 5) -> wire.Contribution:
-    return wire.Contribution(round, 0, 1, chunk, (0, 0), b"x" * size)
+    return wire.Contribution(0, round, chunk, 0, 1, b"x" * size)
 
 
-def ask(round: int) -> wire.Ask:
-    return wire.Ask(round, 0, 1)
-
-
-def plan() -> Plan:
-    owners = (ANNA, ANNA, BERT, ME)
-    return Plan(5, 0, 1, ANNA, MEMBERS, (1, 1, 1, 1), owners, (), Ways())
+def call(round: int) -> wire.Call:
+    return wire.Call(0, round)
 
 
 def decision(*masks: int) -> Decision:
-    proposal = wire.Proposal(5, 0, 1, NO_DIGEST, NO_DIGEST, NO_DIGEST, MEMBERS, (1, 1, 1, 1), MEMBERS, 4)
-    chunks = tuple(wire.ChunkRef(NO_DIGEST, bytes([mask])) for mask in masks)
-    return Decision(wire.Certificate(BALLOT, proposal, (), ()), chunks, ())
+    means = tuple(wire.Made(NO_DIGEST, bytes([mask]), 0, ANNA, 1, b"") for mask in masks)
+    counted = common(made.mask for made in means)
+    weights = (1,) * int.from_bytes(counted, "little").bit_count()
+    return Decision(9, Result(0, 5, 8, NO_DIGEST, NO_DIGEST, counted, weights, ()), MEMBERS, means, ())
 
 
 def at_work() -> Timeline:
@@ -60,44 +56,44 @@ def test_messages_are_counted_by_way_kind_and_peer() -> None:
     timeline.received(12.5, ANNA, part(0))
     timeline.received(12.75, ANNA, part(1, 50))
     timeline.sent(13.0, ANNA, part(2, 7))
-    timeline.sent(13.5, BERT, ask(5))
+    timeline.sent(13.5, BERT, call(5))
     timeline.sent(13.5, BERT, GetManifest("ab"))  # of no round
     assert timeline.current is not None
     assert timeline.current.flows == {
         ("received", "contribution", ANNA): Flow(12.5, 12.75, 2, 150),
         ("sent", "contribution", ANNA): Flow(13.0, 13.0, 1, 7),
-        ("sent", "ask", BERT): Flow(13.5, 13.5, 1, 0),
+        ("sent", "call", BERT): Flow(13.5, 13.5, 1, 0),
     }
 
 
 def test_a_message_is_put_where_it_belongs_or_nowhere() -> None:
     timeline = at_work()
     for round in (4, 5, 6, 7):
-        timeline.received(13.0, ANNA, ask(round))
+        timeline.received(13.0, ANNA, call(round))
     timeline.observe(14.0, "applying", 0)
-    timeline.received(14.5, BERT, ask(6))  # is further on than we are
+    timeline.received(14.5, BERT, call(6))  # is further on than we are
     assert timeline.observe(15.0, "training", 6) is timeline.previous
     timeline.received(16.0, ANNA, part(0))  # late, of the last round
-    timeline.received(16.0, ANNA, ask(4))
+    timeline.received(16.0, ANNA, call(4))
     before, now = timeline.previous, timeline.current
     assert before is not None
     assert now is not None
     assert (before.round, before.ended, now.round, now.ended) == (5, 15.0, 6, None)
-    assert list(before.flows) == [("received", "ask", ANNA), ("received", "contribution", ANNA)]
-    assert list(now.flows) == [("received", "ask", ANNA), ("received", "ask", BERT)]
+    assert list(before.flows) == [("received", "call", ANNA), ("received", "contribution", ANNA)]
+    assert list(now.flows) == [("received", "call", ANNA), ("received", "call", BERT)]
 
 
 def test_before_the_first_round_nothing_is_gathered() -> None:
     timeline = Timeline()
     assert timeline.observe(1.0, "syncing", 0) is None
-    timeline.received(1.0, ANNA, ask(3))
+    timeline.received(1.0, ANNA, call(3))
     timeline.told(1.0, PeerDown(ANNA))
     assert timeline.current is None
 
 
 def test_phases_follow_each_other_and_the_last_one_ends_with_the_round() -> None:
     timeline = at_work()
-    for now, phase in ((13.0, "reducing"), (13.5, "reducing"), (14.0, "preparing"), (15.0, "applying")):
+    for now, phase in ((13.0, "reducing"), (13.5, "reducing"), (14.0, "deciding"), (15.0, "applying")):
         timeline.observe(now, phase, 0 if phase == "applying" else 5)
     done = timeline.observe(16.0, "training", 6)
     assert done is not None
@@ -106,7 +102,7 @@ def test_phases_follow_each_other_and_the_last_one_ends_with_the_round() -> None
         ("training", -2.0, 0.0),
         ("matching", 0.0, 1.0),
         ("reducing", 1.0, 2.0),
-        ("preparing", 2.0, 3.0),
+        ("deciding", 2.0, 3.0),
         ("applying", 3.0, 4.0),
     ]
     assert (shown["ready_at"], shown["began"], shown["ended"], shown["committed"]) == (994.0, -2.0, 4.0, None)
@@ -119,9 +115,9 @@ def test_what_the_member_tells() -> None:
     for now, event in (
         (12.1, Waiting("too few")),
         (12.2, Waiting("too few")),
-        (12.3, Begun(plan())),
+        (12.3, BEGUN),
         (12.4, PeerDown(CARL)),
-        (12.5, Aborted(5, 1, Failure(Kind.NO_QUORUM, "no quorum"))),
+        (12.5, Lapsed(5)),
         (12.6, Blamed(BERT, "lies")),
         (12.7, Committed(decision(0b1111, 0b1011), (True, True))),
     ):
@@ -132,26 +128,27 @@ def test_what_the_member_tells() -> None:
         (0.1, "waiting", None),
         (0.3, "begun", ANNA),
         (0.4, "lost", CARL),
-        (0.5, "failed", None),
+        (0.5, "undone", None),
         (0.6, "blamed", BERT),
         (0.7, "committed", None),
     ]
-    assert shown["events"][1]["words"] == "attempt 1, 4 members"
-    assert shown["events"][3]["words"] == "attempt 1: no quorum"
-    assert (shown["leader"], shown["size"], shown["chunks"]) == (ANNA, 4, 4)
+    assert shown["events"][1]["words"] == "4 members"
+    assert shown["events"][5]["words"] == "entry 9 of the log"
+    assert (shown["proposer"], shown["size"], shown["chunks"]) == (ANNA, 4, 4)
     assert shown["owners"] == {ANNA: 2, BERT: 1, ME: 1}
     assert (shown["committed"], shown["uncounted"]) == (0.7, [CARL])
 
 
-def test_a_reassignment_that_goes_to_many_is_told_once() -> None:
+def test_what_is_directed_is_told_once_though_it_goes_to_many() -> None:
     timeline = at_work()
-    moves = (wire.Assignment(0, ME, (0, 1)), wire.Assignment(1, ME, (0, 1)), wire.Assignment(2, ANNA, (0, 1)))
-    reassign = wire.Reassign(5, 0, BALLOT, moves)
+    direct = wire.Direct(0, 5, (CARL,), ((0, 1), (1, 1), (2, 1)))
     for peer in (BERT, CARL):
-        timeline.sent(13.0, peer, reassign)
+        timeline.sent(13.0, peer, direct)
+    timeline.received(14.0, ANNA, wire.Direct(0, 5, (), ((0, 2),)))  # of the next proposer
     assert timeline.current is not None
     assert [(each.what, each.peer, each.words) for each in timeline.current.events] == [
-        ("reassigned", ANNA, "3 chunks to 2 members")
+        ("directed", None, "3 chunks to other owners, on without 1 members"),
+        ("directed", ANNA, "1 chunks to other owners"),
     ]
 
 
@@ -173,7 +170,7 @@ STEPS = st.lists(
         st.integers(0, 400).map(lambda number: PeerId(f"peer{number}")),
         st.sampled_from(["sent", "received"]),
         st.integers(3, 8),
-        st.sampled_from([part(0), ask(1), wire.Noted(1, 0, 1), wire.CatchUp(1, 0)]),
+        st.sampled_from([part(0), call(1), wire.Give(0, 1, (), (), ()), wire.Have(0, 1, 0, NO_DIGEST)]),
         st.sampled_from(["training", "matching", "reducing"]),
     ),
     max_size=60,
@@ -182,7 +179,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.integers(1, 40))
 def test_whatever_comes_a_round_stays_small_and_no_message_is_lost(
-    steps: list[tuple[PeerId, str, int, wire.Noted, str]], times: int
+    steps: list[tuple[PeerId, str, int, Any, str]], times: int
 ) -> None:
     timeline, expected = at_work(), 0
     for repeat in range(times):
@@ -204,12 +201,12 @@ def test_whatever_comes_a_round_stays_small_and_no_message_is_lost(
 def test_who_is_over_the_bound_is_counted_with_the_others() -> None:
     timeline = at_work()
     for number in range(MOST_FLOWS + 10):
-        timeline.received(12.0 + number, PeerId(f"peer{number}"), ask(5))
-    timeline.received(9999.0, PeerId("peer0"), ask(5))
+        timeline.received(12.0 + number, PeerId(f"peer{number}"), call(5))
+    timeline.received(9999.0, PeerId("peer0"), call(5))
     trace = timeline.current
     assert trace is not None
-    assert trace.flows["received", "ask", OTHERS].count == 10
-    assert trace.flows["received", "ask", PeerId("peer0")].count == 2
+    assert trace.flows["received", "call", OTHERS].count == 10
+    assert trace.flows["received", "call", PeerId("peer0")].count == 2
     assert len(json.dumps(as_json(trace, ME, 0.0, 0.0))) < 200_000
 
 

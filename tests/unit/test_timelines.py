@@ -10,12 +10,10 @@ import pytest
 from shoal.node.api.errors import UnknownRound
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.timelines import KEPT, NAME, Timelines
+from shoal.protocol.averaging.events import Begun
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.messages.rounds import Ask
+from shoal.protocol.messages.averaging import Call
 from shoal.protocol.net.measure.link import Link
-from shoal.protocol.rounds.agreement.apart import Ways
-from shoal.protocol.rounds.agreement.roster import Plan
-from shoal.protocol.rounds.matchmaking.milestones import Begun
 
 ANNA, ME = PeerId("anna"), PeerId("me")
 
@@ -56,7 +54,7 @@ def test_what_comes_late_is_still_written(tmp_path: Path) -> None:
     timelines = Timelines(ME, tmp_path)
     play(timelines, range(1, 2))
     assert timelines.observe(2.0, "training", 2, PhaseLog())
-    timelines.received(2.5, ANNA, Ask(1, 0, 1))
+    timelines.received(2.5, ANNA, Call(0, 1))
     assert not (tmp_path / NAME).exists()
     assert [each["peer"] for each in timelines.find(2.6, 1)["traffic"]] == [ANNA]
     timelines.keep(3.0)
@@ -84,6 +82,6 @@ def test_by_which_paths_the_group_was_connected_is_kept(tmp_path: Path) -> None:
     timelines = Timelines(ME, tmp_path)
     play(timelines, range(1, 2))
     timelines.links = lambda: [Link(PeerId(name), "relayed", None, 0, 0, ()) for name in ("anna", "stranger")]
-    timelines.told(1.6, Begun(Plan(1, 0, 1, ME, (ANNA, ME), (1, 1), (ANNA,), (), Ways())))
+    timelines.told(1.6, Begun(1, (ANNA, ME), (ANNA,), ME))
     timelines.links = tuple  # it is gone
     assert timelines.find(1.7, 1)["paths"] == {ANNA: "relayed"}

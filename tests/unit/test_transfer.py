@@ -5,25 +5,25 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 
-from shoal.protocol.base.effects import Effect, Send, Timer
+from shoal.protocol.averaging.certified import Certified
+from shoal.protocol.averaging.policy import Base
+from shoal.protocol.base.effects import Blamed, Effect, Send, Timer
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
 from shoal.protocol.catchup.donor import Donor, state_root
 from shoal.protocol.catchup.transfer import MAX_LIARS, PATIENCE, WINDOW, Transfer
+from shoal.protocol.log.register import founded
 from shoal.protocol.messages.membership import RunStatus
-from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk
-from shoal.protocol.rounds.agreement.history import History
-from shoal.protocol.rounds.agreement.roster import Base
-from shoal.protocol.rounds.allreduce.allreduce import Blamed
+from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk
 from tests.simulation.versions import Versions
-from tests.unit.rounds_kit import BASE, SIGNER, A, B, C, refused, sent, told
+from tests.unit.rounds_kit import BASE, BRANCH, A, B, C, sent, told
 from tests.unit.transfer_kit import (
     LAYOUT,
     ROOT,
     STATE,
     VERSION,
-    certified_next,
+    certified_by,
+    certify_next,
     chunk_of,
-    history_of,
     make_donor,
     make_offer,
 )
@@ -49,18 +49,17 @@ class _View:
 
 
 def _joiner(peers: tuple[PeerId, ...] = (A, B)) -> Transfer:
-    return Transfer(C, 0, history_of(0), _View(peers), Versions())
+    return Transfer(C, 0, certified_by(1), _View(peers), Versions())
 
 
 def _started(peers: tuple[PeerId, ...] = (A, B)) -> tuple[Transfer, PeerId, list[Effect]]:
-    """A joiner that has the chain and an offer of its source."""
+    """A joiner that has an offer of the first donor that it asked."""
     joiner = _joiner(peers)
-    (ask,) = sent(joiner.start(0.0, beyond=-1), GetChain)
-    joiner.receive(0.1, ask.to, Chain(0, (certified_next(),), VERSION + 1))
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetState)
     return joiner, ask.to, joiner.receive(0.2, ask.to, make_offer(make_donor()))
 
 
-def test_a_state_comes_from_several_donors_and_is_checked_against_the_chain() -> None:
+def test_a_state_comes_from_several_donors_and_is_checked_against_the_log() -> None:
     joiner, source, effects = _started()
     other = B if source == A else A
     assert [effect.to for effect in sent(effects, GetState)] == [other]
@@ -88,52 +87,39 @@ def test_a_wrong_chunk_names_the_liar_and_is_asked_of_another() -> None:
     assert joiner._candidates() == [other]
 
 
-def test_a_state_that_no_certificate_names_is_not_downloaded() -> None:
+def test_a_state_that_the_log_does_not_name_is_not_downloaded() -> None:
     joiner = _joiner()
-    (ask,) = sent(joiner.start(0.0, beyond=-1), GetChain)
-    joiner.receive(0.1, ask.to, Chain(0, (certified_next(),), VERSION + 1))
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetState)
     lie = dataclasses.replace(make_offer(make_donor()), layout=b"another")
     assert [event.peer for event in told(joiner.receive(0.2, ask.to, lie), Blamed)] == [ask.to]
     assert joiner.progress() == (0, 0)
 
 
-def test_an_offer_that_is_younger_than_the_chain_waits_for_its_certificate() -> None:
+def test_an_offer_that_our_log_does_not_reach_yet_waits_for_it() -> None:
     """Rounds go on while a joiner asks; over a slow link every answer is behind the next one."""
-    joiner = _joiner((A,))
+    certified = certified_by(0)
+    joiner = Transfer(C, 0, certified, _View((A,)), Versions())
     joiner.start(0.0, beyond=-1)
-    joiner.receive(0.1, A, Chain(0, (), VERSION))
-    effects = joiner.receive(0.2, A, make_offer(make_donor()))
-    assert effects == [Send(A, GetChain(0, VERSION))]
-    effects = joiner.receive(0.3, A, Chain(0, (certified_next(),), VERSION + 1))
-    assert len(sent(effects, GetStateChunk)) == WINDOW
+    assert joiner.receive(0.2, A, make_offer(make_donor())) == []
+    assert joiner.log_read(0.3) == []
+    certify_next(certified)
+    assert len(sent(joiner.log_read(0.4), GetStateChunk)) == WINDOW
 
 
-def test_who_offers_what_its_chain_does_not_reach_is_left() -> None:
-    joiner, source = _joiner(), A
+def test_who_offers_what_the_log_never_reaches_is_left() -> None:
     joiner = _joiner()
-    (ask,) = sent(joiner.start(0.0, beyond=-1), GetChain)
-    source = ask.to
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetState)
     lie = dataclasses.replace(make_offer(make_donor()), round=VERSION + 9)
-    joiner.receive(0.1, source, Chain(0, (), VERSION))
-    assert sent(joiner.receive(0.2, source, lie), GetChain)
-    assert joiner.receive(0.3, source, Chain(0, (certified_next(),), VERSION + 1)) == []
-    (ask,) = sent(joiner.fire(0.4 + PATIENCE, Timer("transfer", "look", joiner._token, "0")), GetChain)
-    assert ask.to != source
-
-
-def test_a_forged_chain_is_refused() -> None:
-    joiner = _joiner()
-    (ask,) = sent(joiner.start(0.0, beyond=-1), GetChain)
-    forged = dataclasses.replace(certified_next(), votes=())
-    with refused(joiner, forged.ballot.leader, "no quorum"):
-        joiner.receive(0.1, ask.to, Chain(0, (forged,), VERSION + 1))
+    assert joiner.receive(0.2, ask.to, lie) == []
+    (another,) = sent(joiner.fire(0.4 + PATIENCE, Timer("transfer", "look", joiner._token, "0")), GetState)
+    assert another.to != ask.to
 
 
 def test_what_was_not_asked_for_is_ignored() -> None:
     joiner, source, _ = _started((A,))
     before = repr(joiner)
     stranger = PeerId("x")
-    for message in (Chain(0, (), 9), make_offer(make_donor()), chunk_of(0), StateChunk(0, VERSION, 10**6, b"")):
+    for message in (make_offer(make_donor()), chunk_of(0), StateChunk(0, VERSION, 10**6, b"")):
         assert joiner.receive(0.5, stranger, message) == []
     joiner.receive(0.5, source, StateChunk(0, VERSION + 7, 0, b"of another version"))
     assert repr(joiner) == before
@@ -148,7 +134,7 @@ def test_a_silent_donor_is_replaced_and_a_dead_end_left() -> None:
     effects = joiner.fire(0.4 + PATIENCE + 0.1, Timer("transfer", "look", 1, "0"))
     assert {effect.to for effect in sent(effects, GetStateChunk)} == {other}
     effects = joiner.fire(20.0, Timer("transfer", "look", 1, "0"))
-    assert sent(effects, GetChain), "no donor is left: begin anew"
+    assert sent(effects, GetState), "no donor is left: begin anew"
 
 
 def test_chunks_stand_behind_each_other_on_a_slow_link() -> None:
@@ -170,7 +156,7 @@ def test_where_all_links_are_slow_patience_grows() -> None:
     asks, now = [], 0.0
     while now < 40 * PATIENCE:
         now += PATIENCE / 3
-        if sent(joiner.fire(now, Timer("transfer", "look", joiner._token, "0")), GetChain):
+        if sent(joiner.fire(now, Timer("transfer", "look", joiner._token, "0")), GetState):
             asks.append(now)
     gaps = [later - sooner for sooner, later in pairwise([0.0, *asks])]
     assert gaps == sorted(gaps)
@@ -187,14 +173,14 @@ def test_whom_nobody_can_help_does_not_begin_and_who_is_overtaken_stops() -> Non
     assert not joiner.active
 
 
-def test_the_state_that_a_run_goes_on_from_needs_no_certificate() -> None:
+def test_the_state_that_a_run_goes_on_from_needs_no_result() -> None:
     """The manifest names its root, so it can be had before the run's first round is over."""
-    origin = Base(VERSION + 1, BASE.history, ROOT, BASE.voters)  # where everybody stands
-    joiner = Transfer(C, 0, History(origin, SIGNER), _View((A,)), Versions({}))
-    donor = Donor(0, History(origin, SIGNER).certifies, Versions({VERSION + 1: STATE}))
+    origin = Base(VERSION + 1, 0, BASE.history, ROOT)  # where everybody stands
+    certified = Certified(origin, founded(BRANCH, A, 1), 0)
+    joiner = Transfer(C, 0, certified, _View((A,)), Versions({}))
+    donor = Donor(0, certified.certifies, Versions({VERSION + 1: STATE}))
     assert joiner.start(0.0, beyond=VERSION + 1) == []
-    assert sent(joiner.start(0.0, beyond=VERSION), GetChain) == [Send(A, GetChain(0, VERSION + 1))]
-    assert sent(joiner.receive(0.1, A, Chain(0, (), VERSION + 1)), GetState) == [Send(A, GetState(0, 0, VERSION + 1))]
+    assert sent(joiner.start(0.0, beyond=VERSION), GetState) == [Send(A, GetState(0, 0, VERSION + 1))]
     joiner.receive(0.2, A, make_offer(donor))
     for index in range(len(STATE)):
         joiner.receive(0.3, A, StateChunk(0, VERSION + 1, index, STATE[index]))

@@ -133,11 +133,11 @@ def test_a_death_and_an_arrival(up: Up, tmp_path: Path) -> None:
     (line,) = stdout.splitlines()
     answer = json.loads(line)
     assert answer.keys() == KEYS
-    assert [(each["round"], each["attempt"]) for each in answer["committed"]] == [(n, 1) for n in range(1, 11)]
+    assert [(each["round"], each["entry"]) for each in answer["committed"]] == [(n, n) for n in range(1, 11)]
     assert [each["members"] for each in answer["committed"][:3]] == [3, 3, 2]
     assert answer["committed"][1]["contributors"] == 2
     assert answer["committed"][0].keys() == {
-        *("round", "attempt", "members", "contributors", "digest", "seconds", "bytes"),
+        *("round", "entry", "members", "contributors", "digest", "seconds", "bytes"),
     }
     assert [(each["peer"], each["outcome"]) for each in answer["peers"]] == [
         ("peer-1", "finished"),

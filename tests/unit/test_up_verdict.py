@@ -22,7 +22,7 @@ PARAMETERS = 1000
 
 
 def record(number: int, **changes: Any) -> dict[str, Any]:
-    usual = {"round": number, "attempt": 1, "members": 4, "contributors": 4, "digest": f"{number:064x}"}
+    usual = {"round": number, "entry": 5, "members": 4, "contributors": 4, "digest": f"{number:064x}"}
     return usual | {"seconds": 0.5, "bytes": 6000, "took_part": True} | changes
 
 
@@ -68,8 +68,8 @@ def test_bytes_per_parameter_count_those_that_took_part(good: Finding) -> None:
 def test_a_good_play_has_no_problem(good: Finding) -> None:
     assert problems(good) == []
     words = "\n".join(in_words(good))
-    assert "12 of 12 rounds committed, each in its first attempt" in words
-    assert "round 4; that round committed all the same, in attempt 1, with 3 of its 4 members" in words
+    assert "12 of 12 rounds committed; a member sent" in words
+    assert "round 4; that round committed all the same, with 3 of its 4 members" in words
     assert "the first round that it took part in was round 7" in words
     assert "All 4 live peers hold the same state" in words
     assert "The loss was measured with 262,144 tokens that were held out." in words

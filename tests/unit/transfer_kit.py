@@ -2,49 +2,54 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
+from shoal.protocol.averaging.certified import Certified
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.effects import Send
-from shoal.protocol.base.ids import Digest, PeerId, content_hash
+from shoal.protocol.base.ids import PeerId, content_hash, digest
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Donor, state_root
-from shoal.protocol.messages.rounds import Certificate
+from shoal.protocol.log.register import first_state, founded
+from shoal.protocol.messages.log import Register, Result
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
-from shoal.protocol.rounds.agreement.history import History
-from shoal.protocol.rounds.agreement.roster import Base
 from tests.simulation.versions import Versions
-from tests.unit.rounds_kit import BASE, SIGNER, A, C, certificate, value
+from tests.unit.rounds_kit import BASE, BRANCH, A, C
 
 STATE = [b"chunk %d" % index for index in range(10)]
 LAYOUT = b"simulated"
 ROOT = state_root(LAYOUT, [content_hash(chunk) for chunk in STATE])
 VERSION = BASE.round
+ORIGIN = Base(0, 0, BASE.history, digest("the first state"))
 
 
-def certified_next() -> Certificate:
-    """The certificate of the round after the version, which names its root."""
-    prepared = value()
-    proposal = dataclasses.replace(prepared.proposal, base_root=ROOT)
-    return certificate(dataclasses.replace(prepared, proposal=proposal))
+def register_after(round: int, root: bytes = ROOT) -> Register:
+    """The register after the result of a round, which was made on a state with this root."""
+    part = replace(first_state(0), round=round, result=10 + round, before=9 + round, root=root)  # type: ignore[arg-type]
+    return founded(BRANCH, A, 1, parts=(part,))
 
 
-def earlier_link(round: int, root: Digest = BASE.root) -> Certificate:
-    """A certificate of an earlier round; only its round and the root that it certifies matter here."""
-    proof = certificate()
-    return dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round, base_root=root))
+def result_of(round: int) -> Result:
+    """Only what it is matters here: the register says what follows."""
+    return Result(0, round, 9 + round, ROOT, ROOT, b"", (), ())
 
 
-def history_of(links: int) -> History:
-    """The chain of certificates up to the version, and `links` more."""
-    made = History(Base(0, BASE.history, ROOT, BASE.voters), SIGNER)
-    made._links, made._tip = [earlier_link(round) for round in range(1, VERSION + 1)], BASE
-    made.extend([certified_next()] * links, A)
+def certify_next(certified: Certified) -> None:
+    """The log goes on: the result that was made on the version names its root."""
+    certified.read(result_of(VERSION + 1), register_after(VERSION + 1))
+
+
+def certified_by(rounds: int) -> Certified:
+    """What the log says up to the round of the version, and `rounds` more."""
+    made = Certified(ORIGIN, register_after(VERSION, digest("an earlier state")), 0)
+    for _ in range(rounds):
+        certify_next(made)
     return made
 
 
 def make_donor() -> Donor:
     """A donor that holds the certified version."""
-    return Donor(0, history_of(1).certifies, Versions({VERSION: STATE}))
+    return Donor(0, certified_by(1).certifies, Versions({VERSION: STATE}))
 
 
 def make_offer(donor: Donor, peer: PeerId = C, round: int = 0) -> StateIs:

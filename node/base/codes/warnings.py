@@ -59,7 +59,7 @@ WARNINGS: Mapping[str, Row] = {
     "run-not-entered": Row(NETWORK, "A run that was asked for at the start is not entered yet; it is tried again."),
     "run-not-restored": Row(MACHINE, "A run of before cannot be entered again.", "Leave it, and join it again."),
     "run-not-ended": Row(MACHINE, "A run could not be left in order.", "Others take that for a death."),
-    "attempt-failed": Row(NETWORK, "An attempt at a round failed; the next one begins."),
+    "round-undone": Row(MACHINE, "A result is lost on all disks, as after a power cut: it is undone."),
     "one-sided": Row(NETWORK, "A partner was lost after it had sent its part."),
     "rest-damaged": Row(MACHINE, "What was kept of a run here cannot be used; others may have it."),
     "rest-not-removed": Row(MACHINE, "An old state cannot be deleted.", "Delete it by hand."),

@@ -18,16 +18,16 @@ from shoal.node.client.cli.flags import can_print
 
 
 BEFORE = ("training", "syncing")  # phases before this member is ready
-PAYLOADS = ("contribution", "final", "fetched")
+PAYLOADS = ("contribution", "mean", "chunk")
 NAME = 6  # the last characters of a peer's id, by which `shoal peers` and `shoal doctor` know it
 WORTH = 0.2  # the share of a phase from which waiting for a peer is mentioned
 ALIKE = 0.9  # peers that were waited for this share of the longest wait count as waited for as long
 EVENTS = {
-    "begun": "the group of {peer} is at work: {words}",
+    "begun": "the round has its roster, with {peer} as proposer: {words}",
     "committed": "decided, and all bytes are here: {words}",
-    "failed": "failed, and is tried again: {words}",
+    "undone": "undone, as its bytes are lost on all disks",
     "called": "the others wait: this node hands in what it has",
-    "waiting": "no group yet: {words}",
+    "waiting": "the round cannot begin yet: {words}",
     "suspected": "{peer} does not answer",
     "lost": "{peer} is lost",
     "left": "{peer} has left the run",
@@ -35,8 +35,8 @@ EVENTS = {
     "met": "{peer} is the partner of this round",
     "exchanged": "all bytes of {peer} are here; {words}",
     "lapsed": "no exchange in this round: {words}",
-    "behind": "{peer} is further on, in {words}",
-    "reassigned": "{peer} gives what a lost owner has not done to others: {words}",
+    "behind": "others are further on: {words}",
+    "directed": "the proposer {peer} directs: {words}",
 }
 
 
@@ -123,10 +123,10 @@ WIDE, NARROWEST = 112, 12  # columns: of all lines without a terminal, and of ba
 FLOWS = {  # the payloads of a peer that have a line, with its label
     ("sent", "contribution"): "contributions to it",
     ("received", "contribution"): "contributions from it",
-    ("received", "final"): "its means",
-    ("sent", "final"): "our means to it",
-    ("received", "fetched"): "fetched from it",
-    ("sent", "fetched"): "fetched by it",
+    ("received", "mean"): "means from it",
+    ("sent", "mean"): "means to it",
+    ("received", "chunk"): "its vector",
+    ("sent", "chunk"): "our vector to it",
 }
 LABEL = 23  # columns
 MOST_PEERS = 16  # that are shown: those whose payloads came last
@@ -187,7 +187,7 @@ class Chart:
         facts = [
             timeline["paths"].get(peer, "not connected"),
             f"makes {owned} of {timeline['chunks']} means",
-            *(["leads"] if timeline["leader"] == peer else []),
+            *(["proposes"] if timeline["proposer"] == peer else []),
             *(["not counted in every chunk"] if peer in timeline["uncounted"] else []),
         ]
         flows = {(flow["way"], flow["kind"]): flow for flow in timeline["traffic"] if flow["peer"] == peer}
@@ -227,7 +227,7 @@ def _opening(timeline: Timeline, width: int) -> list[str]:
 def _outcome(timeline: Timeline) -> str:
     committed, ended = timeline["committed"], timeline["ended"]
     if committed is not None and ended is not None:
-        return f"Applied {ended:.3f} s after this node was ready, in attempt {timeline['attempt']}."
+        return f"Applied {ended:.3f} s after this node was ready."
     if committed is not None:
         return f"Decided {committed:.3f} s after this node was ready, and about to be applied."
     if ended is not None:
@@ -236,12 +236,12 @@ def _outcome(timeline: Timeline) -> str:
 
 
 def _group(timeline: Timeline) -> str:
-    leader = "this node" if timeline["leader"] == timeline["peer"] else name(timeline["leader"])
+    proposer = "this node" if timeline["proposer"] == timeline["peer"] else name(timeline["proposer"])
     missing = ", ".join(map(name, timeline["uncounted"]))
     counted = f", without all of {missing}" if missing else ""
     own = timeline["owners"].get(timeline["peer"], 0)
     means = f"{own} of {timeline['chunks']} means are made here"
-    return f"{timeline['size']} members{counted}, led by {leader}; {means}."
+    return f"{timeline['size']} members{counted}, proposed by {proposer}; {means}."
 
 
 def _happening(row: tuple[float, float, str]) -> str:

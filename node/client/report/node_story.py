@@ -31,7 +31,7 @@ from shoal.protocol.base.ids import RunId
 
 LEVELS = logging.getLevelNamesMapping()
 MOST_LOGGED = 100  # warnings of the log: the last ones are told
-ONCE_A_ROUND = ("lost", "left", "lapsed", "blamed", "reassigned")  # events of a round that are always told
+ONCE_A_ROUND = ("lost", "left", "lapsed", "blamed", "directed", "undone")  # events of a round that are always told
 ALWAYS_LACKS = (
     "There are no losses: a node keeps none on its disk. Its page shows them while it runs, and /metrics gives them to "
     "Prometheus.",
@@ -130,7 +130,6 @@ def _record(timeline: Timeline) -> Line:
     listed = timeline["members"]
     return {
         "round": timeline["round"],
-        "attempt": timeline["attempt"] or 1,
         "members": members,
         "contributors": members - len(timeline["uncounted"]),
         "digest": "",
@@ -158,8 +157,6 @@ def _oddities(timeline: Timeline, usual: float) -> str:
     parts = [f"took {length:.1f} s"]
     if timeline["committed"] is None:
         parts.append("was not committed here")
-    elif (attempt := timeline["attempt"] or 1) > 1:
-        parts.append(f"was committed in attempt {attempt}")
     parts += dict.fromkeys(_event(each) for each in timeline["events"] if each["what"] in ONCE_A_ROUND)
     is_slow = length > SLOW * usual and length > usual + SLOW_BY
     if len(parts) == 1 and not is_slow:

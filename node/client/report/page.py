@@ -144,11 +144,10 @@ def rounds(story: Story) -> Element | None:
 
 def _table(story: Story) -> Element:
     times = by_round(story)
-    columns = ("round", "attempt", "members", "counted", "seconds", "bytes", "history")
+    columns = ("round", "members", "counted", "seconds", "bytes", "history")
     rows = [
         (
             str(each.round),
-            str(each.attempt),
             str(each.members),
             str(each.contributors),
             f"{sum(times[each.round].values()):.2f}" if each.round in times else "-",

@@ -27,7 +27,6 @@ class Round:
     """A committed round: `seconds` since its last member was ready, payload `bytes` sent by all that report it."""
 
     round: int
-    attempt: int
     members: int
     contributors: int
     digest: str
@@ -96,7 +95,6 @@ def _merge(number: int, reports: list[Line]) -> Round:
     first = reports[0]
     return Round(
         number,
-        int(first["attempt"]),
         int(first["members"]),
         int(first["contributors"]),
         str(first["digest"]),
@@ -110,7 +108,7 @@ def _merge(number: int, reports: list[Line]) -> Round:
 
 NEEDED = {  # the fields that every line of a kind has, and that the page shows
     "event": ("event", "text"),
-    "round": ("peer", "round", "attempt", "members", "contributors", "digest", "bytes", "seconds", "took_part"),
+    "round": ("peer", "round", "members", "contributors", "digest", "bytes", "seconds", "took_part"),
 }
 NEEDED_OF_EVENTS = {"up": ("peer", "id"), "reference": ("reference", "loss", "curve")}
 
@@ -247,9 +245,9 @@ def _take(story: Story, line: Line) -> None:
 PHASES = {  # in the order of a round, with their names on the page
     "syncing": "state download",
     "training": "training",
-    "matching": "matchmaking",
+    "matching": "waiting for all",
     "reducing": "scatter and gather",
-    "preparing": "prepare and commit",
+    "deciding": "decision",
     "applying": "apply",
     "unreported": "not reported: the peer was killed",
 }

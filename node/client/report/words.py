@@ -115,8 +115,6 @@ def _oddities(each: Round) -> list[str]:
     parts = []
     if each.contributors < each.members:
         parts.append(f"{each.contributors} of its {each.members} members counted in every chunk")
-    if each.attempt > 1:
-        parts.append(f"it took {each.attempt} attempts")
     return parts
 
 

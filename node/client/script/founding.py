@@ -53,7 +53,7 @@ def found(client: Client, home: Home, own: OwnModule, tables: Mapping[str, Any])
     plain, me = manifest_of(own, tables), PeerId(client.status()["peer"])
     agreed, _ = method_of(plain, own.layout).begin(own.read())
     state = CommittedState(shape_of(plain, own.layout), agreed)
-    base = first_base(plain, me, state.current.root)
+    base = first_base(plain, state.current.root)
     about = About.of(plain, base, (), samples=0, peer=me, inner_steps=0)
     manifest = with_origin(plain, Checkpoint(home.runs, about, plain, state.current.shape, agreed, None))
     folder = home.make_run_folder(manifest.run_id.hex()) / ORIGIN

@@ -213,7 +213,7 @@ class Swarm:
             if each.round not in known and not any(map(is_replica, self.ledger.reports[each.round].values())):
                 self.say(
                     f"round {each.round} committed: {each.contributors} of {each.members} members counted, "
-                    f"attempt {each.attempt}, {each.seconds:.1f} s, history {each.digest[:8]}"
+                    f"{each.seconds:.1f} s, history {each.digest[:8]}"
                 )
 
     def _note_death(self, peer: LocalPeer) -> None:

@@ -164,10 +164,8 @@ def _rounds(finding: Finding) -> str:
             f"{finding.ledger.exchanges()} exchanges in {len(rounds)} rounds; a member sent "
             f"{finding.ledger.bytes_per_parameter_per_round(finding.parameters):.1f} bytes per parameter and exchange."
         )
-    retried = [each for each in rounds if each.attempt > 1]
     return (
         f"{len(rounds)} of {finding.plan.to_commit} rounds committed"
-        + (f", {len(retried)} of them not in the first attempt" if retried else ", each in its first attempt")
         + f"; a member sent {finding.ledger.bytes_per_parameter_per_round(finding.parameters):.1f} bytes per "
         "parameter and round."
     )
@@ -181,7 +179,7 @@ def _death(finding: Finding, victim: PeerEnd) -> str:
     if fatal is None:
         return f"{said}; that round did not commit."
     return (
-        f"{said}; that round committed all the same, in attempt {fatal.attempt}, with {fatal.contributors} of its "
+        f"{said}; that round committed all the same, with {fatal.contributors} of its "
         f"{fatal.members} members counted in every chunk."
     )
 

@@ -26,7 +26,6 @@ const ROUND_COLUMNS = [
     hint: ({ words }) => words ?? "",
     isOdd: ({ isMissed }) => isMissed,
   },
-  { title: "Attempt", text: ({ attempt }) => String(attempt), kind: "number minor", isOdd: ({ attempt }) => attempt > 1 },
   { title: "Took", text: (round) => (round.seconds > 0 ? seconds(round.seconds) : "–"), kind: "number" },
   { title: "Sent", text: (round) => bytes(round.bytes), kind: "number minor" },
   { title: "Tokens", text: ({ round_samples }) => count(round_samples), kind: "number minor" },

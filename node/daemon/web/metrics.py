@@ -140,7 +140,7 @@ def _rounds(meters: Sequence[RunMetrics]) -> Iterator[Metric]:
     family = GaugeMetricFamily("shoal_round_last_commit_timestamp_seconds", when, labels=["run"])
     yield _per_run(family, meters, "last_commit")
     yield _durations(meters)
-    why = "Attempts at a round that came to nothing; the round goes on with the next."
+    why = "Rounds that came to nothing: their results were undone, as all disks had lost them."
     failures = CounterMetricFamily("shoal_round_failures", why, labels=["run", "reason"])
     for each in meters:
         for reason, count in each["failures"].items():

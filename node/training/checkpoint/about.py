@@ -17,9 +17,9 @@ from pydantic import Field, ValidationError
 from shoal.node.base.explain import explain
 from shoal.node.manifest.base import MODEL_FILE, Count, FileFacts, RequiredDigest, Spec
 from shoal.node.manifest.manifest import Manifest, decode_manifest
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import PeerId, RunId
-from shoal.protocol.rounds.agreement.roster import Base
 
 ABOUT = "checkpoint.json"
 MODEL, INNER, OUTER, PRIVATE = MODEL_FILE, "inner.safetensors", "outer.safetensors", "private.safetensors"

@@ -22,12 +22,12 @@ from shoal.node.training.methods.timetable import Timetable
 from shoal.node.training.models import registry
 from shoal.node.training.state.committed import CommittedState, Lease, Snapshot
 from shoal.node.training.state.shape import shape_of
+from shoal.protocol.averaging.chunks import chunk_bounds, fitting_bytes
+from shoal.protocol.averaging.events import Committed
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.base.wire import Payload
-from shoal.protocol.rounds.agreement.roster import Base
-from shoal.protocol.rounds.allreduce.chunks import chunk_bounds, fitting_bytes
-from shoal.protocol.rounds.matchmaking.milestones import Committed
 from shoal.protocol.tensors.compression import codec
 from shoal.protocol.tensors.memory import MEMORY
 from shoal.protocol.tensors.reduction import MeanReducer
@@ -87,10 +87,10 @@ class OuterState:
 
     def outcome(self, event: Committed) -> Outcome:
         """What the worker is told about a committed round."""
-        proposal = event.decision.certificate.proposal
-        chunks = zip(self.bounds(proposal.round), event.counted, strict=True)
+        decision = event.decision
+        chunks = zip(self.bounds(decision.round), event.counted, strict=True)
         missed = _joined(bound for bound, was in chunks if not was)
-        return Outcome(sum(map(bool, proposal.weights)), tuple(Range(*each) for each in missed))
+        return Outcome(max(made.count for made in decision.means), tuple(Range(*each) for each in missed))
 
     def bounds(self, round: int) -> Sequence[tuple[int, int]]:
         """The half-open ranges of the chunks of a round's contributions."""

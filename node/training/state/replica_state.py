@@ -21,10 +21,10 @@ from shoal.node.training.methods.gossip import mix
 from shoal.node.training.methods.method import PARAMETERS, Answer, Exchange, Method, Vectors
 from shoal.node.training.state.committed import CommittedState, Snapshot
 from shoal.node.training.state.outer import OuterState
+from shoal.protocol.averaging.chunks import FLOAT_BYTES
+from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.wire import Payload
-from shoal.protocol.rounds.allreduce.chunks import FLOAT_BYTES
-from shoal.protocol.rounds.allreduce.reducer import Contribute
 from shoal.protocol.tensors.compression import Codec, codec
 from shoal.protocol.tensors.memory import MEMORY
 

@@ -18,9 +18,9 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.node.training.methods.method import MOMENTUM, PARAMETERS
 from shoal.node.training.methods.registry import method_of
 from shoal.node.training.models.layout import Layout
+from shoal.protocol.averaging.chunks import FLOAT_BYTES, chunk_bounds
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.catchup.donor import state_root
-from shoal.protocol.rounds.allreduce.chunks import FLOAT_BYTES, chunk_bounds
 
 FORMAT = 1
 

@@ -25,8 +25,9 @@ import msgpack
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import DIGEST_SIZE, PeerId, RunId
 from shoal.protocol.base.wire import MAX_BULK_FRAME, Message, Payload, decode_bulk, encode_head
+from shoal.protocol.messages.averaging import Contribution
 from shoal.protocol.messages.bulk import Flow
-from shoal.protocol.messages.rounds import Contribution
+from shoal.protocol.messages.replicas import Chunk
 
 PROTOCOLS = {Flow.SCATTER: "/shoal/scatter/1", Flow.GATHER: "/shoal/gather/1"}  # of streams
 PREFIX = struct.Struct(">IHB")
@@ -35,7 +36,7 @@ MAX_HEAD = 1 << 14  # bytes; the largest part is a mask with a bit for each memb
 
 def flow_of(message: Message) -> Flow:
     """The flow of a bulk message."""
-    return Flow.SCATTER if isinstance(message, Contribution) else Flow.GATHER
+    return Flow.SCATTER if isinstance(message, Contribution | Chunk) else Flow.GATHER
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from time import monotonic, sleep
 
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.wire import Message
+from shoal.protocol.messages.averaging import Contribution
 from shoal.protocol.messages.bulk import Flow
-from shoal.protocol.messages.rounds import Contribution
 from shoal.protocol.net.bulk.framing import packed_head, prefix
 from shoal.protocol.net.bulk.handshake import BulkSocket
 
@@ -23,7 +23,7 @@ LIMIT = 20.0  # seconds
 
 def load(number: int, payload: bytes = b"payload") -> Contribution:
     """A message whose chunk is `number`."""
-    return Contribution(1, 0, 1, number, (0, 0), payload)
+    return Contribution(0, 1, number, 0, 10, payload)
 
 
 def parts(message: Contribution, run: RunId = RUN) -> tuple[bytes, bytes, bytes]:

@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.protocol.base.errors import LocalError, RemoteError
-from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId
 from shoal.protocol.base.wire import MAX_BULK_FRAME, encode
+from shoal.protocol.messages.averaging import Contribution, Made, Mean
 from shoal.protocol.messages.bulk import Flow
-from shoal.protocol.messages.rounds import Contribution, Final
 from shoal.protocol.net.bulk.framing import (
     MAX_HEAD,
     PREFIX,
@@ -27,9 +27,7 @@ from shoal.protocol.net.bulk.framing import (
 from tests.unit.bulk.kit import PEER, RUN, load, parts
 
 counts = st.integers(0, 2**63 - 1)
-contributions = st.builds(
-    Contribution, counts, counts, counts, counts, st.tuples(counts, counts), st.binary(max_size=200)
-)
+contributions = st.builds(Contribution, counts, counts, counts, counts, counts, st.binary(max_size=200))
 
 
 @given(contributions, st.binary(min_size=32, max_size=32))
@@ -124,4 +122,4 @@ def test_we_do_not_send_what_would_be_refused() -> None:
     with pytest.raises(LocalError, match="over the limit"):
         prefix(0, MAX_BULK_FRAME + 1, Flow.GATHER)
     with pytest.raises(LocalError, match="over the limit"):
-        packed_head(RUN, Final(1, 0, 1, 1, (0, 0), bytes(MAX_HEAD), b""))
+        packed_head(RUN, Mean(0, 1, 1, Made(NO_DIGEST, bytes(MAX_HEAD), 0, PeerId("owner"), 1, b""), b""))

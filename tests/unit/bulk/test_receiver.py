@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import RunId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId
 from shoal.protocol.base.wire import MAX_BULK_FRAME, Message
+from shoal.protocol.messages.averaging import Contribution, Made, Mean
 from shoal.protocol.messages.bulk import Flow
-from shoal.protocol.messages.rounds import Contribution, Final
 from shoal.protocol.net.bulk import receiver
 from shoal.protocol.net.bulk.flow_control import GRAIN, RECORD, SHARED, Credit, MemoryAccount, Report, ReportReader
 from shoal.protocol.net.bulk.framing import PREFIX, packed_head, prefix
@@ -196,7 +196,7 @@ async def test_contributions_without_credit_cost_the_socket_and_name_the_sender(
 @pytest.mark.asyncio
 async def test_means_need_no_credit() -> None:
     async with receiving(Credit()) as (end, _):
-        head = packed_head(RUN, Final(1, 0, 1, 7, (0, 0), b"\x01", b""))
+        head = packed_head(RUN, Mean(0, 1, 7, Made(NO_DIGEST, b"\x01", 0, PeerId("owner"), 1, b""), b""))
         end.wire.sendall(end.sealer.seal(prefix(len(head), 4, Flow.GATHER), head, b"mean"))
         await eventually(lambda: end.came)
         assert not end.complaints

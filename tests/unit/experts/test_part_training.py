@@ -47,7 +47,7 @@ def test_a_worker_that_crashes_for_ever_is_a_failure(tmp_path: Path, monkeypatch
     run = SimpleNamespace(
         failure="",
         trouble="the worker was killed by SIGSEGV; it is started again",
-        voted_before=0,
+        is_stuck=False,
         committed=SimpleNamespace(current=SimpleNamespace(round=1)),
     )
     runs = OneRun(run)

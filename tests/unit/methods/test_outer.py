@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,12 @@ from shoal.node.training.methods.registry import EPSILON
 from shoal.node.training.methods.schedule import rate
 from shoal.node.training.methods.streaming import Streaming
 from shoal.node.training.state.outer import OuterState
+from shoal.protocol.averaging.events import Committed
+from shoal.protocol.averaging.shelf import Decision
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.wire import Payload
-from shoal.protocol.rounds.matchmaking.milestones import Committed
+from shoal.protocol.messages.averaging import Made
+from shoal.protocol.messages.log import Result
 
 MODEL = ModelSpec(vocab=64, dim=16, layers=3, heads=2, kv_heads=1, hidden=32, context=16)
 
@@ -147,11 +150,14 @@ def test_what_a_round_has_missed_is_told_in_few_words_however_many_chunks_there_
     assert state.outcome(committed(partly)).members == 2
 
 
+ROSTER = (PeerId("anna"), PeerId("bert"), PeerId("carl"))
+
+
 def committed(counted: list[bool]) -> Committed:
     """Round 1, by three members of whom one had nothing to add."""
-    proposal = SimpleNamespace(round=1, weights=(5, 0, 7))
-    decision = SimpleNamespace(certificate=SimpleNamespace(proposal=proposal))
-    return Committed(decision, tuple(counted))  # type: ignore[arg-type]
+    means = tuple(Made(NO_DIGEST, b"\x05", 0, ROSTER[0], 1, b"") for _ in counted)
+    result = Result(0, 1, 0, NO_DIGEST, NO_DIGEST, b"\x05", (5, 7), ())
+    return Committed(Decision(3, result, ROSTER, means, ()), tuple(counted))
 
 
 @pytest.mark.parametrize("name", ["sparseloco", "streaming-diloco", "ddp"])

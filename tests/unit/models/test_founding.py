@@ -92,7 +92,7 @@ async def test_a_run_that_is_not_entered_leaves_no_origin(
 ) -> None:
     written: list[Path] = []
 
-    async def enter(self: Runs, found: Introduction, train: bool, checkpoint: Checkpoint) -> Any:
+    async def enter(self: Runs, found: Introduction, train: bool, checkpoint: Checkpoint, **_: object) -> Any:
         written.append(checkpoint.path)
         assert checkpoint.path.is_relative_to(self._home.run_folder(found.manifest.run_id.hex()))
         raise LocalError("the disk is full")

@@ -287,7 +287,7 @@ def test_peft_opens_exported_adapters_with_the_same_logits(tmp_path: Path, base:
     from shoal.node.training.checkpoint.about import About
     from shoal.node.training.checkpoint.write import write_checkpoint
 
-    about = About.of(whole, first_base(whole, ME, state.current.root), (), samples=0, peer=ME, inner_steps=0)
+    about = About.of(whole, first_base(whole, state.current.root), (), samples=0, peer=ME, inner_steps=0)
     about = about.model_copy(update={"root": state.current.root.hex()})
     export(write_checkpoint(tmp_path / "moved", about, state.current, None), tmp_path / "out")
     opened = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)

@@ -17,24 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shoal.protocol.averaging.silence import Silence
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.averaging import Progress
-from shoal.protocol.messages.rounds import Busy
-from shoal.protocol.rounds.agreement.roster import Plan
-from shoal.protocol.rounds.commit.silence import Silence
+from shoal.protocol.messages.replicas import Busy
 
 ANSWER = 1.0  # seconds that a word may take to a member and back
 IDLE = 3  # reminders in a row that a member which owes us bytes may answer without having sent any,
 STUCK = 8  # and patiences that it may take for that
 UNKNOWN = 4.0  # seconds that a member's link is taken to need for a payload before it has brought one,
 SLOWEST = 60.0  # and the most that its payloads may take each, before all that counts as silence
-
-
-def payloads_of(plan: Plan) -> dict[PeerId, int]:
-    """How many payloads each member may have to move: its own, and the chunks that it owns; as many out as in."""
-    chunks, members = len(plan.owners), len(plan.members)
-    return {peer: 2 * (chunks + plan.owners.count(peer) * members) for peer in plan.members}
 
 
 class Headway:

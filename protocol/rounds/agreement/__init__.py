@@ -1,1 +1,0 @@
-"""What follows from signed words alone: groups, quorums, votes, proofs, the chain of certificates. Pure."""

@@ -1,1 +1,0 @@
-"""One mean of one group: butterfly all-reduce (allreduce.py is the machine). Pure."""

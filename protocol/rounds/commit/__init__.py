@@ -1,1 +1,0 @@
-"""One decision of one group: Paxos's messages and votes, leaders and their successors. Pure."""

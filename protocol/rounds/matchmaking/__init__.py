@@ -1,1 +1,0 @@
-"""How those who are ready for a round become a group (matchmaking.py is the machine). Pure."""

@@ -1,0 +1,344 @@
+"""The log of a run on disk: what was put there is there after a crash, and what was only half written is not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shoal.node.base.atomic import replace_file
+from shoal.node.base.home import KEPT
+from shoal.node.run.log_store import JOURNAL, MEANS, LogStore
+from shoal.protocol.averaging.shelf import table_digest
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import digest, result_hash
+from shoal.protocol.log.journal import framed
+from shoal.protocol.log.register import after, first_state, founded, voters_root
+from shoal.protocol.log.trust import Crash
+from shoal.protocol.member.member import FOUNDING_LIFE, Kept
+from shoal.protocol.messages.averaging import Made, Mean, Table
+from shoal.protocol.messages.log import Compaction, Decided, Phase, Register, Shortcut, Voted, VoteFile
+from tests.simulation.log_search import rules_of
+from tests.simulation.log_worlds import BRANCH, PEERS
+from tests.unit.log.test_core import Swarm, newcomer
+
+A = PEERS[0]
+RULES = rules_of(Crash, A)
+SEEDED = digest("what the seed gives")
+FOUNDING = founded(BRANCH, A, FOUNDING_LIFE, parts=(first_state(0, 0, SEEDED),))
+
+
+def decided(count: int) -> tuple[Decided, ...]:
+    swarm = Swarm(FOUNDING)
+    for number in range(count):
+        swarm.do(A, lambda core, n=number: core.submit(newcomer(n)))  # type: ignore[misc]
+    return swarm.cores[A].log
+
+
+ENTRIES = decided(3)
+MIDDLE = after(FOUNDING, ENTRIES[0].entry, RULES)  # the register after the first entry
+SHORTCUT = Shortcut(FOUNDING.branch, (), MIDDLE)
+VOTED = Voted(2, Phase.PREPARE, ENTRIES[2].entry)
+VOTES = VoteFile(FOUNDING_LIFE, voters_root(FOUNDING), 2, 3, VOTED, None)
+
+
+def register_after(count: int) -> Register:
+    """The register after so many entries."""
+    register = FOUNDING
+    for each in ENTRIES[:count]:
+        register = after(register, each.entry, RULES)
+    return register
+
+
+def mean(round: int, chunk: int = 0, size: int = 100) -> Mean:
+    payload = bytes([round, chunk]) * size
+    return Mean(0, round, chunk, Made(result_hash(b"\x01", payload), b"\x01", 0, A, FOUNDING_LIFE, b"said"), payload)
+
+
+def table(round: int) -> Table:
+    return Table(0, round, (mean(round).made, mean(round, 1).made))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LogStore:
+    store = LogStore(tmp_path)
+    store.open(FOUNDING, RULES, is_founder=True)
+    return store
+
+
+def opened(folder: Path, *, is_founder: bool = False) -> Kept:
+    """What the next process finds."""
+    return LogStore(folder).open(FOUNDING, RULES, is_founder)
+
+
+def journal_of(store: LogStore) -> Path:
+    return store.folder / JOURNAL
+
+
+def test_a_founder_begins_in_the_life_that_all_know_and_others_in_one_of_their_own(tmp_path: Path) -> None:
+    assert LogStore(tmp_path).first(RULES) is None
+    ours = opened(tmp_path, is_founder=True)
+    assert ours == replace(ours, first=FOUNDING, headers=(), register=FOUNDING, entries=(), means=())
+    assert ours.votes == VoteFile(FOUNDING_LIFE, voters_root(FOUNDING), 0, 0, None, None)
+    assert opened(tmp_path) == ours, "it has begun, so it is opened as it was"
+    first = LogStore(tmp_path).first(RULES)
+    assert first is not None
+    assert first.parts[0].root == SEEDED
+    other = tmp_path / "other"
+    other.mkdir()
+    assert opened(other).votes.life > FOUNDING_LIFE
+    assert opened(other, is_founder=True).votes.life > FOUNDING_LIFE, "nobody is founded twice"
+
+
+def test_what_was_put_is_there_after_reopening(store: LogStore, tmp_path: Path) -> None:
+    for each in ENTRIES[:2]:
+        store.put("log", each)
+    store.put("vote", replace(VOTES, number=2))
+    for record in (mean(1), mean(1, 1), table(1)):
+        store.put("means", record)
+    store.put("log", ENTRIES[2])
+    store.put("vote", VOTES)
+    store.put("means", mean(2))
+    kept = opened(tmp_path)
+    assert (kept.first, kept.entries, kept.register.number, kept.votes) == (FOUNDING, ENTRIES, 3, VOTES)
+    assert kept.means == (mean(1), mean(1, 1), table(1), mean(2))
+    assert kept.without_means() == replace(kept, means=())
+    assert isinstance(kept.means[2], Table)
+    assert table_digest(kept.means[2].means) == table_digest(table(1).means)
+
+
+def test_sizes_are_those_of_the_files_from_the_first_byte_on(store: LogStore, tmp_path: Path) -> None:
+    def sizes() -> tuple[int, int]:
+        means = store.folder / MEANS
+        return journal_of(store).stat().st_size, means.stat().st_size if means.exists() else 0
+
+    assert (store.size, store.means_size) == sizes()
+    store.put("log", ENTRIES[0])
+    store.put("means", mean(1))
+    assert (store.size, store.means_size) == sizes()
+    again = LogStore(tmp_path)
+    again.open(FOUNDING, RULES, is_founder=False)
+    again.put("means", mean(2))
+    again.put("vote", VOTES)
+    assert (again.size, again.means_size) == sizes()
+    again.forget_means(2)
+    assert (again.size, again.means_size) == sizes()
+    again.put("log", SHORTCUT)
+    assert (again.size, again.means_size) == sizes()
+
+
+@pytest.mark.parametrize("lost", [1, 4, 150, 203])
+def test_a_torn_mean_is_cut_off_and_what_is_put_then_follows_the_last_whole_one(
+    store: LogStore, tmp_path: Path, lost: int
+) -> None:
+    store.put("means", mean(1))
+    store.put("means", mean(2))
+    path = store.folder / MEANS
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - lost)
+    again = LogStore(tmp_path)
+    assert again.open(FOUNDING, RULES, is_founder=False).means == (mean(1),)
+    again.put("means", mean(3))
+    assert opened(tmp_path).means == (mean(1), mean(3))
+
+
+@pytest.mark.parametrize("place", [0, 5, 20, -1])
+def test_a_mean_with_other_bytes_than_its_hash_says_is_cut_off_with_all_that_follows(
+    store: LogStore, tmp_path: Path, place: int
+) -> None:
+    store.put("means", mean(1))
+    size = (store.folder / MEANS).stat().st_size
+    store.put("means", mean(2))
+    end = (store.folder / MEANS).stat().st_size
+    store.put("means", mean(3))
+    spoiled = bytearray((store.folder / MEANS).read_bytes())
+    spoiled[(size if place >= 0 else end) + place] ^= 0x40
+    (store.folder / MEANS).write_bytes(spoiled)
+    assert opened(tmp_path).means == (mean(1),)
+    assert (store.folder / MEANS).stat().st_size == size
+
+
+def test_a_torn_tail_of_the_journal_is_cut_off_and_the_vote_before_it_counts(store: LogStore, tmp_path: Path) -> None:
+    store.put("log", ENTRIES[0])
+    store.put("vote", VOTES_OF_TWO := replace(VOTES, number=2, voted=None))
+    size = journal_of(store).stat().st_size
+    store.put("log", ENTRIES[1])
+    journal_of(store).write_bytes(journal_of(store).read_bytes()[:-1])
+    again = LogStore(tmp_path)
+    kept = again.open(FOUNDING, RULES, is_founder=True)
+    assert (kept.entries, kept.votes) == (ENTRIES[:1], VOTES_OF_TWO)
+    assert journal_of(store).stat().st_size == size
+    for each in ENTRIES[1:]:
+        again.put("log", each)
+    assert opened(tmp_path).entries == ENTRIES
+
+
+@pytest.mark.parametrize("is_founder", [True, False])
+def test_a_damaged_journal_gives_another_life_with_the_entries_before_the_damage(
+    store: LogStore, tmp_path: Path, is_founder: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    for each in ENTRIES[:2]:
+        store.put("log", each)
+    store.put("vote", VOTES)
+    store.put("means", mean(1))
+    spoiled = bytearray(journal_of(store).read_bytes())
+    spoiled[-len(framed(VOTES)) - 1] ^= 1  # within the last entry
+    journal_of(store).write_bytes(spoiled)
+    caplog.set_level(logging.WARNING, "shoal.run")
+    kept = opened(tmp_path, is_founder=is_founder)
+    assert kept.entries == ENTRIES[:1]
+    assert kept.votes == VoteFile(kept.votes.life, voters_root(MIDDLE), 0, 0, None, None)
+    assert kept.votes.life > FOUNDING_LIFE
+    assert kept.means == (mean(1),)
+    assert [each.code for each in caplog.records] == ["record-damaged"]  # type: ignore[attr-defined]
+    assert opened(tmp_path) == kept, "it is damaged no more"
+    assert len(caplog.records) == 1
+
+
+def test_a_journal_of_which_nothing_is_whole_is_begun_anew_in_another_life(store: LogStore, tmp_path: Path) -> None:
+    journal_of(store).write_bytes(b"\xff" * 100)
+    kept = opened(tmp_path, is_founder=True)
+    assert (kept.first, kept.entries, kept.votes.voted) == (FOUNDING, (), None)
+    assert kept.votes.life > FOUNDING_LIFE
+    assert opened(tmp_path) == kept
+
+
+def test_means_of_rounds_before_a_snapshot_are_forgotten_and_those_of_its_round_are_not(
+    store: LogStore, tmp_path: Path
+) -> None:
+    store.forget_means(7)  # there are none
+    records = (mean(1), table(1), mean(2), table(2), mean(3), mean(3, 1))
+    for record in records:
+        store.put("means", record)
+    store.forget_means(2)
+    assert opened(tmp_path).means == records[2:]
+    store.put("means", mean(4))
+    store.put("vote", VOTES)
+    assert opened(tmp_path).means == (*records[2:], mean(4))
+    store.forget_means(9)
+    assert opened(tmp_path).means == ()
+
+
+def test_a_mean_that_is_put_while_others_are_forgotten_is_not_lost(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Means are put by one thread, and forgotten by another one, after a checkpoint."""
+    putting = threading.Thread(target=store.put, args=("means", mean(3)))
+
+    def slowly(path: Path, pieces: Iterable[bytes]) -> None:
+        written = list(pieces)
+        putting.start()
+        putting.join(0.2)  # seconds: as long as it may go on by itself
+        replace_file(path, written)
+
+    for number in (1, 2):
+        store.put("means", mean(number))
+    monkeypatch.setattr("shoal.node.run.log_store.replace_file", slowly)
+    store.forget_means(2)
+    putting.join()
+    assert opened(tmp_path).means == (mean(2), mean(3))
+    assert store.means_size == (store.folder / MEANS).stat().st_size
+
+
+def test_a_shorter_journal_says_the_same_and_keeps_the_last_vote(store: LogStore, tmp_path: Path) -> None:
+    for each in ENTRIES:
+        store.put("log", each)
+    store.put("vote", replace(VOTES, view=1))
+    store.put("vote", VOTES)
+    before, said = store.size, opened(tmp_path)
+    store.put("log", Compaction(SHORTCUT, ENTRIES[1:]))
+    assert store.size < before
+    kept = opened(tmp_path)
+    assert (kept.first, kept.entries, kept.votes) == (MIDDLE, ENTRIES[1:], VOTES)
+    assert kept.register == said.register
+    first = LogStore(tmp_path).first(RULES)
+    assert first is not None
+    assert first.number, "it begins with a later state"
+    store.put("vote", replace(VOTES, view=5, number=4))
+    assert opened(tmp_path).votes.view == 5
+
+
+def test_a_shortcut_replaces_all_entries_and_keeps_the_last_vote(store: LogStore, tmp_path: Path) -> None:
+    """It comes from a peer, and leads over entries that we have never had."""
+    store.put("log", ENTRIES[0])
+    store.put("vote", ours := replace(VOTES, number=2, voted=Voted(2, Phase.PREPARE, ENTRIES[1].entry)))
+    store.put("means", mean(1))
+    end = replace(SHORTCUT, register=register_after(3))
+    store.put("log", end)
+    kept = opened(tmp_path)
+    assert (kept.first, kept.register, kept.entries, kept.votes) == (end.register, end.register, (), ours)
+    assert kept.means == (mean(1),)
+    assert store.size == journal_of(store).stat().st_size
+
+
+def test_a_vote_of_before_a_restart_outlives_a_shorter_journal(store: LogStore, tmp_path: Path) -> None:
+    for each in ENTRIES:
+        store.put("log", each)
+    store.put("vote", VOTES)
+    again = LogStore(tmp_path)
+    again.open(FOUNDING, RULES, is_founder=False)
+    again.put("log", Compaction(SHORTCUT, ENTRIES[1:]))
+    assert opened(tmp_path).votes == VOTES
+
+
+def test_who_has_stopped_with_the_vote_says_so_until_it_is_back(store: LogStore, tmp_path: Path) -> None:
+    store.mark_kept()
+    assert (store.folder / KEPT).exists()
+    opened(tmp_path)
+    assert not (store.folder / KEPT).exists()
+
+
+def test_who_leaves_for_good_keeps_nothing(store: LogStore, tmp_path: Path) -> None:
+    store.put("log", ENTRIES[0])
+    store.put("means", mean(1))
+    store.mark_kept()
+    for _ in range(2):
+        store.forget()
+        assert not store.folder.exists()
+    kept = opened(tmp_path)
+    assert (kept.entries, kept.means) == ((), ())
+    assert kept.votes.life > FOUNDING_LIFE
+
+
+def test_a_record_that_cannot_be_written_leaves_no_half_of_it_behind(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, full = store.size, OSError(28, "No space left on device")
+
+    def fails(descriptor: int) -> None:
+        raise full
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shoal.node.run.log_store.os.fdatasync", fails)
+        with pytest.raises(LocalError, match="a member must not forget what is there") as caught:
+            store.put("log", ENTRIES[0])
+    assert caught.value.__cause__ is full  # so it is tried again
+    assert (store.size, journal_of(store).stat().st_size) == (size, size)
+    for each in ENTRIES:
+        store.put("log", each)
+    assert opened(tmp_path).entries == ENTRIES
+
+
+def test_means_are_forced_before_the_vote_that_follows_from_them(
+    store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[str] = []
+    monkeypatch.setattr("shoal.node.run.log_store.force", lambda path: forced.append(path.name))
+    store.put("vote", VOTES)
+    assert forced == []
+    store.put("means", mean(1))
+    store.put("log", ENTRIES[0])
+    assert forced == []
+    store.put("vote", VOTES)
+    store.put("vote", VOTES)
+    assert forced == [MEANS]
+
+
+def test_a_folder_that_is_none_is_an_error_in_words(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("no folder")
+    with pytest.raises(LocalError, match="leave the run and join it again"):
+        opened(tmp_path)

@@ -1,0 +1,280 @@
+"""A run that is opened again from what is on the disk: its log, the means of the last rounds, and a state."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from shoal.node.manifest.manifest import Manifest
+from shoal.node.run import agreed_run
+from shoal.node.run.agreed_run import AgreedRun
+from shoal.node.run.log_store import FOLDER, JOURNAL, MEANS, STATE
+from shoal.node.run.settings import RunSettings
+from shoal.node.training.checkpoint.about import About
+from shoal.node.training.checkpoint.keep import Keeping
+from shoal.node.training.checkpoint.lineage import with_origin
+from shoal.node.training.checkpoint.read import Checkpoint, load
+from shoal.node.training.checkpoint.scan import CHECKPOINTS
+from shoal.node.training.checkpoint.write import write_checkpoint
+from shoal.node.training.state.committed import CommittedState
+from shoal.node.training.state.outer import OuterState
+from shoal.protocol.averaging.events import Committed
+from shoal.protocol.averaging.policy import Base, Ready
+from shoal.protocol.base.effects import Effect, Persist, Tell, Timer, Wake
+from shoal.protocol.base.ids import Digest, digest
+from shoal.protocol.member.member import FOUNDING_LIFE
+from shoal.protocol.net.peers.network import Network
+from tests.simulation.signing import FakeSigner
+from tests.unit import checkpoint_kit
+from tests.unit.checkpoint_kit import ME, moments, state, write
+
+TINY = checkpoint_kit.MANIFEST
+MANIFEST = TINY.model_copy(update={"rounds": TINY.rounds.model_copy(update={"min_members": 1, "start_members": 1})})
+TOKENS = 100  # of each round
+MOST = 10_000  # steps in which a member that is alone must be done
+
+
+def opened(
+    home: Path, manifest: Manifest = MANIFEST, origin: Checkpoint | None = None, *, is_founding: bool = False
+) -> AgreedRun:
+    """The run as a process of the founder finds it."""
+    folder = home / manifest.run_id.hex()
+    folder.mkdir(exist_ok=True)
+    network = cast(Network, SimpleNamespace(addresses=tuple))
+    settings = RunSettings(folder, 1, (), False, Keeping(), None)
+    return AgreedRun(manifest, ME, b"", FakeSigner(ME), network, settings, origin, is_founding=is_founding)
+
+
+class Alone:
+    """A run whose one member decides rounds by itself, on a clock of its own, until it is killed."""
+
+    def __init__(self, run: AgreedRun) -> None:
+        self.run, self.now = run, 0.0
+        self.bases: list[Base] = []
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._count = itertools.count()
+        run.member = run._make_member()
+        self._do(run.member.start(0.0, []))
+
+    def goes_on(self, rounds: int) -> Base:
+        """So many rounds are decided and applied; what the next one builds on."""
+        for _ in range(rounds):
+            outer, base = self.run.outer, self.run.member.rounds.base
+            assert base is not None
+            vector = np.random.default_rng(base.round).standard_normal(outer.elements, dtype=np.float32)
+            self._do(self.run.member.submit(self.now, Ready(TOKENS), outer.encoder(vector, base.round + 1)))
+            self._until(base.round + 1)
+        return self.base
+
+    @property
+    def base(self) -> Base:
+        """What the next round builds on."""
+        base = self.run.member.rounds.base
+        assert base is not None
+        return base
+
+    def does(self, step: Callable[[float], list[Effect]]) -> None:
+        """Carries out a command, as a driver."""
+        self._do(step(self.now))
+
+    def _until(self, round: int) -> None:
+        for _ in range(MOST):
+            base = self.run.member.rounds.base
+            if base is not None and base.round == round:
+                return
+            self.now, _, timer = heapq.heappop(self._timers)
+            self._do(self.run.member.fire(self.now, timer))
+        raise AssertionError(f"round {round} is not decided: {self.run.member.rounds}")
+
+    def _do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Persist(name, record):
+                    self.run.store.put(name, record)
+                case Wake(after, timer):
+                    heapq.heappush(self._timers, (self.now + after, next(self._count), timer))
+                case Tell(Committed(decision)):
+                    snapshot = self.run.outer.apply(decision.payloads)
+                    self._do(self.run.member.applied(self.now, snapshot.root))
+
+
+def played(home: Path, rounds: int) -> Base:
+    """A run that was founded, and killed after some rounds; on what the next one would have been built."""
+    return Alone(opened(home, is_founding=True)).goes_on(rounds)
+
+
+def stood(run: AgreedRun) -> tuple[int, Digest, int]:
+    """Where it stands without having heard of anybody."""
+    assert run._base is not None
+    assert run._base.root == run.outer.root
+    assert run._base.round == run.outer.committed.current.round
+    return run._base.round, run._base.history, run.samples
+
+
+def kept(home: Path, run: AgreedRun, base: Base, samples: int, folder: str = f"{FOLDER}/{STATE}") -> Path:
+    """The run's state is written, as at a stop."""
+    held = run.outer.committed
+    about = About.of(MANIFEST, base, (ME,), samples=samples, peer=ME, inner_steps=7)
+    return write_checkpoint(home / MANIFEST.run_id.hex() / folder, about, held.current, moments(held))
+
+
+def log_of(home: Path) -> Path:
+    return home / MANIFEST.run_id.hex() / FOLDER
+
+
+def test_who_was_killed_stands_where_it_stood_and_goes_on_in_the_same_life(tmp_path: Path) -> None:
+    base = played(tmp_path, 3)
+    again = opened(tmp_path)
+    assert stood(again) == (3, base.history, 3 * TOKENS)
+    assert again._base == base
+    going = Alone(again)
+    assert going.base == base
+    assert again.member.log.core.life == FOUNDING_LIFE
+    assert going.goes_on(2).round == 5
+    assert stood(opened(tmp_path)) == (5, going.base.history, 5 * TOKENS)
+
+
+def test_an_interrupted_run_has_the_same_bits_as_one_that_was_not(tmp_path: Path) -> None:
+    (whole := tmp_path / "whole").mkdir()
+    (broken := tmp_path / "broken").mkdir()
+    through = played(whole, 4)
+    played(broken, 1)
+    for _ in range(3):
+        last = Alone(opened(broken)).goes_on(1)
+    assert last == through
+
+
+def test_it_goes_on_from_the_state_that_was_kept(tmp_path: Path) -> None:
+    before = Alone(opened(tmp_path, is_founding=True))
+    base = before.goes_on(3)
+    kept(tmp_path, before.run, base, samples=4321)
+    before.run.store.forget_means(base.round)
+    before.run.store.mark_kept()
+    run = opened(tmp_path)
+    assert stood(run) == (3, base.history, 4321)
+    assert run._moments is not None
+    assert run._members == (ME,)
+    assert Alone(run).goes_on(1).round == 4
+    again = opened(tmp_path)
+    assert stood(again)[0] == 4, "the round since is replayed"
+    assert again.samples == 4321 + TOKENS
+
+
+@pytest.mark.parametrize("folder", [f"{FOLDER}/{STATE}", CHECKPOINTS])
+def test_the_newest_state_counts_and_an_older_one_in_place_of_a_damaged_one(
+    tmp_path: Path, folder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = Alone(opened(tmp_path, is_founding=True))
+    kept(tmp_path, before.run, before.goes_on(1), samples=11, folder=CHECKPOINTS)
+    newest = kept(tmp_path, before.run, before.goes_on(1), samples=22, folder=folder)
+    assert opened(tmp_path).samples == 22
+    assert stood(opened(tmp_path))[0] == 2
+    for each in newest.glob("*.safetensors"):
+        each.write_bytes(bytes(each.stat().st_size))
+    caplog.set_level(logging.WARNING, "shoal.run")
+    run = opened(tmp_path)
+    assert stood(run)[0] == 2, "round 2 is replayed on the state of round 1"
+    assert run.samples == 11 + TOKENS
+    assert "rest-damaged" in {each.code for each in caplog.records}  # type: ignore[attr-defined]
+
+
+def test_a_state_that_the_log_does_not_certify_is_not_gone_on_from(tmp_path: Path) -> None:
+    base = played(tmp_path, 3)
+    other = state(2)
+    about = About.of(MANIFEST, Base(2, 2, base.history, other.current.root), (ME,), samples=5, peer=ME, inner_steps=0)
+    write_checkpoint(log_of(tmp_path) / STATE, about, other.current, None)
+    run = opened(tmp_path)
+    assert stood(run) == (3, base.history, 3 * TOKENS), "but from the first one, as all means are here"
+    assert run._moments is None
+
+
+def test_a_state_that_is_ahead_of_the_log_is_not_gone_on_from(tmp_path: Path) -> None:
+    base = played(tmp_path, 2)
+    write_checkpoint(
+        log_of(tmp_path) / STATE,
+        About.of(MANIFEST, Base(9, 30, base.history, state(9).current.root), (), samples=5, peer=ME, inner_steps=0),
+        state(9).current,
+        None,
+    )
+    assert stood(opened(tmp_path))[0] == 2
+
+
+def test_a_log_that_was_made_shorter_is_enough_to_stand_where_it_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All members may lose power at once, and what is on their disks is all there is of the run."""
+    going = Alone(opened(tmp_path, is_founding=True))
+    monkeypatch.setattr(agreed_run, "LONGEST", 0)
+    base = going.goes_on(100)
+    size = going.run.store.size
+    going.run.driver = cast(Any, SimpleNamespace(command=going.does))
+    going.run._shorten_log()
+    assert stood(opened(tmp_path)) == (100, base.history, 100 * TOKENS)
+    assert going.run.store.size <= size
+
+
+def test_a_result_whose_means_are_not_here_is_waited_for(tmp_path: Path) -> None:
+    played(tmp_path, 3)
+    path = log_of(tmp_path) / MEANS
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+    run = opened(tmp_path)
+    assert stood(run)[0] == 2
+    member = Alone(run).run.member
+    assert member.log.register.parts[0].round == 3
+    assert member.certified.newest == 3
+
+
+def test_a_damaged_log_is_gone_on_with_in_another_life(tmp_path: Path) -> None:
+    played(tmp_path, 3)
+    path = log_of(tmp_path) / JOURNAL
+    spoiled = bytearray(path.read_bytes())
+    spoiled[-30] ^= 1
+    path.write_bytes(spoiled)
+    run = opened(tmp_path)
+    assert stood(run)[0] >= 2
+    assert run._make_member().log.core.life > FOUNDING_LIFE
+
+
+def test_a_state_that_the_seed_does_not_give_any_more_is_not_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of torch may draw other numbers; then the log is about a state that is not made here."""
+    played(tmp_path, 2)
+
+    def drawn(manifest: Manifest, held: CommittedState | None, trains: bool) -> OuterState:
+        return OuterState(manifest, held if held is not None else state(0), trains)
+
+    monkeypatch.setattr(agreed_run, "OuterState", drawn)
+    run = opened(tmp_path)
+    assert run.outer.root == state(0).current.root, "no result is applied to another state than it was made on"
+
+
+def test_the_origin_of_a_run_is_not_downloaded_by_who_came_with_it(tmp_path: Path) -> None:
+    checkpoint = load(write(tmp_path, 4))
+    manifest = with_origin(MANIFEST, checkpoint)
+    assert opened(tmp_path, manifest)._base is None, "it has no state, and asks others for it"
+    (home := tmp_path / "with").mkdir()
+    base = Alone(opened(home, manifest, checkpoint, is_founding=True)).goes_on(2)
+    run = opened(home, manifest, checkpoint)
+    assert stood(run) == (6, base.history, checkpoint.about.samples + 2 * TOKENS)
+    assert opened(home, manifest)._base is None, "the means alone are no state"
+
+
+def test_what_is_of_another_run_is_not_touched(tmp_path: Path) -> None:
+    played(tmp_path, 1)
+    foreign: Any = MANIFEST.model_copy(update={"name": "another"})
+    folder = tmp_path / MANIFEST.run_id.hex() / CHECKPOINTS
+    held = state(1)
+    about = About.of(foreign, Base(1, 1, digest("x"), held.current.root), (), samples=5, peer=ME, inner_steps=0)
+    path = write_checkpoint(folder, about, held.current, None)
+    assert stood(opened(tmp_path))[0] == 1
+    assert path.exists()
