@@ -99,7 +99,7 @@ class Swarm:
     def show(self, title: str) -> None:
         print(f"\n{title}")
         for each in self.rounds():
-            words = {key: each[key] for key in ("round", "attempt", "members", "contributors", "resent")}
+            words = {key: each[key] for key in ("round", "entry", "members", "contributors", "resent")}
             print(f"  {words}, {each['seconds']:.2f} s")
         print(f"  bytes of payloads by path: {self.bulk()}", flush=True)
 
