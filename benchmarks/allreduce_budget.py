@@ -26,11 +26,13 @@ from kit.peer import Task
 
 from shoal.protocol.averaging.chunks import fitting_bytes
 from shoal.protocol.base.ids import result_hash
+from shoal.protocol.net.bulk.framing import PREFIX
 from shoal.protocol.net.bulk.sealing import Opener, Sealer
 from shoal.protocol.tensors.compression import codec
 
 SEED = 7
 SAMPLE = 128 << 20  # bytes that each kind of work is tried with
+ANNOUNCED = bytes(PREFIX.size)  # before each sealed head
 fp32 = codec("fp32")
 
 
@@ -55,7 +57,7 @@ def kinds(chunk: int) -> dict[str, Callable[[memoryview], object]]:
         memoryview(copy)[:] = piece
 
     return {
-        "sealing": lambda piece: sealer.seal(b"prefix", b"head", piece),
+        "sealing": lambda piece: sealer.seal(ANNOUNCED, b"head", piece),
         "checks for NaN": lambda piece: fp32.peak(piece, chunk // 4),
         "additions": lambda piece: fp32.add(total, piece),
         "hashes": lambda piece: result_hash(b"mask", piece),
@@ -79,10 +81,10 @@ def opening(vector: memoryview, chunk: int) -> float:
     sealer, opener = Sealer(bytes(16)), Opener(bytes(16))
     for start in range(0, len(vector), chunk):
         piece = vector[start : start + chunk]
-        sealed = sealer.seal(b"prefix", b"head", piece)
+        sealed = sealer.seal(ANNOUNCED, b"head", piece)
         at = len(sealed) - len(piece) - 16
         begin = time.process_time()
-        opener.head(sealed[len(b"prefix") : at], b"prefix")
+        opener.head(sealed[len(ANNOUNCED) : at], ANNOUNCED)
         opener.payload(sealed[at:], into)
         seconds += time.process_time() - begin
     return seconds / len(vector)

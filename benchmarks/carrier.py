@@ -27,10 +27,10 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.ids import Digest, PeerId, RunId
 from shoal.protocol.base.wire import Message
+from shoal.protocol.messages.averaging import Made, Mean
 from shoal.protocol.messages.bulk import Flow
-from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.net.bulk.backlog import Backlog, Packed, QueuedPayload
 from shoal.protocol.net.bulk.flow_control import Credit, MemoryAccount
 from shoal.protocol.net.bulk.framing import packed_head, prefix
@@ -44,6 +44,7 @@ from shoal.protocol.net.system.throttle import Throttle
 
 MIB = 1 << 20
 RUN, KEY, PEER = RunId(b"r" * 32), b"k" * 16, PeerId("peer")
+MADE = Made(Digest(b"h" * 32), b"\x01", 0, PEER, 1, b"s" * 64)  # what a mean's owner says of it
 CARRIERS = ("tcp", "tls", "shoal")
 
 Work = Callable[[socket.socket, int], None]
@@ -172,7 +173,7 @@ async def _send_ours(raw: socket.socket, mib: int) -> None:
 
     def parcel(number: int) -> QueuedPayload:
         def pack() -> Packed:
-            head = packed_head(RUN, Chunk(1, 1, number, payload))
+            head = packed_head(RUN, Mean(0, 1, number, MADE, payload))
             return prefix(len(head), MIB, Flow.GATHER), head, payload
 
         return QueuedPayload(Flow.GATHER, 0, pack, note, print)
@@ -204,7 +205,7 @@ async def _receive_ours(raw: socket.socket, mib: int) -> None:
     came, ended, all_came = list[int](), asyncio.Event(), Future[None]()
 
     def keep(run: RunId, message: Message | None, begin: float, end: float, size: int) -> None:
-        assert isinstance(message, Chunk)
+        assert isinstance(message, Mean)
         came.append(message.chunk)
         if len(came) == mib:
             all_came.set_result(None)

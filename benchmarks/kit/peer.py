@@ -35,7 +35,7 @@ class Task:
     codec: str
     seed: int
     host: str = "127.0.0.1"  # its address, and where it listens
-    claims: bool = True  # whether its JOINs say how fast its line is
+    claims: bool = True  # whether its offers say how fast its line is
 
 
 class Parent:
