@@ -8,7 +8,8 @@ read once, when the daemon starts; no message, manifest or API call can arm a fa
     SHOAL_FAULT="kill round=4 share=0.5 role=any"       SIGKILL, as pulling the plug
     SHOAL_FAULT="stop round=2 share=0.3 role=owner"     SIGSTOP, as a suspended laptop
 
-`role` limits the fault to a round in which this peer has that role; otherwise it never fires.
+`role` limits the fault to a round in which this peer has that role from its first chunk on; otherwise it never fires.
+So of several nodes with one fault only one is hurt as `proposer`, and not the next one, who takes over from it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MARK = "fault fired:"
 """Prefix of the last line in the victim's log; the rest of the line tells how far the all-reduce had come."""
 
 Kind = Literal["kill", "stop"]
-Role = Literal["any", "owner", "contributor", "leader"]
+Role = Literal["any", "owner", "contributor", "proposer"]
 KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
 ROLES: dict[str, Role] = {role: role for role in get_args(Role)}
 

@@ -188,7 +188,7 @@ class AgreedRun(Run):
         self.driver.command(lambda now: self.member.submit(now, ready, contribution))
 
     def _absent(self, round: int) -> None:
-        """The others need our vote, and perhaps our JOIN: we are ready for the round, with nothing."""
+        """The others need our vote: we are ready for the round, with nothing."""
         if round == self._open_round:
             self._submit(round, 0, None)
 
@@ -220,9 +220,8 @@ class AgreedRun(Run):
     def left(self, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits on this node: it was written to the network, or dropped."""
         if sent:
-            round = self.member.rounds.round
             is_proposer = self.member.log.proposer == self._me
-            self.outgoing.sent(message, round.exchange if round is not None else None, is_proposer)
+            self.outgoing.sent(to, message, self.member.rounds, is_proposer)
             self.meters.sent(message)
         self.driver.left(to, message, sent)
 

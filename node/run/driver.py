@@ -7,7 +7,7 @@ be silent, so that the others see it dead and go on. A peer's error that shows i
 be answered, is logged.
 
 A record is written in a thread, and the effects after it wait until it is on disk. Exceptions are timers, membership's
-messages, and events about peers' errors and the leader: they reveal nothing of votes. So a slow disk costs the run
+messages, and events about peers' errors: they reveal nothing of votes. So a slow disk costs the run
 time, and nothing else. Shortages that pass, such as a full disk or too many open files, are waited for as well, and
 reported. Messages of this node are dropped meanwhile: they would be stale later. The queue is bounded; beyond that the
 run fails on this node, and is opened again.

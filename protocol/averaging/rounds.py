@@ -94,6 +94,13 @@ class Rounds:
         """Whom the current round hangs on."""
         return self.round.waiting_for() if self.round is not None else []
 
+    def roster(self, round: int) -> tuple[PeerId, ...]:
+        """Who takes part in a round, as far as we know: this one, or one whose means we still keep."""
+        if self.round is not None and self.round.number == round:
+            return self.round.exchange.roster
+        decision = self.shelf.decision(round)
+        return decision.roster if decision is not None else ()
+
     # -- commands -----------------------------------------------------------------------------------------------
 
     def open(self, now: float, base: Base) -> list[Effect]:

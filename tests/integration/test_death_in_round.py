@@ -60,14 +60,14 @@ LARGE = Size(dim=1024, hidden=3968, vector=64 * MIB, chunk=MIB)
 
 @pytest.mark.slow
 @pytest.mark.swarm
-@pytest.mark.parametrize(("kind", "role"), [("kill", "leader"), ("stop", "owner")])
+@pytest.mark.parametrize(("kind", "role"), [("kill", "proposer"), ("stop", "owner")])
 def test_the_round_of_a_death_commits(children: Children, tmp_path: Path, kind: str, role: str) -> None:
     strike(children, tmp_path, kind, role, SMALL)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "role"), [("kill", "contributor"), ("kill", "owner"), ("kill", "leader"), ("stop", "owner")]
+    ("kind", "role"), [("kill", "contributor"), ("kill", "owner"), ("kill", "proposer"), ("stop", "owner")]
 )
 def test_the_round_of_a_death_commits_a_large_vector(children: Children, tmp_path: Path, kind: str, role: str) -> None:
     strike(children, tmp_path, kind, role, LARGE)

@@ -20,7 +20,7 @@ from tests.simulation.promises import Violation
 from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
-ROLES = ("leader", "owner", "contributor")
+ROLES = ("proposer", "owner", "contributor")
 MOMENTS = {"matching": 6, "scatter": 12, "gather": 12, "prepare": 3, "commit": 2}  # the last event to strike at
 SOON = 90.0  # virtual seconds within which the round must be everywhere, even if the death goes unnoticed
 

@@ -220,11 +220,11 @@ class Peer(Node):
         return "scatter" if self.me in exchange.awaited() or not any(exchange.means) else "gather"
 
     def role(self) -> str:
-        """leader, owner or contributor: the highest of these."""
+        """proposer, owner or contributor: the highest of these."""
         member, round = self.member, self.member.rounds.round
         if round is not None and round.exchange.roster:
             owner = "owner" if round.exchange.owns_any() else "contributor"
-            self._role = "leader" if member.log.proposer == self.me else owner
+            self._role = "proposer" if member.log.proposer == self.me else owner
         return self._role
 
     def on_event(self, now: float, event: Event) -> list[Effect]:

@@ -64,8 +64,8 @@ def test_some_but_not_all_chunks_are_sent(share: float, total: int) -> None:
 def test_it_is_silent_elsewhere() -> None:
     assert fired("kill round=4", 3, 12) == []
     assert fired("kill round=4", 4, 1) == []  # one chunk cannot be sent in part
-    assert fired("kill round=4 role=leader", 4, 12, "contributor") == []
-    assert len(fired("kill round=4 role=leader", 4, 12, "leader")) == 1
+    assert fired("kill round=4 role=proposer", 4, 12, "contributor") == []
+    assert len(fired("kill round=4 role=proposer", 4, 12, "proposer")) == 1
 
 
 def test_no_variable_arms_nothing() -> None:

@@ -126,7 +126,7 @@ def phases_of_rounds(story: Story) -> Element | None:
     if not chart:
         return None
     words = (
-        "Each row is a peer; the numbers above are the rounds. Peers that are done with training wait in matchmaking "
+        "Each row is a peer; the numbers above are the rounds. Peers that are done with training wait in matching "
         "for the others; what is empty was not reported. Point at a bar for its figures."
     )
     return tag("section", tag("h2", "Where the time went"), tag("p", words), *chart, tag("p", usual_round(story)))

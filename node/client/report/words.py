@@ -10,7 +10,7 @@ from shoal.node.client.report.story import PHASES, Line, Round, Story, by_round,
 Outcome = Literal["good", "bad"]
 SLOW, SLOW_BY = 1.5, 0.5  # a slow round takes so many times the usual time, and so many seconds more
 TOLD_APART = {"up", "reference", "ended"}  # events that other parts of the page show
-WAITED_SHARE = 0.25  # of a usual round: longer waits in matchmaking are mentioned
+WAITED_SHARE = 0.25  # of a usual round: longer waits in matching are mentioned
 MOST_TOLD = 40  # unusual rounds that are mentioned
 
 
@@ -88,7 +88,7 @@ def why_slow(story: Story, each: Round, row: dict[str, float], typical: dict[str
 
 
 def last_to_come(by: dict[str, Line]) -> str:
-    """The peer for which the others waited in matchmaking: the one that was there for the shortest time."""
+    """The peer for which the others waited in matching: the one that was there for the shortest time."""
     told = _seconds_in("matching", by)
     return min(told, key=lambda peer: told[peer])
 

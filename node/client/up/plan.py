@@ -3,7 +3,7 @@
 The manifest is the user's or the built-in one, with what the command line sets: the seed, the last round, the number of
 members that start it, and the text of --data. A play is reproducible: if no peer dies or comes, the same seed gives the
 same bits, however busy the machine is. So no peer hands in early (pace `steps`), and the peers' keys follow from the
-seed, because leaders and data lanes follow from peer ids. Such keys are no secret, and safe on loopback only.
+seed, because seats and data lanes follow from peer ids. Such keys are no secret, and safe on loopback only.
 """
 
 from __future__ import annotations

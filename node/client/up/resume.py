@@ -1,6 +1,6 @@
 """Going on from an earlier play: its peers, their keys and checkpoints, and the round to go on from.
 
-The peers are those of the earlier play, with their keys, so that leaders and data lanes follow in the same order. The
+The peers are those of the earlier play, with their keys, so that seats and data lanes follow in the same order. The
 round is the newest of which at least half of its members hold an undamaged checkpoint; peers without one download the
 state like any newcomer. The earlier folder is only read.
 """
