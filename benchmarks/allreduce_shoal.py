@@ -76,11 +76,8 @@ class Peer:
                 self.network.remember(name, [address])
         policy = Policy(2, len(names), len(names), 1, (len(self._bounds),))
         base = Base(0, 0, digest("benchmark"), content_hash(b""))
-        facts, signer, store = (
-            RunFacts(digest("run", RUN), names[0], base, policy),
-            self._identity.signer(RUN),
-            LogStore(self._folder),
-        )
+        facts, signer = RunFacts(digest("run", RUN), names[0], base, policy), self._identity.signer(RUN)
+        self._store = store = LogStore(self._folder)
         member = Member(
             self.network.peer,
             self.network.addresses(),
@@ -120,6 +117,11 @@ class Peer:
         root = decision.result.base_root  # as if the step had changed nothing
         self.driver.command(lambda now: self.driver.member.applied(now, root))
         return mean, submitted, held, bytes
+
+    async def snapshot(self, round: int) -> None:
+        """As a node does that has a snapshot of its state: the means before are needed no more."""
+        await self.driver.settled()
+        await asyncio.to_thread(self._store.forget_means, round)
 
     def sockets(self) -> int:
         """The largest number of sockets to any one member."""
@@ -184,6 +186,7 @@ async def _lap(fleet: Fleet, peer: Peer, number: int) -> None:
     mean, submitted, held, bytes = await peer.average(mine)
     cpu = time.process_time() - before
     error = await asyncio.to_thread(mean_error, mean, task.seed, number, task.peers)
+    await peer.snapshot(number)
     fleet.say(
         submitted=submitted,
         held=held,

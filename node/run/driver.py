@@ -7,10 +7,11 @@ be silent, so that the others see it dead and go on. A peer's error that shows i
 be answered, is logged.
 
 A record is written in a thread, and the effects after it wait until it is on disk. Exceptions are timers, membership's
-messages, and events about peers' errors: they reveal nothing of votes. So a slow disk costs the run
-time, and nothing else. Shortages that pass, such as a full disk or too many open files, are waited for as well, and
-reported. Messages of this node are dropped meanwhile: they would be stale later. The queue is bounded; beyond that the
-run fails on this node, and is opened again.
+messages, and events about peers' errors: they reveal nothing of votes. Means are large, so nothing waits for them but
+the next record, and for those of a result, which are forced to disk, nothing but our next vote on a result (`kept`). So
+a slow disk costs the run time, and nothing else. Shortages that pass, such as a full disk or too many open files, are
+waited for as well, and reported. Messages of this node are dropped meanwhile: they would be stale later. The queue is
+bounded; beyond that the run fails on this node, and is opened again.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import asyncio
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from shoal.node.base.disk import Records, write_with_retries
 from shoal.node.base.logs import warn
@@ -35,6 +37,8 @@ from shoal.protocol.base.errors import LocalError, RemoteError, Shortage
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message
+from shoal.protocol.member.member import Member
+from shoal.protocol.messages.averaging import Table
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
 
 Step = Callable[[float], list[Effect]]
@@ -73,7 +77,8 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._effects: deque[Effect] = deque()
         self._draining = False
-        self._means: asyncio.Task[None] | None = None  # of the last means that are written
+        self._means = _Writer(self._put)  # for which later records wait
+        self._results = _Writer(self._put_result)  # for which nobody waits
         self._writing: asyncio.Task[None] | None = None  # of a record, which the effects that wait come after
         self._limit: asyncio.Timeout | None = None  # of what is being written
         self._is_ending = False
@@ -120,8 +125,8 @@ class Driver:
         """Return when all records are on disk, and what follows them has been done."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
-        if self._means is not None:
-            await asyncio.wait([self._means])
+        await self._means.settled()
+        await self._results.settled()
 
     def close(self) -> None:
         """Nothing happens any more."""
@@ -196,50 +201,44 @@ class Driver:
             case Tell(event):
                 self.timelines.told(self.now(), event)
                 self._on_event(event)
-            case Persist("means", record):
-                self._write_means(record)
-            case Persist(name, record):
-                self._writing = self._loop.create_task(self._write(name, record))
+            case Persist("means"):
+                self._means.take(effect)
+            case Persist("result"):
+                self._results.take(effect)
+            case Persist():
+                self._writing = self._loop.create_task(self._write(effect))
 
-    def _write_means(self, record: Message) -> None:
-        """In the order of the calls, and before any later record is written; nothing waits for it here."""
+    async def _write(self, effect: Persist) -> None:
+        """Have a record on disk, however long that takes, and go on with what waits for it."""
+        try:
+            await self._means.settled()
+            async with asyncio.timeout(PARTING if self._is_ending else None) as self._limit:
+                await self._put(effect)
+        except TimeoutError:
+            self._fail(
+                LocalError(
+                    f"{effect.name} has not been written to {self._folder} in {PARTING:g} s: its disk does not answer",
+                    code="disk-silent",
+                )
+            )
+        finally:
+            self._limit = self._writing = None
+        self.command(lambda now: [])
+
+    async def _put_result(self, effect: Persist) -> None:
+        await self._put(effect)
+        if isinstance(effect.record, Table):
+            member, round = cast(Member, self.member), effect.record.round  # a replica has no results
+            self.command(lambda now: member.kept(now, round))
+
+    async def _put(self, effect: Persist) -> None:
         assert self._store is not None
-        write, before = partial(self._store.put, "means", record), self._means
-        self._means = self._loop.create_task(self._after(before, write))
-
-    async def _after(self, before: asyncio.Task[None] | None, write: Callable[[], None]) -> None:
-        if before is not None:
-            await asyncio.wait([before])
+        write = partial(self._store.put, effect.name, effect.record)
         try:
             await write_with_retries(write, self._complain, lambda: self._is_ending or self._closed)
         except Exception as error:
             self._fail(error)
-
-    async def _write(self, name: str, record: Message) -> None:
-        """Have a record on disk, however long that takes, and go on with what waits for it."""
-        try:
-            if self._means is not None:
-                await asyncio.wait([self._means])
-            await self._put(name, record)
-        except Exception as error:
-            self._writing, self.trouble = None, ""
-            return self._fail(error)
-        self._writing, self.trouble = None, ""
-        self.command(lambda now: [])
-
-    async def _put(self, name: str, record: Message) -> None:
-        assert self._store is not None
-        write = partial(self._store.put, name, record)
-        try:
-            async with asyncio.timeout(PARTING if self._is_ending else None) as self._limit:
-                await write_with_retries(write, self._complain, lambda: self._is_ending or self._closed)
-        except TimeoutError:
-            raise LocalError(
-                f"{name} has not been written to {self._folder} in {PARTING:g} s: its disk does not answer",
-                code="disk-silent",
-            ) from None
-        finally:
-            self._limit = None
+        self.trouble = ""
 
     def _complain(self, error: Exception) -> None:
         cause = error.__cause__ or error
@@ -249,6 +248,8 @@ class Driver:
         self.trouble = words
 
     def _fail(self, error: Exception) -> None:
+        self._means.drop()
+        self._results.drop()
         if not self._closed:
             self.close()
             self._on_failure(error)
@@ -259,6 +260,35 @@ class Driver:
         except RemoteError as error:
             _blame(error)
             self._loop.call_later(AGAIN, _fire, weakref.ref(self), timer)  # what it was to set going must not be lost
+
+
+class _Writer:
+    """Has records written one after the other, beside what goes on."""
+
+    def __init__(self, write: Callable[[Persist], Awaitable[None]]) -> None:
+        self._write = write
+        self._waiting: deque[Persist] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def take(self, effect: Persist) -> None:
+        """Write this record, too."""
+        self._waiting.append(effect)
+        if self._task is None:
+            self._task = asyncio.create_task(self._write_all())
+
+    def drop(self) -> None:
+        """Write nothing more."""
+        self._waiting.clear()
+
+    async def settled(self) -> None:
+        """Return when all that was taken is written."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            await self._write(self._waiting.popleft())
+        self._task = None
 
 
 def _fire(driver: weakref.ref[Driver], timer: Timer) -> None:

@@ -96,7 +96,7 @@ class Saving:
             return False
         if self._store.size > LONGEST and round >= self.newest + SPARING:
             return True
-        return self._store.means_size > max(LONG_LOG, STATES * sum(chunk.size for chunk in self._state.shape.chunks))
+        return self._store.means.size > max(LONG_LOG, STATES * sum(chunk.size for chunk in self._state.shape.chunks))
 
     async def _then_forget(self, write: Coroutine[Any, Any, None], round: int) -> None:
         try:

@@ -26,7 +26,6 @@ from shoal.protocol.base.errors import PayloadError, RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, result_hash
 from shoal.protocol.base.masks import is_mask, mask_of
 from shoal.protocol.base.signing import Signer, check_signature, signed
-from shoal.protocol.base.wire import Payload
 from shoal.protocol.messages.averaging import Contribution, Give, Have, Made, Mean, MeanIs
 from shoal.protocol.messages.log import Seat
 
@@ -70,11 +69,11 @@ class Exchange:
         self._owners: Owners | None = None  # None: there is no roster yet
         self._chunks = chunks
         self._offers: dict[PeerId, int] = {}  # weights
-        self._early: dict[PeerId, dict[int, Contribution]] = {}  # of those of whom we do not know on what they stand
         self._contribute: Contribute | None = None
         self.wanted = Wanted()
         self._weight = 0
         self._owned: dict[int, OwnedChunk] = {}
+        self._written: set[tuple[int, Digest]] = set()  # means that are to be found on our disk
         self._sources: dict[int, PeerId] = {}  # whom we have asked for the mean of a chunk that we inherited
         self.roster: tuple[PeerId, ...] = ()
         self.epochs = [0] * chunks
@@ -112,6 +111,10 @@ class Exchange:
         """A mean of this round, by its hash."""
         return self._shelf.find(self._us.part, self.round, chunk, hash)
 
+    def is_written(self, chunk: int, made: Made) -> bool:
+        """Whether a mean is on our disk already, or about to be."""
+        return (chunk, made.hash) in self._written
+
     def offered(self, peer: PeerId) -> int | None:
         """The weight that `peer` has offered."""
         return self._offers.get(peer)
@@ -137,6 +140,11 @@ class Exchange:
     def unfinished(self) -> list[int]:
         """Chunks whose mean is not here."""
         return [chunk for chunk, made in enumerate(self.means) if made is None]
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the mean of a chunk is not here, and its owner is lost."""
+        return self._owners is not None and any(self.owner(chunk) in self.lost for chunk in self.unfinished())
 
     def awaited(self) -> list[PeerId]:
         """Whose payloads we wait for, in roster order; ourselves, too, while a chunk of ours is open."""
@@ -189,10 +197,7 @@ class Exchange:
         """`peer` is ready, on our state. Who has offered nothing may still offer something."""
         self._offers[peer] = weight
         self.lost.pop(peer, None)
-        effects = self._fold_all()
-        for message in self._early.pop(peer, {}).values():
-            effects += self.receive_contribution(peer, message)
-        return effects
+        return self._fold_all()
 
     def lose(self, peer: PeerId) -> list[Effect]:
         """Go on without `peer`, unless its contribution is here. Its chunks are the proposer's business."""
@@ -227,21 +232,20 @@ class Exchange:
         """A mean that was here in an earlier process of ours, and was checked then; who needs it asks for it."""
         if mean.chunk < self._chunks:
             self._shelf.put(mean.chunk, mean.made, mean.payload)
+            self._written.add((mean.chunk, mean.made.hash))
             self.means[mean.chunk] = self.means[mean.chunk] or mean.made
 
     # -- inputs -------------------------------------------------------------------------------------------------
 
     def receive_contribution(self, sender: PeerId, message: Contribution) -> list[Effect]:
-        """A chunk for us to add, once its sender's offer is here: it says on which state that stands."""
+        """A chunk for us to add, if it was trained from our state: its sender may have come from another one since."""
         chunk = self._checked(sender, message.chunk)
         if not message.weight:
             raise RemoteError("contributes with weight zero", sender)
         effects = self.move([(chunk, message.epoch)])
         owned = self._owned.get(chunk)
-        if owned is None or self.means[chunk] is not None or not owned.lacks(sender):
-            return effects
-        if sender not in self._offers:
-            self._early.setdefault(sender, {})[chunk] = message
+        is_ours = message.base_root == self._base_root
+        if owned is None or self.means[chunk] is not None or not is_ours or not owned.lacks(sender):
             return effects
         self.taken += 1
         self._offers[sender] = message.weight
@@ -260,8 +264,8 @@ class Exchange:
         is_new = self._shelf.put(chunk, made, message.payload)
         self.taken += is_new
         if known is not None or not self._is_of_this_round(chunk, made):
-            return is_new, [self._record(chunk, made, message.payload)] if is_new else []
-        return is_new, self._keep(chunk, made, message.payload)
+            return is_new, []
+        return is_new, self._keep(chunk, made)
 
     def receive_have(self, sender: PeerId, message: Have) -> list[Effect]:
         """Somebody holds what we were made owner of: take it instead of computing it; ask one at a time."""
@@ -339,7 +343,7 @@ class Exchange:
         if owner == us.me:
             self._owned[chunk].hold(us.me, self._weight, make)
             return []
-        message = Contribution(us.part, self.round, chunk, self.epochs[chunk], self._weight, b"")
+        message = Contribution(us.part, self.round, chunk, self.epochs[chunk], self._weight, self._base_root, b"")
         return [Send(owner, message, make, self.wanted.contributions)]
 
     def _fold_all(self) -> list[Effect]:
@@ -359,21 +363,20 @@ class Exchange:
         said = MeanIs(us.branch, us.part, self.round, chunk, epoch, self._base_root, hash, us.me, us.life, b"")
         made = Made(hash, mask, epoch, us.me, us.life, signed(said, us.signer).signature)
         self._shelf.put(chunk, made, payload)
-        return blames + self._keep(chunk, made, payload)
+        return blames + self._keep(chunk, made)
 
-    def _keep(self, chunk: int, made: Made, payload: Payload) -> list[Effect]:
-        """A chunk's mean is here; as its owner, hand it to everybody."""
+    def _keep(self, chunk: int, made: Made) -> list[Effect]:
+        """A chunk's mean is here."""
         self.means[chunk] = made
-        effects: list[Effect] = [self._record(chunk, made, payload)]
-        return effects + (self._broadcast(chunk, made) if self.owner(chunk) == self._us.me else [])
-
-    def _record(self, chunk: int, made: Made, payload: Payload) -> Persist:
-        return Persist("means", Mean(self._us.part, self.round, chunk, made, payload))
+        return self._broadcast(chunk, made) if self.owner(chunk) == self._us.me else []
 
     def _broadcast(self, chunk: int, made: Made) -> list[Effect]:
+        """As its owner, hand a mean to everybody, and write it down at once: in a crash of all it is here."""
         mean = self._mean(chunk, made)
+        self._written.add((chunk, made.hash))
         others = dict.fromkeys((*self.roster, *self._receivers()))
-        return [Send(peer, mean) for peer in others if peer != self._us.me and peer not in self.lost]
+        sends = [Send(peer, mean) for peer in others if peer != self._us.me and peer not in self.lost]
+        return [Persist("means", mean), *sends]
 
     def _mean(self, chunk: int, made: Made) -> Mean:
         mean = self._shelf.find(self._us.part, self.round, chunk, made.hash)

@@ -2,7 +2,9 @@
 
 Rules:
 - What has been averaged stays where it is whatever happens to the proposer: the next one goes on with it.
-- A voter approves of a result if it was made on the state that the voter holds itself, and once it holds all its means.
+- A voter approves of a result if it was made on the state that the voter holds itself, and once it holds all its means,
+  and those of the result before are on its disk: so a power cut of all undoes one round at most. One that may have been
+  decided, and whose means are nowhere, it approves of as well, so that it can be undone.
 - The silent are reminded, ever more rarely, and given up in the end; so nothing waits for ever on a live but wedged
   member.
 - Whoever stands on another state neither contributes nor owns anything, until it has caught up.
@@ -55,7 +57,7 @@ class Round:
         self._review: tuple[Digest, Result, bool] | None = None
         self._outcome: Outcome | None = None
         self._table_asked = (-1.0, 0)  # when, and of whom next
-        self._decided_at = now
+        self._decided_at = self._reviewed_at = now
         self._is_due = False
         self._offered_at, self._pause = now, AGAIN
         self._offered_to: list[PeerId] = []
@@ -156,7 +158,7 @@ class Round:
 
     def review(self, now: float, entry: Digest, result: Result, is_bound: bool) -> list[Effect]:
         """May we vote for this result? Answered once we know."""
-        self._review = (entry, result, is_bound)
+        self._review, self._reviewed_at = (entry, result, is_bound), now
         return self._do(now, [])
 
     def decided(self, now: float, outcome: Outcome) -> list[Effect]:
@@ -319,16 +321,17 @@ class Round:
         return effects
 
     def _answer_review(self, now: float) -> list[Effect]:
-        if self._review is None:
+        if self._review is None or self._context.shelf.unkept is not None:
             return []
-        entry, result, _ = self._review
+        entry, result, is_bound = self._review
         if (result.round, result.base, result.base_root) != (self.number, self.base.entry, self.base.root):
             return []  # we stand elsewhere, and catch up
         missing = self._get(now, result)
-        if missing is not None:
+        if missing is not None and not (is_bound and self._is_lost(now, self._reviewed_at)):
             return missing
         self._review = None
-        return [self._record(result), Tell(Reviewed(entry, True))]
+        kept = [Persist("means", self._table(result))] if missing is None else []
+        return [*kept, Tell(Reviewed(entry, True))]
 
     def _conclude(self, now: float) -> list[Effect]:
         if self._outcome is None:
@@ -336,9 +339,7 @@ class Round:
         outcome, result = self._outcome, self._outcome.result
         missing = self._get(now, result)
         if missing is not None:
-            since = max(self._decided_at, self._fetching.moved_at)
-            searched = now - since > SEARCHED * self._context.pace.deadline()
-            return [*missing, *([Tell(Lost(outcome.number))] if searched else [])]
+            return [*missing, *([Tell(Lost(outcome.number))] if self._is_lost(now, self._decided_at) else [])]
         means = self._context.shelf.table(result.table)
         assert means is not None
         decision = Decision(outcome.number, result, outcome.roster, means, self._context.shelf.collect(means))
@@ -346,13 +347,26 @@ class Round:
         took_part = self._contribution is not None and me in outcome.roster
         counted = tuple(took_part and me in masked(outcome.roster, made.mask) for made in means)
         self.exchange.wanted.give_up()
-        return [self._record(result), Tell(Concluded(decision, counted))]
+        return [*self._write_down(decision), Tell(Concluded(decision, counted))]
 
-    def _record(self, result: Result) -> Persist:
-        """The table of a result whose means are here: with it and them the result can be applied after a restart."""
+    def _is_lost(self, now: float, since: float) -> bool:
+        """Whether a result's means were looked for everywhere since then, without success."""
+        return now - max(since, self._fetching.moved_at) > SEARCHED * self._context.pace.deadline()
+
+    def _write_down(self, decision: Decision) -> list[Effect]:
+        """With its means and their table a result can be applied after a restart."""
+        part, round = self._us.part, self.number
+        means = [
+            Persist("result", wire.Mean(part, round, chunk, made, payload))
+            for chunk, (made, payload) in enumerate(zip(decision.means, decision.payloads, strict=True))
+            if not self.exchange.is_written(chunk, made)
+        ]
+        return [*means, Persist("result", self._table(decision.result))]
+
+    def _table(self, result: Result) -> wire.Table:
         means = self._context.shelf.table(result.table)
         assert means is not None
-        return Persist("means", wire.Table(self._us.part, self.number, means))
+        return wire.Table(self._us.part, self.number, means)
 
     def _get(self, now: float, result: Result) -> list[Effect] | None:
         """Ask for what is missing of a result and not on its way; None if all is here."""
@@ -410,13 +424,13 @@ class Round:
         return effects
 
     def _check_stall(self, now: float) -> list[Effect]:
-        """If nothing moves any more, another proposer may know better."""
+        """If nothing moves any more, another proposer may know better; soon, if a chunk has lost its owner."""
         if not self.exchange.is_under_way or self._headway is None:
             return []
         moved = self._context.outbox.moved + self._headway.moved
         state = (moved, len(self.exchange.lost), tuple(self.exchange.epochs))
-        patience = self._headway.longest_patience()
-        return [Tell(Due())] if self._stall.is_long(now, state, STALLED * patience) else []
+        patience = self._headway.longest_patience() * (1 if self.exchange.is_orphaned else STALLED)
+        return [Tell(Due())] if self._stall.is_long(now, state, patience) else []
 
     def _send_offer(self, now: float) -> list[Effect]:
         assert self._offer is not None

@@ -146,6 +146,13 @@ class Rounds:
             return self.open(now, Base(round, self._before.entry, self._before.history, root))
         return self.open(now, base_after(self._before, decision, root))
 
+    def kept(self, now: float, round: int) -> list[Effect]:
+        """The means of a round's result are on our disk, and survive a power cut."""
+        if round != self.shelf.unkept:
+            return []
+        self.shelf.unkept = None
+        return self.look(now)
+
     def suspend(self) -> None:
         """Another state is about to be installed: nothing happens until `open`."""
         if self.round is not None:
@@ -302,6 +309,7 @@ class Rounds:
         for effect in effects:
             match effect:
                 case Tell(Concluded(decision, counted)):
+                    self.shelf.unkept = decision.round
                     done += self._commit(decision, counted)
                 case Tell(WrongState(is_proven)):
                     done += self._doubt(is_proven)

@@ -58,6 +58,7 @@ class Shelf:
         self._decisions: dict[int, Decision] = {}
         self._sought: set[int] = set()  # decided rounds of which somebody has fetched
         self._reducer: Reducer | None = None
+        self.unkept: int | None = None  # the last decided round, while its means are still being written to our disk
         self.keep_after: int | None = None  # rounds above this one are leased by somebody who catches up
 
     def __repr__(self) -> str:

@@ -219,10 +219,10 @@ class Steering:
     # -- what is proposed ---------------------------------------------------------------------------------------
 
     def _propose(self) -> list[Effect]:
-        """Put the round's result to the vote; once in each view and for each number."""
+        """Put the round's result to the vote, and so vote for it; once in each view and for each number."""
         log = self._context.log
         place = (log.register.number, log.view)
-        if not self._exchange.is_complete or self._wanted == place:
+        if not self._exchange.is_complete or self._context.shelf.unkept is not None or self._wanted == place:
             return []
         self._wanted = place
         return [Tell(Want(self._result()))]

@@ -361,8 +361,11 @@ class Keeper:
 
     def _make_entries(self) -> list[Effect]:
         """As proposer, have decided what enough have said."""
-        if not self.votes_here or self.proposer != self.core.me:
+        if not self.votes_here:
             return []
+        voids = self._voids()
+        if self.proposer != self.core.me:  # nothing else may be due before a lost result is undone
+            return self._do(self.core.expect()) if voids else []
         register, effects = self.register, list[Effect]()
         consents = [each for each in self._said_by(Consent) if self._may_be_added(each)]
         if room := consents[: MAX_VOTERS - len(register.voters)]:
@@ -372,11 +375,16 @@ class Keeper:
             witnesses = tuple(each for each in unheard if each.absent == absent)
             if self.is_quorum([each.peer for each in witnesses]) and absent in register.voters:
                 effects += self.want(Remove(absent, member_of(register, absent).life, witnesses, ()))
-        for part in register.parts:
+        return [*effects, *(each for void in voids for each in self.want(void))]
+
+    def _voids(self) -> list[Void]:
+        """Of results that a quorum lacks."""
+        found = []
+        for part in self.register.parts:
             lacks = tuple(each for each in self._said_by(Lacks) if each.result == part.result)
             if lacks and self.is_quorum([each.peer for each in lacks]):
-                effects += self.want(Void(part.part, lacks))
-        return effects
+                found.append(Void(part.part, lacks))
+        return found
 
     def _said_by(self, kind: type) -> list:  # type: ignore[type-arg]
         return [each for (of, _, _), each in sorted(self._statements.items(), key=_place) if of is kind]

@@ -165,6 +165,10 @@ class Member(Presence):
         """What we were told of is applied and read back."""
         return self._digest(now, self.rounds.applied(now, root))
 
+    def kept(self, now: float, round: int) -> list[Effect]:
+        """The records "result" of a round are on disk."""
+        return self._digest(now, self.rounds.kept(now, round))
+
     def opened(self, now: float, base: Base) -> list[Effect]:
         """The state that we were told of is installed."""
         return self._digest(now, self.rounds.open(now, base))

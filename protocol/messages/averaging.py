@@ -39,6 +39,7 @@ class Contribution(Message):
     chunk: int
     epoch: int
     weight: int
+    base_root: Digest  # of the state that it was trained from
     payload: Payload
 
 

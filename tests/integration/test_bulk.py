@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def contribution(number: int, size: int = MIB) -> Contribution:
-    return Contribution(0, 1, number, 0, 10, bytes(size))
+    return Contribution(0, 1, number, 0, 10, NO_DIGEST, bytes(size))
 
 
 def result(number: int, size: int = MIB) -> Mean:

@@ -56,8 +56,10 @@ class Oracle:
                 case Result() as result:
                     self.results[result.round] = result
                 case Void():
-                    self.voided.add(self.newest)
-                    del self.results[self.newest]
+                    self.voided.add(undone := self.newest)
+                    del self.results[undone]
+                    self.decisions.pop(undone, None)
+                    self.roots.pop(undone, None)
 
     def committed(self, peer: PeerId, decision: Decision, standing: int) -> None:
         """`peer`, whose state is that of round `standing`, is told that a round is decided."""

@@ -35,6 +35,7 @@ from tests.simulation.versions import Versions, initial_state, root_of
 
 RUN = RunId(bytes(range(32)))  # the run that is simulated
 TRAINING = 2.0  # virtual seconds of inner steps
+FORCING = 0.2  # virtual seconds until the means of a result are on disk, at most
 SNAPSHOT = 3  # rounds between two snapshots of the state
 BRANCH = digest("simulated run", RUN)
 
@@ -143,7 +144,7 @@ class Peer(Node):
         return base
 
     def persist(self, disk: dict[str, Any], name: str, record: Message) -> None:
-        if name == "means":
+        if name in ("means", "result"):
             self._disk.setdefault("means", []).append(record)
         elif isinstance(record, Shortcut):
             self._disk["journal"] = bytearray(framed(record) + framed(self.member.log.core.vote_file()))
@@ -152,7 +153,7 @@ class Peer(Node):
 
     @staticmethod
     def lose_power(disk: dict[str, Any]) -> None:
-        """What was written but not forced is gone: the means since the last round that was applied."""
+        """What was written but not forced is gone: the means since the last round that was `kept`."""
         disk["means"] = [each for each in disk.get("means", []) if each.round <= disk.get("forced", 0)]
 
     def _put(self, decision: Decision) -> None:
@@ -180,6 +181,9 @@ class Peer(Node):
             return self._train_if_open(self.member.fire(now, timer))
         if timer.name == "apply":
             return self._apply(now)
+        if timer.name == "kept":
+            self._disk["forced"] = max(timer.token, self._disk.get("forced", 0))
+            return self._train_if_open(self.member.kept(now, timer.token))
         return self._submit(now) if timer.token == self._token else []
 
     def on_link_up(self, now: float, peer: PeerId) -> list[Effect]:
@@ -237,7 +241,8 @@ class Peer(Node):
                 self._oracle.counted(self.me, decision, counted, offered)
                 self._decision = decision
                 self._offered = [0.0] * self._size
-                return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
+                applying, forcing = (self._rng.uniform(0.0, most) for most in (0.05, FORCING))
+                return [Wake(applying, Timer("app", "apply", 0)), Wake(forcing, Timer("app", "kept", decision.round))]
             case Lapsed():
                 return [Wake(0.0, Timer("app", "apply", 0))]
             case StateReceived(payloads=payloads):
@@ -320,7 +325,6 @@ class Peer(Node):
         self.store.put(round, list(self.state))
         self._base = base if base is not None and base.round == round else Base(round, 0, NO_DIGEST, NO_DIGEST)
         self._oracle.holds(self.me, round, root_of(self.state))
-        self._disk["forced"] = round
         if base is not None and round % SNAPSHOT == 0:
             self._snapshot(base)
         return self._train_if_open(effects)

@@ -24,7 +24,7 @@ from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.wire import Message
 from shoal.protocol.member.member import Member
 from shoal.protocol.membership.members import PeerDown
-from shoal.protocol.messages.averaging import Call, Made, Mean
+from shoal.protocol.messages.averaging import Call, Made, Mean, Table
 from shoal.protocol.messages.membership import Entry, RunStatus, Summary
 from shoal.protocol.messages.node import GetManifest
 from tests.limits import no_more_files
@@ -52,6 +52,11 @@ class FakeMember:
         self.rounds = SimpleNamespace(waiting_for=list, base=None)
         self.answers = list(answers)
         self.fired: list[Timer] = []
+        self.kept_rounds: list[int] = []
+
+    def kept(self, now: float, round: int) -> list[Effect]:
+        self.kept_rounds.append(round)
+        return []
 
     def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         raise RemoteError("nonsense", sender)
@@ -124,6 +129,48 @@ async def test_a_record_is_on_disk_before_the_message_leaves(tmp_path: Path) -> 
     shell.driver.command(shell.member.step)
     await shell.driver.settled()
     assert seen == [{"vote": asking("kept")}]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["means", "result"])
+async def test_nothing_but_a_record_waits_for_means(tmp_path: Path, name: str) -> None:
+    """A record waits for our own means, so that whoever has our vote has them; and not for those of a result."""
+    vote = Persist("vote", asking("kept"))
+    shell = Shell(tmp_path, [Persist(name, MEAN), Send(ANNA, asking("first"))], [vote, Send(ANNA, asking("second"))])
+    released, put = threading.Event(), shell.disk.put
+    written = list[str]()
+
+    def hanging(name: str, record: Message) -> None:
+        if name != "vote":
+            released.wait(30.0)
+        written.append(name)
+        put(name, record)
+
+    shell.disk.put = hanging  # type: ignore[method-assign]
+    shell.driver.command(shell.member.step)
+    assert shell.done == [(ANNA, asking("first"))]
+    shell.driver.command(shell.member.step)
+    if name == "result":
+        writing = shell.driver._writing
+        assert writing is not None
+        await writing
+        assert shell.done[1:] == [(ANNA, asking("second"))]
+    released.set()
+    await shell.driver.settled()
+    assert written == (["means", "vote"] if name == "means" else ["vote", "result"])
+    assert shell.done[1:] == [(ANNA, asking("second"))]
+
+
+@pytest.mark.asyncio
+async def test_the_member_is_told_when_a_result_is_kept(tmp_path: Path) -> None:
+    table = Table(0, 5, (MEAN.made,))
+    shell = Shell(tmp_path, [Persist("means", table), Persist("result", MEAN), Persist("result", table)])
+    released = hang(shell)
+    shell.driver.command(shell.member.step)
+    assert shell.member.kept_rounds == []
+    released.set()
+    await shell.driver.settled()
+    assert shell.member.kept_rounds == [5]
 
 
 @pytest.mark.asyncio

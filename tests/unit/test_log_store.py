@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shoal.node.base.atomic import replace_file
 from shoal.node.base.home import KEPT
-from shoal.node.run.log_store import JOURNAL, MEANS, LogStore
+from shoal.node.run.log_store import JOURNAL, LogStore
 from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import digest, result_hash
@@ -111,55 +108,16 @@ def test_what_was_put_is_there_after_reopening(store: LogStore, tmp_path: Path) 
     assert table_digest(kept.means[2].means) == table_digest(table(1).means)
 
 
-def test_sizes_are_those_of_the_files_from_the_first_byte_on(store: LogStore, tmp_path: Path) -> None:
-    def sizes() -> tuple[int, int]:
-        means = store.folder / MEANS
-        return journal_of(store).stat().st_size, means.stat().st_size if means.exists() else 0
-
-    assert (store.size, store.means_size) == sizes()
+def test_the_size_is_that_of_the_journal_from_the_first_byte_on(store: LogStore, tmp_path: Path) -> None:
+    assert store.size == journal_of(store).stat().st_size
     store.put("log", ENTRIES[0])
-    store.put("means", mean(1))
-    assert (store.size, store.means_size) == sizes()
+    assert store.size == journal_of(store).stat().st_size
     again = LogStore(tmp_path)
     again.open(FOUNDING, RULES, is_founder=False)
-    again.put("means", mean(2))
     again.put("vote", VOTES)
-    assert (again.size, again.means_size) == sizes()
-    again.forget_means(2)
-    assert (again.size, again.means_size) == sizes()
+    assert again.size == journal_of(store).stat().st_size
     again.put("log", SHORTCUT)
-    assert (again.size, again.means_size) == sizes()
-
-
-@pytest.mark.parametrize("lost", [1, 4, 150, 203])
-def test_a_torn_mean_is_cut_off_and_what_is_put_then_follows_the_last_whole_one(
-    store: LogStore, tmp_path: Path, lost: int
-) -> None:
-    store.put("means", mean(1))
-    store.put("means", mean(2))
-    path = store.folder / MEANS
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - lost)
-    again = LogStore(tmp_path)
-    assert again.open(FOUNDING, RULES, is_founder=False).means == (mean(1),)
-    again.put("means", mean(3))
-    assert opened(tmp_path).means == (mean(1), mean(3))
-
-
-@pytest.mark.parametrize("place", [0, 5, 20, -1])
-def test_a_mean_with_other_bytes_than_its_hash_says_is_cut_off_with_all_that_follows(
-    store: LogStore, tmp_path: Path, place: int
-) -> None:
-    store.put("means", mean(1))
-    size = (store.folder / MEANS).stat().st_size
-    store.put("means", mean(2))
-    end = (store.folder / MEANS).stat().st_size
-    store.put("means", mean(3))
-    spoiled = bytearray((store.folder / MEANS).read_bytes())
-    spoiled[(size if place >= 0 else end) + place] ^= 0x40
-    (store.folder / MEANS).write_bytes(spoiled)
-    assert opened(tmp_path).means == (mean(1),)
-    assert (store.folder / MEANS).stat().st_size == size
+    assert again.size == journal_of(store).stat().st_size
 
 
 def test_a_torn_tail_of_the_journal_is_cut_off_and_the_vote_before_it_counts(store: LogStore, tmp_path: Path) -> None:
@@ -205,43 +163,6 @@ def test_a_journal_of_which_nothing_is_whole_is_begun_anew_in_another_life(store
     assert (kept.first, kept.entries, kept.votes.voted) == (FOUNDING, (), None)
     assert kept.votes.life > FOUNDING_LIFE
     assert opened(tmp_path) == kept
-
-
-def test_means_of_rounds_before_a_snapshot_are_forgotten_and_those_of_its_round_are_not(
-    store: LogStore, tmp_path: Path
-) -> None:
-    store.forget_means(7)  # there are none
-    records = (mean(1), table(1), mean(2), table(2), mean(3), mean(3, 1))
-    for record in records:
-        store.put("means", record)
-    store.forget_means(2)
-    assert opened(tmp_path).means == records[2:]
-    store.put("means", mean(4))
-    store.put("vote", VOTES)
-    assert opened(tmp_path).means == (*records[2:], mean(4))
-    store.forget_means(9)
-    assert opened(tmp_path).means == ()
-
-
-def test_a_mean_that_is_put_while_others_are_forgotten_is_not_lost(
-    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Means are put by one thread, and forgotten by another one, after a checkpoint."""
-    putting = threading.Thread(target=store.put, args=("means", mean(3)))
-
-    def slowly(path: Path, pieces: Iterable[bytes]) -> None:
-        written = list(pieces)
-        putting.start()
-        putting.join(0.2)  # seconds: as long as it may go on by itself
-        replace_file(path, written)
-
-    for number in (1, 2):
-        store.put("means", mean(number))
-    monkeypatch.setattr("shoal.node.run.log_store.replace_file", slowly)
-    store.forget_means(2)
-    putting.join()
-    assert opened(tmp_path).means == (mean(2), mean(3))
-    assert store.means_size == (store.folder / MEANS).stat().st_size
 
 
 def test_a_shorter_journal_says_the_same_and_keeps_the_last_vote(store: LogStore, tmp_path: Path) -> None:
@@ -323,19 +244,16 @@ def test_a_record_that_cannot_be_written_leaves_no_half_of_it_behind(
     assert opened(tmp_path).entries == ENTRIES
 
 
-def test_means_are_forced_before_the_vote_that_follows_from_them(
-    store: LogStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forced: list[str] = []
-    monkeypatch.setattr("shoal.node.run.log_store.force", lambda path: forced.append(path.name))
-    store.put("vote", VOTES)
-    assert forced == []
+def test_a_result_is_forced_to_disk_with_its_means(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    forced: list[bool] = []
+    monkeypatch.setattr(store.means, "force", lambda: forced.append(True))
     store.put("means", mean(1))
-    store.put("log", ENTRIES[0])
+    store.put("result", mean(1, 1))
+    store.put("means", table(1))
+    store.put("vote", VOTES)
     assert forced == []
-    store.put("vote", VOTES)
-    store.put("vote", VOTES)
-    assert forced == [MEANS]
+    store.put("result", table(1))
+    assert forced == [True]
 
 
 def test_a_folder_that_is_none_is_an_error_in_words(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from shoal.protocol.averaging import mailbox
 from shoal.protocol.averaging.mailbox import OVERHEAD, Mailbox, replayed
 from shoal.protocol.base.effects import Blamed, Effect, Tell
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.wire import MEMORY_UNIT, Message
 from shoal.protocol.messages.averaging import Call, Contribution, Give, Table
 from shoal.protocol.messages.transfer import StateChunk
@@ -20,7 +20,7 @@ SIZE = MEMORY_UNIT  # bytes, for which there is room of just that size
 
 
 def _chunk(number: int, size: int = SIZE, epoch: int = 0) -> Contribution:
-    return Contribution(0, 5, number, epoch, 10, bytes(size))
+    return Contribution(0, 5, number, epoch, 10, NO_DIGEST, bytes(size))
 
 
 def _word(number: int) -> Give:

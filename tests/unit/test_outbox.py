@@ -7,14 +7,14 @@ import pytest
 from shoal.protocol.averaging.outbox import SETTLE, Outbox
 from shoal.protocol.averaging.rounds import key_of
 from shoal.protocol.base.effects import Send
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.messages.averaging import Contribution
 
 TO, OTHER = PeerId("to"), PeerId("other")
 
 
 def contribution(chunk: int = 0, epoch: int = 0) -> Contribution:
-    return Contribution(0, 1, chunk, epoch, 10, b"bytes")
+    return Contribution(0, 1, chunk, epoch, 10, NO_DIGEST, b"bytes")
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def rounds(round: int) -> Rounds:
 
 
 def contribution(round: int, chunk: int) -> Contribution:
-    return Contribution(0, round, chunk, 0, 5, bytes(100))
+    return Contribution(0, round, chunk, 0, 5, NO_DIGEST, bytes(100))
 
 
 def mean(round: int, size: int = 30) -> Mean:

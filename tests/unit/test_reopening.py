@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.base.effects import Effect, Persist, Tell, Timer, Wake
 from shoal.protocol.base.ids import Digest, digest
 from shoal.protocol.member.member import FOUNDING_LIFE
+from shoal.protocol.messages.averaging import Table
 from shoal.protocol.net.peers.network import Network
 from tests.simulation.signing import FakeSigner
 from tests.unit import checkpoint_kit
@@ -99,6 +101,8 @@ class Alone:
             match effect:
                 case Persist(name, record):
                     self.run.store.put(name, record)
+                    if name == "result" and isinstance(record, Table):
+                        self._do(self.run.member.kept(self.now, record.round))
                 case Wake(after, timer):
                     heapq.heappush(self._timers, (self.now + after, next(self._count), timer))
                 case Tell(Committed(decision)):
@@ -223,9 +227,8 @@ def test_a_log_that_was_made_shorter_is_enough_to_stand_where_it_stood(
 
 def test_a_result_whose_means_are_not_here_is_waited_for(tmp_path: Path) -> None:
     played(tmp_path, 3)
-    path = log_of(tmp_path) / MEANS
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 1)
+    (path,) = (log_of(tmp_path) / MEANS).iterdir()
+    os.truncate(path, path.stat().st_size - 1)
     run = opened(tmp_path)
     assert stood(run)[0] == 2
     member = Alone(run).run.member

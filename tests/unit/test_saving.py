@@ -12,6 +12,7 @@ import pytest
 
 from shoal.node.base.home import KEPT
 from shoal.node.manifest.manifest import Manifest, OriginSpec
+from shoal.node.run import means_store
 from shoal.node.run import saving as module
 from shoal.node.run.agreed_run import AgreedRun
 from shoal.node.run.facts import run_facts
@@ -36,6 +37,12 @@ from tests.unit.rounds_kit import ROUND
 HELD = state(ROUND)
 MEMBERS, SAMPLES = (OTHER, ME), 1000
 RULES = Rules(Crash(), FakeSigner(ME))
+
+
+@pytest.fixture(autouse=True)
+def slot_for_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what is forgotten is gone at once."""
+    monkeypatch.setattr(means_store, "FULL", 1)
 
 
 class Trained(SimpleNamespace):

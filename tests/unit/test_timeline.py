@@ -28,7 +28,7 @@ BEGUN = Begun(5, MEMBERS, (ANNA, ANNA, BERT, ME), ANNA)
 
 
 def part(chunk: int, size: int = 100, round: int = 5) -> wire.Contribution:
-    return wire.Contribution(0, round, chunk, 0, 1, b"x" * size)
+    return wire.Contribution(0, round, chunk, 0, 1, NO_DIGEST, b"x" * size)
 
 
 def call(round: int) -> wire.Call:

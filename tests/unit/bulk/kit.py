@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic, sleep
 
-from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.averaging import Contribution
 from shoal.protocol.messages.bulk import Flow
@@ -23,7 +23,7 @@ LIMIT = 20.0  # seconds
 
 def load(number: int, payload: bytes = b"payload") -> Contribution:
     """A message whose chunk is `number`."""
-    return Contribution(0, 1, number, 0, 10, payload)
+    return Contribution(0, 1, number, 0, 10, NO_DIGEST, payload)
 
 
 def parts(message: Contribution, run: RunId = RUN) -> tuple[bytes, bytes, bytes]:

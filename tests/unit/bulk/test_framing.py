@@ -27,10 +27,11 @@ from shoal.protocol.net.bulk.framing import (
 from tests.unit.bulk.kit import PEER, RUN, load, parts
 
 counts = st.integers(0, 2**63 - 1)
-contributions = st.builds(Contribution, counts, counts, counts, counts, counts, st.binary(max_size=200))
+digests = st.binary(min_size=32, max_size=32)
+contributions = st.builds(Contribution, counts, counts, counts, counts, counts, digests, st.binary(max_size=200))
 
 
-@given(contributions, st.binary(min_size=32, max_size=32))
+@given(contributions, digests)
 def test_what_was_framed_is_taken_apart_again(message: Contribution, run: bytes) -> None:
     before, head, payload = parts(message, RunId(run))
     assert sizes(before, PEER) == Sizes(len(head), len(payload), Flow.SCATTER)

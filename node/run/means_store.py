@@ -1,0 +1,163 @@
+"""The means of the rounds since the last snapshot of the state, on this node's disk.
+
+    runs/<id>/log/means/0, 1, ...    slots: means and tables (messages/averaging.py), one after the other
+
+Fresh room on a disk costs the processor ten times as much as writing over what is there. So a slot of which no round is
+needed any more is used again from its beginning. Rounds only rise within a slot: a record that is of an earlier round
+than the one before it, or that is not whole, is what is left of an earlier use, or was being written when the power
+failed, and there the slot ends.
+
+All methods block and may be used from any thread. OSError says what cannot be read or written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.node.base.atomic import force
+from shoal.node.base.disk import list_folder
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import result_hash
+from shoal.protocol.base.wire import (
+    MAX_BULK_FRAME,
+    MAX_CONTROL_FRAME,
+    Payload,
+    decode,
+    decode_bulk,
+    encode,
+    encode_head,
+)
+from shoal.protocol.messages.averaging import Mean, Table
+
+SIZES = struct.Struct("<II")  # of a record's head and of its payload
+FULL = 8 << 20  # bytes of a slot in which no further round is begun
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    path: Path
+    end: int = 0  # bytes in use
+    newest: int = 0  # round
+
+
+class MeansStore:
+    """One run's."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._used: list[_Slot] = []  # the last one is written to
+        self._free: list[_Slot] = []
+        self._unforced: list[_Slot] = []
+        self._is_new = False  # whether a file was made since the folder was last forced
+        self._lock = threading.Lock()  # means are written by one thread, and forgotten by another one
+
+    @property
+    def size(self) -> int:
+        """Bytes of what is kept."""
+        return sum(slot.end for slot in self._used)
+
+    def open(self) -> tuple[Mean | Table, ...]:
+        """What is here, in the order of its rounds; it is forced, as an earlier process may have had no time to."""
+        with self._lock:
+            self._folder.mkdir(exist_ok=True)
+            found = [(_Slot(path), list(_read(path))) for path in list_folder(self._folder)]
+            self._used, self._free = [], [slot for slot, records in found if not records]
+            kept: list[Mean | Table] = []
+            for slot, records in sorted(found, key=lambda each: each[1][-1][0].round if each[1] else 0):
+                if records:
+                    slot.newest, slot.end = records[-1][0].round, records[-1][1]
+                    self._used.append(slot)
+                    kept += [record for record, _ in records]
+            self._unforced, self._is_new = list(self._used), True
+        self.force()
+        return tuple(kept)
+
+    def write(self, record: Mean | Table) -> None:
+        """Append a record: on return it outlives this process, and once it is forced also a power cut."""
+        with self._lock:
+            slot, pieces = self._slot(record.round), _packed(record)
+            size = sum(map(len, pieces))
+            with slot.path.open("r+b") as file:
+                if os.pwritev(file.fileno(), pieces, slot.end) != size:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            slot.end, slot.newest = slot.end + size, record.round
+            if slot not in self._unforced:
+                self._unforced.append(slot)
+
+    def force(self) -> None:
+        """Have on disk all that was written before. Meanwhile more may be written."""
+        with self._lock:
+            slots, self._unforced = self._unforced, []
+            is_new, self._is_new = self._is_new, False
+        try:
+            for slot in slots:
+                with slot.path.open("r+b") as file:
+                    os.fdatasync(file.fileno())
+            if is_new:
+                force(self._folder)
+        except OSError:
+            with self._lock:
+                self._unforced, self._is_new = slots + self._unforced, is_new
+            raise
+
+    def forget(self, round: int) -> None:
+        """Rounds before this one are needed no more."""
+        with self._lock:
+            for slot in [slot for slot in self._used if slot.newest < round]:
+                with slot.path.open("r+b") as file:
+                    os.pwrite(file.fileno(), SIZES.pack(0, 0), 0)
+                slot.end = slot.newest = 0
+                self._used.remove(slot)
+                self._free.append(slot)
+
+    def _slot(self, round: int) -> _Slot:
+        """Where a record of this round goes."""
+        last = self._used[-1] if self._used else None
+        if last is None or round < last.newest or (round > last.newest and last.end >= FULL):
+            if not self._free:
+                fresh = _Slot(self._folder / str(len(self._used)))
+                fresh.path.touch()
+                self._free.append(fresh)
+                self._is_new = True
+            self._used.append(self._free.pop())
+        return self._used[-1]
+
+
+def _read(path: Path) -> Iterator[tuple[Mean | Table, int]]:
+    """The records of a slot, each with where it ends."""
+    newest = 0
+    with path.open("rb") as file:
+        while len(sizes := file.read(SIZES.size)) == SIZES.size:
+            head, payload = SIZES.unpack(sizes)
+            if not 0 < head <= MAX_CONTROL_FRAME or payload > MAX_BULK_FRAME:
+                return
+            record = _unpacked(file.read(head), file.read(payload))
+            if record is None or record.round < newest:
+                return
+            newest = record.round
+            yield record, file.tell()
+
+
+def _packed(record: Mean | Table) -> list[Payload]:
+    if not isinstance(record, Mean):
+        head = encode(record)
+        return [SIZES.pack(len(head), 0), head]
+    head, payload = encode_head(record), record.payload
+    return [SIZES.pack(len(head), len(payload)), head, payload]
+
+
+def _unpacked(head: bytes, payload: bytes) -> Mean | Table | None:
+    """A record; None if it is not whole."""
+    try:
+        record = decode_bulk(head, payload) if payload else decode(head)
+    except RemoteError:
+        return None
+    if isinstance(record, Mean):
+        return record if result_hash(record.made.mask, record.payload) == record.made.hash else None
+    return record if isinstance(record, Table) else None
