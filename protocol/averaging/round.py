@@ -3,8 +3,7 @@
 Rules:
 - What has been averaged stays where it is whatever happens to the proposer: the next one goes on with it.
 - A voter approves of a result if it was made on the state that the voter holds itself, and once it holds all its means,
-  and those of the result before are on its disk: so a power cut of all undoes one round at most. One that may have been
-  decided, and whose means are nowhere, it approves of as well, so that it can be undone.
+  and those of the result before are on its disk: so a power cut of all undoes one round at most.
 - The silent are reminded, ever more rarely, and given up in the end; so nothing waits for ever on a live but wedged
   member.
 - Whoever stands on another state neither contributes nor owns anything, until it has caught up.
@@ -327,11 +326,13 @@ class Round:
         if (result.round, result.base, result.base_root) != (self.number, self.base.entry, self.base.root):
             return []  # we stand elsewhere, and catch up
         missing = self._get(now, result)
-        if missing is not None and not (is_bound and self._is_lost(now, self._reviewed_at)):
+        if missing is None:
+            self._review = None
+            return [Persist("means", self._table(result)), Tell(Reviewed(entry, True))]
+        if not is_bound or not self._is_lost(now, self._reviewed_at):
             return missing
         self._review = None
-        kept = [Persist("means", self._table(result))] if missing is None else []
-        return [*kept, Tell(Reviewed(entry, True))]
+        return [Tell(Reviewed(entry, False))]
 
     def _conclude(self, now: float) -> list[Effect]:
         if self._outcome is None:

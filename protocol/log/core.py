@@ -85,8 +85,8 @@ class Committed(Event):
 class Review(Event):
     """May this peer vote for `entry`? To be answered by `Core.answer`, now or later.
 
-    If it `is_bound` it may have been decided: then its bytes may be lost, and yes is right all the same. A result that
-    is decided without its bytes is undone by `Void`.
+    If it `is_bound` it may have been decided, and no says that its bytes are lost: then the proposer lets it go if a
+    quorum does not know of it, and else it is voted for all the same. A result without its bytes is undone by `Void`.
     """
 
     entry: Entry
@@ -291,7 +291,7 @@ class Turn:
         else:
             self._set(approved=_with(core.approved, entry), refused=_without(core.refused, entry))
             self._set(wanted=(*core.wanted, *offered))
-            self._vote_on_proposal()
+        self._vote_on_proposal(is_bound=(entry, True) in core.reviewed)
         self._arm()
         self._lead()
 
@@ -410,6 +410,8 @@ class Turn:
             free = tuple(each for each in grounds if each.lock is None or each.lock.entry != lock.entry)
             if is_ground(free, core.register, core.rules):  # a quorum does not know of it, so it was never decided
                 grounds, lock = free, binding(free, core.number)
+            elif core.view - core.settled < len(core.register.voters):
+                return  # more statements may come, here or to the proposer of another view
         if lock is not None:
             if self._may_vote_for(lock.entry, is_bound=True):
                 self._propose(lock.entry, True, grounds)
@@ -496,11 +498,12 @@ class Turn:
 
     def _may_vote_for(self, entry: Entry, is_bound: bool = False) -> bool:
         """Whether the application lets it; asks it if it has not been asked, and again once the entry is bound."""
-        digest = entry_digest(entry)
-        if digest in self.core.approved:
+        core, digest = self.core, entry_digest(entry)
+        was_asked = (digest, is_bound) in core.reviewed
+        if digest in core.approved or (is_bound and was_asked and digest in core.refused):
             return True
-        if (digest, is_bound) not in self.core.reviewed:
-            self._set(reviewed=(*self.core.reviewed, (digest, is_bound)))
+        if not was_asked:
+            self._set(reviewed=(*core.reviewed, (digest, is_bound)), refused=_without(core.refused, digest))
             self.effects.append(Tell(Review(entry, is_bound)))
         return False
 

@@ -34,6 +34,7 @@ from shoal.protocol.messages.log import (
     Lacks,
     Leave,
     LogMessage,
+    Member,
     Register,
     Remove,
     Result,
@@ -48,6 +49,7 @@ TICK = 1.0  # seconds
 RECENT = 8  # entries for which a statement is not repeated; it counts for 32
 MOST_SHOWN = 4  # shortcuts that are shown in a second
 REPEAT = 5.0  # seconds after which it is repeated all the same
+TOGETHER = 3.0  # seconds that a proposer waits for the consents of others who may vote, once it has one
 
 
 class Alive(Protocol):
@@ -100,6 +102,7 @@ class Keeper:
         self._lost_at: dict[PeerId, float] = {}
         self._said: dict[tuple[type, PeerId], tuple[Digest, float]] = {}  # the entry at which it last did, and when
         self._statements: dict[tuple[type, PeerId, PeerId], Message] = {}  # by kind, subject and author
+        self._consented_at: float | None = None  # when the first of those consented who are to be made voters
         self._lacks: int | None = None  # number of the result whose bytes are lost, as far as this peer knows
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
@@ -253,7 +256,7 @@ class Keeper:
         """Whatever this peer wants or has to say now."""
         effects = self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
         effects += self._offer_to_vote(now) + self._say_who_is_absent(now) + self._say_what_is_lost(now)
-        return effects + self._make_entries()
+        return effects + self._make_entries(now)
 
     def _ask_around(self) -> list[Effect]:
         """Ask one peer after the other how the log goes on, if this one is no member yet or no voter answers."""
@@ -331,7 +334,7 @@ class Keeper:
         check_signature(said, said.peer, self.core.rules.signer, sender)
         about = said.absent if isinstance(said, Unheard) else said.peer if isinstance(said, Consent) else PeerId("")
         self._statements[type(said), about, said.peer] = said
-        return self._make_entries()
+        return self._make_entries(now)
 
     def compact(self, part: int, round: int) -> list[Effect]:
         """Make the journal shorter, but for what follows the state of `part` after `round`, which is on our disk."""
@@ -359,7 +362,7 @@ class Keeper:
         skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(register))]
         return skipped + self._do(self.core.ask(sender))
 
-    def _make_entries(self) -> list[Effect]:
+    def _make_entries(self, now: float) -> list[Effect]:
         """As proposer, have decided what enough have said."""
         if not self.votes_here:
             return []
@@ -367,9 +370,8 @@ class Keeper:
         if self.proposer != self.core.me:  # nothing else may be due before a lost result is undone
             return self._do(self.core.expect()) if voids else []
         register, effects = self.register, list[Effect]()
-        consents = [each for each in self._said_by(Consent) if self._may_be_added(each)]
-        if room := consents[: MAX_VOTERS - len(register.voters)]:
-            effects += self.want(AddVoters(tuple(room), ()))
+        if consents := self._consents(now):
+            effects += self.want(AddVoters(consents, ()))
         unheard = [each for each in self._said_by(Unheard) if is_voter(register, each.peer, each.life)]
         for absent in dict.fromkeys(each.absent for each in unheard):
             witnesses = tuple(each for each in unheard if each.absent == absent)
@@ -389,12 +391,24 @@ class Keeper:
     def _said_by(self, kind: type) -> list:  # type: ignore[type-arg]
         return [each for (of, _, _), each in sorted(self._statements.items(), key=_place) if of is kind]
 
-    def _may_be_added(self, consent: Consent) -> bool:
-        register, peer = self.register, consent.peer
-        if peer in register.voters or not has_life(register, peer, consent.life):
-            return False
-        is_there = peer == self.core.me or self._view.is_alive(peer)
-        return is_there and member_of(register, peer).counted >= register.rounds_to_vote
+    def _consents(self, now: float) -> tuple[Consent, ...]:
+        """Of those who are to be made voters now: together, as with two voters a run hangs on each of them."""
+        may_vote = [each.peer for each in self.register.members if self._may_be_added(each)]
+        consents = [each for each in self._said_by(Consent) if has_life(self.register, each.peer, each.life)]
+        said = [each for each in consents if each.peer in may_vote]
+        if not said:
+            self._consented_at = None
+            return ()
+        if self._consented_at is None:
+            self._consented_at = now
+        if len(said) < len(may_vote) and now - self._consented_at < TOGETHER:
+            return ()
+        return tuple(said[: MAX_VOTERS - len(self.register.voters)])
+
+    def _may_be_added(self, member: Member) -> bool:
+        is_there = member.peer == self.core.me or self._view.is_alive(member.peer)
+        is_counted = member.counted >= self.register.rounds_to_vote
+        return is_there and is_counted and member.peer not in self.register.voters
 
     def is_quorum(self, peers: Sequence[PeerId]) -> bool:
         """Whether these can decide something."""

@@ -173,3 +173,17 @@ def test_disks_that_are_slower_than_rounds_hold_all_but_the_last_one(
     world.run_until(lambda: everywhere(world, newest + 2), within=SOON)
     assert not world.errors
     assert set(range(1, newest)) <= set(oracle.results), "all but the last one"
+
+
+@pytest.mark.parametrize("peers", [3, 4, 5])
+@pytest.mark.parametrize("seed", seeds(3, 30))
+def test_all_of_the_first_round_become_voters_together_and_the_founder_is_not_needed(seed: int, peers: int) -> None:
+    """Were they added one by one, a run of three would hang on each of its first two voters for a while."""
+    world, oracle = build(seed, peers, LAN, Shape(start_members=peers))
+    numbers = set[int]()
+    world.watchers.append(lambda peer: numbers.add(len(world.node(peer).member.log.register.voters)))
+    world.run_until(lambda: len(voters(world)) == peers, within=SOON)
+    assert numbers == {1, peers}
+    world.run(random.Random(f"founder {seed}").uniform(0.0, 5.0))
+    world.kill(next(iter(world.disks)))
+    goes_on(world, oracle)
