@@ -56,6 +56,7 @@ class Context:
     outbox: Outbox
     spread: Estimate  # learned: from the first offer of a round to its last
     pace: Estimate  # learned: how long a live member is silent while it works
+    lasting: Estimate  # learned: from the last offer of a round until all its means are here
     followers: Followers = field(default_factory=Followers)
 
     def progress(self, round: int, *, is_waiting: bool, is_queued: bool) -> Progress:

@@ -5,13 +5,13 @@ Rules:
 - What stands behind other chunks from the same holder is not late, and is asked for once.
 - A holder that has sent nothing for a while is asked again for everything: what waited there may be lost with its
   connection. It answers with the bytes that are not on their way, or says that all wait in its queue: as long as that
-  moves, so do we, but not for more payloads than there are chunks. If it lacks them, or is silent once more, another
-  holder is asked.
+  moves, so do we, but not for more payloads than there are chunks. If it lacks them, is silent once more, or has moved
+  nothing for longer than payloads take it, another holder is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from shoal.protocol.averaging.shelf import Shelf
 from shoal.protocol.base.effects import Effect, Send
@@ -23,20 +23,25 @@ from shoal.protocol.messages.averaging import Give, Made, Progress
 class Fetching:
     """The means of one round's result on their way to us."""
 
-    def __init__(self, part: int, round: int, shelf: Shelf, pace: Estimate) -> None:
+    def __init__(
+        self, part: int, round: int, shelf: Shelf, pace: Estimate, longest_pause: Callable[[PeerId], float]
+    ) -> None:
+        """`longest_pause`: for how many seconds a holder in whose queue we wait may send nothing."""
         self._part = part
         self._round = round
         self._shelf = shelf
         self._pace = pace
+        self._longest_pause = longest_pause
         self._turn = 0
         self._asked: dict[tuple[int, Digest], PeerId] = {}
-        self._heard: dict[PeerId, float] = {}  # when a holder was first asked, or last got ahead
+        self._heard: dict[PeerId, float] = {}  # when a holder was asked first, got ahead, or said that we wait there
+        self._ahead: dict[PeerId, float] = {}  # when it was first asked, or last got ahead
         self._probed: dict[PeerId, float] = {}  # when it was asked again, and has not got ahead since
         self._sent: dict[PeerId, int] = {}  # payloads, as it says
         self._believed: dict[PeerId, int] = {}  # how often, since something new came from it
         self._chunks = 0
         self._owners_asked: set[tuple[int, Digest]] = set()
-        self.moved_at = 0.0  # when a holder last got ahead
+        self.moved_at = 0.0  # when a holder last got ahead, or may soon
         self.refusals = 0  # holders that turned out to hold nothing
 
     def ask(self, now: float, means: Sequence[Made], chunks: Sequence[int], holders: Sequence[PeerId]) -> list[Effect]:
@@ -67,8 +72,8 @@ class Fetching:
     def arrived(self, now: float, holder: PeerId) -> None:
         """`holder` has sent some of what it was asked for."""
         self._believed.pop(holder, None)
-        self.moved_at = now
-        self._get_ahead(now, holder)
+        self.moved_at = self._ahead[holder] = now
+        self._hear(now, holder)
 
     def put_off(self, now: float, holder: PeerId, progress: Progress) -> None:
         """`holder` has been asked, and has not sent the bytes, or not yet."""
@@ -83,10 +88,13 @@ class Fetching:
         ):
             self._sent[holder] = progress.sent
             self._believed[holder] = self._believed.get(holder, 0) + 1
+            self.moved_at = self._ahead[holder] = now
+            self._hear(now, holder)
+        elif progress.is_queued and now - self._ahead.get(holder, now) < self._longest_pause(holder):
             self.moved_at = now
-            self._get_ahead(now, holder)
+            self._hear(now, holder)
 
-    def _get_ahead(self, now: float, holder: PeerId) -> None:
+    def _hear(self, now: float, holder: PeerId) -> None:
         self._heard[holder] = now
         self._probed.pop(holder, None)
 
@@ -94,7 +102,8 @@ class Fetching:
         return since is not None and now - since >= self._pace.deadline()
 
     def _seek(self, now: float, means: Sequence[Made], chunks: Sequence[int], holder: PeerId) -> Send:
-        self._get_ahead(now, holder)
+        self._ahead.setdefault(holder, now)
+        self._hear(now, holder)
         self._asked |= {(chunk, means[chunk].hash): holder for chunk in chunks}
         return self._give(means, chunks, holder)
 

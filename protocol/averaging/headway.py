@@ -55,6 +55,10 @@ class Headway:
         """How long `peer` may bring nothing before that is strange."""
         return max(self._pace.deadline(), self._gaps[peer].deadline())
 
+    def longest_pause(self, peer: PeerId) -> float:
+        """How long what waits at `peer` may stand still: seconds without a payload that leaves it."""
+        return STUCK * self.patience(peer)
+
     def longest_patience(self) -> float:
         """With whoever is slowest, or may be: no less than with a link that nobody knows."""
         return max(self.patience(peer) for peer in self._gaps)
@@ -115,7 +119,7 @@ class Headway:
 
     def is_given_up(self, now: float, peer: PeerId, owes_bytes: bool) -> bool:
         """Whether the reminders were enough."""
-        is_idle = self._idle[peer] > IDLE and now - self._ahead_at[peer] >= STUCK * self.patience(peer)
+        is_idle = self._idle[peer] > IDLE and now - self._ahead_at[peer] >= self.longest_pause(peer)
         return self._silence.is_given_up(peer) or (owes_bytes and is_idle)
 
     def waits(self, peer: PeerId) -> bool:

@@ -50,7 +50,7 @@ class Round:
         self._given_up: set[PeerId] = set()  # who lives and offers, but brings nothing
         self._strays: dict[PeerId, Digest] = {}  # roots of those who stand on another state
         self._offer: wire.Offer | None = None  # our own
-        self._fetching = Fetching(context.us.part, base.round + 1, context.shelf, context.pace)
+        self._fetching = Fetching(context.us.part, base.round + 1, context.shelf, context.pace, self._longest_pause)
         self._headway: Headway | None = None
         self._stall = Stall(now)
         self._review: tuple[Digest, Result, bool] | None = None
@@ -58,6 +58,7 @@ class Round:
         self._table_asked = (-1.0, 0)  # when, and of whom next
         self._decided_at = self._reviewed_at = now
         self._is_due = False
+        self._under_way_at: float | None = None
         self._offered_at, self._pause = now, AGAIN
         self._offered_to: list[PeerId] = []
         self._contribution: Contribute | None = None
@@ -310,6 +311,8 @@ class Round:
     def _do(self, now: float, effects: list[Effect]) -> list[Effect]:
         """Whatever follows from what just happened."""
         effects += self.steering.steer(now)
+        if self.exchange.is_under_way and self._under_way_at is None:
+            self._under_way_at = now
         if self.exchange.is_complete:
             self._context.shelf.put_table(self.exchange.table())
             if not self._is_due:
@@ -348,6 +351,8 @@ class Round:
         took_part = self._contribution is not None and me in outcome.roster
         counted = tuple(took_part and me in masked(outcome.roster, made.mask) for made in means)
         self.exchange.wanted.give_up()
+        if self._under_way_at is not None:
+            self._context.lasting.observe(now - self._under_way_at)
         return [*self._write_down(decision), Tell(Concluded(decision, counted))]
 
     def _is_lost(self, now: float, since: float) -> bool:
@@ -389,6 +394,11 @@ class Round:
             return False
         is_late = owner in self.exchange.lost or self._headway.is_late(now, owner)
         return owner != self._us.me and not is_late and self.exchange.is_begun
+
+    def _longest_pause(self, peer: PeerId) -> float:
+        if self._headway is None or peer not in self.exchange.roster:
+            return self._context.pace.deadline()
+        return self._headway.longest_pause(peer)
 
     def _get_table(self, now: float, result: Result) -> list[Effect]:
         asked_at, turn = self._table_asked

@@ -1,7 +1,8 @@
 """Whom to ask again, and whom to give up: one count of silence per member of a group, and one for the whole.
 
 Two things are told apart. Progress (bytes, votes) puts off the next reminder. Any sign of life, even `I have
-nothing for you yet`, shows that a member is not to be given up, but does not stop the reminders.
+nothing for you yet`, shows that a member is not to be given up, but does not stop the reminders. They become rarer only
+while they are not answered.
 """
 
 from __future__ import annotations
@@ -11,15 +12,13 @@ from collections.abc import Sequence
 from shoal.protocol.base.ids import PeerId
 
 STRIKES = 4  # unanswered reminders before a member counts as lost
-SLOWEST = 4  # the pause between reminders grows up to this many patiences
 
 
 class Silence:
-    """Remembers when each member last brought something, and how often it was reminded since."""
+    """Remembers when each member last brought something or was reminded, and how many reminders it let pass."""
 
     def __init__(self, members: Sequence[PeerId], now: float) -> None:
         self._clock = dict.fromkeys(members, now)  # the last progress or reminder
-        self._reminders = dict.fromkeys(members, 0)  # since the last progress
         self._strikes = dict.fromkeys(members, 0)  # reminders since the last sign of life
 
     def hear(self, now: float, peer: PeerId, progress: bool) -> float | None:
@@ -29,20 +28,18 @@ class Silence:
         self._strikes[peer] = 0
         if not progress:
             return None
-        gap, self._clock[peer], self._reminders[peer] = now - self._clock[peer], now, 0
+        gap, self._clock[peer] = now - self._clock[peer], now
         return gap
 
     def wait_anew(self, now: float) -> None:
         """The work was shared out anew: nobody is late with it yet."""
         self._clock = dict.fromkeys(self._clock, now)
-        self._reminders = dict.fromkeys(self._reminders, 0)
 
     def is_due(self, now: float, peer: PeerId, patience: float) -> bool:
-        """Whether `peer` must be reminded now; each reminder waits longer than the one before."""
-        if now - self._clock[peer] < patience * (1 + min(self._reminders[peer], SLOWEST)):
+        """Whether `peer` must be reminded now; a reminder that it lets pass puts the next one off."""
+        if now - self._clock[peer] < patience * (1 + self._strikes[peer]):
             return False
         self._clock[peer] = now
-        self._reminders[peer] += 1
         self._strikes[peer] += 1
         return True
 

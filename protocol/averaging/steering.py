@@ -6,6 +6,7 @@ Rules:
 - Whoever has not offered when the learned patience is over is called to hand in what it has, and gone on without after
   as long again. A policy may give the slow some slack: so much patience at least.
 - Chunks of a lost owner get a higher epoch.
+- Who lacks means of the last round is waited for longer: as long as that round took, at least.
 - The next round is for all who took part in this one or stand ready, and live; and for some who came just too late.
 """
 
@@ -27,7 +28,7 @@ from shoal.protocol.messages.averaging import Call, Direct, Offer
 from shoal.protocol.messages.log import Result, Roster, Seat
 
 CLOSE = 2  # patiences until the proposer goes on without those who have not offered
-BEHIND = 16  # and for those who still lack means of the last round
+BEHIND = 16  # and, at least, without those who still lack means of the last round
 REPEAT = 2.0  # seconds between two repeats of what it has directed
 MAX_NAMED = 8  # of those who are missing
 
@@ -55,8 +56,12 @@ class Steering:
         return self._base.round + 1
 
     def patience(self) -> float:
-        """Seconds that those who still train are waited for before they are called to hand in."""
-        return max(self._context.spread.deadline(), self._context.policy.slack)
+        """Seconds that those who still train are waited for before they are called to hand in.
+
+        Few rounds in which all happened to be ready at once say little: each halves what is waited without any.
+        """
+        spread = self._context.spread
+        return max(spread.deadline(), spread.initial * 0.5**spread.samples, self._context.policy.slack)
 
     def expected(self) -> list[PeerId]:
         """Live members in the round, and those who stand on its base."""
@@ -178,7 +183,7 @@ class Steering:
             return []
         late = []
         for peer in self._exchange.without_offer():
-            if self._lacks_last_means(peer) and now - self._opened_at < BEHIND * self.patience():
+            if self._lacks_last_means(peer) and now - self._opened_at < self._longest():
                 self._here_at[peer] = now
             since = self._here_at.get(peer, self._opened_at)
             if peer not in self._exchange.absent and now - since >= CLOSE * self.patience():
@@ -190,6 +195,10 @@ class Steering:
         if not enough or not any(self._exchange.offered(peer) for peer in here):
             return []
         return [*self._exchange.leave_out(late), *self._say(now)]
+
+    def _longest(self) -> float:
+        """How long who lacks means of the last round is waited for: as long as the round itself took, at least."""
+        return max(BEHIND * self.patience(), self._context.lasting.deadline())
 
     def _lacks_last_means(self, peer: PeerId) -> bool:
         """Whether `peer` is one round behind us, so that it may be waiting for its means over a slow line."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.averaging.headway import ANSWER, IDLE, STUCK, Headway
+from shoal.protocol.averaging.headway import ANSWER, IDLE, STUCK, UNKNOWN, Headway
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.averaging import Progress
@@ -12,6 +12,7 @@ from shoal.protocol.messages.averaging import Progress
 PEER, OTHER = PeerId("peer"), PeerId("other")
 PATIENCE = 2.0
 PAYLOADS = 30
+PAUSE = STUCK * UNKNOWN  # seconds in which a link that nobody knows may send nothing
 
 
 def busy(sent: int, *, is_waiting: bool = False, is_queued: bool = False) -> Progress:
@@ -77,8 +78,8 @@ def test_a_link_that_moves_is_never_given_up_and_a_wedged_one_is(headway: Headwa
         now = remind(headway, now)
         headway.report(now, PEER, busy(19, is_queued=True), may_wait=True)
         headway.hear(now, PEER, progress=False)
-    assert headway.is_given_up(now + STUCK * PATIENCE, PEER, owes_bytes=True)
-    assert not headway.is_given_up(now + STUCK * PATIENCE, PEER, owes_bytes=False)
+    assert headway.is_given_up(now + PAUSE, PEER, owes_bytes=True)
+    assert not headway.is_given_up(now + PAUSE, PEER, owes_bytes=False)
 
 
 def test_silence_ends_it_for_anybody(headway: Headway) -> None:
@@ -102,9 +103,20 @@ def test_who_says_that_it_moves_is_believed_as_often_as_it_can_be_true(headway: 
     while not headway.is_given_up(now, PEER, owes_bytes=True):
         count += 1
         now = lie(headway, now, busy(count, is_queued=True), may_wait=True)
-        assert count <= PAYLOADS + IDLE + STUCK
+        assert count <= PAYLOADS + IDLE + PAUSE / PATIENCE
     assert count > PAYLOADS
     assert headway.moved == PAYLOADS
+
+
+def test_reminders_become_rarer_only_while_they_are_not_answered(headway: Headway) -> None:
+    """Else a slow link would be given up on an answer that is long out of date."""
+    now, gaps = 0.0, []
+    for _ in range(6):
+        before, now = now, lie(headway, now, busy(0, is_queued=True), may_wait=True)
+        gaps.append(now - before)
+    assert gaps == [PATIENCE] * 6
+    before = remind(headway, now)
+    assert remind(headway, before) - before > PATIENCE
 
 
 def test_new_work_is_new_credit(headway: Headway) -> None:
@@ -128,6 +140,6 @@ def test_who_waits_is_excused_until_it_brings_something(headway: Headway) -> Non
 
 def test_its_own_contribution_is_nothing_that_a_member_could_wait_for(headway: Headway) -> None:
     now = 0.0
-    for _ in range(IDLE + STUCK):
+    while now <= PAUSE:
         now = lie(headway, now, busy(0, is_waiting=True), may_wait=False)
     assert headway.is_given_up(now, PEER, owes_bytes=True)
