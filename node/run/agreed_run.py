@@ -208,10 +208,9 @@ class AgreedRun(Run):
         return await DISK.run(save_weights, state.shape, weights, state.round, path)
 
     async def _end(self, for_good: bool) -> None:
-        if for_good:
-            await RECORDS.run(self.store.forget)
-        elif (
-            self.member.keeps_vote
+        if (
+            not for_good  # else all is removed once we have ended
+            and self.member.keeps_vote
             and (base := self.member.rounds.base) is not None
             and await self.saving.keep(base, self._members, self.samples, self.training)
         ):

@@ -370,7 +370,10 @@ class Runs:
             if key in self.open:
                 await self.open[key].close(for_good=True)
                 await self._forget_data(self.open.pop(key))
-            await reloading.forget_log(self._home.run_folder(key))
+            try:
+                await reloading.forget_log(self._home.run_folder(key))
+            except LocalError as error:  # it is left all the same, and who enters it again tries once more
+                warn(log, "rest-not-removed", str(error))
         asyncio.get_running_loop().call_later(10.0, sweep)  # seconds: by then all tasks of the run have ended
         return {"run": key, "name": names[key]}
 

@@ -55,7 +55,7 @@ class Saving:
         self._store = store
         self._spawn = spawn
         self._snapshot_of = -1  # the round of the last snapshot beside the log
-        self._write: asyncio.Task[None] | None = None  # of the latest checkpoint, which waits for those before it
+        self._write: asyncio.Task[None] | None = None  # the latest, which waits for those before it
 
     async def checkpoint(
         self, base: Base, members: tuple[PeerId, ...], samples: int, training: Training | None
@@ -68,7 +68,7 @@ class Saving:
         moments = await training.moments() if training is not None else None
         about = self._about(base, members, samples, moments)
         write = self.keeper.write(lease, about, moments) if is_due else self._snapshot(lease, about, moments)
-        self._write = self._spawn(self._then_forget(write, base.round))
+        self._write = self._spawn(self._in_turn(self._write, write, base.round))
 
     @property
     def newest(self) -> int:
@@ -81,12 +81,13 @@ class Saving:
             return False  # the node's home was removed, which is why it ends: nothing is ours to keep there
         is_over = self._manifest.rounds.last is not None and base.round >= self._manifest.rounds.last
         moments = await training.moments() if training is not None and not is_over else None
+        await self.written()
         await self._snapshot(self._state.lease(base.root), self._about(base, members, samples, moments), moments)
         await RECORDS.run(self._store.forget_means, base.round)
         return True
 
     async def written(self) -> None:
-        """Wait for checkpoints that are under way."""
+        """Wait for checkpoints and snapshots that are under way."""
         if self._write is not None:
             await asyncio.wait([self._write])
 
@@ -98,7 +99,10 @@ class Saving:
             return True
         return self._store.means.size > max(LONG_LOG, STATES * sum(chunk.size for chunk in self._state.shape.chunks))
 
-    async def _then_forget(self, write: Coroutine[Any, Any, None], round: int) -> None:
+    async def _in_turn(self, before: asyncio.Task[None] | None, write: Coroutine[Any, Any, None], round: int) -> None:
+        """Write, once what was begun before is written; then forget the means that nobody needs any more."""
+        if before is not None:
+            await asyncio.wait([before])
         try:
             await write
         except LocalError as error:

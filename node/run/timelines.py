@@ -26,6 +26,7 @@ from operator import call
 from pathlib import Path
 from typing import Any, get_args
 
+from shoal.node.api import answers
 from shoal.node.api.errors import UnknownRound
 from shoal.node.base.atomic import replace_file
 from shoal.node.base.logs import warn
@@ -321,7 +322,8 @@ class Timelines:
         self._me = me
         self._path, self._write = folder / NAME, write
         self._ending: list[Trace] = []  # rounds that are over, and not written yet
-        self._lines = dict((kept_in(folder) if kept is None else kept)[-KEPT:])  # by round
+        known = kept_in(folder) if kept is None else kept
+        self._lines = {round: line for round, line in known[-KEPT:] if is_whole(line)}
         self._written = (
             2 * KEPT if self._lines else 0
         )  # lines of the file; an old file is rewritten, as in case of damage
@@ -420,6 +422,12 @@ def kept_in(folder: Path) -> list[tuple[int, str]]:
         found.pop(round, None)
         found[round] = line
     return list(found.items())
+
+
+def is_whole(line: str) -> bool:
+    """Whether a line of the file has all that `as_json` writes; an earlier version may have written another."""
+    found: dict[str, Any] = json.loads(line)
+    return found.keys() | {"run", "name"} >= answers.Timeline.__required_keys__
 
 
 def _ranges(rounds: Sequence[int]) -> str:

@@ -178,6 +178,22 @@ async def test_who_leaves_a_run_keeps_nothing_of_it(home: Home, where: str) -> N
     assert others.exists()
 
 
+@pytest.mark.asyncio
+async def test_a_run_is_left_even_if_its_log_cannot_be_removed(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with_log(home, FIRST)
+    runs = made(home)
+    runs.open[FIRST] = cast(Run, Ending("ours"))
+    monkeypatch.setattr("shoal.node.run.log_store.shutil.rmtree", refuse)
+    assert (await runs.leave(FIRST))["run"] == FIRST
+    assert FIRST not in runs.open
+    assert [getattr(record, "code", "") for record in caplog.records] == ["rest-not-removed"]
+
+
 HERE = "/ip4/192.0.2.7/tcp/4101"
 LINK = format_link(MANIFEST.run_id, [HERE])
 

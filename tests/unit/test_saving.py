@@ -139,11 +139,11 @@ async def test_the_state_that_a_run_goes_on_from_is_kept_too(tmp_path: Path) -> 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("keeps_vote", [True, False])
-async def test_all_is_forgotten_once_we_left_for_good(tmp_path: Path, keeps_vote: bool) -> None:
+async def test_nothing_is_kept_of_a_run_that_we_leave_for_good(tmp_path: Path, keeps_vote: bool) -> None:
     bench = Bench(tmp_path)
-    await bench.end()
     await bench.end(keeps_vote=keeps_vote, for_good=True)
-    assert not (bench.folder / FOLDER).exists()
+    assert not bench.is_marked
+    assert bench.states() == []
 
 
 @pytest.mark.asyncio
@@ -230,6 +230,37 @@ async def test_a_log_that_gets_long_is_made_short_by_a_snapshot_of_which_the_new
     assert [each.about.round for each in later.states()] == [ROUND + 1]
     await bench.checkpoint()
     assert len(bench.tasks) == 1, "it is short now"
+
+
+@pytest.mark.asyncio
+async def test_what_is_written_is_waited_for_whatever_was_begun_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that is due while a snapshot is being written waits for it, and a stop for both."""
+    bench, may_end, written = Bench(tmp_path, every=ROUND), asyncio.Event(), list[str]()
+
+    async def slow(*_: object) -> None:
+        await may_end.wait()
+        written.append("snapshot")
+
+    async def quick(*_: object) -> None:
+        written.append("checkpoint")
+
+    monkeypatch.setattr(bench.saving, "_snapshot", slow)
+    monkeypatch.setattr(bench.saving.keeper, "write", quick)
+    about = base_of(bench.held), MEMBERS, SAMPLES, None
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.saving.keeper, "is_due", lambda _: False)
+        patched.setattr(bench.saving, "_is_long", lambda _: True)
+        await bench.saving.checkpoint(*about)
+    await bench.saving.checkpoint(*about)
+    stop = asyncio.create_task(bench.saving.written())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (written, stop.done()) == ([], False)
+    may_end.set()
+    await stop
+    assert written == ["snapshot", "checkpoint"]
 
 
 @pytest.mark.asyncio

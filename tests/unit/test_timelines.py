@@ -71,6 +71,17 @@ def test_a_damaged_file_costs_the_damaged_lines(tmp_path: Path) -> None:
     assert [json.loads(line)["round"] for line in path.read_text().splitlines()] == [1, 2, 9]
 
 
+def test_a_round_that_an_earlier_version_wrote_is_not_known(tmp_path: Path) -> None:
+    play(Timelines(ME, tmp_path), range(1, 4))
+    path = tmp_path / NAME
+    first, second = path.read_text().splitlines()
+    path.write_text(first.replace('"proposer"', '"leader"') + "\n" + second + "\n")
+    timelines = Timelines(ME, tmp_path)
+    assert timelines.find(0.0, 2)["round"] == 2
+    with pytest.raises(UnknownRound, match="has rounds 2"):
+        timelines.find(0.0, 1)
+
+
 def test_a_full_disk_is_said_once_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     timelines = Timelines(ME, tmp_path / "gone")
     play(timelines, range(1, 5))
