@@ -16,6 +16,7 @@ from typing import Protocol
 
 from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import LocalError, RemoteError
+from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
@@ -44,7 +45,7 @@ from shoal.protocol.messages.log import (
     Void,
 )
 
-ABSENT = 60.0  # seconds without a sign of life before a voter says so of another
+ABSENT, MOST_ABSENT = 60.0, 600.0  # seconds without a sign of life before a voter says so of another: at least, at most
 TICK = 1.0  # seconds
 RECENT = 8  # entries for which a statement is not repeated; it counts for 32
 MOST_SHOWN = 4  # shortcuts that are shown in a second
@@ -99,7 +100,10 @@ class Keeper:
         self._founding = founding
         self._shortcuts = shortcuts
         self._seen = core.register  # up to which decisions were told
-        self._lost_at: dict[PeerId, float] = {}
+        self._clock = 0.0  # seconds in which this process ran: a machine that slept accuses nobody
+        self._ticked_at: float | None = None
+        self._lost_at: dict[PeerId, float] = {}  # by that clock
+        self._absence = Estimate(initial=ABSENT, floor=ABSENT, ceiling=MOST_ABSENT)  # of those who came back
         self._said: dict[tuple[type, PeerId], tuple[Digest, float]] = {}  # the entry at which it last did, and when
         self._statements: dict[tuple[type, PeerId, PeerId], Message] = {}  # by kind, subject and author
         self._consented_at: float | None = None  # when the first of those consented who are to be made voters
@@ -175,12 +179,13 @@ class Keeper:
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
-        self._lost_at.setdefault(peer, now)
+        self._lost_at.setdefault(peer, self._clock)
         return self._do(self.core.lost(peer))
 
     def peer_up(self, peer: PeerId) -> list[Effect]:
         """Membership has found `peer`."""
-        self._lost_at.pop(peer, None)
+        if (since := self._lost_at.pop(peer, None)) is not None:
+            self._absence.observe(self._clock - since)
         return self._do(self.core.lost(peer, is_down=False)) if peer in self.core.down else []
 
     # -- inputs -------------------------------------------------------------------------------------------------
@@ -196,6 +201,8 @@ class Keeper:
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """A timer of the core, or a second is over."""
         if timer.name == "duties":
+            self._clock += min(2 * TICK, now - self._ticked_at) if self._ticked_at is not None else 0.0
+            self._ticked_at = now
             self._shown.clear()
             return [self._wake(), *self._act(now)]
         return self._do(self.core.fire(timer))
@@ -295,7 +302,8 @@ class Keeper:
         register, core = self.register, self.core
         effects: list[Effect] = []
         for peer in register.voters if self.votes_here else ():
-            if now - self._lost_at.get(peer, now) >= ABSENT and not self._view.is_alive(peer):
+            is_long = self._clock - self._lost_at.get(peer, self._clock) >= self._absence.deadline()
+            if is_long and not self._view.is_alive(peer):
                 life = member_of(register, peer).life
                 said = Unheard(register.branch, register.tip, peer, life, core.me, core.life, b"")
                 effects += self._say(now, Unheard, peer, said)

@@ -9,6 +9,7 @@ import pytest
 
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.log.core import TAIL
+from shoal.protocol.log.keeper import ABSENT
 from tests.simulation import swarm
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
@@ -173,6 +174,27 @@ def test_disks_that_are_slower_than_rounds_hold_all_but_the_last_one(
     world.run_until(lambda: everywhere(world, newest + 2), within=SOON)
     assert not world.errors
     assert set(range(1, newest)) <= set(oracle.results), "all but the last one"
+
+
+@pytest.mark.parametrize("seed", seeds(3, 30))
+def test_who_slept_accuses_nobody_of_the_time_that_it_slept(seed: int) -> None:
+    """One dies, the others' machines sleep soon after, and it is back soon after they are."""
+    world, oracle = build(seed, 3, LAN, Shape(start_members=3))
+    world.run_until(lambda: len(voters(world)) == 3, within=SOON)
+    first, *sleepers = world.living()
+    world.kill(first)
+    world.run(20.0)
+    assert all(not world.node(peer).member.membership.is_alive(first) for peer in sleepers)
+    for peer in sleepers:
+        world.pause(peer)
+    world.run(600.0)
+    for peer in sleepers:
+        world.resume(peer)
+    world.run(10.0)
+    assert all(first in world.node(peer).member.log.register.voters for peer in sleepers)
+    world.run_until(lambda: first not in voters(world), within=ABSENT)
+    world.restart(first)
+    goes_on(world, oracle)
 
 
 @pytest.mark.parametrize("peers", [3, 4, 5])
