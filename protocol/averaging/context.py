@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from shoal.protocol.averaging.doubts import Doubts
 from shoal.protocol.averaging.exchange import Self
 from shoal.protocol.averaging.followers import Followers
 from shoal.protocol.averaging.outbox import Outbox
@@ -58,6 +59,7 @@ class Context:
     pace: Estimate  # learned: how long a live member is silent while it works
     lasting: Estimate  # learned: from the last offer of a round until all its means are here
     followers: Followers = field(default_factory=Followers)
+    doubts: Doubts = field(default_factory=Doubts)
 
     def progress(self, round: int, *, is_waiting: bool, is_queued: bool) -> Progress:
         """How far we have come, for somebody who waits."""

@@ -6,7 +6,7 @@ Rules:
 - It is given up if it lets reminders pass without a sign of life; or if it owes us bytes and, reminder after reminder,
   has sent none to anybody: a slow link moves, a wedged one does not.
 - Who waits for others itself is not to blame: its reminders are counted anew. But nobody has to wait for others to
-  bring its own contribution; and when the whole group stands still, those who say so are the first to go.
+  bring its own contribution.
 - What a member says of itself is believed as often as it can be true: it has only so many payloads to move.
 - How long members take is learned only from those that were not reminded and did not wait (as Karn and Partridge do,
   SIGCOMM 1987): what was lost, or hung on somebody else, says nothing about a link, and patience would feed itself.
@@ -15,7 +15,7 @@ So a link may be as slow as it likes, and nobody waits for ever: there are only 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from shoal.protocol.averaging.silence import Silence
 from shoal.protocol.base.estimate import Estimate
@@ -33,13 +33,16 @@ SLOWEST = 60.0  # and the most that its payloads may take each, before all that 
 class Headway:
     """One member's view of the others."""
 
-    def __init__(self, payloads: Mapping[PeerId, int], now: float, pace: Estimate) -> None:
-        """`payloads`: the members, and how many each may have to move, out or in."""
+    def __init__(
+        self, payloads: Mapping[PeerId, int], now: float, pace: Estimate, doubted: Collection[PeerId] = ()
+    ) -> None:
+        """`payloads`: the members, and how many each may have to move, out or in; the `doubted` must bring some."""
         members = list(payloads)
         self._pace = pace  # of everybody
         self._silence = Silence(members, now)
-        self._payloads = payloads
-        self._credit = dict(payloads)  # how often it is still believed that it gets ahead
+        self._doubted = doubted
+        # how often it is still believed that it gets ahead:
+        self._credit = {peer: 0 if peer in doubted else count for peer, count in payloads.items()}
         self.moved = 0  # how often it was, of all of them
         self._brought_at = dict.fromkeys(members, now)
         self._gaps = {peer: Estimate(initial=UNKNOWN, floor=0.0, ceiling=SLOWEST) for peer in members}
@@ -101,11 +104,12 @@ class Headway:
         self._sent[peer] = max(self._sent[peer], busy.sent)
         self._taken[peer] = max(self._taken[peer], busy.taken)
 
-    def wait_anew(self, now: float) -> None:
-        """The work was shared out anew: nobody is late with it yet."""
+    def wait_anew(self, now: float, payloads: Mapping[PeerId, int]) -> None:
+        """Work was shared out anew, which takes so many payloads more: nobody is late with it yet."""
         self._silence.wait_anew(now)
         self._brought_at = dict.fromkeys(self._brought_at, now)
-        self._credit = dict(self._payloads)
+        for peer, count in payloads.items():
+            self._credit[peer] += 0 if peer in self._doubted else count
 
     # -- what follows -----------------------------------------------------------------------------------------
 
@@ -121,7 +125,3 @@ class Headway:
         """Whether the reminders were enough."""
         is_idle = self._idle[peer] > IDLE and now - self._ahead_at[peer] >= self.longest_pause(peer)
         return self._silence.is_given_up(peer) or (owes_bytes and is_idle)
-
-    def waits(self, peer: PeerId) -> bool:
-        """Whether `peer` has brought nothing since it said that it waits for others."""
-        return self._waited[peer]

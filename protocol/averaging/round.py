@@ -4,8 +4,8 @@ Rules:
 - What has been averaged stays where it is whatever happens to the proposer: the next one goes on with it.
 - A voter approves of a result if it was made on the state that the voter holds itself, and once it holds all its means,
   and those of the result before are on its disk: so a power cut of all undoes one round at most.
-- The silent are reminded, ever more rarely, and given up in the end; so nothing waits for ever on a live but wedged
-  member.
+- Who brings nothing is reminded, and given up in the end, for more rounds each time; so nothing waits for ever on a
+  live but wedged member.
 - Whoever stands on another state neither contributes nor owns anything, until it has caught up.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Collection
 
 from shoal.protocol.averaging.apart import MAX_APART, ways_between
 from shoal.protocol.averaging.context import Context, Outcome
@@ -136,9 +137,8 @@ class Round:
         if roster == before:
             return []
         owners = self.exchange.owners()
-        chunks, members = len(owners), len(roster)
-        payloads = {peer: 2 * (chunks + owners.count(peer) * members) for peer in roster}
-        self._headway = Headway(payloads, now, self._context.pace)
+        doubted = [peer for peer in roster if not self._context.doubts.believes(peer)]
+        self._headway = Headway(self._payloads(range(len(owners))), now, self._context.pace, doubted)
         for peer, offer in list(self._offers.items()):
             if peer in roster and peer not in before and peer != self._us.me:
                 effects += self.exchange.offer(peer, offer.weight)
@@ -180,6 +180,8 @@ class Round:
         effects = self._dispatch(now, sender, message)
         gained = self.exchange.taken > taken
         self._context.outbox.taken_count += self.exchange.taken - taken
+        if gained:
+            self._context.doubts.trust(sender)
         if self._headway is not None and not isinstance(message, wire.Offer):
             self._headway.hear(now, sender, progress=gained)
         return self._do(now, effects)
@@ -193,6 +195,11 @@ class Round:
 
     def _receivers(self) -> tuple[PeerId, ...]:
         return self._context.log.register.voters
+
+    def _payloads(self, chunks: Collection[int]) -> dict[PeerId, int]:
+        """How many payloads each member may have to move for these chunks, out or in."""
+        roster, owners = self.exchange.roster, [self.exchange.owner(chunk) for chunk in chunks]
+        return {peer: 2 * (len(owners) + owners.count(peer) * len(roster)) for peer in roster}
 
     def _dispatch(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         match message:
@@ -263,8 +270,9 @@ class Round:
             raise RemoteError("directs chunks that the round does not have", sender)
         before = list(self.exchange.epochs)
         effects = self.exchange.leave_out(message.absent) + self.exchange.move(message.epochs)
-        if self._headway is not None and self.exchange.epochs != before:
-            self._headway.wait_anew(now)
+        moved = [chunk for chunk, epoch in enumerate(self.exchange.epochs) if epoch != before[chunk]]
+        if self._headway is not None and moved:
+            self._headway.wait_anew(now, self._payloads(moved))
         return self._repeat_offer(now) + effects
 
     def _receive_call(self, now: float, sender: PeerId) -> list[Effect]:
@@ -429,6 +437,7 @@ class Round:
                 continue
             if self.exchange.is_under_way and headway.is_given_up(now, peer, owes_bytes=True):
                 self._given_up.add(peer)
+                self._context.doubts.give_up(peer, self.number)
                 effects += self.exchange.lose(peer)
             elif (give := self.exchange.want(peer)) is not None:
                 effects.append(Send(peer, give))

@@ -7,7 +7,8 @@ Rules:
   as long again. A policy may give the slow some slack: so much patience at least.
 - Chunks of a lost owner get a higher epoch.
 - Who lacks means of the last round is waited for longer: as long as that round took, at least.
-- The next round is for all who took part in this one or stand ready, and live; and for some who came just too late.
+- The next round is for all who took part in this one or stand ready, and live, and for some who came just too late; but
+  not for who was given up as it brought nothing.
 """
 
 from __future__ import annotations
@@ -132,7 +133,10 @@ class Steering:
         """While somebody is still awaited, who stands ready may join the round."""
         if self._exchange.is_under_way or self._exchange.is_complete:
             return []
-        new = [peer for peer in self.expected() if not self._is_seated(peer)]
+        doubts = self._context.doubts
+        new = [
+            peer for peer in self.expected() if not self._is_seated(peer) and not doubts.leaves_out(peer, self.round)
+        ]
         return self._want_seats(new) if new else []
 
     def _want_seats(self, peers: Sequence[PeerId]) -> list[Effect]:
@@ -253,7 +257,12 @@ class Steering:
         )
 
     def _next_seats(self) -> tuple[Seat, ...]:
-        here = [peer for peer in self.expected() if peer not in self._exchange.lost or self._is_ready(peer)]
+        here = [
+            peer
+            for peer in self.expected()
+            if not self._context.doubts.leaves_out(peer, self.round + 1)
+            and (peer not in self._exchange.lost or self._is_ready(peer))
+        ]
         return self._shared(here or [self._us.me], self.round + 1)
 
     def names_missing(self) -> str:

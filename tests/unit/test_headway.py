@@ -124,18 +124,25 @@ def test_new_work_is_new_credit(headway: Headway) -> None:
     for count in range(1, 2 * PAYLOADS):
         now = lie(headway, now, busy(count, is_queued=True), may_wait=True)
         if count == PAYLOADS:
-            headway.wait_anew(now)
+            headway.wait_anew(now, {PEER: PAYLOADS})
         assert not headway.is_given_up(now, PEER, owes_bytes=True)
 
 
-def test_who_waits_is_excused_until_it_brings_something(headway: Headway) -> None:
+def test_who_is_doubted_must_bring_something(pace: Estimate) -> None:
+    headway, now = Headway({PEER: PAYLOADS}, 0.0, pace, doubted=[PEER]), 0.0
+    headway.wait_anew(now, {PEER: PAYLOADS})
+    count = 0
+    while now <= PAUSE:
+        count += 1
+        now = lie(headway, now, busy(count, is_queued=True), may_wait=True)
+    assert headway.is_given_up(now, PEER, owes_bytes=True)
+
+
+def test_who_waits_is_excused(headway: Headway) -> None:
     now = 0.0
     for _ in range(3 * PAYLOADS):
         now = lie(headway, now, busy(0, is_waiting=True), may_wait=True)
         assert not headway.is_given_up(now, PEER, owes_bytes=True)
-        assert headway.waits(PEER)
-    headway.hear(now, PEER, progress=True)
-    assert not headway.waits(PEER)
 
 
 def test_its_own_contribution_is_nothing_that_a_member_could_wait_for(headway: Headway) -> None:
