@@ -68,6 +68,7 @@ from shoal.protocol.messages.log import (
 
 PATIENCE = 2.0  # seconds until a voter wants another view, if it is told no others; doubled with each view
 MOST_DOUBLINGS = 6
+MAX_ASKED = 300  # bytes of a body that a proposer asks others to want too, lest it dies
 MAX_WANTED = 64  # bodies that others want; of its own a peer may want as many more
 TAIL = 256  # newest entries that are kept in memory for those who are behind
 MOST_AT_ONCE = 64  # of them, for one who asks
@@ -388,11 +389,14 @@ class Turn:
         return may_be_asked_for(body) or (self.core.votes_here and self.core.proposer == self.core.me)
 
     def _repeat_wishes(self) -> None:
-        """Tell the voters of what this peer wants, and drop what it may want no more."""
-        register = self.core.register
+        """Tell the voters of what this peer wants, and drop what it may want no more.
+
+        What is long is made of statements that every voter has: whoever proposes makes it anew.
+        """
+        register, leads = self.core.register, self.core.proposer == self.core.me
         self._set(wanted=tuple(body for body in self.core.wanted if self._may_want(body)))
         for body in self.core.wanted:
-            if may_be_asked_for(body):
+            if may_be_asked_for(body) and not (leads and len(body) > MAX_ASKED):
                 self._send(register.voters, Request(register.branch, register.number, body))
 
     # -- proposing ----------------------------------------------------------------------------------------------

@@ -13,13 +13,26 @@ from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import decode, encode
-from shoal.protocol.log.core import MAX_WANTED, MOST_AT_ONCE, PATIENCE, TAIL, Committed, Core, Leads, LogWanted, Review
+from shoal.protocol.log.core import (
+    MAX_ASKED,
+    MAX_WANTED,
+    MOST_AT_ONCE,
+    PATIENCE,
+    TAIL,
+    Committed,
+    Core,
+    Leads,
+    LogWanted,
+    Review,
+)
 from shoal.protocol.log.register import after, entry_digest, member_of, voters_root
 from shoal.protocol.log.trust import Byzantine, Crash
 from shoal.protocol.messages.log import (
+    AddVoters,
     Admit,
     Asks,
     ChangeView,
+    Consent,
     Decided,
     GetLog,
     Leave,
@@ -524,3 +537,26 @@ def test_the_core_is_a_value() -> None:
     assert decode(encode(after(register, one.voted.entry, one.rules)))  # type: ignore[union-attr]
     assert one.voted is not None
     assert one.voted.phase is Phase.COMMIT
+
+
+@pytest.mark.parametrize(("consents", "is_asked_for"), [(1, True), (5, False)])
+def test_a_long_body_goes_to_the_voters_once_as_a_proposal(consents: int, is_asked_for: bool) -> None:
+    """Of 32 voters each would get it 32 times, made as it is of what they have."""
+    register = register_of(8, 3)
+    said = [
+        Consent(BRANCH, register.tip, peer, member_of(register, peer).life, b"") for peer in PEERS[3 : 3 + consents]
+    ]
+    body = AddVoters(tuple(signed(each, FakeSigner(each.peer)) for each in said), ())
+    core, effects = core_of(A, register).submit(body)
+    assert sent(effects, Request) == ([B, C] if is_asked_for else [])
+    assert {B, C} <= set(sent(effects, Propose))
+    assert core.wanted == (encode(body),)
+
+
+def test_what_one_peer_asks_for_is_short() -> None:
+    peer, branch = PeerId("12D3KooW" + "x" * 44), digest("branch", b"")
+    for body in (
+        Admit((Asks(branch, peer, 1 << 41, False, bytes(64)),)),
+        Leave(Asks(branch, peer, 1 << 41, True, bytes(64))),
+    ):
+        assert len(encode(Request(branch, 1 << 20, encode(body)))) <= MAX_ASKED
