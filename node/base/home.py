@@ -35,6 +35,7 @@ from itertools import chain
 from pathlib import Path
 
 from shoal.node.base.atomic import UNFINISHED, replace_file
+from shoal.node.base.kept import KeptVote
 from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.refusals import CODES, reason
 from shoal.protocol.base.errors import LocalError
@@ -143,6 +144,10 @@ class Home:
     def kept_runs(self) -> list[str]:
         """The runs (ids in hex) that cannot go on until this node, which was stopped, is back: it has the vote."""
         return sorted(path.parent.parent.name for path in self.runs.glob(f"*/log/{KEPT}"))
+
+    def kept_vote(self, run: str) -> KeptVote:
+        """What one of them says of itself."""
+        return KeptVote.read(self.run_folder(run) / "log" / KEPT)
 
     def create(self) -> Home:
         """Create the folders that are missing; LocalError if that is impossible."""

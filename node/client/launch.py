@@ -254,8 +254,8 @@ def _stopped(home: Home, life: ProcessIdentity, names: Mapping[str, str], begin:
         words, code = split_code(last.removeprefix(ERROR_PREFIX))
         ended = f"the node (pid {life.pid}) has ended, but {words} (its log is {home.daemon_log})"
         raise LocalError(ended, code=code or "node-failed")
-    kept = " and ".join(names.get(run, run[:8]) for run in home.kept_runs())
-    return f"stopped the node (pid {life.pid})" + (f"; it keeps {kept} until it is started again" if kept else "")
+    kept = [home.kept_vote(run).words(names.get(run, run[:8])) for run in home.kept_runs()]
+    return "; ".join([f"stopped the node (pid {life.pid})", *kept])
 
 
 class Found(Enum):

@@ -6,6 +6,7 @@ import logging
 import random
 from pathlib import Path
 
+from shoal.node.base.kept import KeptVote
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import DISK, RECORDS, ROUNDS
 from shoal.node.ipc.shm import FloatArray
@@ -214,7 +215,9 @@ class AgreedRun(Run):
             and (base := self.member.rounds.base) is not None
             and await self.saving.keep(base, self._members, self.samples, self.training)
         ):
-            await RECORDS.run(self.store.mark_kept)
+            vote = KeptVote(len(self.member.log.register.voters), tuple(self.member.awaited_voters))
+            await RECORDS.run(self.store.mark_kept, vote)
+            log.info("stopped with a vote that is needed: %s", vote.words(self.manifest.name))
 
     def left(self, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits on this node: it was written to the network, or dropped."""

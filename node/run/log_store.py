@@ -22,6 +22,7 @@ from pathlib import Path
 
 from shoal.node.base.atomic import replace_file
 from shoal.node.base.home import KEPT
+from shoal.node.base.kept import KeptVote
 from shoal.node.base.logs import warn
 from shoal.node.base.refusals import CODES
 from shoal.node.run.means_store import MeansStore
@@ -101,10 +102,10 @@ class LogStore:
                 if isinstance(record, VoteFile):
                     self._votes = record
 
-    def mark_kept(self) -> None:
+    def mark_kept(self, vote: KeptVote) -> None:
         """We have stopped with our vote, without which the others cannot decide anything."""
         with self._or_error("write"):
-            (self.folder / KEPT).touch()
+            vote.write(self.folder / KEPT)
 
     def forget_means(self, round: int) -> None:
         """There is a snapshot of the state after `round`: means of earlier rounds are of no use any more.

@@ -7,11 +7,12 @@ and, by another path, from the directory in the DHT; the words name both. One de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.protocol.base.ids import PeerId, short
+from shoal.node.base.kept import names
+from shoal.protocol.base.ids import PeerId
 
 if TYPE_CHECKING:  # the command line imports this module, and must not load the messages
     from shoal.protocol.messages.membership import RunStatus
@@ -19,7 +20,6 @@ if TYPE_CHECKING:  # the command line imports this module, and must not load the
 STATES = ("SOLO", "CONNECTED", "IN-ROUND", "SPLIT")
 BUSY = ("matching", "reducing", "deciding", "exchanging", "applying")
 LOSS_WINDOW = 60.0  # seconds within which lost members count as lost together
-NAMED = 6  # peers, in one sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ def why_split(seen: SplitEvidence) -> str:
     lost = sorted({*seen.lost, *seen.elsewhere})
     found = []
     if is_mass_loss(seen.group, len(lost)):
-        found.append(f"{len(lost)} of the last {seen.group} members are lost without a goodbye ({_names(lost)})")
+        found.append(f"{len(lost)} of the last {seen.group} members are lost without a goodbye ({names(lost)})")
     if not seen.has_quorum:
-        found.append(f"no quorum, as {len(seen.absent)} of {seen.voters} voters are absent ({_names(seen.absent)})")
+        found.append(f"no quorum, as {len(seen.absent)} of {seen.voters} voters are absent ({names(seen.absent)})")
     if rivals := [peer for peer, status in seen.others if _differs(status, seen.own)]:
-        found.append(f"another history of round {seen.own.round} is that of {_names(rivals)}")
+        found.append(f"another history of round {seen.own.round} is that of {names(rivals)}")
     if seen.apart:
-        found.append(f"the directory has another history of a decided round by {_names(seen.apart)}")
+        found.append(f"the directory has another history of a decided round by {names(seen.apart)}")
     if found and lost:
         found.append(f"in the directory {_beyond(seen.elsewhere)} since")
     return "; ".join(found)
@@ -75,10 +75,4 @@ def _differs(status: RunStatus, own: RunStatus) -> bool:
 def _beyond(elsewhere: Sequence[PeerId]) -> str:
     if not elsewhere:
         return "none of them has written"
-    return f"{_names(elsewhere)} {'has' if len(elsewhere) == 1 else 'have'} written"
-
-
-def _names(peers: Iterable[PeerId]) -> str:
-    every = [short(peer) for peer in peers]
-    rest = len(every) - NAMED
-    return ", ".join(every[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    return f"{names(elsewhere)} {'has' if len(elsewhere) == 1 else 'have'} written"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from shoal.dht.directory import Evidence
 from shoal.node.api import answers
 from shoal.node.api.answers import PeerConnection, PeerRow, RunDetails, RunMetrics, RunRow, Timeline, WorkerRow
+from shoal.node.base.kept import names
 from shoal.node.base.malloc import resident_bytes
 from shoal.node.manifest.model import writes_text
 from shoal.node.manifest.requirements import requirements
@@ -168,6 +169,9 @@ def waiting_for(run: Run) -> str | None:
     if run.member.phase == "syncing":
         here, whole = downloaded(run.member)
         return f"the state is being downloaded: {here} of {whole} chunks are here" if whole else None
+    if not isinstance(run.member, ReplicaMember) and (away := run.member.awaited_voters):
+        voters = len(run.member.log.register.voters)
+        return f"the run waits until a quorum of its {voters} voters is back; away: {names(away)}"
     if run.obstacle and run.member.phase == "matching":
         return f"round {number} waits: {run.obstacle}"
     missing = list(waited_for(run.member))

@@ -284,11 +284,12 @@ class Keeper:
         return effects + self.want(Admit((signed(asks, self.core.rules.signer),)))
 
     def _be_let_go(self) -> list[Effect]:
+        """Unless that would leave others behind that cannot decide anything: our own vote would bind us, too."""
         if not self.is_member:
             return []
         core = self.core
-        asks = Asks(self.register.branch, core.me, core.life, True, b"")
-        return self.want(Leave(signed(asks, core.rules.signer)))
+        leave = Leave(signed(Asks(self.register.branch, core.me, core.life, True, b""), core.rules.signer))
+        return self.want(leave) if self._is_good(leave) else []
 
     def _offer_to_vote(self, now: float) -> list[Effect]:
         register, core = self.register, self.core

@@ -193,6 +193,14 @@ class Member(Presence):
         """Whether we have stopped with a vote without which those who stay cannot decide anything."""
         return self.log.votes_here and not self.log.is_quorum(self.membership.alive())
 
+    @property
+    def awaited_voters(self) -> list[PeerId]:
+        """The voters that are away, if those who are here cannot decide anything without some of them."""
+        here = [self.me, *self.membership.alive()]
+        if not self.log.is_member or self.log.is_quorum(here):
+            return []
+        return [voter for voter in self.log.register.voters if voter not in here]
+
     def _part(self, now: float) -> list[Effect]:
         return [*self.leave(now), Tell(Parted())] if not self._has_parted else []
 

@@ -10,6 +10,7 @@ import pytest
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.log.core import TAIL
 from shoal.protocol.log.keeper import ABSENT
+from shoal.protocol.member.member import GOING
 from tests.simulation import swarm
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
@@ -209,3 +210,40 @@ def test_all_of_the_first_round_become_voters_together_and_the_founder_is_not_ne
     world.run(random.Random(f"founder {seed}").uniform(0.0, 5.0))
     world.kill(next(iter(world.disks)))
     goes_on(world, oracle)
+
+
+def stop(world: World[Peer], peer: PeerId) -> bool:
+    """`peer` is told to stop and ends; whether it keeps a vote that is needed."""
+    world.command(peer, lambda node, now: node.stop(now))
+    world.run_until(lambda: world.node(peer).has_parted, within=GOING + 1.0)
+    world.kill(peer)
+    return world.node(peer).member.keeps_vote
+
+
+@pytest.mark.parametrize("seed", seeds(2, 10))
+def test_who_stops_soon_after_a_death_keeps_its_vote_and_all_say_who_must_be_back(seed: int) -> None:
+    """Were it let go, the dead one and the last one would be left, of whom the dead one is needed."""
+    world, oracle = build(seed, 3, LAN, Shape(start_members=3))
+    world.run_until(lambda: len(voters(world)) == 3, within=SOON)
+    first, second, third = world.node(PeerId("p00")).member.log.register.voters
+    world.kill(first)
+    world.run(20.0)
+    assert not world.node(third).member.awaited_voters
+    assert stop(world, second)
+    world.run(20.0)
+    assert world.node(third).member.awaited_voters == [first, second]
+    world.start(second)
+    goes_on(world, oracle)
+    assert not world.node(third).member.awaited_voters
+
+
+@pytest.mark.parametrize("seed", seeds(2, 10))
+def test_who_stops_when_the_absent_are_removed_leaves_nobody_behind(seed: int) -> None:
+    world, oracle = build(seed, 3, LAN, Shape(start_members=3))
+    world.run_until(lambda: len(voters(world)) == 3, within=SOON)
+    first, second, third = world.node(PeerId("p00")).member.log.register.voters
+    world.kill(first)
+    world.run_until(lambda: first not in world.node(third).member.log.register.voters, within=2 * ABSENT)
+    assert not stop(world, second)
+    goes_on(world, oracle)
+    assert world.node(third).member.log.register.voters == (third,)

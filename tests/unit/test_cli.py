@@ -27,6 +27,7 @@ from shoal.node.api import client, present
 from shoal.node.api.errors import find_run
 from shoal.node.base.exits import HELP, Exit
 from shoal.node.base.home import KEPT, DaemonInfo, Home, find_home
+from shoal.node.base.kept import KeptVote
 from shoal.node.base.options import NodeSettings, UpOptions, UsageError
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.client import launch, waiting
@@ -700,9 +701,10 @@ def test_a_node_in_the_background_comes_and_goes(shoal: Shoal, background: Home)
 
     kept = background.make_run_folder(RUN) / "log"
     kept.mkdir()
-    (kept / KEPT).touch()
+    KeptVote(3, ("12D3KooWabcdef",)).write(kept / KEPT)
     code, out, _ = shoal("node", "stop")
-    assert (code, out) == (Exit.OK, f"stopped the node (pid {pid}); it keeps stdlib until it is started again\n")
+    waits = "stdlib waits until a quorum of its 3 voters is back: this node and abcdef are away"
+    assert (code, out) == (Exit.OK, f"stopped the node (pid {pid}); {waits}\n")
     assert background.daemon_pid() is None
     assert shoal("node", "stop")[0] == Exit.NO_DAEMON
     assert shoal("logs")[0] == Exit.OK  # what it said last is what one wants to know then

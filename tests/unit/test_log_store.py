@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.base.home import KEPT
+from shoal.node.base.kept import KeptVote
 from shoal.node.run.log_store import JOURNAL, LogStore
 from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.errors import LocalError
@@ -207,7 +208,7 @@ def test_a_vote_of_before_a_restart_outlives_a_shorter_journal(store: LogStore, 
 
 
 def test_who_has_stopped_with_the_vote_says_so_until_it_is_back(store: LogStore, tmp_path: Path) -> None:
-    store.mark_kept()
+    store.mark_kept(KeptVote())
     assert (store.folder / KEPT).exists()
     opened(tmp_path)
     assert not (store.folder / KEPT).exists()
@@ -216,7 +217,7 @@ def test_who_has_stopped_with_the_vote_says_so_until_it_is_back(store: LogStore,
 def test_who_leaves_for_good_keeps_nothing(store: LogStore, tmp_path: Path) -> None:
     store.put("log", ENTRIES[0])
     store.put("means", mean(1))
-    store.mark_kept()
+    store.mark_kept(KeptVote())
     for _ in range(2):
         store.forget()
         assert not store.folder.exists()

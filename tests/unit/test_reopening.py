@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from shoal.node.base.kept import KeptVote
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.run import agreed_run
 from shoal.node.run.agreed_run import AgreedRun
@@ -161,7 +162,7 @@ def test_it_goes_on_from_the_state_that_was_kept(tmp_path: Path) -> None:
     base = before.goes_on(3)
     kept(tmp_path, before.run, base, samples=4321)
     before.run.store.forget_means(base.round)
-    before.run.store.mark_kept()
+    before.run.store.mark_kept(KeptVote())
     run = opened(tmp_path)
     assert stood(run) == (3, base.history, 4321)
     assert run._moments is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ def run(
     trouble: str = "",
     record: str = "",
     downloaded: tuple[int, int] = (0, 0),
+    away: Sequence[str] = (),
     **changes: Any,
 ) -> Run:
     """A run that has committed three rounds."""
@@ -34,7 +36,13 @@ def run(
     parts = {
         "training": SimpleNamespace(trouble=trouble),
         "driver": SimpleNamespace(trouble=record),
-        "member": SimpleNamespace(phase=phase, rounds=rounds, transfer=SimpleNamespace(progress=lambda: downloaded)),
+        "member": SimpleNamespace(
+            phase=phase,
+            rounds=rounds,
+            transfer=SimpleNamespace(progress=lambda: downloaded),
+            awaited_voters=away,
+            log=SimpleNamespace(register=SimpleNamespace(voters=range(3))),
+        ),
         "outer": SimpleNamespace(committed=SimpleNamespace(current=BASE)),
     }
     return cast(Run, SimpleNamespace(**usual | parts | changes))
@@ -61,6 +69,11 @@ def run(
         (run("reducing", failure="the disk is full"), None),
         (run("reducing", is_finished=True), None),
         (run("matching", training=None, peers=[], obstacle="why"), "round 4 waits: why"),
+        (
+            run("reducing", away=["12D3KooWabcdef"]),
+            "the run waits until a quorum of its 3 voters is back; away: abcdef",
+        ),
+        (run("syncing", downloaded=(0, 0), away=["12D3KooWabcdef"]), None),
     ],
 )
 def test_sentences(run: Run, sentence: str | None) -> None:

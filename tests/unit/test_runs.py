@@ -19,6 +19,7 @@ import pytest
 from shoal.dht.link import RunLink, format_link, parse_link
 from shoal.node.api.errors import UnknownRun
 from shoal.node.base.home import Home
+from shoal.node.base.kept import KeptVote
 from shoal.node.base.options import NodeSettings
 from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.room import AvailableMemory, Memory, NoRoom
@@ -158,8 +159,9 @@ def with_log(home: Home, run: str) -> Path:
 def test_what_is_kept_of_a_run_is_seen_from_outside(home: Home) -> None:
     for run in (FIRST, SECOND):
         with_log(home, run)  # others can go on with the second one
-    LogStore(home.run_folder(FIRST)).mark_kept()
+    LogStore(home.run_folder(FIRST)).mark_kept(KeptVote(3, ("anna",)))
     assert home.kept_runs() == [FIRST]
+    assert home.kept_vote(FIRST) == KeptVote(3, ("anna",))
 
 
 @pytest.mark.parametrize("where", ["restoring", "broken", "open"])

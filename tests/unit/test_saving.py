@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from shoal.node.base.home import KEPT
+from shoal.node.base.kept import KeptVote
 from shoal.node.manifest.manifest import Manifest, OriginSpec
 from shoal.node.run import means_store
 from shoal.node.run import saving as module
@@ -26,7 +27,7 @@ from shoal.node.training.checkpoint.scan import newest_first
 from shoal.node.training.state.committed import CommittedState
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.base.ids import NO_DIGEST, result_hash
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, result_hash
 from shoal.protocol.log.register import Rules
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.averaging import Made, Mean
@@ -36,6 +37,7 @@ from tests.unit.rounds_kit import ROUND
 
 HELD = state(ROUND)
 MEMBERS, SAMPLES = (OTHER, ME), 1000
+THIRD = PeerId("third")
 RULES = Rules(Crash(), FakeSigner(ME))
 
 
@@ -86,9 +88,13 @@ class Bench:
     ) -> None:
         """The end of a run, as far as its files are concerned."""
         rounds = SimpleNamespace(base=base_of(self.held))
-        member = SimpleNamespace(keeps_vote=keeps_vote, rounds=rounds)
+        log = SimpleNamespace(register=SimpleNamespace(voters=(ME, OTHER, THIRD)))
+        member = SimpleNamespace(keeps_vote=keeps_vote, rounds=rounds, log=log, awaited_voters=[OTHER])
         training = Trained() if trained else None
-        run = SimpleNamespace(store=self.store, member=member, saving=self.saving, training=training, samples=samples)
+        manifest = self.saving._manifest
+        run = SimpleNamespace(
+            manifest=manifest, store=self.store, member=member, saving=self.saving, training=training, samples=samples
+        )
         await AgreedRun._end(cast(AgreedRun, SimpleNamespace(_members=MEMBERS, **vars(run))), for_good)
 
     async def checkpoint(self) -> None:
@@ -116,6 +122,7 @@ async def test_what_nobody_else_may_have_is_kept_with_its_tokens_and_moments(tmp
     bench = Bench(tmp_path)
     await bench.end(trained=trained)
     assert bench.is_marked
+    assert KeptVote.read(bench.folder / FOLDER / KEPT) == KeptVote(3, (OTHER,))
     [found] = bench.states()
     assert found.committed().current.root == HELD.current.root
     about = found.about
