@@ -203,6 +203,8 @@ class Keeper:
         if timer.name == "duties":
             self._clock += min(2 * TICK, now - self._ticked_at) if self._ticked_at is not None else 0.0
             self._ticked_at = now
+            gone = [peer for peer in self.register.voters if peer != self.core.me and not self._view.is_alive(peer)]
+            self._lost_at = {peer: self._clock for peer in gone} | self._lost_at  # some were gone before we came
             self._shown.clear()
             return [self._wake(), *self._act(now)]
         return self._do(self.core.fire(timer))
