@@ -135,7 +135,7 @@ def _model(family: Manifest, size: str) -> ModelSpec:
 def _seed_job(recipe: Recipe, size: str, out: Path) -> Job:
     manifest = recipe.dense(recipe.seed_steps)
     sized = Manifest.model_validate(manifest.model_dump() | {"model": _model(recipe.family, size).model_dump()})
-    return Job(f"seed {size}", sized, (0,), None, out / f"seed-{size}-{sized.run_id.hex()[:16]}.pt")
+    return Job(f"seed {size}", sized, (0,), None, out / f"seed-{size}-{sized.digest.hex()[:16]}.pt")
 
 
 def _expert_job(family: Manifest, part: str, expert: Expert, seeds: Mapping[str, Path]) -> Job:
@@ -144,7 +144,7 @@ def _expert_job(family: Manifest, part: str, expert: Expert, seeds: Mapping[str,
     number = next(number for number, each in enumerate(experts.parts) if each.name == part)
     spec = experts.parts[number].model_copy(update={"steps": expert.steps, "model": _model(family, expert.size)})
     manifest = part_manifest(family, spec)
-    name = digest("hdee", manifest.run_id, seed.name.encode()).hex()[:16]
+    name = digest("hdee", manifest.digest, seed.name.encode()).hex()[:16]
     return Job(part, manifest, (number + 1,), seed, seed.parent / f"{part}-{expert.size}-{expert.steps}-{name}.pt")
 
 

@@ -40,6 +40,7 @@ from shoal.node.inference.live import open_run
 from shoal.node.inference.served import ServeOptions
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.run.runs import Runs
+from shoal.protocol.base.ids import RunId
 from tests.unit.checkpoint_kit import state
 
 RUN = Manifest(name="serving", model=MODEL)
@@ -122,7 +123,7 @@ def _server(folder: str, threads: int, told: Connection) -> None:
     home = Home(Path(folder))
 
     async def live() -> None:
-        served = await asyncio.to_thread(open_run, home, RUN.run_id, ServeOptions(threads=threads))
+        served = await asyncio.to_thread(open_run, home, RunId(RUN.digest), ServeOptions(threads=threads))
         async with serving(served, ListenOptions(port=0)) as port, following(served):
             told.send(port)
             await asyncio.Event().wait()

@@ -24,7 +24,7 @@ from shoal.protocol.base.wire import Message, decode
 from shoal.protocol.membership.vetting import vet_addresses
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, PartEntry, RunNotice
 
-MEMBER, MANIFEST = "member", "manifest"  # subkeys; a notice has its run's id as subkey
+MEMBER = "member"  # subkey; a notice, and an entry under a manifest's key, has its run's id
 LIFETIME = 1800.0  # seconds
 RENEW_EVERY = LIFETIME / 3
 PAUSES_WHILE_CUT = (60.0, 30.0)  # seconds between two writes, and two reads, while much of the run is missing

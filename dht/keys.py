@@ -32,9 +32,9 @@ def run_key(run: bytes) -> Digest:
     return digest("dht run", run)
 
 
-def manifest_key(run: bytes) -> Digest:
-    """The key under which peers are found that can serve the manifest with this hash."""
-    return digest("dht manifest", run)
+def manifest_key(manifest: Digest) -> Digest:
+    """The key under which the runs of the manifest with this digest are found."""
+    return digest("dht manifest", manifest)
 
 
 PUBLIC_RUNS = digest("dht public runs")

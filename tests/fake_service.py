@@ -28,9 +28,11 @@ from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.net.system.version import shoal_version
 from tests.fake_timeline import TIMELINE
+from tests.run_kit import unsigned
 
 PEER = "12D3KooWFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFake"
 RUN = "ab" * 32
+EVIL = PeerId("evil\x1b[2Jpeer")
 MANIFEST = Manifest(name="stdlib")
 ADDRESS = f"/ip4/127.0.0.1/tcp/4101/p2p/{PEER}"
 LINK = format_link(RunId(bytes.fromhex(RUN)), ["/ip4/192.0.2.7/tcp/4101", "/ip4/192.0.2.8/tcp/4101"])
@@ -243,7 +245,7 @@ class FakeService:
         rest["bulk"] = {"direct": {"sent": 20, "received": 40}, "relayed": {"sent": 10, "received": 0}}
         return [{"run": RUN, **meters.as_json(), **rest}]
 
-    async def create_run(self, manifest: str, train: bool, checkpoints: Sequence[str] = ()) -> Any:
+    async def create_run(self, manifest: str, train: bool, checkpoints: Sequence[str] = (), nonce: str = "") -> Any:
         if "typo" in manifest:
             raise LocalError("manifest: unknown key 'typo'; the nearest known key is 'model'")
         self.calls.append(("create", manifest, train, *checkpoints))
@@ -275,7 +277,7 @@ class FakeService:
         if link.startswith("b09"):
             raise ZeroDivisionError("a bug")
         self.calls.append(("preview", link))
-        found = Introduction(MANIFEST, PeerId("evil\x1b[2Jpeer"), b"", {}, 4, 14, 12.0)
+        found = Introduction(MANIFEST, unsigned(MANIFEST, EVIL), {}, 4, 14, 12.0)
         return describe(found, DataStanding(problem=self.missing, code="data-nowhere" if self.missing else ""))
 
     async def join_run(self, link: str, train: bool, checkpoint: str = "") -> Any:

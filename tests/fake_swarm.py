@@ -117,7 +117,9 @@ class FakeNode:
         phases = [{"phase": "training", "seconds": ROUND}]
         return record | measured | learned | {"applied_at": began + ROUND, "phases": phases, "waited_for": {}}
 
-    async def create_run(self, manifest: str, train: bool, checkpoints: Sequence[str] = ()) -> dict[str, Any]:
+    async def create_run(
+        self, manifest: str, train: bool, checkpoints: Sequence[str] = (), nonce: str = ""
+    ) -> dict[str, Any]:
         self.say("run.toml", manifest)
         return await self.join_run("", train)
 

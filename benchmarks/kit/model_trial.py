@@ -30,11 +30,12 @@ from shoal.node.inference.engine.sequence import Sampling
 from shoal.node.inference.scorer import Piece
 from shoal.node.inference.served import BYTE_TOKENS, ServeOptions
 from shoal.node.inference.source import open_source
-from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.manifest import Introduction, Manifest
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.manifest.model import HfSpec
 from shoal.node.run.facts import first_base
 from shoal.node.run.first_weights import create_first_weights
+from shoal.node.run.founding import new_run
 from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.export import export
 from shoal.node.training.checkpoint.write import write_checkpoint
@@ -47,6 +48,8 @@ from shoal.node.training.state.outer import OuterState
 from shoal.node.training.trainer.inner import InnerTrainer
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId, digest
+from shoal.protocol.messages.genesis import NONCE_SIZE
+from shoal.protocol.net.system.identity import Identity
 
 ROUNDS, MEMBERS = 2, 2
 ME = PeerId("12D3KooWGbVRr6TdYgNWYn3FYVXP2XbLhSG6yfHwkLWGxP4rS7DZ")
@@ -102,16 +105,21 @@ def attempt(model_type: str) -> Verdict:
     return Verdict(model_type, WORKS)
 
 
+def _on_paper(manifest: Manifest) -> Introduction:
+    return new_run(manifest, Identity.of_seed(bytes(32)), bytes(NONCE_SIZE))
+
+
 def _live(table: dict[str, Any], folder: Path, tell: Callable[[str], None]) -> None:
     """All steps; LocalError or Mismatch if one fails."""
-    whole, origin = create_first_weights(_manifest(table), (), Home(folder / "home").create(), ME)
+    found, origin = create_first_weights(_manifest(table), (), Home(folder / "home").create(), _on_paper, ME)
+    whole = found.manifest
     tell("train")
     state = OuterState(whole, origin.committed())
     trainer = InnerTrainer(whole, Corpus(TEXT, TEXT[:200], digest("sheep"), 1, 0))
     for _ in range(ROUNDS):
         _round(state, trainer)
     tell("export")
-    about = About.of(whole, first_base(whole, state.root), (), samples=0, peer=ME, inner_steps=0)
+    about = About.of(whole, found.run, first_base(whole, state.root), (), samples=0, peer=ME, inner_steps=0)
     about = about.model_copy(update={"root": state.root.hex()})
     export(write_checkpoint(folder / "kept", about, state.committed.current, None), folder / "out")
     tell("compare")

@@ -103,6 +103,7 @@ class CreateRunRequest:
     checkpoints: Annotated[
         Sequence[str], "paths of checkpoint folders to go on from: one, or for a family one for each model"
     ] = ()
+    nonce: Annotated[str, "32 hexadecimal digits: with manifest and node they give the run's id; empty: random"] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.node.api.answers import (
     Checkpoint,
-    CreatedRun,
     ExpertRow,
     PeerRow,
     Round,
@@ -65,6 +64,7 @@ from shoal.node.run.directory import Directory
 from shoal.node.run.introduction import introduce
 from shoal.node.run.node_state import node_state
 from shoal.node.run.runs import Runs
+from shoal.node.run.same_manifest import tell_runs
 from shoal.node.run.startup_runs import StartupRuns
 from shoal.node.run.visible_peers import VisiblePeers, is_in_a_run
 from shoal.node.training.checkpoint.scan import CHECKPOINTS, as_json, newest_first
@@ -73,7 +73,7 @@ from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.data import GetPiece
 from shoal.protocol.messages.experts import AskExpert
-from shoal.protocol.messages.node import GetManifest, Refused
+from shoal.protocol.messages.node import GetManifest, GetRuns, Refused
 from shoal.protocol.net.peers.calls import Serve
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.peers.shared import Handlers
@@ -303,6 +303,7 @@ class Daemon:
             **self._discovery.calls(),
             **self._doctor.calls(),
             GetManifest: lambda peer, message: introduce(message, self._runs.all, self._network.addresses()),
+            GetRuns: lambda peer, message: tell_runs(message, [each.genesis for each in self._runs.all]),
             GetPiece: self._runs.data.answer,
             AskExpert: self._expert_proxy.on_call,
         }
@@ -365,9 +366,6 @@ class Daemon:
         """See NodeService."""
         runs, families, table = self._runs, self._runs.families, Operations
 
-        def create(manifest: str, train: bool, checkpoints: Sequence[str] = ()) -> Awaitable[CreatedRun]:
-            return runs.create(manifest, train, checkpoints)
-
         return [
             table.status.handled_by(self.status),
             table.peers.handled_by(self.peers),
@@ -382,7 +380,7 @@ class Daemon:
             table.run_link.handled_by(self._run_link),
             table.public_runs.handled_by(lambda: public_runs(self._discovery)),
             table.preview_run.handled_by(runs.preview),
-            table.create_run.handled_by(create),
+            table.create_run.handled_by(runs.create),
             table.join_run.handled_by(runs.join),
             table.join_run_by_id.handled_by(lambda run, train, checkpoint="": runs.join(run, train, checkpoint)),
             table.leave_run.handled_by(lambda run: runs.leave(run)),

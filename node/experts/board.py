@@ -15,14 +15,14 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 
-from shoal.dht.directory import LIFETIME, MANIFEST, MEMBER, RENEW_EVERY, read_entry
+from shoal.dht.directory import LIFETIME, MEMBER, RENEW_EVERY, read_entry
 from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
 from shoal.dht.record import MAX_VALUE
 from shoal.node.experts.view import PartRecord
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.errors import ShoalError
-from shoal.protocol.base.ids import NO_DIGEST, Digest
+from shoal.protocol.base.ids import NO_DIGEST, Digest, RunId
 from shoal.protocol.base.multiaddrs import shortlist
 from shoal.protocol.base.wire import Message, encode
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, PartEntry, RunNotice
@@ -41,8 +41,8 @@ log = logging.getLogger("shoal.dht")
 class Board:
     """The records of one family."""
 
-    def __init__(self, family: Manifest, discovery: Discovery, network: Network) -> None:
-        self._family, self._run = family, family.run_id
+    def __init__(self, family: Manifest, run: RunId, discovery: Discovery, network: Network) -> None:
+        self._family, self._run = family, run
         self._discovery, self._network = discovery, network
         self._written: dict[tuple[Digest, str], None] = {}
         self._present_at = 0.0  # when our presence is to be announced next
@@ -87,7 +87,7 @@ class Board:
         run, addresses = self._run, self.addresses()
         notes: list[tuple[Digest, str, Message]] = [
             (run_key(run), MEMBER, MemberEntry(addresses, 0, NO_DIGEST)),
-            (manifest_key(run), MANIFEST, ManifestEntry(addresses)),
+            (manifest_key(self._family.digest), run.hex(), ManifestEntry(run, addresses)),
         ]
         if self._family.public:
             notes.append((PUBLIC_RUNS, run.hex(), RunNotice(run, self._family.name, 0, members, addresses)))

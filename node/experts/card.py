@@ -22,6 +22,7 @@ from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, RunId
 from shoal.protocol.base.signing import Signer, check_signature, signed
 from shoal.protocol.messages.directory import ExpertCard
+from shoal.protocol.messages.genesis import Genesis
 
 MAX_TOKENS = 2**52  # behind a file; training from it adds more, and a manifest has room for 2**53
 PARTITION_MOST = 16 << 20  # bytes
@@ -36,16 +37,16 @@ def make_card(
     return signed(ExpertCard(family, part, round, steps, tokens, loss, *file, signer.peer, b""), signer)
 
 
-def check_card(card: ExpertCard, family: Manifest, author: PeerId, signer: Signer, shown_by: PeerId) -> None:
-    """RemoteError, which names `shown_by`, unless the card may belong to the family, whose manifest `author` signed."""
-    if fault := _fault(card, family, author):
+def check_card(card: ExpertCard, family: Manifest, genesis: Genesis, signer: Signer, shown_by: PeerId) -> None:
+    """RemoteError, which names `shown_by`, unless the card may belong to the family, whose genesis is given, too."""
+    if card.family != genesis.run:
+        raise RemoteError("shows a card of an expert of another family", shown_by)
+    if fault := _fault(card, family, genesis.author):
         raise RemoteError(f"shows a card of an expert {fault}", shown_by)
     check_signature(card, card.author, signer, shown_by)
 
 
 def _fault(card: ExpertCard, family: Manifest, author: PeerId) -> str:
-    if card.family != family.run_id:
-        return "of another family"
     if card.part == PARTITION:
         return _fault_of_partition(card, family, author)
     part, first = experts_of(family).part(card.part), own_seeds(family).get(card.part)

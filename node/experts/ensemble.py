@@ -98,7 +98,7 @@ def _tokens(family: Family) -> tuple[dict[str, Any], bytes | None]:
 async def _newest(family: Family, part: str) -> ExpertCard | None:
     """The card of the part's furthest file that can be fetched, and is here now; its card is checked again."""
     for card in family.view.cards(part):
-        check_card(card, family.manifest, family.author, family.signer, card.author)
+        check_card(card, family.manifest, family.genesis, family.signer, card.author)
         if await family.training.obtain(card):
             return card
     return None

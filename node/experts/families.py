@@ -45,7 +45,7 @@ class Families:
         """Enter a family, whose manifest is on disk already."""
         of_node = (self._runs, self._library, self._discovery, self._network, self._home, self._identity)
         services = NodeServices(*of_node, self.proxy.answers)
-        family = self.open[found.manifest.run_id.hex()] = Family(found, trains, services)
+        family = self.open[found.run.hex()] = Family(found, trains, services)
         family.start(seed)
 
     async def close(self) -> None:

@@ -85,13 +85,13 @@ class Family:
     """One family. `services` is what it needs of the node."""
 
     def __init__(self, found: Introduction, trains: bool, services: NodeServices) -> None:
-        self.manifest, self.author, self.signature = found.manifest, found.author, found.signature
-        self.id, self.trains = found.manifest.run_id, trains
+        self.manifest, self.genesis, self.author = found.manifest, found.genesis, found.genesis.author
+        self.id, self.trains = found.run, trains
         self.me: PeerId = services.identity.peer
         self.signer = services.identity.signer(self.id)
         self.experts = experts_of(self.manifest)
         names = [part.name for part in self.experts.parts]
-        self.view = View(self.manifest, self.author, names, self.signer)
+        self.view = View(self.manifest, self.genesis, names, self.signer)
         lasts = {part.name: last_round(self.manifest, part) for part in self.experts.parts}
         self.claims = Claims(self.id, self.me, lasts)
         self.library: Library = services.library
@@ -99,9 +99,9 @@ class Family:
         self._common = common(self.manifest)
         self.files = KeptFiles(self.id, self.me, lasts, self._common, self.view, services.library, self._records)
         of_node = (services.runs, services.library, self.view, services.home, self.me)
-        self.training = PartTraining(self.manifest, *of_node, self.files.held, self._remember)
+        self.training = PartTraining(self.manifest, self.id, *of_node, self.files.held, self._remember)
         self._services, self.home = services, services.home.root
-        self._board = Board(self.manifest, services.discovery, services.network)
+        self._board = Board(self.manifest, self.id, services.discovery, services.network)
         self.obstacles: dict[str, str] = {}  # by task, why it does not succeed yet
         self._written: dict[str, WrittenEntry] = {}
         self._avoided: dict[str, float] = {}  # by part, until when it is not taken

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from shoal.node.base.home import Home
-from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.manifest import Introduction, Manifest, Sign
 from shoal.node.manifest.model import AnyModel
 from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.lineage import with_origin
@@ -72,8 +72,10 @@ def read_parameters(path: Path, model: AnyModel) -> Tensor:
     return vector
 
 
-def begin(manifest: Manifest, start: StartingPoint, home: Home, me: PeerId) -> tuple[Manifest, Checkpoint]:
-    """Write the checkpoint that a part's run begins with. Returns the manifest with its origin, and the checkpoint."""
+def begin(
+    manifest: Manifest, sign: Sign, start: StartingPoint, home: Home, me: PeerId
+) -> tuple[Introduction, Checkpoint]:
+    """Write the checkpoint that a part's run begins with. Returns the run that is to be founded, and the checkpoint."""
     theta = read_parameters(start.file, manifest.model) if start.file is not None else initial(manifest)
     if theta is None:
         raise LocalError(
@@ -82,9 +84,9 @@ def begin(manifest: Manifest, start: StartingPoint, home: Home, me: PeerId) -> t
         )
     state, about = first_state(manifest, theta, start, (me,))
     of_start = Checkpoint(home.runs, about, manifest, state.current.shape, state.current.vectors, None)
-    whole = with_origin(manifest, of_start)
-    folder = home.make_run_folder(whole.run_id.hex()) / ORIGIN
-    return whole, load(write_checkpoint(folder, about, state.current, None))
+    found = sign(with_origin(manifest, of_start))
+    folder = home.make_run_folder(found.run.hex()) / ORIGIN
+    return found, load(write_checkpoint(folder, about, state.current, None))
 
 
 def first_state(
@@ -96,12 +98,14 @@ def first_state(
     state = CommittedState(shape_of(manifest, layout), agreed, start.round)
     base = Base(start.round, 0, start.history, state.current.root)
     peer = members[0] if members else NOBODY
-    return state, About.of(manifest, base, members, samples=start.samples, peer=peer, inner_steps=0)
+    return state, About.of(manifest, manifest.digest, base, members, samples=start.samples, peer=peer, inner_steps=0)
 
 
-def begin_again(manifest: Manifest, home: Home, run: str, beyond: int) -> tuple[Manifest, Checkpoint] | None:
+def begin_again(
+    manifest: Manifest, sign: Sign, home: Home, run: str, beyond: int
+) -> tuple[Introduction, Checkpoint] | None:
     """As `begin`, from our newest checkpoint of an earlier run of the part; None if it is not beyond that round."""
     checkpoint = load_newest(home.run_folder(run) / CHECKPOINTS)
     if checkpoint is None or checkpoint.about.round <= beyond:
         return None
-    return with_origin(manifest, checkpoint), checkpoint
+    return sign(with_origin(manifest, checkpoint)), checkpoint

@@ -31,10 +31,10 @@ from shoal.node.experts.needs import CommittedRound, NodeRuns, PartRun
 from shoal.node.experts.parts import PARTITION, SEED, experts_of, last_round, own_seeds, part_manifest, seed_of, words
 from shoal.node.experts.view import View
 from shoal.node.manifest.experts import PartSpec
-from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.manifest import Introduction, Manifest
 from shoal.node.training.data.store import Dataset
 from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
-from shoal.protocol.base.ids import Digest, PeerId, digest
+from shoal.protocol.base.ids import Digest, PeerId, RunId, digest
 from shoal.protocol.messages.directory import ExpertCard
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class PartTraining:
     def __init__(
         self,
         family: Manifest,
+        id: RunId,
         runs: NodeRuns,
         library: Library,
         view: View,
@@ -85,7 +86,8 @@ class PartTraining:
         """`held` has the newest file of each part that is here; `remember` records part and run on disk."""
         self._held, self._remember = held, remember
         self.part = self.run = ""
-        self._family, self._runs, self._library, self._view = family, runs, library, view
+        self._family, self._id = family, id
+        self._runs, self._library, self._view = runs, library, view
         self._home, self._me = home, me
         self._stranded, self._helpless = LastingCondition(STRANDED), LastingCondition(HELPLESS)
 
@@ -124,18 +126,19 @@ class PartTraining:
         manifest = part_manifest(self._family, part)
         await self._partition()
         start = await self._furthest(part) or await self._seed(part)
-        founded = await LONG.run(self._prepare, manifest, start, before)
-        self.run, self.part = founded[0].run_id.hex(), part.name
+        found, checkpoint = await LONG.run(self._prepare, manifest, start, before)
+        self.run, self.part = found.run.hex(), part.name
         await self._remember()  # before we are in it, so that a run is never forgotten, after a crash or when we leave
-        await self._runs.found(founded[0], True, founded[1])
-        at = founded[0].first_round - 1
+        await self._runs.found(found, True, checkpoint)
+        at = found.manifest.first_round - 1
         log.info("training the part %s of %s from round %d in run %s", part.name, self._family.name, at, self.run[:8])
 
-    def _prepare(self, manifest: Manifest, start: StartingPoint, before: str) -> tuple[Manifest, Checkpoint]:
+    def _prepare(self, manifest: Manifest, start: StartingPoint, before: str) -> tuple[Introduction, Checkpoint]:
         from shoal.node.experts.files import begin, begin_again
 
-        again = begin_again(manifest, self._home, before, start.round) if before else None
-        return again or begin(manifest, start, self._home, self._me)
+        sign = self._runs.sign
+        again = begin_again(manifest, sign, self._home, before, start.round) if before else None
+        return again or begin(manifest, sign, start, self._home, self._me)
 
     async def _furthest(self, part: PartSpec) -> StartingPoint | None:
         from shoal.node.experts.files import StartingPoint
@@ -179,7 +182,7 @@ class PartTraining:
         raise TransportError(f"nobody that can be reached gives {words(name, 0)}")
 
     def _history(self, part: str, *file: Digest) -> Digest:
-        return digest("expert history", self._family.run_id, part.encode(), *file)
+        return digest("expert history", self._id, part.encode(), *file)
 
     # -- files ------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
+from shoal.protocol.messages.genesis import Genesis
 
 CARDS = 4  # the newest cards of a part are remembered
 MOST_ENTRIES = 2048
@@ -35,12 +36,12 @@ class PartRecord:
 
 
 class View:
-    """One member's view. `author` has signed the manifest."""
+    """One member's view."""
 
     def __init__(
-        self, family: Manifest, author: PeerId, parts: Sequence[str], signer: Signer, lease: float = LEASE
+        self, family: Manifest, genesis: Genesis, parts: Sequence[str], signer: Signer, lease: float = LEASE
     ) -> None:
-        self._family, self._author, self._signer = family, author, signer
+        self._family, self._genesis, self._signer = family, genesis, signer
         self._parts = parts
         self._leases = Leases(lease)
         self._entries: dict[tuple[PeerId, str], PartEntry] = {}
@@ -138,7 +139,7 @@ class View:
             return
         if card.part != record.part:
             raise RemoteError(f"shows a card of '{card.part[:32]}' as one of '{record.part}'", record.peer)
-        check_card(card, self._family, self._author, self._signer, record.peer)
+        check_card(card, self._family, self._genesis, self._signer, record.peer)
 
     def _note(self, each: PartRecord) -> None:
         self._entries.pop((each.peer, each.part), None)

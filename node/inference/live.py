@@ -196,7 +196,7 @@ class Follower:
 def open_run(home: Home, run: RunId, options: ServeOptions) -> Served:
     """The run as this home's node has it; waits until it has a state. LocalError if its model writes no text."""
     first = _first(home, run)
-    manifest = decode_manifest(first.manifest, run)
+    manifest = decode_manifest(first.manifest)
     spec = check_spec(manifest.model)
     begun = Version(scorer_of(spec, _parameters(first), options, _short(first)), first.round, first.root)
     scorer = LiveScorer(begun)

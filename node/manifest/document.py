@@ -24,8 +24,8 @@ from shoal.node.manifest.method import (
 HEAD = """# The manifest
 
 A run is described by a TOML file, its manifest: everything that its members must agree on, and nothing else. What
-concerns one machine (its device, paths, limits) is a flag of `shoal node start` instead. The manifest's hash is the
-run's id, so a change of any key makes another run.
+concerns one machine (its device, paths, limits) is a flag of `shoal node start` instead. A run's id is the hash of
+its manifest, its author's key and a random number: whoever founds from one file twice has two runs.
 
 ```sh
 shoal run init                # the purposes for which there is a manifest to begin with

@@ -1,7 +1,7 @@
 """The run manifest: everything that the members of a run must agree on, and nothing else.
 
-- People write TOML. On the wire it is canonical msgpack, whose SHA-256 is the run's id: keys are sorted, and defaults
-  are written out, except those of keys that were added later, so that ids of earlier runs stay the same.
+- People write TOML. On the wire it is canonical msgpack, whose SHA-256 is its digest: keys are sorted, and defaults are
+  written out, except those of keys that were added later, so that digests stay the same.
 - Settings of a single node (device, threads, paths, limits) are never part of it.
 - It only names things: models, data and methods come from registries, so joining a run executes no code from the
   network.
@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -32,14 +32,13 @@ from shoal.node.manifest.method import DEFAULT_SCATTER, MethodSpec
 from shoal.node.manifest.model import DIGITS, FROM_SEED, PICTURES, AnyModel, PictureSpec
 from shoal.node.manifest.model import ModelSpec as ModelSpec
 from shoal.protocol.base.errors import LocalError, RemoteError
-from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.ids import Digest, PeerId, RunId
 from shoal.protocol.base.signing import Signer
+from shoal.protocol.messages.genesis import Genesis, check_genesis, manifest_digest
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 MAX_MANIFEST = 64 << 10
 MAX_DEPTH = 8
-SIGNED_AS = b"shoal manifest v1\0"
-"""Prefix of the bytes that a manifest's signature covers, so that it is valid for nothing else that is signed."""
 
 
 def _refuse_research_codec(name: Any) -> Any:
@@ -183,12 +182,6 @@ class OriginSpec(Spec):
         Help("The hash of the state, against which a joiner checks its download.", is_filled_in=True),
     ]
     samples: Annotated[Count, Help("On how much the state was trained.", unit="tokens", is_filled_in=True)]
-    nonce: Annotated[
-        str,
-        Field(pattern=r"^[0-9a-f]{32}$"),
-        Form("32 hexadecimal digits"),
-        Help("A random number, so that each run from the same state has its own id.", is_filled_in=True),
-    ]
 
 
 class Manifest(Spec):
@@ -201,7 +194,7 @@ class Manifest(Spec):
         Help("The run's name, by which people speak of it; what tells it from others is its id."),
     ]
     protocol: Annotated[
-        Literal[1], Help("The version of what members say to each other; a node of another version refuses the run.")
+        Literal[2], Help("The version of what members say to each other; a node of another version refuses the run.")
     ] = PROTOCOL
     seed: Annotated[
         int,
@@ -322,26 +315,34 @@ class Manifest(Spec):
         return self
 
     @property
-    def run_id(self) -> RunId:
-        """SHA-256 of the canonical bytes."""
-        return RunId(hashlib.sha256(self.canonical()).digest())
+    def digest(self) -> Digest:
+        """SHA-256 of the canonical bytes. Runs of one manifest have it in common; their ids differ."""
+        return manifest_digest(self.canonical())
 
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What a newcomer is told about a run: its checked manifest, and some members with their addresses.
+    """What a newcomer is told about a run: its checked genesis, and some members with their addresses.
 
     The first member is the peer that answered. `present`, `round` and `pace` are its unchecked claims about the run's
     progress, and are only shown to people.
     """
 
     manifest: Manifest
-    author: PeerId
-    signature: bytes
+    genesis: Genesis
     members: dict[PeerId, tuple[str, ...]]
     present: int = 0
     round: int = 0
     pace: float = 0.0
+
+    @property
+    def run(self) -> RunId:
+        """The run's id."""
+        return self.genesis.run
+
+
+Sign = Callable[[Manifest], Introduction]
+"""Founds a run of a complete manifest, so far on paper: with this node's signature and a nonce, and without members."""
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -380,14 +381,13 @@ def _remedy(error: str) -> str:
     return "; a line is a [table], or key = value" if error.startswith("Expected '='") else ""
 
 
-def decode_manifest(data: bytes, run: RunId, sender: PeerId | None = None) -> Manifest:
-    """Decodes a manifest in canonical bytes from a peer.
+def decode_manifest(data: bytes, sender: PeerId | None = None) -> Manifest:
+    """Decodes a manifest in canonical bytes.
 
-    Raises RemoteError unless it is the valid manifest that `run` names, and NewerProtocol if it is for a later version
-    of Shoal.
+    Raises RemoteError unless it is valid, and NewerProtocol if it is for a later version of Shoal.
     """
-    if len(data) > MAX_MANIFEST or hashlib.sha256(data).digest() != run:
-        raise RemoteError("the manifest it sent is not the one that the run id names", sender)
+    if len(data) > MAX_MANIFEST:
+        raise RemoteError(f"the manifest it sent has {len(data)} bytes", sender)
     try:
         table = _tuples(msgpack.unpackb(data, strict_map_key=True))
         _check_protocol(table)
@@ -412,18 +412,17 @@ def _check_protocol(table: Any, where: str = "") -> None:
         )
 
 
-def sign_manifest(manifest: Manifest, signer: Signer) -> bytes:
-    """The author's signature; `signer` has the author's key, in the context of the manifest's run."""
-    return signer.sign(SIGNED_AS + manifest.canonical())
+def check_manifest(genesis: Genesis, signer: Signer, shown_by: PeerId | None = None) -> Manifest:
+    """The manifest in a genesis; RemoteError, which names `shown_by`, if that is invalid, or not signed by its author.
 
-
-def check_manifest(data: bytes, run: RunId, author: PeerId, signature: bytes, signer: Signer) -> Manifest:
-    """Decodes the manifest that `author` signed for `run`; RemoteError, which names the author, if it is invalid."""
-    manifest = decode_manifest(data, run, author)
-    if not signer.verify(author, SIGNED_AS + data, signature):
-        raise RemoteError("the manifest's signature is forged or missing", author)
+    `signer` verifies in the context of the run.
+    """
+    check_genesis(genesis, signer, shown_by)
+    manifest = decode_manifest(genesis.manifest, shown_by or genesis.author)
     if manifest.lacks_weights:
-        raise RemoteError("the manifest names a model but not its first weights: nobody could begin", author)
+        raise RemoteError(
+            "the manifest names a model but not its first weights: nobody could begin", shown_by or genesis.author
+        )
     return manifest
 
 

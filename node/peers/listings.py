@@ -1,6 +1,6 @@
-"""Looks up runs in the DHT that we are not in: peers that have their manifests, and runs that are public.
+"""Looks up runs in the DHT that we are not in: who is in them, and which are public.
 
-All of it is hearsay, signed only by its author: a manifest is checked against the run's id, and whether a run is public
+All of it is hearsay, signed only by its author: a genesis is checked against the run's id, and whether a run is public
 follows from its manifest, not from an announcement.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from shoal.dht.directory import read_entry
 from shoal.dht.effects import Found
-from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
+from shoal.dht.keys import PUBLIC_RUNS, run_key
 from shoal.dht.link import format_link
 from shoal.node.api.answers import PublicRun
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import RunId
 from shoal.protocol.messages.dht import Contact
-from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
+from shoal.protocol.messages.directory import MemberEntry, RunNotice
 
 MAX_NAME = 64  # characters, as in a manifest
 MAX_LISTED = 100  # runs
@@ -27,13 +27,10 @@ log = logging.getLogger("shoal.daemon")
 
 
 async def providers(discovery: Discovery, run: RunId) -> list[Contact]:
-    """The peers that say that they have a run's manifest; if there are none, its members."""
-    for key in (manifest_key(run), run_key(run)):
-        found = (await discovery.get(key)).found
-        contacts = [Contact(each.record.author, discovery.worth_dialling(_addresses(each))) for each in found]
-        if reachable := [each for each in contacts if each.addresses]:
-            return reachable
-    return []
+    """The peers that say that they are in a run."""
+    found = (await discovery.get(run_key(run))).found
+    contacts = [Contact(each.record.author, discovery.worth_dialling(_addresses(each))) for each in found]
+    return [each for each in contacts if each.addresses]
 
 
 async def public_runs(discovery: Discovery) -> list[PublicRun]:
@@ -59,7 +56,7 @@ async def public_runs(discovery: Discovery) -> list[PublicRun]:
 def _addresses(found: Found) -> tuple[str, ...]:
     """The addresses that the author of an entry gives."""
     entry = read_entry(found)
-    return entry.addresses if isinstance(entry, ManifestEntry | MemberEntry) else ()
+    return entry.addresses if isinstance(entry, MemberEntry) else ()
 
 
 def _row(run: RunId, notices: Sequence[RunNotice]) -> PublicRun:

@@ -1,13 +1,13 @@
 """What a node keeps on disk to go on after a restart: the runs that it is in, and the addresses of other nodes.
 
-    runs/<id>/joined.record   the manifest, its author's signature, whether we train, the checkpoint that we came with;
-                              forced to disk before we enter the run
+    runs/<id>/joined.record   the run's genesis, whether we train, the checkpoint that we came with; forced to disk
+                              before we enter the run
     peers.json                the last good peers, the last to answer first; a hint, so a damaged file counts as none.
                               It is written before we enter a run that others have told us of, and soon after a new peer
                               is seen. A peer is dropped once it has been silent for SILENT_MOST while others answered;
                               only the time in which it was dialled counts, by a monotonic clock
 
-A record is checked like data from a peer: the manifest must hash to the folder's name, and its author must have signed
+A record is checked like data from a peer: the genesis must hash to the folder's name, and its author must have signed
 it.
 """
 
@@ -30,6 +30,7 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.multiaddrs import place_of, shortlist
 from shoal.protocol.base.wire import Message, message
+from shoal.protocol.messages.genesis import Genesis
 
 KEPT = 64  # peers
 MAX_ADDRESSES, MAX_ADDRESS = 8, 256  # of one peer; characters
@@ -42,9 +43,7 @@ JOINED = "joined"
 class Joined(Message):
     """The record of a run that we are in."""
 
-    manifest: bytes  # canonical
-    author: PeerId
-    signature: bytes
+    genesis: Genesis
     trains: bool
     checkpoint: str  # the absolute path of the checkpoint that we came with; empty: none
 

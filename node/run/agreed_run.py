@@ -30,7 +30,7 @@ from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.averaging.replay import base_after, decisions_after, outcomes
 from shoal.protocol.base.effects import Event
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, short
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
@@ -38,6 +38,7 @@ from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.log.register import Rules
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.member import PART, Kept, Member, RunFacts, certified_by
+from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.net.peers.network import Network
 
 log = logging.getLogger("shoal.run")
@@ -52,8 +53,7 @@ class AgreedRun(Run):
     def __init__(
         self,
         manifest: Manifest,
-        author: PeerId,
-        signature: bytes,
+        genesis: Genesis,
         signer: Signer,
         network: Network,
         settings: RunSettings,
@@ -70,21 +70,25 @@ class AgreedRun(Run):
         self.store = LogStore(settings.folder)
         rules = Rules(Crash(), signer)
         first = self.store.first(rules)
-        snapshot = _newest_snapshot(settings.folder, manifest) if first is not None else None  # a log must certify it
+        snapshot = (
+            _newest_snapshot(settings.folder, genesis.run) if first is not None else None
+        )  # a log must certify it
         saved = snapshot or checkpoint
         outer = OuterState(manifest, saved.committed() if saved is not None else None, settings.trains)
         seeded = outer.root if saved is None else NO_DIGEST
         if first is not None and not first.number:
             seeded = first.parts[PART].root
-        self._facts = run_facts(manifest, author, seeded=seeded, chunks=outer.chunks)
+        self._facts = run_facts(manifest, genesis.run, genesis.author, seeded=seeded, chunks=outer.chunks)
         self._kept = self.store.open(self._facts.register(), rules, is_founding)
         self._base = _standing(self._facts, self._kept, rules, snapshot, outer) if snapshot or holds_origin else None
         if snapshot is not None and self._base is None and holds_origin:  # it does not go with the log that is here
             outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None, settings.trains)
             self._base = _standing(self._facts, self._kept, rules, None, outer)
             snapshot, saved = None, checkpoint
-        super().__init__(manifest, author, signature, signer, network, settings, outer, saved)
-        self.saving = Saving(manifest, signer.peer, self.outer.committed, settings, self._tasks.spawn, self.store)
+        super().__init__(manifest, genesis, signer, network, settings, outer, saved)
+        self.saving = Saving(
+            manifest, self.id, signer.peer, self.outer.committed, settings, self._tasks.spawn, self.store
+        )
         self._members: tuple[PeerId, ...] = tuple(map(PeerId, saved.about.members)) if saved is not None else ()
         self._is_back = bool(self._kept.entries)
         if self._base is not None:
@@ -228,7 +232,7 @@ class AgreedRun(Run):
         self.driver.left(to, message, sent)
 
 
-def _newest_snapshot(run_folder: Path, manifest: Manifest) -> Checkpoint | None:
+def _newest_snapshot(run_folder: Path, run: RunId) -> Checkpoint | None:
     """The newest whole state of this run on our disk: a snapshot beside the log, or a checkpoint."""
     found = [each for folder in (run_folder / "log" / STATE, run_folder / CHECKPOINTS) for each in newest_first(folder)]
     for each in sorted(found, key=lambda each: each.about.round if each.about is not None else -1, reverse=True):
@@ -241,7 +245,7 @@ def _newest_snapshot(run_folder: Path, manifest: Manifest) -> Checkpoint | None:
                 log, "rest-damaged", f"a state of the run is passed over: {error}; an earlier one is, or others have it"
             )
             continue
-        if checkpoint.about.run == manifest.run_id.hex():
+        if checkpoint.about.run == run.hex():
             return checkpoint
     return None
 

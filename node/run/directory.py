@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shoal.dht.directory import CUT_WINDOW, LIFETIME, MANIFEST, MEMBER, Evidence, ListedMember, Schedule, members_in
+from shoal.dht.directory import CUT_WINDOW, LIFETIME, MEMBER, Evidence, ListedMember, Schedule, members_in
 from shoal.dht.keys import COPIES, PUBLIC_RUNS, REPLICAS, manifest_key, run_key
 from shoal.node.peers.discovery import Discovery
 from shoal.node.run.either_member import history_after
@@ -132,7 +132,7 @@ class Page:
         entry = MemberEntry(addresses, status.round, status.history)
         puts = [
             self._put(run_key(run.id), MEMBER, encode(entry)),
-            self._put(manifest_key(run.id), MANIFEST, encode(ManifestEntry(addresses))),
+            self._put(manifest_key(run.manifest.digest), run.id.hex(), encode(ManifestEntry(run.id, addresses))),
         ]
         present = sorted([run.member.me, *run.member.membership.alive()])
         if run.manifest.public and run.member.me in present[:ANNOUNCERS]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shoal.node.manifest.manifest import Manifest
 from shoal.protocol.averaging.policy import Base, Policy
-from shoal.protocol.base.ids import Digest, PeerId, digest
+from shoal.protocol.base.ids import Digest, PeerId, RunId, digest
 from shoal.protocol.member.member import RunFacts
 from shoal.protocol.membership.view import View
 from shoal.protocol.tensors.compression import codec
@@ -18,11 +18,10 @@ WEIGHED = 1 << 16  # values, by whose encoded sizes the payloads of the two code
 SLACK = 60.0  # seconds at the pace `steps`: for a worker on a busy machine, or one that is restarted
 
 
-def run_facts(manifest: Manifest, author: PeerId, *, seeded: Digest, chunks: tuple[int, ...]) -> RunFacts:
+def run_facts(manifest: Manifest, run: RunId, author: PeerId, *, seeded: Digest, chunks: tuple[int, ...]) -> RunFacts:
     """The facts of a run; `seeded` is the root of the state that follows from the manifest's seed."""
-    run = digest("run", manifest.run_id, author.encode())
     origin = first_base(manifest, seeded)
-    return RunFacts(run, author, origin, policy_of(manifest, chunks), manifest.rounds.last or 0)
+    return RunFacts(Digest(run), author, origin, policy_of(manifest, chunks), manifest.rounds.last or 0)
 
 
 def policy_of(manifest: Manifest, chunks: tuple[int, ...]) -> Policy:
@@ -42,9 +41,9 @@ def policy_of(manifest: Manifest, chunks: tuple[int, ...]) -> Policy:
 
 
 def first_history(manifest: Manifest) -> Digest:
-    """The history digest before the run's first round."""
+    """The history digest before the run's first round, alike in all runs of a manifest: then equal bits say so."""
     origin = manifest.origin
-    return digest("genesis", manifest.run_id) if origin is None else Digest(bytes.fromhex(origin.history))
+    return digest("genesis", manifest.digest) if origin is None else Digest(bytes.fromhex(origin.history))
 
 
 def first_base(manifest: Manifest, seeded: Digest) -> Base:

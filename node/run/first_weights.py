@@ -19,7 +19,7 @@ from shoal.node.base.explain import explain
 from shoal.node.base.home import EXPORT, Home
 from shoal.node.base.refusals import CODES
 from shoal.node.base.room import available_memory, check_disk, check_memory
-from shoal.node.manifest.manifest import MAX_MANIFEST, Manifest
+from shoal.node.manifest.manifest import MAX_MANIFEST, Introduction, Manifest, Sign
 from shoal.node.manifest.model import HfSpec
 from shoal.node.manifest.requirements import activations
 from shoal.node.manifest.tensors import fold
@@ -59,11 +59,12 @@ def create_first_weights(
     manifest: Manifest,
     weights: Sequence[Path],
     home: Home,
+    sign: Sign,
     me: PeerId,
     check: Callable[[Manifest], None] = lambda whole: None,
     check_room: Callable[[Manifest], None] = lambda whole: None,
-) -> tuple[Manifest, Checkpoint]:
-    """The complete manifest of a run that begins with fresh weights, and the checkpoint of these on disk.
+) -> tuple[Introduction, Checkpoint]:
+    """A run that begins with fresh weights, to be founded, and the checkpoint of these on disk.
 
     `weights` are folders with frozen weights. `check` is called with the complete manifest before anything is written,
     `check_room` before weights are allocated. LocalError if the model cannot be built here; then nothing is left.
@@ -87,7 +88,7 @@ def create_first_weights(
     agreed, _ = method_of(whole, layout).begin(first)
     state = CommittedState(shape_of(whole, layout), agreed)
     base = first_base(whole, state.current.root)
-    about = About.of(whole, base, (), samples=0, peer=me, inner_steps=0)
+    about = About.of(whole, whole.digest, base, (), samples=0, peer=me, inner_steps=0)
     made = Checkpoint(home.runs, about, whole, state.current.shape, agreed, None)
     manifest = with_origin(whole, made)
     if len(manifest.canonical()) > MAX_MANIFEST:
@@ -95,9 +96,10 @@ def create_first_weights(
             f"the manifest with all of the model's tensors is larger than {MAX_MANIFEST >> 10} KiB",
             code="manifest-wrong",
         )
-    folder = home.make_run_folder(manifest.run_id.hex()) / ORIGIN
+    found = sign(manifest)
+    folder = home.make_run_folder(found.run.hex()) / ORIGIN
     try:
-        return manifest, load(write_checkpoint(folder, about, state.current, None))
+        return found, load(write_checkpoint(folder, about, state.current, None))
     except BaseException:
         shutil.rmtree(folder.parent, ignore_errors=True)
         raise

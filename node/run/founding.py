@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 from shoal.node.base.home import Home
 from shoal.node.base.pools import LONG
 from shoal.node.base.room import or_no_room
-from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.manifest import Introduction, Manifest, Sign
 from shoal.node.training.checkpoint.lineage import with_origin
 from shoal.node.training.data.supply import Supply
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.messages.genesis import run_id, sign_genesis
+from shoal.protocol.net.system.identity import Identity
 
 if TYPE_CHECKING:
     from shoal.node.experts.families import Families
     from shoal.node.training.checkpoint.read import Checkpoint
 
 
-def check_is_new(manifest: Manifest, is_known: bool) -> None:
-    """LocalError if the node is in the run already (`is_known`)."""
-    if is_known:
-        raise LocalError(
-            f"this node is in the run '{manifest.name}' already; another seed makes another run", code="already-in-run"
-        )
+def new_run(manifest: Manifest, identity: Identity, nonce: bytes) -> Introduction:
+    """A run of a complete manifest, whose author is `identity`; nobody is in it yet."""
+    run = run_id(manifest.digest, identity.peer, nonce)
+    return Introduction(manifest, sign_genesis(manifest.canonical(), nonce, identity.signer(run)), {})
 
 
 def check_begins(manifest: Manifest) -> None:
@@ -106,10 +106,11 @@ async def first_weights(
     data: Supply,
     weights: Sequence[Path],
     home: Home,
+    sign: Sign,
     me: PeerId,
     check_room: Callable[[Manifest], None],
-) -> tuple[Manifest, Checkpoint]:
-    """The complete manifest of a run of a library's model, and the checkpoint of its first weights (first_weights.py).
+) -> tuple[Introduction, Checkpoint]:
+    """The run of a library's model, to be founded, and the checkpoint of its first weights (first_weights.py).
 
     `data` has the run's text; `check_room` is called once the model's size is known, before it is built.
     LocalError if the run cannot be founded; then nothing is left on the disk.
@@ -120,19 +121,19 @@ async def first_weights(
         )
     paths = await _tokenized(manifest, data)
 
-    def build() -> tuple[Manifest, Checkpoint]:
+    def build() -> tuple[Introduction, Checkpoint]:
         from shoal.node.run.first_weights import create_first_weights
 
         check = partial(_check_tokens, paths=paths)
-        return create_first_weights(manifest, weights, home, me, check, check_room)
+        return create_first_weights(manifest, weights, home, sign, me, check, check_room)
 
     with or_no_room(f"the model of the run '{manifest.name}' cannot be made"):
         return await LONG.run(build)
 
 
-def forget_founded(home: Home, manifest: Manifest) -> None:
+def forget_founded(home: Home, found: Introduction) -> None:
     """Deletes what `first_weights` has written, when the founded run is not entered."""
-    shutil.rmtree(home.run_folder(manifest.run_id.hex()), ignore_errors=True)
+    shutil.rmtree(home.run_folder(found.run.hex()), ignore_errors=True)
 
 
 async def check_tokens(manifest: Manifest, data: Supply) -> None:

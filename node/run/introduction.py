@@ -4,7 +4,7 @@ It asks the peers that it is connected with and those at the addresses of a link
 does not answer delays nothing. Once one of them has failed or refused, peers that have the manifest, as the DHT says,
 are asked, too.
 
-No answer is trusted: the manifest must hash to the run's id, and its author must have signed it; the named members must
+No answer is trusted: the run's genesis must hash to its id, and its author must have signed it; the named members must
 be few, and plausible. A bad answer is logged with its sender, and has no other effect.
 """
 
@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from shoal.dht.link import format_link, parse_link
@@ -65,7 +64,7 @@ def introduce(message: GetManifest, runs: Sequence[Run | Family], own_addresses:
     run, others = found[0], _others(found[0])
     members = ((run.me, shortlist(own_addresses, MAX_ADDRESSES)), *others[: MEMBERS_TOLD - 1])
     present, (round, pace) = len(others) + 1, run.pace
-    return ManifestIs(run.manifest.canonical(), run.author, run.signature, members, present, round, pace)
+    return ManifestIs(run.genesis, members, present, round, pace)
 
 
 def link_to(run: Run | Family, own_addresses: tuple[str, ...], networks: OwnNetworks = NO_NETWORKS) -> str:
@@ -228,21 +227,18 @@ def _others(run: Run | Family) -> list[tuple[PeerId, tuple[str, ...]]]:
 
 def _check(run: str, answer: ManifestIs, source: PeerId, identity: Identity) -> Introduction:
     """The answer, checked: RemoteError, naming `source`, if it is bad; NewerProtocol if it needs a later version."""
-    if len(answer.manifest) > MAX_MANIFEST:
-        raise RemoteError(f"answered with a manifest of {len(answer.manifest)} bytes", source)
-    run_id = RunId(sha256(answer.manifest).digest())
-    if not run_id.hex().startswith(run):
-        raise RemoteError("answered with another run's manifest, or one that was tampered with", source)
-    try:
-        manifest = check_manifest(answer.manifest, run_id, answer.author, answer.signature, identity.signer(run_id))
-    except RemoteError as error:  # the peer that passes on a forgery is to blame, not the author that it names
-        raise RemoteError(error.reason, source) from error
+    genesis = answer.genesis
+    if len(genesis.manifest) > MAX_MANIFEST:
+        raise RemoteError(f"answered with a manifest of {len(genesis.manifest)} bytes", source)
+    if not genesis.run.hex().startswith(run):
+        raise RemoteError("answered with another run, or one whose manifest or author was changed", source)
+    manifest = check_manifest(genesis, identity.signer(genesis.run), source)  # who passes on a forgery is to blame
     _check_members(answer.members, source)
     if not 0 <= answer.pace <= MAX_PACE:
         raise RemoteError(f"says that a round takes {answer.pace:g} seconds", source)
     members = {source: (), **dict(answer.members)}
     members.pop(identity.peer, None)  # we ourselves, before a restart
-    return Introduction(manifest, answer.author, answer.signature, members, answer.present, answer.round, answer.pace)
+    return Introduction(manifest, genesis, members, answer.present, answer.round, answer.pace)
 
 
 def _check_members(members: tuple[tuple[PeerId, tuple[str, ...]], ...], source: PeerId) -> None:
@@ -265,9 +261,9 @@ def describe(found: Introduction, data: DataStanding, lack: str = "") -> Preview
     manifest = found.manifest
     needs = requirements(manifest, found.present + 1)
     preview: Preview = {
-        "run": manifest.run_id.hex(),
+        "run": found.run.hex(),
         "name": manifest.name,
-        "author": found.author,
+        "author": found.genesis.author,
         "manifest": manifest.model_dump(mode="json"),
         "parameters": parameters(manifest.model),
         "state": needs.state,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,9 +27,8 @@ log = logging.getLogger("shoal.daemon")
 def recall(home: Home, identity: Identity, run: str, seeds: Sequence[PeerId] = ()) -> tuple[Introduction, Joined]:
     """What we had been told of a run, and how we were in it; its members may be `seeds`."""
     joined, run_id = recall_run(home, run), RunId(bytes.fromhex(run))
-    signer = identity.signer(run_id)
-    manifest = check_manifest(joined.manifest, run_id, joined.author, joined.signature, signer)
-    return Introduction(manifest, joined.author, joined.signature, dict.fromkeys(seeds, ())), joined
+    manifest = check_manifest(joined.genesis, identity.signer(run_id))
+    return Introduction(manifest, joined.genesis, dict.fromkeys(seeds, ())), joined
 
 
 def names(home: Home, identity: Identity, runs: Sequence[str]) -> dict[str, str]:
@@ -41,11 +40,8 @@ def names(home: Home, identity: Identity, runs: Sequence[str]) -> dict[str, str]
     return found
 
 
-def has_founded(home: Home, identity: Identity, wanted: Manifest) -> bool:
-    """Whether we should be in a run that we have founded of this manifest, with the names of its data.
-
-    What cannot be read just now may be that run, so that is raised.
-    """
+def remembers(home: Home, identity: Identity, fits: Callable[[Introduction], bool]) -> bool:
+    """Whether we should be in a run that `fits`. What cannot be read just now may be that run, so that is raised."""
     for run in remembered_runs(home):
         try:
             found = recall(home, identity, run)[0]
@@ -53,7 +49,7 @@ def has_founded(home: Home, identity: Identity, wanted: Manifest) -> bool:
             if is_temporary(error):
                 raise
             continue
-        if found.author == identity.peer and found.manifest.completes(wanted):
+        if fits(found):
             return True
     return False
 

@@ -25,6 +25,7 @@ from shoal.protocol.base.effects import Event
 from shoal.protocol.base.ids import Digest, PeerId, short
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import MAX_INT, Message
+from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.events import Exchanged, Lapsed, Met, ReplicaReceived
@@ -46,8 +47,7 @@ class ReplicaRun(Run):
     def __init__(
         self,
         manifest: Manifest,
-        author: PeerId,
-        signature: bytes,
+        genesis: Genesis,
         signer: Signer,
         network: Network,
         settings: RunSettings,
@@ -62,8 +62,8 @@ class ReplicaRun(Run):
         self._has_replica = own is not None or checkpoint is not None or manifest.origin is None
         begun = own if own is not None else checkpoint
         outer = ReplicaState(manifest, begun.committed() if begun is not None else None)
-        super().__init__(manifest, author, signature, signer, network, settings, outer, begun)
-        self.saving = ReplicaSaving(manifest, signer.peer, self.outer.committed, settings, self._tasks.spawn)
+        super().__init__(manifest, genesis, signer, network, settings, outer, begun)
+        self.saving = ReplicaSaving(manifest, self.id, signer.peer, self.outer.committed, settings, self._tasks.spawn)
         self._submitted: tuple[int, Contribute] | None = None  # what we exchange in the round of this number
 
     @property

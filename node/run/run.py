@@ -48,6 +48,7 @@ from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.member.parting import Parted
 from shoal.protocol.membership.members import NamesakeSeen, PeerUp
+from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.tasks import Tasks
 
@@ -69,8 +70,7 @@ class Run(ABC):
     def __init__(
         self,
         manifest: Manifest,
-        author: PeerId,
-        signature: bytes,
+        genesis: Genesis,
         signer: Signer,
         network: Network,
         settings: RunSettings,
@@ -79,9 +79,8 @@ class Run(ABC):
     ) -> None:
         """`outer` is what we begin with, that of `checkpoint` if there is one."""
         self.manifest = manifest
-        self.author = author
-        self.signature = signature
-        self.id = manifest.run_id
+        self.genesis = genesis
+        self.id = genesis.run
         self.outer = outer
         self.commits = CommitLog()
         self.meters = Meters(settings.tally)

@@ -17,6 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
+import secrets
 from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -37,25 +39,27 @@ from shoal.node.base.process_identity import ProcessIdentity
 from shoal.node.base.room import NoRoom, available_memory, check_disk, or_no_room
 from shoal.node.experts.families import Families
 from shoal.node.manifest.fitting import Load, check_fits, checkpoint_bytes
-from shoal.node.manifest.manifest import Introduction, Manifest, parse_manifest, sign_manifest
+from shoal.node.manifest.manifest import Introduction, Manifest, Sign, parse_manifest
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.listings import providers
 from shoal.node.peers.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
 from shoal.node.run import reloading
 from shoal.node.run.founding import (
     check_begins,
-    check_is_new,
     check_tokens,
     first_weights,
     forget_founded,
+    new_run,
     resolve_origin,
 )
 from shoal.node.run.introduction import describe, find_manifest, link_to, parse_run_name
 from shoal.node.run.meters import Tally
+from shoal.node.run.same_manifest import is_of, runs_at
 from shoal.node.training.data.supply import GIB, Supply
 from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.shortages import in_words, is_temporary
+from shoal.protocol.messages.genesis import NONCE_SIZE
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.addresses import is_loopback
 from shoal.protocol.net.system.identity import Identity
@@ -137,8 +141,16 @@ class Runs:
         return any(key.startswith(prefix.lower()) for key in known)
 
     def has_founded(self, wanted: Manifest) -> bool:
-        """Whether we are in the run of this manifest, or have founded it with its data filled in."""
-        return self.has(wanted.run_id.hex()) or reloading.has_founded(self._home, self._identity, wanted)
+        """Whether we are in a run that we have founded of this manifest, with its data filled in."""
+
+        def is_ours(found: Introduction) -> bool:
+            return found.genesis.author == self._identity.peer and found.manifest.completes(wanted)
+
+        return reloading.remembers(self._home, self._identity, is_ours)
+
+    def has_run_of(self, manifest: Manifest) -> bool:
+        """Whether we are in a run of this manifest, whoever has founded it."""
+        return reloading.remembers(self._home, self._identity, partial(is_of, manifest=manifest.digest))
 
     @property
     def all(self) -> list[Run | Family]:
@@ -286,44 +298,47 @@ class Runs:
             self.open.clear()
             self.restoring += [key for key in ended if key not in self.restoring]
 
-    async def create(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> CreatedRun:
+    def sign(self, manifest: Manifest, nonce: str = "") -> Introduction:
+        """A new run of a complete manifest, with us for its author; without a `nonce`, in hex, that is random."""
+        return new_run(manifest, self._identity, bytes.fromhex(nonce) or secrets.token_bytes(NONCE_SIZE))
+
+    async def create(self, manifest: str, train: bool, checkpoints: Sequence[str] = (), nonce: str = "") -> CreatedRun:
         """Founds a run, as its first member; it goes on from the checkpoints in these folders, if any are given.
 
         The answer lists files of the person that are not in the run's data (`left_out`), if there are any.
         """
         self._check_is_open()  # before work that takes minutes
-        manifest = parse_manifest(manifest_toml)
-        if manifest.model.is_complete:  # else checked once it is complete
-            await self._check_room_with_text(manifest, train)
-        manifest = await self.data.named(manifest)
-        created = await self._create(manifest, train, checkpoints)
-        left_out = self.data.left_out(manifest.data)
+        if re.fullmatch(rf"([0-9a-f]{{{2 * NONCE_SIZE}}})?", nonce) is None:
+            raise LocalError(f"a nonce is {2 * NONCE_SIZE} hexadecimal digits", code="bad-value")
+        wanted = parse_manifest(manifest)
+        if wanted.model.is_complete:  # else checked once it is complete
+            await self._check_room_with_text(wanted, train)
+        wanted = await self.data.named(wanted)
+        created = await self._create(wanted, train, checkpoints, partial(self.sign, nonce=nonce))
+        left_out = self.data.left_out(wanted.data)
         return cast(CreatedRun, {**created, "left_out": left_out} if left_out else created)
 
-    async def _create(self, manifest: Manifest, train: bool, checkpoints: Sequence[str]) -> RunLink:
+    async def _create(self, manifest: Manifest, train: bool, checkpoints: Sequence[str], sign: Sign) -> RunLink:
         seeds = [loaded for each in checkpoints if (loaded := await reloading.load_checkpoint(each)) is not None]
         if seeds or manifest.model.is_complete:
             await check_tokens(manifest, self.data)
             manifest, loaded = await resolve_origin(manifest, seeds, self.data, self.families)
-            return await self.found(manifest, train, loaded)
-        check_is_new(manifest, await RECORDS.run(self.has_founded, manifest))
+            return await self.found(sign(manifest), train, loaded)
         weights, me = self._settings.trainer.folders, self._identity.peer
         check = partial(self._check_room, train=train, text=await self.data.size(manifest.data))
-        manifest, loaded = await first_weights(manifest, self.data, weights, self._home, me, check)
+        found, loaded = await first_weights(manifest, self.data, weights, self._home, sign, me, check)
         try:
-            return await self.found(manifest, train, loaded)
+            return await self.found(found, train, loaded)
         except BaseException:
-            await DISK.run(forget_founded, self._home, manifest)
+            await DISK.run(forget_founded, self._home, found)
             raise
 
-    async def found(self, manifest: Manifest, train: bool, loaded: Checkpoint | None) -> RunLink:
-        """Founds the run of this complete manifest, which goes on from the checkpoint `loaded`, if there is one."""
-        check_begins(manifest)
+    async def found(self, found: Introduction, train: bool, loaded: Checkpoint | None) -> RunLink:
+        """Founds the run that we have signed, which goes on from the checkpoint `loaded`, if there is one."""
+        check_begins(found.manifest)
         async with self._entering:
-            check_is_new(manifest, self.has(manifest.run_id.hex()))
-            await reloading.forget_log(self._home.run_folder(manifest.run_id.hex()))
-            signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
-            found = Introduction(manifest, self._identity.peer, signature, {})
+            self._check_is_new(found.run.hex())
+            await reloading.forget_log(self._home.run_folder(found.run.hex()))
             return await self._enter(found, train, loaded, is_founding=True)
 
     async def preview(self, link: str) -> Preview:
@@ -339,14 +354,28 @@ class Runs:
         found = await self._find(link)  # may take long: other runs may be entered or left meanwhile
         await self._check_room_with_text(found.manifest, train)
         async with self._entering:
-            self._check_is_new(found.manifest.run_id.hex())
+            self._check_is_new(found.run.hex())
         await self._download(found, train)  # may take hours, so it is outside the lock
         async with self._entering:
-            self._check_is_new(found.manifest.run_id.hex())
-            await reloading.forget_log(self._home.run_folder(found.manifest.run_id.hex()))
+            self._check_is_new(found.run.hex())
+            await reloading.forget_log(self._home.run_folder(found.run.hex()))
             entered = await self._enter(found, train, loaded)
         self._on_linked(parse_run_name(link)[1])
         return entered
+
+    async def join_at(self, addresses: Sequence[str], manifest: Manifest, train: bool) -> RunLink:
+        """Joins the run of this manifest in which the peers at these addresses are, and no others are asked for it."""
+        found = await runs_at(addresses, manifest.digest, self._network)
+        where = f"at {', '.join(addresses)}"
+        if not found:
+            raise UnknownRun(f"nobody {where} is in a run of the manifest '{manifest.name}' yet")
+        if len(found) > 1:
+            raise LocalError(
+                f"the peers {where} are in {len(found)} runs of the manifest '{manifest.name}': give the link or id of "
+                f"one of them: {', '.join(run.hex() for run in found)}",
+                code="ambiguous-run",
+            )
+        return await self.join(found[0].hex(), train)
 
     def move(self) -> None:
         """Our addresses have changed: tells the members of all runs."""
@@ -456,7 +485,7 @@ class Runs:
         is_founding: bool = False,
     ) -> RunLink:
         self._check_is_open()
-        manifest, key = found.manifest, found.manifest.run_id.hex()
+        manifest, key = found.manifest, found.run.hex()
         data = await self._data_for(found, train)
         run = None
         if manifest.experts is None:
@@ -465,7 +494,7 @@ class Runs:
             self._check_is_open()
         await NOTES.run(self._cache.update, found.members)  # before `joined`: a restart must find them
         path = str(checkpoint.path) if checkpoint is not None and run is not None else ""
-        joined = Joined(manifest.canonical(), found.author, found.signature, train, path)
+        joined = Joined(found.genesis, train, path)
         await RECORDS.run(remember_run, self._home, key, joined)
         self.names[key] = manifest.name
         if run is None:
@@ -473,7 +502,7 @@ class Runs:
         elif self.paused:  # since a moment ago: its worker would take a device that is to be free
             self.restoring += [key] if key not in self.restoring else []
             addresses, networks = self._network.addresses(), self._network.own_networks
-            link = format_link(manifest.run_id, addresses, networks)
+            link = format_link(found.run, addresses, networks)
             return {"run": key, "name": manifest.name, "link": link, "untold": []}
         else:
             run.start(list(found.members))
@@ -532,10 +561,9 @@ class Runs:
         from shoal.node.run.replica_run import ReplicaRun
         from shoal.node.run.settings import RunSettings
 
-        run_id = found.manifest.run_id
-        signed = found.manifest, found.author, found.signature, self._identity.signer(run_id)
+        signed = found.manifest, found.genesis, self._identity.signer(found.run)
         settings = RunSettings.of(
-            self._settings, self._home.make_run_folder(run_id.hex()), data, train, self._fault, self.tally
+            self._settings, self._home.make_run_folder(found.run.hex()), data, train, self._fault, self.tally
         )
         if found.manifest.method.has_replicas:
             return ReplicaRun(*signed, self._network, settings, checkpoint, own)

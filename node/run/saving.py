@@ -22,7 +22,7 @@ from shoal.node.training.checkpoint.write import sweep, write_checkpoint
 from shoal.node.training.state.committed import CommittedState, Lease
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.shortages import in_words
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -40,6 +40,7 @@ class Saving:
     def __init__(
         self,
         manifest: Manifest,
+        run: RunId,
         me: PeerId,
         state: CommittedState,
         settings: RunSettings,
@@ -48,7 +49,7 @@ class Saving:
     ) -> None:
         """`store` has the log of a run with a common state."""
         self.keeper = Keeper(settings.folder / CHECKPOINTS, settings.keeping, manifest.rounds.last)
-        self._manifest = manifest
+        self._manifest, self._run = manifest, run
         self._me = me
         self._state = state
         self._run_folder = settings.folder
@@ -136,4 +137,4 @@ class Saving:
 
     def _about(self, base: Base, members: tuple[PeerId, ...], samples: int, moments: FloatArray | None) -> About:
         steps = int(moments[0]) if moments is not None else 0
-        return About.of(self._manifest, base, members, samples=samples, peer=self._me, inner_steps=steps)
+        return About.of(self._manifest, self._run, base, members, samples=samples, peer=self._me, inner_steps=steps)

@@ -57,7 +57,7 @@ def row(run: Run, traffic: Traffic) -> RunRow:
         "samples": run.samples,
         "phase": "failed" if run.failure else "finished" if run.is_finished else member.phase,
         "trains": member.status.trains,
-        "is_creator": run.author == member.me,
+        "is_creator": run.genesis.author == member.me,
         "is_resting": run.is_resting,
         **_worker(run),
         "tokens_per_second": progress.tokens_per_second if progress is not None else None,
@@ -236,7 +236,7 @@ def details(run: Run) -> RunDetails:
     return {
         "run": run.id.hex(),
         "name": run.manifest.name,
-        "author": run.author,
+        "author": run.genesis.author,
         "worker_socket": str(run.training.socket or "") if run.training is not None else "",
         "manifest": run.manifest.model_dump(mode="json"),
         "members": [own, *others],

@@ -11,7 +11,6 @@ ends at once, in the middle of a step if need be.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import math
 import os
 import sys
@@ -43,7 +42,6 @@ from shoal.node.training.trainer.stepper import make_room
 from shoal.node.worker.stints import NOT_MEASURED, Orders, Stints, StorableModel
 from shoal.node.worker.weights import WorkerWeights
 from shoal.protocol.base.errors import ShoalError, TransportError
-from shoal.protocol.base.ids import RunId
 
 OOM_SCORE = 500  # counts as half of the machine's memory in addition to ours: proc(5)
 
@@ -157,8 +155,7 @@ def listen(link: WorkerLink, orders: Orders) -> NoReturn:
 
 def build_trainer(welcome: Welcome) -> InnerTrainer:
     """A trainer of the manifest's model on its data, on this node's device."""
-    run = RunId(hashlib.sha256(welcome.manifest).digest())  # the daemon has checked the id
-    manifest = decode_manifest(welcome.manifest, run)
+    manifest = decode_manifest(welcome.manifest)
     corpus = load_corpus(manifest.data, [Path(os.fsdecode(path)) for path in welcome.data], manifest.model.vocab)
     device = choose_device(welcome.device)
     return InnerTrainer(manifest, corpus, device, welcome.trainer, peak_flops(torch.device(device)))

@@ -13,7 +13,7 @@ Digest = NewType("Digest", bytes)
 """32 bytes of BLAKE3."""
 
 RunId = NewType("RunId", bytes)
-"""32 bytes: the SHA-256 of a run's manifest in canonical msgpack."""
+"""32 bytes: the hash of a run's manifest, its author and a nonce (messages/genesis.py)."""
 
 DIGEST_SIZE = 32
 NO_DIGEST = Digest(bytes(DIGEST_SIZE))

@@ -17,8 +17,9 @@ class MemberEntry(Message):
 
 @message(95)
 class ManifestEntry(Message):
-    """Under the manifest's key: the author serves the manifest at these addresses."""
+    """Under a manifest's key: the author is in this run of the manifest, at these addresses."""
 
+    run: RunId
     addresses: tuple[str, ...]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import Digest, PeerId, RunId
 from shoal.protocol.base.wire import Message, message
+from shoal.protocol.messages.genesis import Genesis
 
 
 @message(70)
@@ -15,15 +16,27 @@ class GetManifest(Message):
 
 @message(71)
 class ManifestIs(Message):
-    """Answer: the canonical manifest with its author's signature, and the run's state as the answering node sees it."""
+    """Answer: the run's genesis, and the run's state as the answering node sees it."""
 
-    manifest: bytes
-    author: PeerId
-    signature: bytes
+    genesis: Genesis
     members: tuple[tuple[PeerId, tuple[str, ...]], ...]  # some members and their addresses
     present: int  # number of all members
     round: int  # the last committed one
     pace: float  # seconds from one round to the next; 0: not known yet
+
+
+@message(106)
+class GetRuns(Message):
+    """Call: which runs of the manifest with this digest are you in?"""
+
+    manifest: Digest
+
+
+@message(107)
+class RunsAre(Message):
+    """Answer: these."""
+
+    runs: tuple[RunId, ...]
 
 
 @message(72)

@@ -18,8 +18,10 @@ from shoal.node.experts.records import FamilyRecords
 from shoal.node.manifest.manifest import Manifest, parse_manifest
 from shoal.node.manifest.model import ModelSpec
 from shoal.node.training.data.store import Store
+from shoal.protocol.base.ids import RunId
 from shoal.protocol.net.system.identity import Identity
 from tests.integration.nodes import RealNode, until
+from tests.run_kit import NONCE, id_of
 from tests.unit.serve.ensemble.kit import theta, write_file
 
 TINY = ModelSpec(vocab=256, dim=16, layers=1, heads=2, kv_heads=1, hidden=16, context=512)
@@ -44,18 +46,18 @@ def text_of(model: ModelSpec, *parts: str) -> str:
     return HEAD + "\n".join(lines)
 
 
-def plant(home: Home, manifest: Manifest, part: str, seed: int) -> None:
+def plant(home: Home, manifest: Manifest, family: RunId, part: str, seed: int) -> None:
     """A finished expert of a part, of the weights that a seed gives, as if this node had trained it."""
     spec = experts_of(manifest).part(part)
     assert spec is not None
-    signer = Identity.load_or_create(home.identity_key).signer(manifest.run_id)
+    signer = Identity.load_or_create(home.identity_key).signer(family)
     home.experts.mkdir(exist_ok=True)
     model = manifest.model
     assert isinstance(model, ModelSpec)
     made = Store(home.experts, FILE, hash_file).take(lambda path: write_file(path, theta(seed, model), model))
     last = last_round(manifest, spec)
-    card = make_card(manifest.run_id, part, made, last, last * 4, 100, 3.0, signer)
-    FamilyRecords(home.make_run_folder(manifest.run_id.hex())).put_card(card)
+    card = make_card(family, part, made, last, last * 4, 100, 3.0, signer)
+    FamilyRecords(home.make_run_folder(family.hex())).put_card(card)
 
 
 def are_answered(node: RealNode, family: str, counts: dict[str, int]) -> bool:
@@ -96,12 +98,13 @@ def start_nodes(
     text = text_of(model, *parts)
     manifest = parse_manifest(text)
     nodes = {name: RealNode(folder / name) for name in planted}
+    first, *others = nodes.values()
+    family = id_of(manifest, Identity.load_or_create(first.home.create().identity_key).peer)
     for name, its in planted.items():
         for part, seed in its.items():
-            plant(nodes[name].home, manifest, part, seed)
-    first, *others = nodes.values()
+            plant(nodes[name].home, manifest, family, part, seed)
     first.start(children, data_limit=NOTHING)
-    assert first.client.create_run(text, False)["run"] == manifest.run_id.hex()
+    assert first.client.create_run(text, False, (), NONCE.hex())["run"] == family.hex()
     link = first.client.run_link("fam")["link"]
     for node in others:
         node.launch(children, first.address, data_limit=NOTHING)

@@ -21,6 +21,7 @@ from shoal.node.experts.posterior import uniform
 from shoal.node.manifest.manifest import parse_manifest
 from shoal.node.training.models.registry import layout_of
 from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import RunId
 from shoal.protocol.base.signing import check_signature
 from shoal.protocol.base.wire import decode
 from shoal.protocol.messages.directory import ExpertCard
@@ -115,8 +116,7 @@ def check_ensemble(folder: Path, family: str) -> None:
     ensemble = json.loads((folder / "ensemble.json").read_text())
     assert (ensemble["family"], ensemble["complete"]) == (family, True)
     manifest = parse_manifest(SHORT)
-    assert manifest.run_id.hex() == family
-    me = Identity.generate().signer(manifest.run_id)
+    me = Identity.generate().signer(RunId(bytes.fromhex(family)))
     vectors = []
     for each in ensemble["experts"]:
         card = decode(bytes.fromhex(each["card"]))

@@ -16,7 +16,6 @@ from safetensors import safe_open
 from shoal.node.base.home import Home
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import HfSpec
-from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.checkpoint.export import export
 from shoal.protocol.base.ids import PeerId
 from tests.hf_kit import needs
@@ -26,6 +25,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 transformers = needs("transformers")
 
 from kit.toys import toy  # noqa: E402
+
+from tests.run_kit import first_weights  # noqa: E402
 
 ME = PeerId("12D3KooWGbVRr6TdYgNWYn3FYVXP2XbLhSG6yfHwkLWGxP4rS7DZ")
 ARCHITECTURES = {  # as gguf calls them
@@ -60,7 +61,7 @@ def test_gguf_knows_the_names(tmp_path: Path, model_type: str) -> None:
     """As its converter hands them on: experts as the stack that it makes of them, and one bias with a dot."""
     gguf: Any = pytest.importorskip("gguf", reason="DOES NOT RUN: gguf is not installed: pip install gguf")
     model = HfSpec(name="hf", config=json.dumps(toy(model_type)), context=16)
-    _, origin = create_first_weights(Manifest(name="toy", model=model), (), Home(tmp_path / "home").create(), ME)
+    _, origin = first_weights(Manifest(name="toy", model=model), (), Home(tmp_path / "home").create())
     export(origin.path, tmp_path / "out")
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, ARCHITECTURES[model_type]), 4)
     with safe_open(tmp_path / "out/model.safetensors", "pt") as file:

@@ -25,6 +25,7 @@ from shoal.protocol.base.frames import LENGTH_SIZE, Kind, frame_head
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, Payload, encode, message
 from shoal.protocol.messages.bulk import Flow
+from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.membership import Entry, RunStatus
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.net.bulk import framing
@@ -488,7 +489,7 @@ async def test_a_call_that_fails_says_whose_fault_it_is(caplog: pytest.LogCaptur
         with pytest.raises(TransportError, match="no answer"):
             await a.call(b.peer, GetManifest("slow"), timeout=0.05)
         with pytest.raises(LocalError, match="over the limit"):
-            await a.call(b.peer, ManifestIs(bytes(MAX_CONTROL_FRAME), b.peer, b"", (), 0, 0, 0.0))
+            await a.call(b.peer, ManifestIs(Genesis(bytes(MAX_CONTROL_FRAME), b.peer, b"", b""), (), 0, 0, 0.0))
 
 
 @pytest.mark.asyncio

@@ -28,6 +28,7 @@ from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.identity import Identity
 from tests.answer_types import type_errors
 from tests.integration.nodes import PATIENCE, RealNode, until, words_of
+from tests.run_kit import NONCE
 
 MANIFEST = """
 name = "tiny"
@@ -202,9 +203,11 @@ def test_a_node_alone_refuses_what_is_wrong_and_ends_with_its_home(children: Chi
     with pytest.raises(LocalError, match="is in no run"):
         node.client.leave_run("0123456789abcdef")
     assert node.client.runs() == [], "what is refused changes nothing"
-    node.client.create_run(MANIFEST, False)
+    node.client.create_run(MANIFEST, False, (), NONCE.hex())
     with pytest.raises(LocalError, match="already"):
-        node.client.create_run(MANIFEST, False)
+        node.client.create_run(MANIFEST, False, (), NONCE.hex())
+    with pytest.raises(LocalError, match="a nonce is 32 hexadecimal digits"):
+        node.client.create_run(MANIFEST, False, (), "0f")
     answer = asyncio.run(knock(node.address))
     assert isinstance(answer, Refused)
     assert "no run" in answer.reason, "a stranger is invited to no socket"

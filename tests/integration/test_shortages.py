@@ -15,10 +15,12 @@ import pytest
 
 from shoal.node.client.up.processes import Children
 from shoal.node.manifest.manifest import parse_manifest
+from shoal.protocol.net.system.identity import Identity
 from tests.bad_situations import Left, shown
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_node import MANIFEST
 from tests.preload import AWAY, preloaded
+from tests.run_kit import NONCE, id_of
 
 FILES = 256  # what macOS gives a process
 STRANGERS = 300
@@ -34,7 +36,7 @@ def bounded(folder: Path) -> RealNode:
 
 def in_one_run(children: Children, first: RealNode, second: RealNode) -> Callable[[], str]:
     """The first founds it, the second joins; what both say of it."""
-    first.start(children).client.create_run(TRAINED, True)
+    first.start(children).client.create_run(TRAINED, True, (), NONCE.hex())
     second.start(children, first.address)
     second.client.join_run(str(first.client.run_link("tiny")["link"]), True)
     return lambda: f"{first.row()}\n{first.words()}\n{second.row()}\n{second.words()}"
@@ -79,7 +81,9 @@ def fill_disk(node: RealNode, manifest: str, folder: Path) -> Path:
     """No vote of a node in this run can be written; returns a file that ends that when it is removed."""
     held = folder / "held"
     held.touch()
-    journal = node.home.run_folder(parse_manifest(manifest).run_id.hex()) / "log" / "journal"
+    me = Identity.load_or_create(node.home.create().identity_key).peer
+    run = id_of(parse_manifest(manifest), me)  # `in_one_run` founds it
+    journal = node.home.run_folder(run.hex()) / "log" / "journal"
     shim = preloaded(folder, AWAY) | {"SHIM_HELD": str(held), "SHIM_BELOW": str(journal)}
     node.prefix = ("env", *(f"{key}={value}" for key, value in shim.items()), f"SHIM_ERROR={errno.ENOSPC}")
     return held

@@ -18,9 +18,11 @@ import pytest
 from shoal.dht.link import format_link
 from shoal.node.base.home import Home
 from shoal.node.client.up.processes import Children
-from shoal.node.manifest.manifest import parse_manifest, sign_manifest
+from shoal.node.manifest.manifest import parse_manifest
+from shoal.node.run.founding import new_run
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.wire import Message
+from shoal.protocol.messages.genesis import NONCE_SIZE
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.peers.shared import Handlers
@@ -51,7 +53,7 @@ def shoal(home: Home, *arguments: str, prefix: tuple[str, ...] = ()) -> tuple[in
 def introducer(text: str) -> Iterator[str]:
     """A peer that knows the run of a manifest; the run's link."""
     manifest, identity = parse_manifest(text), Identity.generate()
-    signature = sign_manifest(manifest, identity.signer(manifest.run_id))
+    run = new_run(manifest, identity, bytes(NONCE_SIZE))
     links: list[str] = []
     ready, over = threading.Event(), threading.Event()
 
@@ -62,10 +64,10 @@ def introducer(text: str) -> Iterator[str]:
             if not isinstance(message, GetManifest):
                 return Refused("nothing else is here")
             members = ((identity.peer, network.addresses()),)
-            return ManifestIs(manifest.canonical(), identity.peer, signature, members, 1, 0, 0.0)
+            return ManifestIs(run.genesis, members, 1, 0, 0.0)
 
         await network.start(Handlers(on_call=answer))
-        links.append(format_link(manifest.run_id, network.addresses()))
+        links.append(format_link(run.run, network.addresses()))
         ready.set()
         await asyncio.to_thread(over.wait)
         await network.close()

@@ -19,6 +19,7 @@ from typing import Any
 
 from shoal.node.client.up.processes import Child, Children
 from shoal.node.manifest.manifest import parse_manifest
+from shoal.protocol.net.system.identity import Identity
 from tests.integration.asking_kit import NOTHING, TINY, plant, text_of
 from tests.integration.nodes import until
 from tests.netlab.lab import Lab
@@ -26,6 +27,7 @@ from tests.netlab.links import Link
 from tests.netlab.nodes import LabNode
 from tests.netlab.places import settle
 from tests.netlab.swarms import Resident
+from tests.run_kit import NONCE, id_of
 
 ANSWER_LIMIT = 120.0  # seconds until an answer has come whole
 RELAYS = 2  # that a member behind a router has before it begins, if there are so many
@@ -80,12 +82,13 @@ class Family:
         """Start all nodes, let them enter the family, and let those with experts answer for them."""
         text = text_of(TINY, *sorted({part for seat in self._seats.values() for part in seat.has}))
         manifest = parse_manifest(text)
+        family = id_of(manifest, Identity.load_or_create(self.front.home.create().identity_key).peer)
         for name, member in self.members.items():
             for part, seed in self._seats[name].has.items():
-                plant(member.node.home, manifest, part, seed)
+                plant(member.node.home, manifest, family, part, seed)
             self._start(member)
         self.until(lambda: all(map(self._is_settled, self.members)), "all to know how they are reached")
-        made = self.front.ask(lambda client: client.create_run(text, False))
+        made = self.front.ask(lambda client: client.create_run(text, False, (), NONCE.hex()))
         for name in self.members:
             self.until(partial(self._is_in, name, made["link"]), f"{name} to be in the family")
         for name, seat in self._seats.items():

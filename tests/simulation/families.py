@@ -17,6 +17,7 @@ from shoal.node.manifest.requirements import parameters
 from shoal.protocol.base.ids import PeerId, digest
 from shoal.protocol.base.signing import signed
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
+from tests.run_kit import id_of, unsigned
 from tests.simulation.promises import Violation
 from tests.simulation.signing import FakeSigner
 
@@ -45,7 +46,7 @@ def card_of(manifest: Manifest, peer: PeerId, part: str, round: int, size: int |
         digest(f"test {kind}", peer.encode(), part.encode(), round.to_bytes(4, "little")) for kind in ("file", "root")
     )
     steps = round * manifest.method.inner_steps
-    card = ExpertCard(manifest.run_id, part, round, steps, 10 * round, 1.0, size, file, root, peer, b"")
+    card = ExpertCard(id_of(manifest, FOUNDER), part, round, steps, 10 * round, 1.0, size, file, root, peer, b"")
     return signed(card, FakeSigner(peer))
 
 
@@ -81,9 +82,9 @@ class Peer:
     def __init__(self, manifest: Manifest, name: PeerId, board: Board, rng: random.Random, now: float) -> None:
         parts = [part.name for part in manifest.experts.parts] if manifest.experts else []
         self.name, self.manifest = name, manifest
-        self.view = View(manifest, FOUNDER, parts, FakeSigner(name))
+        self.view = View(manifest, unsigned(manifest, FOUNDER), parts, FakeSigner(name))
         lasts = {part.name: last_round(manifest, part) for part in manifest.experts.parts} if manifest.experts else {}
-        self.claims = Claims(manifest.run_id, name, lasts)
+        self.claims = Claims(id_of(manifest, FOUNDER), name, lasts)
         self.round = 0
         self.yields = self.takes = 0
         self._board, self._rng = board, rng
@@ -128,7 +129,7 @@ class Peer:
         if rival.published == mine.published and rival.term < mine.term:
             raise Violation("Cause", f"{self.name} gives up {mine} for {rival}, which is older")
         if (rival.published, rival.term) == (mine.published, mine.term):
-            family = self.manifest.run_id
+            family = id_of(self.manifest, FOUNDER)
             if draw(family, mine.part, rival.peer) > draw(family, mine.part, mine.peer):
                 raise Violation("Cause", f"{self.name} gives up {mine} for {rival}, which lost the draw")
 

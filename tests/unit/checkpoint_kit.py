@@ -16,6 +16,7 @@ from shoal.node.training.state.committed import CommittedState
 from shoal.node.training.state.shape import StateShape
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.ids import Digest, PeerId
+from tests.run_kit import id_of
 from tests.unit.state_kit import state_of
 
 ME, OTHER = PeerId("12D3KooWMe"), PeerId("12D3KooWOther")
@@ -42,7 +43,7 @@ def moments(held: CommittedState, steps: int = 7) -> FloatArray:
 
 def about(held: CommittedState, inner_steps: int = 7, manifest: Manifest = MANIFEST, samples: int = 1000) -> About:
     base = Base(held.current.round, 3 * held.current.round, HISTORY, held.current.root)
-    return About.of(manifest, base, (OTHER, ME), samples=samples, peer=ME, inner_steps=inner_steps)
+    return About.of(manifest, id_of(manifest), base, (OTHER, ME), samples=samples, peer=ME, inner_steps=inner_steps)
 
 
 def write(folder: Path, round: int, manifest: Manifest = MANIFEST, history: int = 0, samples: int = 1000) -> Path:

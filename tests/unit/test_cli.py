@@ -36,7 +36,8 @@ from shoal.node.client.cli.app import app
 from shoal.node.daemon.web.server import serve_api
 from shoal.protocol.net.system.version import shoal_version
 from tests.bad_situations import Left, contents, shown
-from tests.fake_service import ADDRESS, ENTERED, LINK, MANIFEST, PEER, RUN, FakeService
+from tests.fake_service import ADDRESS, ENTERED, EVIL, LINK, MANIFEST, PEER, RUN, FakeService
+from tests.run_kit import id_of
 
 HEAVY = {"torch", "libp2p", "pydantic", "aiohttp", "numpy", "rich", "cryptography", "trio"}
 FAKE_DAEMON = Path(__file__).parents[1] / "fake_daemon.py"
@@ -377,7 +378,7 @@ def test_runs_are_created_joined_and_left(shoal: Shoal, node: FakeService, tmp_p
     assert out == f"created run stdlib; on another machine:\n\nshoal run join {LINK}\n"
     assert shoal("run", "join", "ABCDEF01", "--yes")[0] == Exit.OK
     assert shoal("run", "leave", "stdlib")[0] == Exit.OK
-    joined = [("preview", "ABCDEF01"), ("join", MANIFEST.run_id.hex(), True)]
+    joined = [("preview", "ABCDEF01"), ("join", id_of(MANIFEST, EVIL).hex(), True)]
     assert node.calls == [("create", "name = 'a'", False), *joined, ("leave", RUN)]
 
 

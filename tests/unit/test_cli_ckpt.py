@@ -13,6 +13,7 @@ from shoal.node.base.home import find_home
 from shoal.node.client.cli import main
 from shoal.node.training.checkpoint.about import OUTER
 from shoal.node.training.checkpoint.scan import CHECKPOINTS
+from tests.run_kit import id_of
 from tests.unit.checkpoint_kit import MANIFEST, ME, write
 
 
@@ -34,7 +35,7 @@ def shoal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 @pytest.fixture
 def held(shoal) -> list[Path]:
     """Two checkpoints in this node's home."""
-    folder = find_home().create().run_folder(MANIFEST.run_id.hex()) / CHECKPOINTS
+    folder = find_home().create().run_folder(id_of(MANIFEST).hex()) / CHECKPOINTS
     return [write(folder, round) for round in (4, 8)]
 
 
@@ -46,7 +47,7 @@ def test_ls_lists_the_home_or_a_folder(shoal, held: list[Path]) -> None:
         (4, str(held[0]), None),
         (8, str(held[1]), None),
     ]
-    assert (rows[0]["run"], rows[0]["peer"], rows[0]["samples"]) == (MANIFEST.run_id.hex(), ME, 1000)
+    assert (rows[0]["run"], rows[0]["peer"], rows[0]["samples"]) == (id_of(MANIFEST).hex(), ME, 1000)
     code, out, _ = shoal("ls", str(held[0].parent))
     assert out.splitlines()[0].split()[:3] == ["RUN", "NAME", "ROUND"]
     assert len(out.splitlines()) == 3

@@ -16,7 +16,8 @@ from shoal.node.api.client import Client
 from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home
 from shoal.node.client.cli.run import qr_code
-from tests.fake_service import LINK, MANIFEST, RUN, FakeService
+from tests.fake_service import EVIL, LINK, MANIFEST, RUN, FakeService
+from tests.run_kit import id_of
 from tests.unit.test_cli import Shoal, background, node, shoal
 
 Says = Callable[[str], None]
@@ -98,7 +99,7 @@ def test_who_said_yes_before_is_shown_it_all_the_same(shoal: Shoal, node: FakeSe
 
 def test_by_the_begin_of_an_id_nothing_else_is_joined_than_was_shown(shoal: Shoal, node: FakeService) -> None:
     assert shoal("run", "join", RUN[:8], "--yes")[0] == Exit.OK
-    assert node.calls == [("preview", RUN[:8]), ("join", MANIFEST.run_id.hex(), True)]
+    assert node.calls == [("preview", RUN[:8]), ("join", id_of(MANIFEST, EVIL).hex(), True)]
 
 
 def test_who_lacks_the_data_is_told_before_it_joins(shoal: Shoal, node: FakeService) -> None:

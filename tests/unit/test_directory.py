@@ -61,7 +61,7 @@ def test_what_is_withdrawn_or_nonsense_is_not_read(value: Message | bytes) -> No
 
 def test_only_members_are_members() -> None:
     notice = RunNotice(RunId(bytes(32)), "x", 1, 1, HERE)
-    assert members_in([found(ManifestEntry(HERE)), found(notice)]) == []
+    assert members_in([found(ManifestEntry(RunId(bytes(32)), HERE)), found(notice)]) == []
     assert members_in([found(MemberEntry(HERE, 5, OURS), subkey="another")]) == []
 
 

@@ -17,7 +17,6 @@ from shoal.node.inference.source import open_source
 from shoal.node.manifest.data import DataSpec
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import HfSpec
-from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.export import export
 from shoal.node.training.checkpoint.read import load
@@ -25,7 +24,8 @@ from shoal.node.training.methods.method import PARAMETERS
 from shoal.node.training.models.registry import build
 from shoal.protocol.base.errors import LocalError
 from tests.hf_kit import TABLE, needs
-from tests.unit.checkpoint_kit import MANIFEST, ME, write
+from tests.run_kit import first_weights
+from tests.unit.checkpoint_kit import MANIFEST, write
 from tests.unit.models.test_tokens import tokenizer
 
 
@@ -116,9 +116,7 @@ def test_a_librarys_model_ends_texts_where_the_run_does(tmp_path: Path, table: d
     given = None if of_bytes else tokenizer(tmp_path).read_bytes()
     data = DataSpec() if of_bytes else DataSpec(name="files", tokenizer="tokenizer.json", end_of_text="<end>")
     model = HfSpec(name="hf", config=json.dumps(table), context=16)
-    whole, checkpoint = create_first_weights(
-        Manifest(name="a", model=model, data=data), (), Home(tmp_path / "home").create(), ME
-    )
+    whole, checkpoint = first_weights(Manifest(name="a", model=model, data=data), (), Home(tmp_path / "home").create())
     export(checkpoint.path, tmp_path / "out", given)
     end = 0 if of_bytes else 1
     for name in ("config.json", "generation_config.json"):

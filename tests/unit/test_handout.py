@@ -26,9 +26,10 @@ from shoal.node.run.runs import Runs
 from shoal.node.training.methods.method import PARAMETERS
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, RunId
+from tests.run_kit import id_of
 from tests.unit.checkpoint_kit import MANIFEST, state
 
-RUN = MANIFEST.run_id
+RUN = id_of(MANIFEST)
 
 
 class Node:
@@ -97,7 +98,7 @@ async def test_parameters_come_once_for_each_state(tmp_path: Path) -> None:
         async with handing_out(home, node):
             first = await asked(home)
             assert (first.round, first.samples) == (3, 77)
-            assert decode_manifest(first.manifest, RUN) == MANIFEST
+            assert decode_manifest(first.manifest) == MANIFEST
             assert first.parameters is not None
             expected = node.run.outer.committed.current.vectors[PARAMETERS].numpy().copy()
             np.testing.assert_array_equal(first.parameters, expected)

@@ -15,9 +15,9 @@ from libp2p.identity_utils import save_identity
 from libp2p.peer.id import ID
 
 from shoal.protocol.base.errors import LocalError, RemoteError
-from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId
 from shoal.protocol.base.signing import check_signature, signed
-from shoal.protocol.messages.node import ManifestIs
+from shoal.protocol.messages.log import Order, What
 from shoal.protocol.net.system.identity import Identity, public_key
 
 RUN, OTHER_RUN = RunId(b"r" * 32), RunId(b"o" * 32)
@@ -141,7 +141,7 @@ def test_verify_says_no_to_garbage(author: str, data: bytes, signature: bytes) -
 
 def test_a_message_is_signed_and_checked() -> None:
     author, reader = identity(), identity(b"b" * 32).signer(None)
-    unsigned = ManifestIs(manifest=b"m", author=author.peer, members=(), signature=b"", present=1, round=0, pace=0.0)
+    unsigned = Order(NO_DIGEST, What.END, PeerId(""), 0, author.peer, 1, b"")
     message = signed(unsigned, author.signer(None))
     check_signature(message, author.peer, reader)
     with pytest.raises(RemoteError, match="forged"):

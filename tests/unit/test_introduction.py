@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgpack
 import pytest
 
 from shoal.dht.link import RunLink, format_link, parse_link
 from shoal.node.api.errors import UnknownRun
-from shoal.node.manifest.manifest import MAX_MANIFEST, PROTOCOL, Manifest, NewerProtocol, sign_manifest
+from shoal.node.manifest.manifest import MAX_MANIFEST, PROTOCOL, Manifest, NewerProtocol
 from shoal.node.run.introduction import MEMBERS_TOLD, find_manifest, introduce, link_to, parse_run_name
 from shoal.node.run.run import Run
 from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
@@ -22,27 +21,35 @@ from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.membership.vetting import MAX_ADDRESS, MAX_ADDRESSES
 from shoal.protocol.messages.dht import Contact
+from shoal.protocol.messages.genesis import NONCE_SIZE, SIGNED_AS, manifest_digest, run_id, sign_genesis
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.net.measure.journal import OTHER as OTHER_ANSWERS
 from shoal.protocol.net.measure.journal import TOO_OFTEN
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.identity import Identity
+from tests.run_kit import AUTHOR, id_of, on_paper, unsigned
 
-AUTHOR, ME = Identity.generate(), Identity.generate()
+ME = Identity.generate()
 MANIFEST = Manifest(name="ours")
-RUN = MANIFEST.run_id.hex()
+RUN, GENESIS = id_of(MANIFEST).hex(), on_paper(MANIFEST).genesis
 ANNA, BERT, CARL = (Identity.generate().peer for _ in range(3))
 
 
 def good(*members: tuple[PeerId, tuple[str, ...]]) -> ManifestIs:
-    signature = sign_manifest(MANIFEST, AUTHOR.signer(MANIFEST.run_id))
-    return ManifestIs(MANIFEST.canonical(), AUTHOR.peer, signature, members, 3, 14, 2.5)
+    return ManifestIs(GENESIS, members, 3, 14, 2.5)
 
 
-FORGED = ManifestIs(MANIFEST.canonical(), AUTHOR.peer, b"x" * 64, (), 1, 0, 0.0)
-OTHER = Manifest(name="another")
-WRONG = ManifestIs(OTHER.canonical(), AUTHOR.peer, b"", (), 1, 0, 0.0)
-TAMPERED = ManifestIs(MANIFEST.canonical()[:-1] + b"x", AUTHOR.peer, b"", (), 1, 0, 0.0)
+def lie(**changed: Any) -> ManifestIs:
+    """A good answer but for the genesis in it."""
+    return dataclasses.replace(good(), genesis=dataclasses.replace(GENESIS, **changed))
+
+
+THIEF = Identity.of_seed(b"somebody else".ljust(32))
+STOLEN = lie(author=THIEF.peer, signature=THIEF.signer(id_of(MANIFEST)).sign(SIGNED_AS))
+FORGED, MUTE = lie(signature=b"x" * 64), lie(signature=b"")
+UNDER_A_KNOWN_NAME = lie(signature=THIEF.signer(id_of(MANIFEST)).sign(SIGNED_AS))
+WRONG = ManifestIs(on_paper(Manifest(name="another")).genesis, (), 1, 0, 0.0)
+TAMPERED = lie(manifest=MANIFEST.canonical()[:-1] + b"x")
 
 
 class Silence:
@@ -112,7 +119,7 @@ async def test_bad_answers_do_not_keep_us_from_a_good_one() -> None:
         BERT: good(*members),
     }
     found = await find_manifest(RUN[:8], network(answers), ME)
-    assert (found.manifest, found.author) == (MANIFEST, AUTHOR.peer)
+    assert (found.manifest, found.genesis.author) == (MANIFEST, AUTHOR.peer)
     assert found.members == {BERT: ("/ip4/192.0.2.2/tcp/1",), CARL: ()}
     assert next(iter(found.members)) == BERT
     assert (found.present, found.round, found.pace) == (3, 14, 2.5)
@@ -133,10 +140,14 @@ async def test_without_a_good_answer_the_bad_one_is_told() -> None:
 @pytest.mark.parametrize(
     ("lie", "complaint"),
     [
-        (FORGED, "forged or missing"),
-        (WRONG, "another run's manifest"),
-        (TAMPERED, "tampered with"),
-        (dataclasses.replace(good(), author=CARL), "forged or missing"),
+        (FORGED, "has not signed"),
+        (MUTE, "has not signed"),
+        (UNDER_A_KNOWN_NAME, "has not signed"),
+        (STOLEN, "author was changed"),
+        (WRONG, "answered with another run"),
+        (TAMPERED, "manifest or author was changed"),
+        (lie(nonce=bytes(NONCE_SIZE - 1)), "author was changed"),
+        (lie(author=CARL), "author was changed"),
         (dataclasses.replace(good(), pace=-1.0), "a round takes -1 seconds"),
         (dataclasses.replace(good(), pace=1e12), r"a round takes 1e\+12 seconds"),
     ],
@@ -151,10 +162,11 @@ async def test_who_tells_a_lie_is_named_and_not_the_author(lie: ManifestIs, comp
 async def test_a_run_of_a_newer_protocol_says_upgrade() -> None:
     table = {**msgpack.unpackb(MANIFEST.canonical()), "protocol": PROTOCOL + 1, "invented": {"later": True}}
     newer = msgpack.packb(table)
-    run = hashlib.sha256(newer).hexdigest()
-    world = World({BERT: dataclasses.replace(good(), manifest=newer), ANNA: SILENCE}, run=run)
-    with pytest.raises(NewerProtocol, match=r"speaks protocol 2.*upgrade"):
-        await find_manifest(run, cast(Network, world), ME)
+    run = run_id(manifest_digest(newer), AUTHOR.peer, bytes(NONCE_SIZE))
+    genesis = sign_genesis(newer, bytes(NONCE_SIZE), AUTHOR.signer(run))
+    world = World({BERT: dataclasses.replace(good(), genesis=genesis), ANNA: SILENCE}, run=run.hex())
+    with pytest.raises(NewerProtocol, match=r"speaks protocol 3.*upgrade"):
+        await find_manifest(run.hex(), cast(Network, world), ME)
 
 
 HERE, THERE, HOLE = (f"/ip4/192.0.2.{host}/tcp/4101" for host in (1, 2, 3))
@@ -215,7 +227,7 @@ async def test_providers_are_looked_for_once_somebody_has_not_helped() -> None:
     async with asyncio.timeout(5):
         found = await find_manifest(RUN, cast(Network, world), ME, (), providers)
     assert next(iter(found.members)) == CARL
-    assert looked == [MANIFEST.run_id]
+    assert looked == [id_of(MANIFEST)]
     world = World({ANNA: good()}, run=RUN)
     await find_manifest(RUN, cast(Network, world), ME, (), providers)
     assert len(looked) == 1
@@ -223,7 +235,7 @@ async def test_providers_are_looked_for_once_somebody_has_not_helped() -> None:
 
 def test_what_a_person_names_a_run_by() -> None:
     assert parse_run_name(RUN[:8].upper()) == (RUN[:8], ())
-    assert parse_run_name(format_link(MANIFEST.run_id, [HERE])) == (RUN, (HERE,))
+    assert parse_run_name(format_link(id_of(MANIFEST), [HERE])) == (RUN, (HERE,))
     with pytest.raises(LocalError, match="no link to a run"):
         parse_run_name("short")
 
@@ -252,14 +264,14 @@ async def test_members_that_nobody_can_have_named_in_good_faith_are_refused(
 
 @pytest.mark.asyncio
 async def test_a_manifest_that_is_too_large_is_not_even_hashed() -> None:
-    large = dataclasses.replace(good(), manifest=bytes(MAX_MANIFEST + 1))
+    large = lie(manifest=bytes(MAX_MANIFEST + 1))
     with pytest.raises(RemoteError, match="a manifest of 65537 bytes") as refusal:
         await find_manifest(RUN[:8], network({BERT: large}), ME)
     assert refusal.value.peer == BERT
 
 
 def run_of(manifest: Manifest) -> Run:
-    made = SimpleNamespace(id=manifest.run_id, manifest=manifest, author=AUTHOR.peer, signature=b"sig", me=ANNA)
+    made = SimpleNamespace(id=id_of(manifest), manifest=manifest, genesis=unsigned(manifest), me=ANNA)
     made.others = lambda: {BERT: ("/ip4/192.0.2.2/tcp/1",)}
     made.pace = (7, 1.5)
     return cast(Run, made)
@@ -268,12 +280,12 @@ def run_of(manifest: Manifest) -> Run:
 def test_we_introduce_newcomers_to_a_run_that_we_are_in() -> None:
     answer = introduce(GetManifest(RUN[:8]), [run_of(MANIFEST), run_of(Manifest(name="another"))], ("here",))
     members = ((ANNA, ("here",)), (BERT, ("/ip4/192.0.2.2/tcp/1",)))
-    assert answer == ManifestIs(MANIFEST.canonical(), AUTHOR.peer, b"sig", members, 2, 7, 1.5)
+    assert answer == ManifestIs(unsigned(MANIFEST), members, 2, 7, 1.5)
 
 
 def test_a_link_leads_to_us_and_to_the_others() -> None:
     link = link_to(run_of(MANIFEST), (f"{HERE}/p2p/{ANNA}", "/ip4/127.0.0.1/tcp/4101"))
-    assert parse_link(link) == RunLink(MANIFEST.run_id, (HERE, "/ip4/192.0.2.2/tcp/1"))
+    assert parse_link(link) == RunLink(id_of(MANIFEST), (HERE, "/ip4/192.0.2.2/tcp/1"))
 
 
 @pytest.mark.parametrize("prefix", ["", RUN[:7], "0123456789"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,10 @@ from shoal.node.training.checkpoint.lineage import check_fits, with_origin
 from shoal.node.training.checkpoint.read import Checkpoint, load
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST, digest
+from tests.run_kit import id_of
 from tests.unit.checkpoint_kit import MANIFEST, ME, write
+
+RUN = id_of(MANIFEST)
 
 
 @pytest.fixture
@@ -25,26 +27,17 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 def test_the_new_run_has_an_id_of_its_own_and_says_where_it_comes_from(checkpoint: Checkpoint) -> None:
     manifest = with_origin(MANIFEST, checkpoint)
-    assert manifest.run_id != MANIFEST.run_id
+    assert id_of(manifest) != id_of(MANIFEST)
     assert manifest.origin is not None
-    assert (manifest.origin.run, manifest.origin.round) == (MANIFEST.run_id.hex(), 4)
+    assert (manifest.origin.run, manifest.origin.round) == (id_of(MANIFEST).hex(), 4)
     assert manifest.first_round == 5
-    assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
-    assert parse_manifest(to_toml(manifest)).run_id == manifest.run_id
+    assert decode_manifest(manifest.canonical()) == manifest
+    assert parse_manifest(to_toml(manifest)) == manifest
     assert with_origin(manifest, checkpoint) == manifest
 
 
-def test_each_resumption_is_a_lineage_of_its_own_with_the_same_beginning(checkpoint: Checkpoint) -> None:
-    """So a founder that left, or was lost, can found again: its old votes are of another run."""
-    once, again = (with_origin(MANIFEST, checkpoint) for _ in range(2))
-    assert once.run_id != again.run_id
-    ours, theirs = (run_facts(each, ME, seeded=NO_DIGEST, chunks=(3,)) for each in (once, again))
-    assert ours.run != theirs.run
-    assert replace(ours, run=theirs.run) == theirs  # what the order of members and their lanes follow from
-
-
 def test_its_first_round_builds_on_the_other_runs_history_and_its_author_decides(checkpoint: Checkpoint) -> None:
-    facts = run_facts(with_origin(MANIFEST, checkpoint), ME, seeded=NO_DIGEST, chunks=(3,))
+    facts = run_facts(with_origin(MANIFEST, checkpoint), RUN, ME, seeded=NO_DIGEST, chunks=(3,))
     about = checkpoint.about
     origin = facts.origin
     assert (origin.round, origin.history.hex(), origin.root.hex()) == (4, about.history, about.root)
@@ -60,12 +53,12 @@ def test_only_the_pace_of_steps_gives_slack() -> None:
     for pace, slack in (("deadline", 0.0), ("steps", SLACK)):
         rounds = MANIFEST.rounds.model_copy(update={"pace": pace})
         manifest = MANIFEST.model_copy(update={"rounds": rounds})
-        assert run_facts(manifest, ME, seeded=NO_DIGEST, chunks=(3,)).policy.slack == slack
+        assert run_facts(manifest, RUN, ME, seeded=NO_DIGEST, chunks=(3,)).policy.slack == slack
 
 
-def test_a_run_from_nowhere_begins_with_its_own_genesis() -> None:
-    facts = run_facts(MANIFEST, ME, seeded=NO_DIGEST, chunks=(3,))
-    assert (facts.origin.round, facts.origin.history) == (0, digest("genesis", MANIFEST.run_id))
+def test_a_run_from_nowhere_begins_with_the_history_of_its_manifest() -> None:
+    facts = run_facts(MANIFEST, RUN, ME, seeded=NO_DIGEST, chunks=(3,))
+    assert (facts.origin.round, facts.origin.history) == (0, digest("genesis", MANIFEST.digest))
 
 
 def test_the_canonical_form_of_a_run_from_nowhere_names_no_origin() -> None:

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from shoal.dht.directory import MANIFEST, MEMBER
+from shoal.dht.directory import MEMBER
 from shoal.dht.effects import Found, Got
-from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
+from shoal.dht.keys import PUBLIC_RUNS, run_key
 from shoal.dht.link import RunLink, parse_link
 from shoal.dht.scope import Scope, worth_dialling
 from shoal.node.peers.discovery import Discovery
@@ -18,7 +18,7 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, PeerId, RunId
 from shoal.protocol.base.wire import Message, encode
 from shoal.protocol.messages.dht import Contact, Record
-from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
+from shoal.protocol.messages.directory import MemberEntry, RunNotice
 
 RUN, OTHER = RunId(b"r" * 32), RunId(b"o" * 32)
 ANNA, BERT, EVE = (PeerId(name) for name in ("anna", "bert", "eve"))
@@ -50,16 +50,14 @@ def notice(run: RunId, author: PeerId, *, name: str = "open", round: int = 3, me
 
 
 @pytest.mark.asyncio
-async def test_who_says_that_it_has_the_manifest_is_asked_before_members() -> None:
+async def test_members_are_asked_where_they_can_be_dialled() -> None:
     members = [said(BERT, MEMBER, MemberEntry(THERE, 3, HISTORY))]
-    both = {manifest_key(RUN): [said(ANNA, MANIFEST, ManifestEntry(HERE))], run_key(RUN): members}
-    assert await providers(discovery(both), RUN) == [Contact(ANNA, HERE)]
     assert await providers(discovery({run_key(RUN): members}), RUN) == [Contact(BERT, THERE)]
-    withdrawn = {manifest_key(RUN): [said(ANNA, MANIFEST, b"")], run_key(RUN): [said(EVE, MEMBER, b"\xc1")]}
-    assert await providers(discovery(withdrawn), RUN) == []
-    at_home = ManifestEntry(("/ip4/127.0.0.1/tcp/22", "/ip4/192.168.0.1/tcp/80"))
-    lured = {manifest_key(RUN): [said(EVE, MANIFEST, at_home)], run_key(RUN): members}
-    assert await providers(discovery(lured), RUN) == [Contact(BERT, THERE)]
+    withdrawn = [said(ANNA, MEMBER, b""), said(EVE, MEMBER, b"\xc1")]
+    assert await providers(discovery({run_key(RUN): withdrawn}), RUN) == []
+    at_home = MemberEntry(("/ip4/127.0.0.1/tcp/22", "/ip4/192.168.0.1/tcp/80"), 3, HISTORY)
+    lured = [said(EVE, MEMBER, at_home), *members]
+    assert await providers(discovery({run_key(RUN): lured}), RUN) == [Contact(BERT, THERE)]
 
 
 @pytest.mark.asyncio

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import msgpack
@@ -20,46 +20,43 @@ from shoal.node.manifest.manifest import (
     decode_manifest,
     load_manifest,
     parse_manifest,
-    sign_manifest,
 )
 from shoal.protocol.base.errors import LocalError, RemoteError
-from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.messages.genesis import Genesis, sign_genesis
+from tests.run_kit import NONCE
 from tests.simulation.signing import FakeSigner
 
 BUILT_IN = Path(__file__).parents[2] / "examples" / "stdlib.toml"
-GOLDEN = "76423997d54a1bec10a6d3e1f5177c3ff60e901bfa54f96c4652e741f12d20ff"
+GOLDEN = "011a8156988a7d7d034991479a61353c75a621785cf4b79652a044ad6671797a"
 MANIFEST = Manifest(name="test", seed=7)
 ALICE, BOB = FakeSigner(PeerId("alice")), FakeSigner(PeerId("bob"))
-
-
-def run_of(data: bytes) -> RunId:
-    return RunId(hashlib.sha256(data).digest())
 
 
 def test_a_method_whose_name_is_a_table_is_the_senders_mistake() -> None:
     table = msgpack.unpackb(MANIFEST.canonical())
     data = msgpack.packb(table | {"method": {"name": {"a": 1}}, "codec": {}})
     with pytest.raises(RemoteError):
-        decode_manifest(data, run_of(data), BOB.peer)
+        decode_manifest(data, BOB.peer)
 
 
 def test_the_run_id_of_a_fixed_manifest_never_changes() -> None:
     # A key that `canonical` writes at its default changes it: then older versions cannot take part, and PROTOCOL grows.
-    assert Manifest(name="golden").run_id.hex() == GOLDEN
+    assert Manifest(name="golden").digest.hex() == GOLDEN
 
 
 def test_a_pace_of_its_own_is_another_run_and_survives_the_wire() -> None:
     manifest = parse_manifest('name = "golden"\n[rounds]\npace = "steps"')
-    assert manifest.run_id.hex() != GOLDEN
-    assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
-    assert parse_manifest('name = "golden"\n[rounds]\npace = "deadline"').run_id.hex() == GOLDEN
+    assert manifest.digest.hex() != GOLDEN
+    assert decode_manifest(manifest.canonical()) == manifest
+    assert parse_manifest('name = "golden"\n[rounds]\npace = "deadline"').digest.hex() == GOLDEN
 
 
 def test_an_optimizer_of_its_own_is_another_run_and_survives_the_wire() -> None:
     manifest = parse_manifest('name = "golden"\n[method]\noptimizer = "muon"')
-    assert manifest.run_id.hex() != GOLDEN
-    assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
-    assert parse_manifest('name = "golden"\n[method]\noptimizer = "adamw"').run_id.hex() == GOLDEN
+    assert manifest.digest.hex() != GOLDEN
+    assert decode_manifest(manifest.canonical()) == manifest
+    assert parse_manifest('name = "golden"\n[method]\noptimizer = "adamw"').digest.hex() == GOLDEN
 
 
 def test_order_and_spelled_out_defaults_do_not_matter() -> None:
@@ -70,7 +67,7 @@ def test_order_and_spelled_out_defaults_do_not_matter() -> None:
 
 def test_the_built_in_manifest_survives_the_wire() -> None:
     manifest = load_manifest(BUILT_IN)
-    assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
+    assert decode_manifest(manifest.canonical()) == manifest
 
 
 @pytest.mark.parametrize(
@@ -102,7 +99,7 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(text: str, expected:
         ("name = 'a'\nseed = 1.0", "'seed'"),
         ("name = 'a'\nseed = true", "'seed'"),
         ("name = 'a'\nseed = 2024-01-01", "'seed'"),
-        ("name = 'a'\nprotocol = 2", "upgrade Shoal on this machine"),
+        ("name = 'a'\nprotocol = 3", "upgrade Shoal on this machine"),
         ("name = 'a'\nmodel = 'llama'", "'model'"),
         ("name = 'a'\nmodel = [1]", "'model'"),
         ("name = 'a'\n[model]\nname = 'os.system'", "'model.name'"),
@@ -145,7 +142,7 @@ def test_every_bound_fits_the_wire() -> None:
         "name='a'\nseed=9223372036854775807\n[rounds]\nlast=9007199254740992\n[method]\nwarmup_steps=9007199254740992"
     )
     manifest = parse_manifest(text)
-    assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
+    assert decode_manifest(manifest.canonical()) == manifest
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"#" * (MAX_MANIFEST + 1)])
@@ -184,26 +181,21 @@ def nested(depth: int) -> bytes:
 )
 def test_bytes_that_are_no_canonical_manifest_name_their_sender(data: bytes) -> None:
     with pytest.raises(RemoteError) as caught:
-        decode_manifest(data, run_of(data), PeerId("mallory"))
+        decode_manifest(data, PeerId("mallory"))
     assert caught.value.peer == "mallory"
     assert len(str(caught.value)) < 300
 
 
 def test_a_manifest_of_a_newer_protocol_is_nobodys_fault() -> None:
-    data = msgpack.packb({"protocol": 2, "name": ["of another shape"], "new": 1})
-    with pytest.raises(NewerProtocol, match=r"the run speaks protocol 2, and this version of Shoal 1: upgrade"):
-        decode_manifest(data, RunId(hashlib.sha256(data).digest()), PeerId("mallory"))
-
-
-def test_another_run_id_is_refused() -> None:
-    with pytest.raises(RemoteError, match="not the one"):
-        decode_manifest(MANIFEST.canonical(), run_of(b"other"))
+    data = msgpack.packb({"protocol": 3, "name": ["of another shape"], "new": 1})
+    with pytest.raises(NewerProtocol, match=r"the run speaks protocol 3, and this version of Shoal 2: upgrade"):
+        decode_manifest(data, PeerId("mallory"))
 
 
 @given(st.binary(max_size=300) | st.recursive(st.none() | st.booleans() | st.floats(), st.lists).map(msgpack.packb))
 def test_any_bytes_give_a_manifest_or_a_remote_error(data: bytes) -> None:
     with pytest.raises(RemoteError):
-        decode_manifest(data, run_of(data))
+        decode_manifest(data)
 
 
 @given(st.data())
@@ -212,31 +204,45 @@ def test_a_mutated_manifest_is_refused_or_another_valid_one(data: st.DataObject)
     for _ in range(data.draw(st.integers(1, 3))):
         mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
     try:
-        manifest = decode_manifest(bytes(mutated), run_of(bytes(mutated)))
+        manifest = decode_manifest(bytes(mutated))
     except RemoteError:
         return
     assert manifest.canonical() == bytes(mutated)
 
 
+def signed(nonce: bytes = NONCE, data: bytes = MANIFEST.canonical(), author: FakeSigner = ALICE) -> Genesis:
+    return sign_genesis(data, nonce, author)
+
+
 def test_a_signed_manifest_is_accepted_from_anybody() -> None:
-    signature = sign_manifest(MANIFEST, ALICE)
-    checked = check_manifest(MANIFEST.canonical(), MANIFEST.run_id, ALICE.peer, signature, BOB)
-    assert checked == MANIFEST
+    assert check_manifest(signed(), BOB) == MANIFEST
+
+
+def test_a_run_is_its_manifest_its_author_and_its_nonce() -> None:
+    others = [signed(nonce=bytes(15) + b"1"), signed(data=Manifest(name="other").canonical()), signed(author=BOB)]
+    assert len({each.run for each in (signed(), *others)}) == 4
+    assert signed().run == replace(signed(), signature=b"another").run
 
 
 @pytest.mark.parametrize(
-    ("author", "signature"),
+    "forgery",
     [
-        ("bob", sign_manifest(MANIFEST, ALICE)),
-        ("alice", b""),
-        ("alice", ALICE.sign(MANIFEST.canonical())),  # signed as something else
-        ("alice", sign_manifest(Manifest(name="other"), ALICE)),
+        replace(signed(), author=BOB.peer),
+        replace(signed(), signature=b""),
+        replace(signed(), signature=ALICE.sign(MANIFEST.canonical())),  # signed as something else
+        replace(signed(), signature=signed(author=BOB).signature),
     ],
 )
-def test_a_forged_signature_names_the_alleged_author(author: str, signature: bytes) -> None:
-    with pytest.raises(RemoteError, match="forged or missing") as caught:
-        check_manifest(MANIFEST.canonical(), MANIFEST.run_id, PeerId(author), signature, BOB)
-    assert caught.value.peer == author
+def test_a_forged_signature_names_who_shows_it(forgery: Genesis) -> None:
+    with pytest.raises(RemoteError, match="has not signed") as caught:
+        check_manifest(forgery, BOB, PeerId("mallory"))
+    assert caught.value.peer == "mallory"
+
+
+@pytest.mark.parametrize("size", [0, 15, 17, 1 << 20])
+def test_a_nonce_has_one_size(size: int) -> None:
+    with pytest.raises(RemoteError, match=f"a nonce of {size} bytes"):
+        check_manifest(signed(nonce=bytes(size)), BOB)
 
 
 PIECES = {"name": "files", "digest": "ab" * 32, "pieces": "cd" * 32, "size": 12}
@@ -245,8 +251,8 @@ PIECES = {"name": "files", "digest": "ab" * 32, "pieces": "cd" * 32, "size": 12}
 def test_only_a_run_whose_data_have_pieces_has_another_id_for_it() -> None:
     named = Manifest(name="golden", data=DataSpec.model_validate(PIECES))
     unnamed = Manifest(name="golden", data=DataSpec(name="files", digest="ab" * 32))
-    assert named.run_id != unnamed.run_id
-    assert decode_manifest(named.canonical(), named.run_id) == named
+    assert named.digest != unnamed.digest
+    assert decode_manifest(named.canonical()) == named
     assert b"pieces" not in unnamed.canonical()
     assert named.completes(unnamed)
     assert named.completes(named)

@@ -17,10 +17,11 @@ from shoal.node.client.report.node_story import read_run
 from shoal.node.training.checkpoint.scan import CHECKPOINTS
 from shoal.protocol.base.errors import LocalError
 from tests.fake_timeline import SELF, TIMELINE
+from tests.run_kit import id_of
 from tests.unit.checkpoint_kit import MANIFEST, write
 from tests.unit.test_report import check
 
-RUN = MANIFEST.run_id.hex()
+RUN = id_of(MANIFEST).hex()
 READY = TIMELINE["ready_at"]
 
 

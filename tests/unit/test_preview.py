@@ -21,19 +21,20 @@ from shoal.node.run.introduction import data_in_words, describe
 from shoal.node.run.preview import METHODS
 from shoal.node.training.data.supply import DataStanding
 from shoal.protocol.base.ids import PeerId
+from tests.run_kit import id_of, unsigned
 
 STDLIB = load_manifest(Path(__file__).parents[2] / "examples/stdlib.toml")
 AUTHOR = PeerId("12D3KooWAuthor")
-LINK = format_link(STDLIB.run_id, ["/ip4/192.0.2.7/tcp/4101", "/ip4/192.0.2.8/tcp/4101"])
+LINK = format_link(id_of(STDLIB, AUTHOR), ["/ip4/192.0.2.7/tcp/4101", "/ip4/192.0.2.8/tcp/4101"])
 
 
 def described(manifest: Manifest = STDLIB, present: int = 4, round: int = 14, pace: float = 12.0) -> Preview:
-    return describe(Introduction(manifest, AUTHOR, b"", {}, present, round, pace), DataStanding())
+    return describe(Introduction(manifest, unsigned(manifest, AUTHOR), {}, present, round, pace), DataStanding())
 
 
 def test_the_screen_says_what_is_run_and_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     show_preview(described())
-    assert capsys.readouterr().out == SCREEN.format(run=STDLIB.run_id.hex()[:8])
+    assert capsys.readouterr().out == SCREEN.format(run=id_of(STDLIB, AUTHOR).hex()[:8])
 
 
 SCREEN = """\

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.base.home import Home
-from shoal.node.manifest.manifest import parse_manifest, sign_manifest
+from shoal.node.manifest.manifest import parse_manifest
 from shoal.node.peers.remembered import (
     KEPT,
     MAX_ADDRESSES,
@@ -23,16 +23,18 @@ from shoal.node.peers.remembered import (
     remember_run,
     remembered_runs,
 )
-from shoal.node.run.reloading import has_founded
+from shoal.node.run.reloading import remembers
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import is_temporary
+from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.net.system.identity import Identity
 from tests.limits import no_more_files
+from tests.run_kit import on_paper
 from tests.unit.disk_kit import fill_disk
 
 FIRST, SECOND = "ab" * 32, "0d" * 32
-RECORD = Joined(b"manifest", PeerId("anna"), b"signature", True, "/checkpoints/round-00000004")
+RECORD = Joined(Genesis(b"manifest", PeerId("anna"), b"nonce", b"signature"), True, "/checkpoints/round-00000004")
 ANNA, BERT = PeerId("anna"), PeerId("bert")
 
 
@@ -95,12 +97,12 @@ def test_a_run_whose_record_cannot_be_looked_at_is_still_one(home: Home) -> None
 
 def test_what_cannot_be_read_now_does_not_say_that_a_run_was_not_founded(home: Home) -> None:
     """It would be founded once more."""
-    manifest, identity = parse_manifest('name = "ours"\n'), Identity.generate()
-    signature = sign_manifest(manifest, identity.signer(manifest.run_id))
-    remember_run(home, manifest.run_id.hex(), Joined(manifest.canonical(), identity.peer, signature, True, ""))
-    assert has_founded(home, identity, manifest)
+    found, identity = on_paper(parse_manifest('name = "ours"\n')), Identity.generate()
+    remember_run(home, found.run.hex(), Joined(found.genesis, True, ""))
+    assert remembers(home, identity, lambda each: each.run == found.run)
+    assert not remembers(home, identity, lambda each: each.run != found.run)
     with no_more_files(), pytest.raises(LocalError, match="Too many open files"):
-        has_founded(home, identity, manifest)
+        remembers(home, identity, lambda each: each.run == found.run)
 
 
 def test_peers_latest_first_and_bounded(home: Home) -> None:

@@ -31,10 +31,11 @@ from shoal.node.training.state.outer import OuterState
 from shoal.protocol.averaging.events import Committed
 from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.base.effects import Effect, Persist, Tell, Timer, Wake
-from shoal.protocol.base.ids import Digest, digest
+from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.member.member import FOUNDING_LIFE
 from shoal.protocol.messages.averaging import Table
 from shoal.protocol.net.peers.network import Network
+from tests.run_kit import id_of, unsigned
 from tests.simulation.signing import FakeSigner
 from tests.unit import checkpoint_kit
 from tests.unit.checkpoint_kit import ME, moments, state, write
@@ -49,11 +50,13 @@ def opened(
     home: Path, manifest: Manifest = MANIFEST, origin: Checkpoint | None = None, *, is_founding: bool = False
 ) -> AgreedRun:
     """The run as a process of the founder finds it."""
-    folder = home / manifest.run_id.hex()
+    folder = home / id_of(manifest, ME).hex()
     folder.mkdir(exist_ok=True)
     network = cast(Network, SimpleNamespace(addresses=tuple))
     settings = RunSettings(folder, 1, (), False, Keeping(), None)
-    return AgreedRun(manifest, ME, b"", FakeSigner(ME), network, settings, origin, is_founding=is_founding)
+    return AgreedRun(
+        manifest, unsigned(manifest, ME), FakeSigner(ME), network, settings, origin, is_founding=is_founding
+    )
 
 
 class Alone:
@@ -124,15 +127,20 @@ def stood(run: AgreedRun) -> tuple[int, Digest, int]:
     return run._base.round, run._base.history, run.samples
 
 
+def about_of(base: Base, members: tuple[PeerId, ...], manifest: Manifest = MANIFEST, **more: int) -> About:
+    given: Any = {"samples": 5, "inner_steps": 0} | more
+    return About.of(manifest, id_of(manifest, ME), base, members, peer=ME, **given)
+
+
 def kept(home: Path, run: AgreedRun, base: Base, samples: int, folder: str = f"{FOLDER}/{STATE}") -> Path:
     """The run's state is written, as at a stop."""
     held = run.outer.committed
-    about = About.of(MANIFEST, base, (ME,), samples=samples, peer=ME, inner_steps=7)
-    return write_checkpoint(home / MANIFEST.run_id.hex() / folder, about, held.current, moments(held))
+    about = about_of(base, (ME,), samples=samples, inner_steps=7)
+    return write_checkpoint(home / id_of(MANIFEST, ME).hex() / folder, about, held.current, moments(held))
 
 
 def log_of(home: Path) -> Path:
-    return home / MANIFEST.run_id.hex() / FOLDER
+    return home / id_of(MANIFEST, ME).hex() / FOLDER
 
 
 def test_who_was_killed_stands_where_it_stood_and_goes_on_in_the_same_life(tmp_path: Path) -> None:
@@ -194,7 +202,15 @@ def test_the_newest_state_counts_and_an_older_one_in_place_of_a_damaged_one(
 def test_a_state_that_the_log_does_not_certify_is_not_gone_on_from(tmp_path: Path) -> None:
     base = played(tmp_path, 3)
     other = state(2)
-    about = About.of(MANIFEST, Base(2, 2, base.history, other.current.root), (ME,), samples=5, peer=ME, inner_steps=0)
+    about = About.of(
+        MANIFEST,
+        id_of(MANIFEST, ME),
+        Base(2, 2, base.history, other.current.root),
+        (ME,),
+        samples=5,
+        peer=ME,
+        inner_steps=0,
+    )
     write_checkpoint(log_of(tmp_path) / STATE, about, other.current, None)
     run = opened(tmp_path)
     assert stood(run) == (3, base.history, 3 * TOKENS), "but from the first one, as all means are here"
@@ -205,7 +221,15 @@ def test_a_state_that_is_ahead_of_the_log_is_not_gone_on_from(tmp_path: Path) ->
     base = played(tmp_path, 2)
     write_checkpoint(
         log_of(tmp_path) / STATE,
-        About.of(MANIFEST, Base(9, 30, base.history, state(9).current.root), (), samples=5, peer=ME, inner_steps=0),
+        About.of(
+            MANIFEST,
+            id_of(MANIFEST, ME),
+            Base(9, 30, base.history, state(9).current.root),
+            (),
+            samples=5,
+            peer=ME,
+            inner_steps=0,
+        ),
         state(9).current,
         None,
     )
@@ -276,9 +300,11 @@ def test_the_origin_of_a_run_is_not_downloaded_by_who_came_with_it(tmp_path: Pat
 def test_what_is_of_another_run_is_not_touched(tmp_path: Path) -> None:
     played(tmp_path, 1)
     foreign: Any = MANIFEST.model_copy(update={"name": "another"})
-    folder = tmp_path / MANIFEST.run_id.hex() / CHECKPOINTS
+    folder = tmp_path / id_of(MANIFEST, ME).hex() / CHECKPOINTS
     held = state(1)
-    about = About.of(foreign, Base(1, 1, digest("x"), held.current.root), (), samples=5, peer=ME, inner_steps=0)
+    about = About.of(
+        foreign, id_of(foreign), Base(1, 1, digest("x"), held.current.root), (), samples=5, peer=ME, inner_steps=0
+    )
     path = write_checkpoint(folder, about, held.current, None)
     assert stood(opened(tmp_path))[0] == 1
     assert path.exists()

@@ -27,6 +27,7 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import MAX_INT
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, ReplicaReceived
+from tests.run_kit import id_of, unsigned
 from tests.simulation.signing import FakeSigner
 
 ME, PARTNER = PeerId("me"), PeerId("partner")
@@ -42,13 +43,13 @@ class Bench:
     """A run whose member, driver and worker only listen."""
 
     def __init__(self, folder: Path, every: int = 0) -> None:
-        self.folder = folder / MANIFEST.run_id.hex()
+        self.folder = folder / id_of(MANIFEST).hex()
         self.folder.mkdir(exist_ok=True)
         settings = RunSettings(self.folder, 1, (), True, Keeping(every), None)
         self.told: list[Any] = []
         self.samples = {PARTNER: 5000}  # as the others say
         own = load_own(self.folder)
-        self.run = ReplicaRun(MANIFEST, ME, b"", FakeSigner(ME), cast(Network, None), settings, None, own)
+        self.run = ReplicaRun(MANIFEST, unsigned(MANIFEST), FakeSigner(ME), cast(Network, None), settings, None, own)
         self.member = SimpleNamespace(
             rounds=SimpleNamespace(base=None),
             membership=SimpleNamespace(alive=lambda: list(self.samples), status=self.status_of),

@@ -27,6 +27,7 @@ from shoal.node.manifest.manifest import DataSpec, Introduction, parse_manifest
 from shoal.node.peers.listings import providers
 from shoal.node.peers.remembered import Joined, PeerCache, remember_run, remembered_runs
 from shoal.node.run import reloading
+from shoal.node.run.founding import new_run
 from shoal.node.run.log_store import FOLDER, LogStore
 from shoal.node.run.run import Run
 from shoal.node.run.runs import Runs
@@ -34,8 +35,10 @@ from shoal.node.run.view import restoring_row, rows_of_closed
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.multiaddrs import OwnNetworks
+from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.identity import Identity
+from tests.run_kit import NONCE, id_of, introduced
 
 FIRST, SECOND = "ab" * 32, "0d" * 32
 
@@ -44,7 +47,7 @@ FIRST, SECOND = "ab" * 32, "0d" * 32
 def home(tmp_path: Path) -> Home:
     home = Home(tmp_path / "home").create()
     for run in (FIRST, SECOND):
-        remember_run(home, run, Joined(b"no manifest", PeerId("anna"), b"", True, ""))
+        remember_run(home, run, Joined(Genesis(b"no manifest", PeerId("anna"), b"", b""), True, ""))
     return home
 
 
@@ -197,7 +200,7 @@ async def test_a_run_is_left_even_if_its_log_cannot_be_removed(
 
 
 HERE = "/ip4/192.0.2.7/tcp/4101"
-LINK = format_link(MANIFEST.run_id, [HERE])
+LINK = format_link(id_of(MANIFEST), [HERE])
 
 
 def test_a_link_names_no_bridges_and_what_it_has_no_room_for_is_told(home: Home) -> None:
@@ -210,10 +213,10 @@ def test_a_link_names_no_bridges_and_what_it_has_no_room_for_is_told(home: Home)
         "own_networks": OwnNetworks((ip_network("10.88.0.0/15"),)),
     }
     runs = made(home, around=around)
-    run = SimpleNamespace(id=MANIFEST.run_id, manifest=MANIFEST, me=me, others=dict)
-    runs.open = {MANIFEST.run_id.hex(): cast(Run, run)}
+    run = SimpleNamespace(id=id_of(MANIFEST), manifest=MANIFEST, me=me, others=dict)
+    runs.open = {id_of(MANIFEST).hex(): cast(Run, run)}
     answer = runs.link("ours")
-    assert parse_link(answer["link"]) == RunLink(MANIFEST.run_id, tuple(lans[:5]))
+    assert parse_link(answer["link"]) == RunLink(id_of(MANIFEST), tuple(lans[:5]))
     assert answer["untold"] == lans[5:]
 
 
@@ -225,14 +228,14 @@ async def test_a_preview_asks_where_the_link_leads_and_keeps_nothing(
 
     async def found(*arguments: object) -> Introduction:
         asked.extend(arguments)
-        return Introduction(MANIFEST, PeerId("anna"), b"", {PeerId("anna"): (HERE,)}, 3, 14, 2.0)
+        return introduced(MANIFEST, {PeerId("anna"): (HERE,)}, present=3, round=14, pace=2.0)
 
     monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
     runs = made(home)
     before = sorted(home.root.rglob("*"))
     answer = await runs.preview(LINK)
     assert (answer["name"], answer["members"], answer["round"], answer["pace"]) == ("ours", 3, 14, 2.0)
-    assert (asked[0], asked[3], asked[4].func) == (MANIFEST.run_id.hex(), (HERE,), providers)
+    assert (asked[0], asked[3], asked[4].func) == (id_of(MANIFEST).hex(), (HERE,), providers)
     assert sorted(home.root.rglob("*")) == before
     assert runs.open == {}
 
@@ -240,7 +243,7 @@ async def test_a_preview_asks_where_the_link_leads_and_keeps_nothing(
 @pytest.mark.asyncio
 async def test_a_preview_says_what_joining_says_of_the_disk(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     async def found(*_: object) -> Introduction:
-        return Introduction(MANIFEST, PeerId("anna"), b"", {})
+        return introduced(MANIFEST)
 
     monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
     monkeypatch.setattr("shoal.node.run.runs.checkpoint_bytes", lambda manifest: 1 << 60)
@@ -257,8 +260,8 @@ async def test_a_run_that_was_entered_while_we_asked_for_it_is_not_entered_twice
     runs = made(home)
 
     async def found(*_: object) -> Introduction:
-        runs.broken[MANIFEST.run_id.hex()] = "be it broken"
-        return Introduction(MANIFEST, PeerId("anna"), b"", {})
+        runs.broken[id_of(MANIFEST).hex()] = "be it broken"
+        return introduced(MANIFEST)
 
     monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
     for _ in range(2):  # the second time it is known before anybody is asked
@@ -269,7 +272,7 @@ async def test_a_run_that_was_entered_while_we_asked_for_it_is_not_entered_twice
 @pytest.mark.asyncio
 async def test_the_addresses_of_a_link_are_known_from_then_on(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     async def found(*_: object) -> Introduction:
-        return Introduction(MANIFEST, PeerId("anna"), b"", {})
+        return introduced(MANIFEST)
 
     async def enter(self: Runs, *_: object) -> dict[str, Any]:
         assert known == []
@@ -288,19 +291,19 @@ async def test_the_addresses_of_a_link_are_known_from_then_on(home: Home, monkey
 async def test_who_begins_with_a_run_anew_does_not_begin_with_what_was_kept(
     home: Home, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = MANIFEST.run_id.hex()
+    runs = made(home)
+    key = new_run(MANIFEST, runs._identity, NONCE).run.hex() if way == "create" else id_of(MANIFEST).hex()
     kept = with_log(home, key)
 
     async def found(*_: object) -> Introduction:
-        return Introduction(MANIFEST, PeerId("anna"), b"", {})
+        return introduced(MANIFEST)
 
     async def enter(self: Runs, *_: object, **__: object) -> Any:
         return {"kept": kept.exists()}
 
     monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
     monkeypatch.setattr(Runs, "_enter", enter)
-    runs = made(home)
-    entered = runs.create(TEXT, train=True) if way == "create" else runs.join(key, train=True)
+    entered = runs.create(TEXT, True, nonce=NONCE.hex()) if way == "create" else runs.join(key, train=True)
     assert dict(await entered) == {"kept": False}
 
 
@@ -408,7 +411,7 @@ async def test_a_paused_node_does_not_deny_its_runs(home: Home) -> None:
         runs.find("stdlib")  # what the names of those from before the restart are is not known yet
     assert waiting.value.code == "not-ready"
     runs.restoring.clear()
-    run = MANIFEST.run_id.hex()
+    run = id_of(MANIFEST).hex()
     await entered(runs)
     assert runs.find("ours") is runs.open[run]
     runs.paused = "paused: it is outside the hours"
@@ -429,7 +432,7 @@ async def test_a_paused_node_does_not_deny_its_runs(home: Home) -> None:
 async def test_a_run_that_is_not_open_has_its_name_also_after_a_restart(home: Home) -> None:
     runs = made(home)
     runs.restoring.clear()
-    run = MANIFEST.run_id.hex()
+    run = id_of(MANIFEST).hex()
     await entered(runs)
     runs.paused = "paused: it is outside the hours"
     await runs.pause()
@@ -459,7 +462,7 @@ async def test_a_pause_begins_no_founding(home: Home) -> None:
 async def test_a_run_that_is_entered_as_a_pause_begins_is_not_started(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs, run = made(home), MANIFEST.run_id.hex()
+    runs, run = made(home), id_of(MANIFEST).hex()
     runs.restoring.clear()
 
     def remember(*arguments: Any) -> None:
@@ -471,7 +474,7 @@ async def test_a_run_that_is_entered_as_a_pause_begins_is_not_started(
     assert (link["name"], runs.open, runs.restoring) == ("ours", {}, [run]), "it is entered when the node goes on"
     assert run in remembered_runs(home)
     runs.paused = ""
-    monkeypatch.setattr(reloading, "recall", lambda *_: (FOUND, Joined(b"", PeerId("anna"), b"", True, "")))
+    monkeypatch.setattr(reloading, "recall", lambda *_: (FOUND, Joined(FOUND.genesis, True, "")))
     await runs.restore([])
     assert (list(runs.open), runs.restoring) == ([], [run]), "once more"
     runs.paused = ""
@@ -480,14 +483,14 @@ async def test_a_run_that_is_entered_as_a_pause_begins_is_not_started(
     assert (list(runs.open), runs.restoring) == ([run], [])
 
 
-FOUND = Introduction(MANIFEST, PeerId("anna"), b"", {})
+FOUND = introduced(MANIFEST)
 
 
 class Started(SimpleNamespace):
     """The part of a run that entering and ending it use."""
 
     def __init__(self) -> None:
-        super().__init__(id=MANIFEST.run_id, manifest=MANIFEST, me=PeerId("me"), others=dict, training=None)
+        super().__init__(id=id_of(MANIFEST), manifest=MANIFEST, me=PeerId("me"), others=dict, training=None)
 
     def start(self, seeds: list[PeerId]) -> None:
         pass
@@ -502,7 +505,7 @@ def _nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def entered(runs: Runs) -> Any:
-    return await runs.found(MANIFEST, True, None)
+    return await runs.found(introduced(MANIFEST), True, None)
 
 
 def of_full_disk() -> LocalError:
@@ -661,18 +664,18 @@ async def test_own_text_counts_for_who_joins_or_is_back_in_a_run_that_does_not_m
     runs = with_text(home, False)
     manifest = await runs.data.named(parse_manifest(WRITTEN))
     assert manifest.data.size == 0
-    found = Introduction(manifest, PeerId("anna"), b"", {})
+    found = introduced(manifest)
 
-    async def introduced(link: str) -> Introduction:
+    async def find(link: str) -> Introduction:
         return found
 
-    monkeypatch.setattr(runs, "_find", introduced)
+    monkeypatch.setattr(runs, "_find", find)
     with pytest.raises(NoRoom, match="or a text of at most"):
         await runs.join("link", True)
     assert "or a text of at most" in (await runs.preview("link"))["memory"]["problem"]
 
-    monkeypatch.setattr(reloading, "recall", lambda *_: (found, Joined(b"", PeerId("anna"), b"", True, "")))
-    run = manifest.run_id.hex()
+    monkeypatch.setattr(reloading, "recall", lambda *_: (found, Joined(found.genesis, True, "")))
+    run = id_of(manifest).hex()
     runs.restoring.append(run)
     await runs.restore([])
     assert "or a text of at most" in runs.restore_obstacles[run]

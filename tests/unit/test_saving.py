@@ -31,6 +31,7 @@ from shoal.protocol.base.ids import NO_DIGEST, PeerId, result_hash
 from shoal.protocol.log.register import Rules
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.averaging import Made, Mean
+from tests.run_kit import id_of
 from tests.simulation.signing import FakeSigner
 from tests.unit.checkpoint_kit import HISTORY, MANIFEST, ME, OTHER, moments, state
 from tests.unit.rounds_kit import ROUND
@@ -67,17 +68,17 @@ class Bench:
     """A run's files, with means of the rounds around that of the state."""
 
     def __init__(self, home: Path, manifest: Manifest = MANIFEST, held: CommittedState = HELD, every: int = 0) -> None:
-        self.folder = home / manifest.run_id.hex()
+        self.folder = home / id_of(manifest).hex()
         self.folder.mkdir(parents=True)
         self.held = held
         self.settings = RunSettings(self.folder, 1, (), True, Keeping(every), None)
         self.store = LogStore(self.folder)
-        self._founding = run_facts(manifest, ME, seeded=NO_DIGEST, chunks=(1,)).register()
+        self._founding = run_facts(manifest, id_of(manifest), ME, seeded=NO_DIGEST, chunks=(1,)).register()
         self.store.open(self._founding, RULES, True)
         for round in range(held.current.round - 1, held.current.round + 2):
             self.store.put("means", mean(round))
         self.tasks: list[asyncio.Task[None]] = []
-        self.saving = Saving(manifest, ME, held, self.settings, self._spawn, self.store)
+        self.saving = Saving(manifest, id_of(manifest), ME, held, self.settings, self._spawn, self.store)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         self.tasks.append(asyncio.create_task(work))
@@ -126,7 +127,7 @@ async def test_what_nobody_else_may_have_is_kept_with_its_tokens_and_moments(tmp
     [found] = bench.states()
     assert found.committed().current.root == HELD.current.root
     about = found.about
-    assert (about.run, about.round, about.history) == (MANIFEST.run_id.hex(), ROUND, HISTORY.hex())
+    assert (about.run, about.round, about.history) == (id_of(MANIFEST).hex(), ROUND, HISTORY.hex())
     assert (about.samples, about.members) == (SAMPLES, MEMBERS)
     assert (found.moments is not None) == trained
     assert bench.kept_means() == [ROUND, ROUND + 1], "who is behind may still want those of the round"
@@ -136,7 +137,7 @@ async def test_what_nobody_else_may_have_is_kept_with_its_tokens_and_moments(tmp
 async def test_the_state_that_a_run_goes_on_from_is_kept_too(tmp_path: Path) -> None:
     held = state(ROUND - 1)
     root, history = held.current.root.hex(), HISTORY.hex()
-    origin = OriginSpec(run="ab" * 32, round=ROUND - 1, history=history, root=root, samples=77, nonce="0" * 32)
+    origin = OriginSpec(run="ab" * 32, round=ROUND - 1, history=history, root=root, samples=77)
     bench = Bench(tmp_path, MANIFEST.model_copy(update={"origin": origin}), held)
     await bench.end(samples=77)
     [found] = bench.states()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -11,7 +12,7 @@ import pytest
 
 from shoal.dht.link import format_link
 from shoal.node.api.answers import Answer
-from shoal.node.base.options import NodeSettings
+from shoal.node.base.options import NodeSettings, UsageError
 from shoal.node.manifest.manifest import Manifest, parse_manifest
 from shoal.node.run import startup_runs
 from shoal.node.run.introduction import parse_run_name
@@ -19,10 +20,13 @@ from shoal.node.run.runs import Runs
 from shoal.node.run.startup_runs import StartupRuns
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import RunId
+from tests.run_kit import id_of
 
 TEXT = 'name = "ours"\n'
-RUN = parse_manifest(TEXT).run_id.hex()
-LINK = format_link(RunId(bytes.fromhex(RUN)), ["/ip4/192.0.2.7/tcp/4101"])
+MANIFEST = parse_manifest(TEXT)
+RUN = id_of(MANIFEST).hex()
+HERE = "/ip4/192.0.2.7/tcp/4101"
+LINK = format_link(RunId(bytes.fromhex(RUN)), [HERE])
 
 
 class FakeRuns:
@@ -39,10 +43,17 @@ class FakeRuns:
         return any(run.startswith(prefix) for run in self.entered)
 
     def has_founded(self, wanted: Manifest) -> bool:
-        return self.has(wanted.run_id.hex())
+        return self.has(id_of(wanted).hex())
+
+    def has_run_of(self, manifest: Manifest) -> bool:
+        return self.has(id_of(manifest).hex())
+
+    async def join_at(self, addresses: Sequence[str], manifest: Manifest, train: bool) -> Answer:
+        assert (list(addresses), manifest) == ([HERE], MANIFEST)
+        return await self.join(id_of(manifest).hex(), train)
 
     async def create(self, manifest_toml: str, train: bool) -> Answer:
-        return await self.join(parse_manifest(manifest_toml).run_id.hex(), train)
+        return await self.join(id_of(parse_manifest(manifest_toml)).hex(), train)
 
     async def join(self, run: str, train: bool) -> Answer:
         self.calls.append((run, train))
@@ -79,16 +90,17 @@ async def test_a_run_is_joined_as_soon_as_somebody_knows_it(tmp_path: Path, mani
     words = {"manifest": str(manifest), "id": RUN[:8].upper(), "link": LINK}[way]
     runs = FakeRuns(failures=2)
     runs.answer.clear()
-    work = StartupRuns(NodeSettings(tmp_path, join=(words,)), cast(Runs, runs))
+    work = StartupRuns(NodeSettings(tmp_path, bootstrap=(HERE,), join=(words,)), cast(Runs, runs))
     assert work.obstacle() is None
     working = asyncio.create_task(work.run())
     async with asyncio.timeout(10):
         while not runs.calls:
             await asyncio.sleep(0)
-        assert work.obstacle() == f"not yet in the run {RUN[:8]}: this node knows no other"
+        words = f"a run of {manifest}" if way == "manifest" else f"the run {RUN[:8]}"
+        assert work.obstacle() == f"not yet in {words}: this node knows no other"
         while len(runs.calls) < 3:
             await asyncio.sleep(0)
-        assert work.obstacle() == f"not yet in the run {RUN[:8]}: entering it now", "what was is told for what is"
+        assert work.obstacle() == f"not yet in {words}: entering it now", "what was is told for what is"
         runs.answer.set()
         await working
     assert runs.calls == [({"manifest": RUN, "id": RUN[:8].upper(), "link": LINK}[way], True)] * 3
@@ -134,6 +146,19 @@ async def test_a_run_by_its_link_that_we_are_in_is_not_joined_again(tmp_path: Pa
     runs = FakeRuns(entered=(RUN,))
     await asyncio.wait_for(StartupRuns(NodeSettings(tmp_path, join=(LINK,)), cast(Runs, runs)).run(), 10)
     assert runs.calls == []
+
+
+def test_a_manifest_alone_says_nothing_of_whose_run_is_meant(tmp_path: Path, manifest: Path) -> None:
+    with pytest.raises(UsageError, match="name a member of it with --bootstrap"):
+        StartupRuns(NodeSettings(tmp_path, join=(str(manifest),)), cast(Runs, FakeRuns()))
+
+
+@pytest.mark.asyncio
+async def test_the_addresses_of_a_link_name_peers_too(tmp_path: Path, manifest: Path) -> None:
+    runs, other = FakeRuns(entered=("ab" * 32,)), format_link(RunId(b"\xab" * 32), [HERE])
+    settings = NodeSettings(tmp_path, join=(other, str(manifest)))
+    await asyncio.wait_for(StartupRuns(settings, cast(Runs, runs)).run(), 10)
+    assert runs.calls == [(RUN, True)]
 
 
 def test_a_bad_manifest_is_said_before_anything_is_done(tmp_path: Path, manifest: Path) -> None:

@@ -14,10 +14,9 @@ from shoal.node.client.up import job, peers
 from shoal.node.client.up.peers import LocalPeer
 from shoal.node.client.up.plan import Plan, chosen_manifest, make_plan, to_toml
 from shoal.node.client.up.processes import WEIGHTS, Children
-from shoal.node.run.first_weights import create_first_weights
-from shoal.protocol.base.ids import PeerId
 from tests.hf_kit import CONFIG, base_folder, skip_without
 from tests.integration.test_up_hf import MANIFEST
+from tests.run_kit import first_weights
 from tests.unit.models.test_tokens import SENTENCES, tokenizer
 
 pytestmark = skip_without("transformers", "peft")
@@ -38,9 +37,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def test_a_state_of_adapters_is_measured_on_tokens(plan: Plan, tmp_path: Path) -> None:
-    whole, _ = create_first_weights(
-        plan.manifest, plan.weights, Home(tmp_path / "home").create(), PeerId("12D3KooWAuthor")
-    )
+    whole, _ = first_weights(plan.manifest, plan.weights, Home(tmp_path / "home").create())
     for manifest in (plan.manifest, whole):
         plan.manifest_file.write_text(to_toml(manifest))
         flags = [f"{WEIGHTS}{folder}" for folder in plan.weights]

@@ -147,7 +147,7 @@ ERRORS: Mapping[str, Row] = {
         "Install the same version on both machines, and take a new link.",
     ),
     "unknown-run": Row(YOU, "The node is in no such run, or nobody knows it.", "See `shoal run ls` and `discover`."),
-    "ambiguous-run": Row(YOU, "Several runs fit what was given.", "Give more of the id."),
+    "ambiguous-run": Row(YOU, "Several runs fit what was given.", "Give more of the id, or a run's link."),
     "unknown-round": Row(YOU, "Nothing is known of that round, or not any more.", "See `shoal run show`."),
     "unknown-peer": Row(
         YOU, "No peer is known by what was given, or several.", "See `shoal peers`, or give an address."

@@ -27,7 +27,6 @@ from shoal.node.run.timelines import kept_in
 from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.scan import CHECKPOINTS, newest_first
 from shoal.protocol.base.errors import LocalError, RemoteError
-from shoal.protocol.base.ids import RunId
 
 LEVELS = logging.getLevelNamesMapping()
 MOST_LOGGED = 100  # warnings of the log: the last ones are told
@@ -79,7 +78,7 @@ def read_run(home: Home, run: str) -> NodeStory:
 def _name(home: Home, run: str, checkpoint: About | None) -> str:
     """The run's name, by the record of a run that the node is in, or by a checkpoint; empty if neither is here."""
     try:
-        return decode_manifest(recall_run(home, run).manifest, RunId(bytes.fromhex(run))).name
+        return decode_manifest(recall_run(home, run).genesis.manifest).name
     except (LocalError, RemoteError):
         return checkpoint.name if checkpoint is not None else ""
 

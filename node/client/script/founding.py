@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from shoal.node.training.state.committed import CommittedState
 from shoal.node.training.state.shape import shape_of
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.messages.genesis import NONCE_SIZE, run_id
 
 ORIGIN = "origin"  # the folder within a run's
 
@@ -54,12 +56,13 @@ def found(client: Client, home: Home, own: OwnModule, tables: Mapping[str, Any])
     agreed, _ = method_of(plain, own.layout).begin(own.read())
     state = CommittedState(shape_of(plain, own.layout), agreed)
     base = first_base(plain, state.current.root)
-    about = About.of(plain, base, (), samples=0, peer=me, inner_steps=0)
+    about = About.of(plain, plain.digest, base, (), samples=0, peer=me, inner_steps=0)
     manifest = with_origin(plain, Checkpoint(home.runs, about, plain, state.current.shape, agreed, None))
-    folder = home.make_run_folder(manifest.run_id.hex()) / ORIGIN
+    nonce = secrets.token_bytes(NONCE_SIZE)
+    folder = home.make_run_folder(run_id(manifest.digest, me, nonce).hex()) / ORIGIN
     path = write_checkpoint(folder, about, state.current, None)
     try:
-        return str(client.create_run(dump(manifest.model_dump(mode="json")), True, [str(path)])["run"])
+        return str(client.create_run(dump(manifest.model_dump(mode="json")), True, [str(path)], nonce.hex())["run"])
     except LocalError:  # the node has refused; after a TransportError it may have founded the run, and needs the folder
         shutil.rmtree(folder.parent, ignore_errors=True)
         raise

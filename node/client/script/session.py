@@ -18,7 +18,6 @@ garbage-collected, closed or not.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 import weakref
@@ -46,7 +45,6 @@ from shoal.node.training.trainer.inner import InnerRound
 from shoal.node.worker.stints import Stints
 from shoal.node.worker.weights import WorkerWeights
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.base.ids import RunId
 
 # -- losses ------------------------------------------------------------------------------------------------
 
@@ -300,8 +298,7 @@ def attach(
         connection.hang_up()
     connection = NodeConnection(WorkerLink.connect(socket))
     try:
-        data = connection.link.welcome.manifest
-        manifest = decode_manifest(data, RunId(hashlib.sha256(data).digest()))  # the daemon has checked it
+        manifest = decode_manifest(connection.link.welcome.manifest)
         if not isinstance(manifest.model, CustomSpec):
             raise LocalError("this run's model is trained by nodes themselves", code="other-kind-of-run")
         own.check_fits(manifest.model)

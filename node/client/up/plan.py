@@ -2,8 +2,9 @@
 
 The manifest is the user's or the built-in one, with what the command line sets: the seed, the last round, the number of
 members that start it, and the text of --data. A play is reproducible: if no peer dies or comes, the same seed gives the
-same bits, however busy the machine is. So no peer hands in early (pace `steps`), and the peers' keys follow from the
-seed, because seats and data lanes follow from peer ids. Such keys are no secret, and safe on loopback only.
+same bits, however busy the machine is. So no peer hands in early (pace `steps`), and the peers' keys and the run's
+nonce follow from the seed: seats and data lanes follow from peer ids. Such keys are no secret, and safe on loopback
+only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from shoal.node.client.up.resume import Resumption
 from shoal.node.manifest.fitting import Load, check_fits
 from shoal.node.manifest.manifest import DataSpec, Manifest, load_manifest, parse_manifest
 from shoal.protocol.base.ids import digest
+from shoal.protocol.messages.genesis import NONCE_SIZE
 from shoal.protocol.net.system.identity import Identity
 
 RUNS = Path("runs")  # where results go without --out
@@ -78,6 +80,12 @@ class Plan:
         else:
             seed = digest("key of a play", self.manifest.seed.to_bytes(8, "little"), peer.encode())
             Identity.of_seed(seed).keep(home.create().identity_key)
+
+    @property
+    def nonce(self) -> str:
+        """That of the run, in hex; a play that goes on from another has another run."""
+        after, seed = self.resumed.round if self.resumed else 0, self.manifest.seed
+        return digest("nonce of a play", seed.to_bytes(8, "little"), after.to_bytes(8, "little"))[:NONCE_SIZE].hex()
 
     def facts(self) -> dict[str, Any]:
         """The plan in metrics.jsonl."""

@@ -61,7 +61,8 @@ class _Stage:
             swarm.say(f"watch it in a browser: {page}")
         await self._start(others, founder.addresses[0])
         own = [path] if (path := plan.checkpoint_of(founder.name)) else []
-        swarm.run = (await founder.ask(lambda client: client.create_run(to_toml(plan.manifest), True, own)))["run"]
+        text, nonce = to_toml(plan.manifest), plan.nonce
+        swarm.run = (await founder.ask(lambda client: client.create_run(text, True, own, nonce)))["run"]
         if not plan.manifest.model.is_complete:  # the founder has filled in the tensors of a model of transformers
             whole = await founder.ask(lambda client: client.run_details(swarm.run))
             plan.manifest_file.write_text(dump(whole["manifest"]), encoding="utf-8")

@@ -15,7 +15,7 @@ from shoal.node.manifest.base import RequiredDigest
 from shoal.node.manifest.manifest import Manifest, decode_manifest
 from shoal.node.manifest.model import AnyModel
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.base.ids import Digest, PeerId, RunId
+from shoal.protocol.base.ids import Digest, PeerId
 
 
 class File(BaseModel):
@@ -82,7 +82,7 @@ class Node:
             raise LocalError(
                 f"the node says of its experts what cannot be: {explain(error, _Answer)}", code="other-version"
             ) from error
-        manifest = decode_manifest(bytes.fromhex(answer.manifest), RunId(bytes.fromhex(answer.family)))
+        manifest = decode_manifest(bytes.fromhex(answer.manifest))
         return Sources(manifest, PeerId(answer.me), answer.socket, answer.parts)
 
     def socket(self) -> str:

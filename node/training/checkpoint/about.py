@@ -19,7 +19,7 @@ from shoal.node.manifest.base import MODEL_FILE, Count, FileFacts, RequiredDiges
 from shoal.node.manifest.manifest import Manifest, decode_manifest
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import LocalError, RemoteError
-from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.ids import PeerId
 
 ABOUT = "checkpoint.json"
 MODEL, INNER, OUTER, PRIVATE = MODEL_FILE, "inner.safetensors", "outer.safetensors", "private.safetensors"
@@ -54,6 +54,7 @@ class About(Spec):
     def of(
         cls,
         manifest: Manifest,
+        run: bytes,
         base: Base,
         members: tuple[PeerId, ...],
         *,
@@ -61,9 +62,12 @@ class About(Spec):
         peer: PeerId,
         inner_steps: int,
     ) -> About:
-        """The description of the state `base`, made by these members, as `peer` holds it; without its files yet."""
+        """The description of the state `base`, made by these members, as `peer` holds it; without its files yet.
+
+        `run` is the run's id; of a state that a run is yet to begin with, the digest of the manifest.
+        """
         return cls(
-            run=manifest.run_id.hex(),
+            run=run.hex(),
             name=manifest.name,
             round=base.round,
             history=base.history.hex(),
@@ -87,9 +91,9 @@ class About(Spec):
         return json.dumps({**table, SEAL: _seal(table)}, indent=1)
 
     def decoded_manifest(self) -> Manifest:
-        """The run's manifest; LocalError if it is invalid, or not the one that the run's id names."""
+        """The run's manifest; LocalError if it is invalid."""
         try:
-            return decode_manifest(bytes.fromhex(self.manifest), RunId(bytes.fromhex(self.run)))
+            return decode_manifest(bytes.fromhex(self.manifest))
         except (RemoteError, ValueError) as error:
             raise LocalError(
                 f"the manifest in the checkpoint cannot be used: {error}", code="checkpoint-damaged"

@@ -1,13 +1,11 @@
 """The manifest of a run that continues from a checkpoint: a new lineage, with an id and an author of its own.
 
-Its origin has the round, the history digest and the root of the state, and a nonce: founding again from the same
-checkpoint makes another run, in which votes of the first do not count. The history digest contains neither the run's id
-nor the nonce. So history, and with it the order of members and their lanes, goes on as if there had been no stop.
+Its origin has the round, the history digest and the root of the state. The history digest contains no run's id. So
+history, and with it the order of members and their lanes, goes on as if there had been no stop.
 """
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -22,14 +20,13 @@ if TYPE_CHECKING:
 
 
 def origin_of(about: About) -> OriginSpec:
-    """The origin of a run that continues from a checkpoint, with a new nonce."""
+    """The origin of a run that continues from a checkpoint."""
     return OriginSpec(
         run=about.run,
         round=about.round,
         history=about.history,
         root=about.root,
         samples=about.samples,
-        nonce=secrets.token_hex(16),
     )
 
 

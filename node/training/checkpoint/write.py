@@ -5,9 +5,8 @@ then it is renamed, and the entries of the parent folder are forced to disk. Ten
 and hashed on the way. All of it may run in a thread: the work is in calls that release the interpreter's lock.
 
 Checkpoints of another history are set aside: neither counted nor deleted. The same round numbers can occur twice, as a
-run's id does not contain its author: a founder that has lost its home may found the run again, or a swarm may go back
-behind its last rounds. A checkpoint is of another history if its round is later than the one that is being written, or
-the same with another state.
+swarm may go back behind its last rounds. A checkpoint is of another history if its round is later than the one that is
+being written, or the same with another state.
 """
 
 from __future__ import annotations

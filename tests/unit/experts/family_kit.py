@@ -9,6 +9,7 @@ from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.base.signing import Signer, signed
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
 from shoal.protocol.net.system.identity import Identity
+from tests.run_kit import id_of, unsigned
 
 TEXT = """
 name = "fam"
@@ -48,7 +49,7 @@ PARTS = ("net", "text")
 
 
 def signer(who: Identity, family: Manifest = FAMILY) -> Signer:
-    return who.signer(family.run_id)
+    return who.signer(id_of(family, BOB.peer))
 
 
 def size_of(part: str, family: Manifest = FAMILY) -> int:
@@ -62,7 +63,7 @@ def card(who: Identity, part: str = "net", round: int = 4, family: Manifest = FA
     """A card by `who`, signed as it is after the changes."""
     file, root = (digest(f"test {kind}", part.encode(), bytes([round])) for kind in ("file", "root"))
     fields: dict[str, object] = {
-        "family": family.run_id,
+        "family": id_of(family, BOB.peer),
         "part": part,
         "round": round,
         "steps": 4 * round,
@@ -84,7 +85,7 @@ def listed(
 
 
 def view(me: Identity = ANNA, family: Manifest = FAMILY, author: PeerId = BOB.peer, lease: float = 60.0) -> View:
-    return View(family, author, PARTS, signer(me, family), lease)
+    return View(family, unsigned(family, author), PARTS, signer(me, family), lease)
 
 
 def other(value: Digest) -> Digest:

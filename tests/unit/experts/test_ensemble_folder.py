@@ -12,6 +12,7 @@ import pytest
 from shoal.node.experts.card import hash_file
 from shoal.node.experts.ensemble import ENSEMBLE, fetch_all
 from shoal.protocol.base.errors import LocalError
+from tests.run_kit import id_of, unsigned
 from tests.unit.experts.family_kit import ANNA, BOB, FAMILY, card, signer, size_of
 
 
@@ -25,8 +26,9 @@ def family(held: Path) -> Any:
     return SimpleNamespace(
         experts=FAMILY.experts,
         manifest=FAMILY,
-        id=FAMILY.run_id,
+        genesis=unsigned(FAMILY, BOB.peer),
         author=BOB.peer,
+        id=id_of(FAMILY, BOB.peer),
         signer=signer(ANNA),
         claims=SimpleNamespace(lasts={"net": 10, "text": 10}),
         view=SimpleNamespace(cards=lambda part: [ours] if part == "net" else []),

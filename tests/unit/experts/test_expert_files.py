@@ -34,6 +34,7 @@ from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.data import GetPiece, PieceIs
+from tests.run_kit import id_of, on_paper
 from tests.unit import checkpoint_kit
 from tests.unit.dataset_kit import LIAR as LIAR_AT
 from tests.unit.dataset_kit import Peers, honest, lying
@@ -58,41 +59,40 @@ def parameters_file(path: Path, family: Manifest = FAMILY, scale: float = 2.0) -
 
 
 def test_without_a_seed_a_part_begins_with_what_the_manifests_seed_gives(home: Home) -> None:
-    manifest, checkpoint = begin(part_manifest(FAMILY, NET), StartingPoint(None, 0, HISTORY, 0), home, ME)
+    begun, checkpoint = begin(part_manifest(FAMILY, NET), on_paper, StartingPoint(None, 0, HISTORY, 0), home, ME)
     assert checkpoint.vectors[PARAMETERS].equal(initial(FAMILY))  # type: ignore[arg-type]
+    manifest = begun.manifest
     assert manifest.first_round == 1
     assert manifest.origin is not None
     assert manifest.origin.root == checkpoint.about.root
-    again, _ = begin(part_manifest(FAMILY, NET), StartingPoint(None, 0, HISTORY, 0), home, ME)
-    assert again.run_id != manifest.run_id, "two foundings are one run, with two founders that vote in it"
     assert load(checkpoint.path).about.root == checkpoint.about.root
 
 
 def test_a_part_that_is_taken_over_goes_on_at_the_files_round(home: Home, tmp_path: Path) -> None:
     file = parameters_file(tmp_path / "net.safetensors")
-    manifest, checkpoint = begin(part_manifest(FAMILY, NET), StartingPoint(file, 6, HISTORY, 600), home, ME)
+    begun, checkpoint = begin(part_manifest(FAMILY, NET), on_paper, StartingPoint(file, 6, HISTORY, 600), home, ME)
     assert checkpoint.vectors[PARAMETERS].equal(read_parameters(file, FAMILY.model))
     assert not checkpoint.vectors[MOMENTUM].any()
-    assert (manifest.first_round, checkpoint.about.samples) == (7, 600)
+    assert (begun.manifest.first_round, checkpoint.about.samples) == (7, 600)
     assert checkpoint.about.members == (ME,), "a newcomer's lane would be another than that of its predecessor"
     assert replace(checkpoint, path=Path()).manifest.rounds.last == 10
 
 
 def test_after_a_crash_the_own_checkpoint_wins_if_it_is_beyond(home: Home) -> None:
-    manifest, origin = begin(part_manifest(FAMILY, NET), StartingPoint(None, 0, HISTORY, 0), home, ME)
-    run = manifest.run_id.hex()
-    assert begin_again(part_manifest(FAMILY, NET), home, run, 0) is None
+    begun, origin = begin(part_manifest(FAMILY, NET), on_paper, StartingPoint(None, 0, HISTORY, 0), home, ME)
+    run = begun.run.hex()
+    assert begin_again(part_manifest(FAMILY, NET), on_paper, home, run, 0) is None
     held = origin.committed()
     held.skip(4)
     about = origin.about.model_copy(
-        update={"round": 4, "run": run, "manifest": manifest.canonical().hex(), "inner_steps": 16}
+        update={"round": 4, "run": run, "manifest": begun.manifest.canonical().hex(), "inner_steps": 16}
     )
     write_checkpoint(home.run_folder(run) / "checkpoints", about, held.current, checkpoint_kit.moments(held, 16))
-    found = begin_again(part_manifest(FAMILY, NET), home, run, 2)
+    found = begin_again(part_manifest(FAMILY, NET), on_paper, home, run, 2)
     assert found is not None
-    assert found[0].first_round == 5
+    assert found[0].manifest.first_round == 5
     assert found[1].moments is not None
-    assert begin_again(part_manifest(FAMILY, NET), home, run, 4) is None
+    assert begin_again(part_manifest(FAMILY, NET), on_paper, home, run, 4) is None
 
 
 def test_a_family_begins_with_a_checkpoint_of_any_method(home: Home, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ async def test_a_file_is_made_given_and_fetched_from_any_holder_and_a_liar_is_na
     assert made.path is not None
     assert made.path.name == FILE
     assert made.digest == hash_file(made.path)
-    card = make_card(FAMILY.run_id, "net", made, 4, 16, 400, 3.5, signer(BOB))
+    card = make_card(id_of(FAMILY, BOB.peer), "net", made, 4, 16, 400, 3.5, signer(BOB))
     answer = await supply.answer(PeerId("x"), GetPiece(card.root, 0, 0))
     assert answer == PieceIs(made.path.read_bytes())
 
@@ -193,7 +193,7 @@ async def test_a_file_is_made_given_and_fetched_from_any_holder_and_a_liar_is_na
 async def test_no_more_is_fetched_than_the_owner_allows(tmp_path: Path) -> None:
     origin, _ = library(tmp_path / "origin")
     made = await origin.make(parameters_file)
-    card = make_card(FAMILY.run_id, "net", made, 4, 16, 400, 3.5, signer(BOB))
+    card = make_card(id_of(FAMILY, BOB.peer), "net", made, 4, 16, 400, 3.5, signer(BOB))
     peers = Peers(anna=honest(made))
     small, _ = library(tmp_path / "small", peers, limit=made.index.size - 1)
     assert not small.has_room(card.size)

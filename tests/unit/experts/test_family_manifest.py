@@ -16,6 +16,7 @@ from shoal.node.manifest.manifest import Manifest, decode_manifest, load_manifes
 from shoal.node.training.data.selection import groups_of
 from shoal.node.training.data.texts import Text
 from shoal.protocol.base.errors import LocalError
+from tests.run_kit import id_of
 from tests.unit.experts.family_kit import FAMILY, TEXT
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -23,7 +24,7 @@ CLUSTERS = TEXT.partition("[[experts.parts]]")[0] + "[experts.clusters]\ncount =
 
 
 def test_it_survives_the_wire() -> None:
-    assert decode_manifest(FAMILY.canonical(), FAMILY.run_id) == FAMILY
+    assert decode_manifest(FAMILY.canonical()) == FAMILY
 
 
 @pytest.mark.parametrize(
@@ -66,10 +67,10 @@ def test_a_part_is_an_ordinary_run_of_one() -> None:
         assert (run.method.name, run.method.outer_lr, run.method.outer_momentum) == ("diloco", 1.0, 0.0)
         assert (run.rounds.min_members, run.rounds.start_members) == (1, 1)
         assert (run.origin, run.experts, run.public) == (None, None, False)
-        assert decode_manifest(run.canonical(), run.run_id) == run
+        assert decode_manifest(run.canonical()) == run
     assert net.data.only == ("asyncio/*",)
     assert net.seed == FAMILY.seed
-    assert net.run_id != text.run_id
+    assert id_of(net) != id_of(text)
 
 
 def test_only_parts_of_the_seeds_model_begin_with_the_seed() -> None:
@@ -77,7 +78,7 @@ def test_only_parts_of_the_seeds_model_begin_with_the_seed() -> None:
     net, text = FAMILY.experts.parts
     assert seed_of(FAMILY, net) is None
     table = FAMILY.model_dump()
-    origin = dict.fromkeys(("run", "history", "root"), "ab" * 32) | {"round": 3, "samples": 5, "nonce": "0" * 32}
+    origin = dict.fromkeys(("run", "history", "root"), "ab" * 32) | {"round": 3, "samples": 5}
     seeded = Manifest.model_validate(table | {"origin": origin})
     assert seed_of(seeded, net) == SEED
     assert seed_of(seeded, text) is None
@@ -105,7 +106,7 @@ def test_parts_of_one_model_have_one_seed_which_is_one_file() -> None:
     assert own_seeds(family) == {f"{OWN}0": first, f"{OWN}1": second}
     assert common(family) == (SEED, PARTITION, f"{OWN}0", f"{OWN}1")
     assert [seed_of(family, part) for part in (first, second, third)] == [f"{OWN}0", f"{OWN}1", f"{OWN}0"]
-    assert decode_manifest(family.canonical(), family.run_id) == family
+    assert decode_manifest(family.canonical()) == family
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_groups_are_parts_though_none_is_listed() -> None:
     assert run.data.cluster is not None
     assert (run.data.cluster.number, run.data.cluster.groups) == (1, family.experts.clusters)
     for manifest in (family, run):
-        assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
+        assert decode_manifest(manifest.canonical()) == manifest
 
 
 def test_a_named_partition_is_still_the_family_that_was_asked_for() -> None:
@@ -174,7 +175,7 @@ def test_a_named_partition_is_still_the_family_that_was_asked_for() -> None:
     named = family.model_copy(update={"experts": family.experts.with_file("ab" * 32)})
     assert named.completes(family)
     assert not family.completes(parse_manifest(CLUSTERS.replace("count = 3", "count = 4")))
-    assert named.run_id != family.run_id
+    assert id_of(named) != id_of(family)
 
 
 @pytest.mark.parametrize(

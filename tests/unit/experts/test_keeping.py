@@ -14,6 +14,7 @@ from shoal.node.experts.library import Library
 from shoal.node.experts.records import FamilyRecords
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.net.system.tasks import Tasks
+from tests.run_kit import id_of
 from tests.unit.experts.family_kit import ANNA, BOB, FAMILY, card, view
 
 
@@ -36,7 +37,7 @@ async def test_the_further_file_stays_whichever_was_there_first(
     monkeypatch.setattr(keeping, "FETCHING", 0.0)
     cards = {round: card(who, round=round) for who, round in ((ANNA, 4), (BOB, 6))}
     shelf, memory = Shelf(), FamilyRecords(tmp_path)
-    kept = KeptFiles(FAMILY.run_id, ANNA.peer, {"net": 10}, ("",), view(), cast(Library, shelf), memory)
+    kept = KeptFiles(id_of(FAMILY), ANNA.peer, {"net": 10}, ("",), view(), cast(Library, shelf), memory)
     tasks = Tasks(lambda error: None)
     for round in order:
         kept.hold(cards[round], tasks)

@@ -13,6 +13,7 @@ from shoal.node.base.home import Home
 from shoal.node.experts import part_training
 from shoal.node.experts.part_training import LastingCondition, PartTraining
 from shoal.protocol.base.errors import LocalError
+from tests.run_kit import id_of
 from tests.unit.experts.family_kit import ANNA, FAMILY
 
 RUN = "ab" * 32
@@ -53,7 +54,7 @@ def test_a_worker_that_crashes_for_ever_is_a_failure(tmp_path: Path, monkeypatch
     runs = OneRun(run)
     assert FAMILY.experts is not None
     part = FAMILY.experts.parts[0]
-    sought = PartTraining(FAMILY, runs, None, None, Home(tmp_path), ANNA.peer, {}, asyncio.Event().wait)  # type: ignore[arg-type]
+    sought = PartTraining(FAMILY, id_of(FAMILY), runs, None, None, Home(tmp_path), ANNA.peer, {}, asyncio.Event().wait)  # type: ignore[arg-type]
     sought.run, sought.part = RUN, part.name
 
     async def published(*_: object) -> None:

@@ -39,7 +39,7 @@ def with_file(manifest: Manifest, file: Path) -> Manifest:
 def test_the_parts_cut_the_digits_and_the_router_sees_all_of_them(tmp_path: Path) -> None:
     family, file = founded(tmp_path, load_manifest(EXAMPLE))
     author = Identity.generate().peer
-    assert decode_manifest(family.canonical(), family.run_id, author) == family
+    assert decode_manifest(family.canonical(), author) == family
     *clusters, router = experts_of(family).parts
     sizes, seen = [], list[bytes]()
     for number, part in enumerate(clusters):

@@ -94,7 +94,7 @@ async def test_a_run_that_is_not_entered_leaves_no_origin(
 
     async def enter(self: Runs, found: Introduction, train: bool, checkpoint: Checkpoint, **_: object) -> Any:
         written.append(checkpoint.path)
-        assert checkpoint.path.is_relative_to(self._home.run_folder(found.manifest.run_id.hex()))
+        assert checkpoint.path.is_relative_to(self._home.run_folder(found.run.hex()))
         raise LocalError("the disk is full")
 
     def load(path: Path) -> Any:

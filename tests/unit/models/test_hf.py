@@ -18,7 +18,6 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.manifest.model import HfSpec, LoraSpec
 from shoal.node.manifest.tensors import expand
-from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.checkpoint.export import export
 from shoal.node.training.checkpoint.read import Checkpoint
 from shoal.node.training.data.corpus import Corpus
@@ -32,6 +31,7 @@ from shoal.node.training.trainer.inner import InnerTrainer
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId, digest
 from tests.hf_kit import TABLE, base_folder, needs
+from tests.run_kit import first_weights
 
 transformers = needs("transformers")
 
@@ -67,7 +67,7 @@ def manifest(table: dict[str, Any] = TABLE, seed: int = 3, lora: LoraSpec | None
 
 
 def founded(folder: Path, run: Manifest | None = None, weights: tuple[Path, ...] = ()) -> tuple[Manifest, Checkpoint]:
-    return create_first_weights(run or manifest(), weights, Home(folder / "home").create(), ME)
+    return first_weights(run or manifest(), weights, Home(folder / "home").create())
 
 
 def corpus() -> Corpus:
@@ -287,7 +287,7 @@ def test_peft_opens_exported_adapters_with_the_same_logits(tmp_path: Path, base:
     from shoal.node.training.checkpoint.about import About
     from shoal.node.training.checkpoint.write import write_checkpoint
 
-    about = About.of(whole, first_base(whole, state.current.root), (), samples=0, peer=ME, inner_steps=0)
+    about = About.of(whole, whole.digest, first_base(whole, state.current.root), (), samples=0, peer=ME, inner_steps=0)
     about = about.model_copy(update={"root": state.current.root.hex()})
     export(write_checkpoint(tmp_path / "moved", about, state.current, None), tmp_path / "out")
     opened = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)

@@ -20,7 +20,6 @@ from shoal.node.inference.served import ServeOptions
 from shoal.node.inference.source import open_source
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import HfSpec
-from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.models import hf, hf_kind, registry
 from shoal.node.training.models.hf import HfModel, digest_of, untrained
 from shoal.protocol.base.errors import LocalError
@@ -31,6 +30,8 @@ transformers = needs("transformers")
 
 from kit.model_trial import REFUSED, UNTRIED, WORKS, attempt  # noqa: E402
 from kit.toys import shrunk, toy  # noqa: E402
+
+from tests.run_kit import first_weights  # noqa: E402
 
 ME = PeerId("12D3KooWGbVRr6TdYgNWYn3FYVXP2XbLhSG6yfHwkLWGxP4rS7DZ")
 TYPES = {
@@ -104,7 +105,7 @@ def test_what_stands_still_is_the_same_on_every_member_whatever_their_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the library draws it at random, as it does the frozen positions of this one's ears."""
-    whole, _ = create_first_weights(manifest(toy("moss_transcribe_diarize")), (), Home(tmp_path).create(), ME)
+    whole, _ = first_weights(manifest(toy("moss_transcribe_diarize")), (), Home(tmp_path).create())
     assert isinstance(whole.model, HfSpec)
     assert whole.model.frozen
     one, other = (registry.kind_of(whole.model).build(whole.model, seed) for seed in (1, 2))
@@ -143,7 +144,7 @@ def test_a_model_that_changes_its_buffers_as_it_trains_is_refused(
     monkeypatch.setattr(hf_kind, "network_of", counting)
     home = Home(tmp_path).create()
     with pytest.raises(LocalError, match="changes calls as it trains"):
-        create_first_weights(manifest(toy("llama")), (), home, ME)
+        first_weights(manifest(toy("llama")), (), home)
     assert not list(home.runs.iterdir()) if home.runs.exists() else True
 
 
@@ -177,13 +178,13 @@ def test_a_folder_whose_config_has_an_infinite_number_opens(tmp_path: Path) -> N
     config = (folder / "config.json").read_text()
     assert "__float__" in config
     open_source(folder, ServeOptions("cpu", slots=1, tokenizer="bytes"))
-    assert create_first_weights(manifest(json.loads(config)), (), Home(tmp_path).create(), ME)
+    assert first_weights(manifest(json.loads(config)), (), Home(tmp_path).create())
 
 
 def test_types_that_fetch_code_are_refused_where_they_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hf, "find_spec", lambda name: name)
     with pytest.raises(LocalError, match="fetch code from the hub"):
-        create_first_weights(manifest({**toy("rwkv")}), (), Home(tmp_path).create(), ME)
+        first_weights(manifest({**toy("rwkv")}), (), Home(tmp_path).create())
 
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "experts_implementation"])

@@ -16,7 +16,6 @@ from shoal.node.manifest.manifest import (
     decode_manifest,
     load_manifest,
     parse_manifest,
-    sign_manifest,
 )
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.manifest.model import HfSpec, LoraSpec, ModelSpec
@@ -24,10 +23,10 @@ from shoal.node.manifest.requirements import parameters, requirements
 from shoal.node.manifest.tensors import fold
 from shoal.node.run.founding import check_begins
 from shoal.protocol.base.errors import LocalError, RemoteError
-from shoal.protocol.net.system.identity import Identity
 from tests.hf_kit import CONFIG, TABLE
+from tests.run_kit import AUTHOR, id_of, on_paper
 
-BUILT_IN = "76423997d54a1bec10a6d3e1f5177c3ff60e901bfa54f96c4652e741f12d20ff"
+BUILT_IN = "011a8156988a7d7d034991479a61353c75a621785cf4b79652a044ad6671797a"
 TENSORS = fold({"e": (256, 16), **{f"model.layers.{n}.w": (16, 16) for n in range(2)}})
 
 
@@ -36,7 +35,7 @@ def manifest(**model: Any) -> Manifest:
 
 
 def test_run_ids_of_manifests_from_before_are_what_they_were() -> None:
-    assert Manifest(name="golden").run_id.hex() == BUILT_IN
+    assert Manifest(name="golden").digest.hex() == BUILT_IN
     assert isinstance(Manifest(name="golden").model, ModelSpec)
 
 
@@ -44,7 +43,7 @@ def test_a_config_is_a_table_or_json_and_one_to_the_byte() -> None:
     table = parse_manifest(f'name = "a"\n[model]\nname = "hf"\nconfig = {CONFIG}')
     text = parse_manifest(f'name = "a"\n[model]\nname = "hf"\nconfig = {json.dumps(json.dumps(TABLE, indent=2))}')
     assert table == text == manifest()
-    assert table.run_id == text.run_id
+    assert id_of(table) == id_of(text)
 
 
 def test_what_no_run_depends_on_is_left_out() -> None:
@@ -94,26 +93,19 @@ def test_what_says_how_large_a_layer_or_an_expert_is_counts_none(sizes: dict[str
 
 
 def test_a_stranger_cannot_send_what_is_not_canonical() -> None:
-    import hashlib
-
     import msgpack
-
-    from shoal.protocol.base.ids import RunId
 
     table = msgpack.unpackb(manifest(tensors=TENSORS).canonical())
     table["model"]["config"] = json.dumps(TABLE, indent=1)
     data = msgpack.packb(table)
     with pytest.raises(RemoteError, match="canonical"):
-        decode_manifest(data, RunId(hashlib.sha256(data).digest()))
+        decode_manifest(data)
 
 
 def test_a_stranger_cannot_begin_with_nothing() -> None:
-    identity = Identity.generate()
     for bare in (manifest(tensors=TENSORS, vocab=256), manifest()):
-        signer = identity.signer(bare.run_id)
-        given = bare.canonical(), bare.run_id, identity.peer, sign_manifest(bare, signer), signer
         with pytest.raises(RemoteError, match="not its first weights"):
-            check_manifest(*given)
+            check_manifest(on_paper(bare).genesis, AUTHOR.signer(id_of(bare)))
         with pytest.raises(LocalError, match="not its first weights"):
             check_begins(bare)
     check_begins(Manifest(name="a"))
@@ -121,7 +113,7 @@ def test_a_stranger_cannot_begin_with_nothing() -> None:
 
 def test_a_whole_manifest_goes_over_the_wire_and_through_toml() -> None:
     whole = manifest(tensors=TENSORS, vocab=256, lora=LoraSpec(targets=("q",)), frozen=9, base="ab" * 32)
-    assert decode_manifest(whole.canonical(), whole.run_id) == whole
+    assert decode_manifest(whole.canonical()) == whole
     assert parse_manifest(dump(whole.model_dump(mode="json"))) == whole
 
 

@@ -410,4 +410,4 @@ def test_what_is_new_is_not_written_where_it_is_not_used() -> None:
     assert Manifest(name="golden").canonical().count(b"tokenizer") == 0
     named = Manifest(name="golden", data=DataSpec(name="stream", column="text", stream=STREAM))
     assert named.canonical().count(COMMIT.encode()) == 1
-    assert named.run_id != Manifest(name="golden").run_id
+    assert named.digest != Manifest(name="golden").digest

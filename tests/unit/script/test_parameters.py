@@ -24,6 +24,8 @@ from shoal.node.training.state.committed import CommittedState
 from shoal.node.training.state.file import load_state, save_state
 from shoal.node.training.state.shape import shape_of
 from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.messages.genesis import run_id
 
 NAMES = [
     *("00", "01", "1", "0", "10", "٣", "3", "#", "##", "a#b", "#1", "outer", "exp_avg", "weight", "model"),
@@ -79,14 +81,17 @@ def plain(**parameters: Any) -> nn.Module:
     return module
 
 
+AUTHOR = PeerId("12D3KooWAuthor")
+
+
 class Client:
     """A node that founds all, and keeps nothing of it."""
 
     def status(self) -> dict[str, str]:
-        return {"peer": "12D3KooWAuthor"}
+        return {"peer": AUTHOR}
 
-    def create_run(self, text: str, *_: object) -> dict[str, str]:
-        return {"run": parse_manifest(text).run_id.hex()}
+    def create_run(self, text: str, train: bool, checkpoints: list[str], nonce: str) -> dict[str, str]:
+        return {"run": run_id(parse_manifest(text).digest, AUTHOR, bytes.fromhex(nonce)).hex()}
 
 
 @pytest.mark.parametrize("names", [NAMES, ["00", "01"], ["1", "01"], ["01", "1", "001"], ["4096", "4097", "99999"]])
@@ -96,7 +101,7 @@ def test_names_and_shapes_are_kept_on_the_wire_and_on_disk(names: list[str], tmp
     wanted = {name: tuple(weight.shape) for name, weight in module.named_parameters()}
     manifest = manifest_of(ours, {"name": "any"})
     assert isinstance(manifest.model, CustomSpec)
-    for read in (decode_manifest(manifest.canonical(), manifest.run_id), parse_manifest(to_toml(manifest))):
+    for read in (decode_manifest(manifest.canonical()), parse_manifest(to_toml(manifest))):
         assert read == manifest
         assert isinstance(read.model, CustomSpec)
         assert list(expand(read.model.tensors)) == list(wanted.items())

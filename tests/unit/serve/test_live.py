@@ -26,14 +26,13 @@ from shoal.node.inference.scorer import Piece, Scorer
 from shoal.node.inference.served import ServeOptions
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.manifest.model import HfSpec
-from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.data.vocabulary import ByteVocabulary
 from shoal.node.training.methods.method import PARAMETERS
 from shoal.node.training.models.layout import Layout
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import Digest, digest
 from tests.hf_kit import TABLE, needs
-from tests.unit.checkpoint_kit import ME
+from tests.run_kit import first_weights
 from tests.unit.serve.kit import SPEC, Collecting, Script, counting, hand_out, job, run, saying, tiny
 
 SLOTS = 8
@@ -290,7 +289,7 @@ def test_a_librarys_model_is_renewed_as_well(tmp_path: Path) -> None:
     """Without being tried anew; and neither version sees what the other holds."""
     needs("transformers")
     manifest = Manifest(name="hf-run", model=HfSpec(name="hf", config=json.dumps(TABLE), context=16))
-    manifest, checkpoint = create_first_weights(manifest, (), Home(tmp_path).create(), ME)
+    manifest, checkpoint = first_weights(manifest, (), Home(tmp_path).create())
     first = checkpoint.vectors[PARAMETERS]
     second = first + 0.1 * torch.randn(first.shape, generator=torch.Generator().manual_seed(1))
     old = scorer_of(manifest.model, first, CHOICES, "v1")

@@ -31,14 +31,14 @@ from shoal.node.manifest.data import DataSpec
 from shoal.node.manifest.manifest import Manifest, ModelSpec
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.manifest.model import HfSpec, LoraSpec
-from shoal.node.run.first_weights import create_first_weights
 from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.export import export
 from shoal.node.training.data.vocabulary import ByteVocabulary, TokenizerVocabulary
 from shoal.node.training.models.hf import quietly
 from shoal.protocol.base.errors import LocalError
 from tests.hf_kit import TABLE, base_folder, needs
-from tests.unit.checkpoint_kit import ME, write
+from tests.run_kit import first_weights
+from tests.unit.checkpoint_kit import write
 from tests.unit.serve.kit import GREEDY
 
 RUN = Manifest(name="small", model=ModelSpec(dim=16, layers=1, heads=2, kv_heads=1, hidden=24, context=64))
@@ -92,7 +92,7 @@ def hf_run(lora: LoraSpec | None = None) -> Manifest:
 
 def test_a_run_of_a_librarys_model_is_served(tmp_path: Path) -> None:
     needs("transformers")
-    _, checkpoint = create_first_weights(hf_run(), (), Home(tmp_path).create(), ME)
+    _, checkpoint = first_weights(hf_run(), (), Home(tmp_path).create())
     served = opened(checkpoint.path)
     assert isinstance(served.scorer, LibraryScorer)
     assert (served.name, served.scorer.limit) == ("hf-run", 16)
@@ -103,7 +103,7 @@ def test_a_run_of_a_librarys_model_is_served(tmp_path: Path) -> None:
 def test_adapters_are_refused_with_what_to_do(tmp_path: Path) -> None:
     needs("peft")
     lora = LoraSpec(rank=2, targets=("q_proj",), base="seed")
-    _, checkpoint = create_first_weights(hf_run(lora), (), Home(tmp_path).create(), ME)
+    _, checkpoint = first_weights(hf_run(lora), (), Home(tmp_path).create())
     with pytest.raises(LocalError, match="merge_and_unload"):
         opened(checkpoint.path)
     export(checkpoint.path, tmp_path / "exported")
