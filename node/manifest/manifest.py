@@ -31,6 +31,7 @@ from shoal.node.manifest.inlining import with_config
 from shoal.node.manifest.method import DEFAULT_SCATTER, MethodSpec
 from shoal.node.manifest.model import DIGITS, FROM_SEED, PICTURES, AnyModel, PictureSpec
 from shoal.node.manifest.model import ModelSpec as ModelSpec
+from shoal.node.manifest.trust import TrustSpec
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, RunId
 from shoal.protocol.base.signing import Signer
@@ -207,6 +208,7 @@ class Manifest(Spec):
     rounds: RoundSpec = RoundSpec()
     codec: CodecSpec = CodecSpec()
     goal: GoalSpec = GoalSpec()
+    trust: TrustSpec = TrustSpec()
     origin: Annotated[
         OriginSpec | None, Help("The state that the run goes on from (`shoal run create --from`).", is_filled_in=True)
     ] = None
@@ -306,6 +308,12 @@ class Manifest(Spec):
         if self.experts is not None:
             self.experts.check(self.name, self.data, self.method.inner_steps, self.rounds.last)
             check_router(self.model, self.experts)
+        return self
+
+    @model_validator(mode="after")
+    def _is_decided_by_a_log(self) -> Manifest:
+        if self.trust != TrustSpec() and (self.method.has_replicas or self.experts is not None):
+            raise ValueError(f"{self.method.name} decides nothing by votes, so [trust] means nothing: leave it out")
         return self
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from shoal.node.base.pools import DISK, RECORDS, ROUNDS
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.reach import own_standing
-from shoal.node.run.facts import run_facts, samples_before
+from shoal.node.run.facts import run_facts, samples_before, trust_of
 from shoal.node.run.log_store import LONGEST, STATE, LogStore
 from shoal.node.run.run import Run
 from shoal.node.run.saving import Saving
@@ -36,7 +36,6 @@ from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.log.register import Rules
-from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.member import PART, Kept, Member, RunFacts, certified_by
 from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.net.peers.network import Network
@@ -68,7 +67,7 @@ class AgreedRun(Run):
         check_fits(manifest, checkpoint)
         holds_origin = checkpoint is not None or manifest.origin is None
         self.store = LogStore(settings.folder)
-        rules = Rules(Crash(), signer)
+        rules = Rules(trust_of(manifest), signer)
         first = self.store.first(rules)
         snapshot = (
             _newest_snapshot(settings.folder, genesis.run) if first is not None else None

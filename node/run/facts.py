@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from shoal.node.manifest.manifest import Manifest
 from shoal.protocol.averaging.policy import Base, Policy
 from shoal.protocol.base.ids import Digest, PeerId, RunId, digest
+from shoal.protocol.log.trust import Crash, Trust
 from shoal.protocol.member.member import RunFacts
 from shoal.protocol.membership.view import View
 from shoal.protocol.tensors.compression import codec
@@ -15,13 +16,28 @@ if TYPE_CHECKING:
     from shoal.node.training.checkpoint.read import Checkpoint
 
 WEIGHED = 1 << 16  # values, by whose encoded sizes the payloads of the two codecs are compared
+TRUSTS: dict[str, Trust] = {"crash": Crash()}
 SLACK = 60.0  # seconds at the pace `steps`: for a worker on a busy machine, or one that is restarted
 
 
 def run_facts(manifest: Manifest, run: RunId, author: PeerId, *, seeded: Digest, chunks: tuple[int, ...]) -> RunFacts:
     """The facts of a run; `seeded` is the root of the state that follows from the manifest's seed."""
-    origin = first_base(manifest, seeded)
-    return RunFacts(Digest(run), author, origin, policy_of(manifest, chunks), manifest.rounds.last or 0)
+    origin, trust = first_base(manifest, seeded), manifest.trust
+    return RunFacts(
+        Digest(run),
+        author,
+        origin,
+        policy_of(manifest, chunks),
+        manifest.rounds.last or 0,
+        stewards=tuple(map(PeerId, trust.stewards)),
+        most_voters=trust.voters,
+        trust=trust_of(manifest),
+    )
+
+
+def trust_of(manifest: Manifest) -> Trust:
+    """What its voters are prepared for."""
+    return TRUSTS[manifest.trust.faults]
 
 
 def policy_of(manifest: Manifest, chunks: tuple[int, ...]) -> Policy:

@@ -21,7 +21,7 @@ from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
 from shoal.protocol.log.core import Committed, Core, LogWanted, Review
-from shoal.protocol.log.register import MAX_VOTERS, entry_digest, has_life, is_voter, last_life, member_of
+from shoal.protocol.log.register import entry_digest, has_life, is_voter, last_life, member_of
 from shoal.protocol.log.shortcuts import Shortcuts, check_shortcut
 from shoal.protocol.messages.log import (
     BODY_TAGS,
@@ -295,7 +295,7 @@ class Keeper:
 
     def _offer_to_vote(self, now: float) -> list[Effect]:
         register, core = self.register, self.core
-        if not self.is_member or self.votes_here or self.is_leaving or len(register.voters) >= MAX_VOTERS:
+        if not self.is_member or self.votes_here or self.is_leaving or len(register.voters) >= register.most_voters:
             return []
         if member_of(register, core.me).counted < register.rounds_to_vote:
             return []
@@ -414,7 +414,7 @@ class Keeper:
             self._consented_at = now
         if len(said) < len(may_vote) and now - self._consented_at < TOGETHER:
             return ()
-        return tuple(said[: MAX_VOTERS - len(self.register.voters)])
+        return tuple(said[: self.register.most_voters - len(self.register.voters)])
 
     def _may_be_added(self, member: Member) -> bool:
         is_there = member.peer == self.core.me or self._view.is_alive(member.peer)

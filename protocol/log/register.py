@@ -93,8 +93,8 @@ def electorate_root(branch: Digest, electorate: Electorate) -> Digest:
 
 def founded(branch: Digest, founder: PeerId, life: int, **settings: Any) -> Register:
     """The register before the first entry: its founder is the author, and votes alone."""
-    usual: dict[str, Any] = {"stewards": (), "most_faults": 0, "rounds_to_vote": 1, "last_round": 0, "part_count": 1}
-    usual |= {"parts": ()}
+    usual: dict[str, Any] = {"stewards": (), "most_faults": 0, "most_voters": MAX_VOTERS, "rounds_to_vote": 1}
+    usual |= {"last_round": 0, "part_count": 1, "parts": ()}
     return Register(
         branch=branch,
         number=0,
@@ -285,7 +285,7 @@ class _Step:
                 "adds a voter that has not been counted often enough",
             )
         voters = (*register.voters, *(consent.peer for consent in body.consents))
-        self.require(len(set(voters)) == len(voters) <= MAX_VOTERS, "adds voters twice, or too many")
+        self.require(len(set(voters)) == len(voters) <= register.most_voters, "adds voters twice, or too many")
         return replace(register, voters=voters)
 
     # -- rounds -------------------------------------------------------------------------------------------------

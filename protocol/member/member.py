@@ -33,7 +33,7 @@ from shoal.protocol.catchup.donor import Store
 from shoal.protocol.catchup.transfer import Transfer
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import EntryDecided, Gone, Keeper, LogSkipped, ResultProposed
-from shoal.protocol.log.register import Rules, first_state, founded, steps, voters_root
+from shoal.protocol.log.register import MAX_VOTERS, Rules, first_state, founded, steps, voters_root
 from shoal.protocol.log.shortcuts import Shortcuts
 from shoal.protocol.log.trust import Crash, Trust
 from shoal.protocol.member.parting import Parted
@@ -67,14 +67,24 @@ class RunFacts:
     origin: Base  # what its first round builds on; the manifest says so, or the seed
     policy: Policy
     last_round: int = 0  # 0: the run has none
+    stewards: tuple[PeerId, ...] = ()
+    most_voters: int = MAX_VOTERS
     rounds_to_vote: int = 1
     trust: Trust = field(default_factory=Crash)
 
     def register(self) -> Register:
         """The register before the first entry."""
         first = first_state(PART, self.origin.round, self.origin.root, self.origin.history)
-        settings = {"rounds_to_vote": self.rounds_to_vote, "last_round": self.last_round, "parts": (first,)}
-        return founded(self.run, self.founder, FOUNDING_LIFE, **settings)
+        return founded(
+            self.run,
+            self.founder,
+            FOUNDING_LIFE,
+            stewards=self.stewards,
+            most_voters=self.most_voters,
+            rounds_to_vote=self.rounds_to_vote,
+            last_round=self.last_round,
+            parts=(first,),
+        )
 
 
 @dataclass(frozen=True, slots=True)

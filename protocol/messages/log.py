@@ -407,6 +407,7 @@ class Register(Message):
     stewards: tuple[PeerId, ...]
     most_faults: int  # liars that are tolerated at most
     faults: int  # liars that are tolerated among these voters
+    most_voters: int
     rounds_to_vote: int  # in which a member must have been counted before it may vote
     last_round: int  # 0: the run has none
     part_count: int

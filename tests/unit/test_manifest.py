@@ -28,7 +28,7 @@ from tests.run_kit import NONCE
 from tests.simulation.signing import FakeSigner
 
 BUILT_IN = Path(__file__).parents[2] / "examples" / "stdlib.toml"
-GOLDEN = "011a8156988a7d7d034991479a61353c75a621785cf4b79652a044ad6671797a"
+GOLDEN = "15871bb7d15c770af50a84e047b566016df543cd8a3d34231b381ffc46bbaa8c"
 MANIFEST = Manifest(name="test", seed=7)
 ALICE, BOB = FakeSigner(PeerId("alice")), FakeSigner(PeerId("bob"))
 

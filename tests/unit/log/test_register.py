@@ -209,6 +209,7 @@ def test_there_are_at_most_so_many_voters() -> None:
     many = replace(register, voters=tuple(PeerId(f"V{number}") for number in range(MAX_VOTERS)))
     assert "too many" in refused(many, AddVoters((consent(many, B),), ()))
     assert "twice" in refused(register, AddVoters((consent(register, B), consent(register, B)), ()))
+    assert "too many" in refused(run_of("AB", most_voters=2), AddVoters((consent(run_of("AB", most_voters=2), C),), ()))
 
 
 def test_a_result_counts_tokens_and_members_and_follows_the_one_before() -> None:

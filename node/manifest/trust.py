@@ -1,0 +1,82 @@
+"""`[trust]`: who may do what in a run, and what its voters are prepared for. The author is named by the run's id."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from shoal.node.base.keys import Form, Help
+from shoal.node.manifest.base import Spec
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.peer_ids import key_of_peer
+
+MOST_STEWARDS = 32
+
+
+def _not_yet(values: tuple[str, ...], what: str) -> BeforeValidator:
+    """Refuses what a later version will have: whoever writes it relies on it."""
+
+    def check(value: Any) -> Any:
+        if value in values:
+            raise ValueError(f"{what} {value!r} is not built yet, and this version will not pretend that it is")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _peers(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        try:
+            key_of_peer(PeerId(name))
+        except ValueError:
+            raise ValueError(f"{name[:64]!r} is no peer: name one as `shoal status` shows it (12D3KooW...)") from None
+    if len(set(names)) < len(names):
+        raise ValueError("the same peer is named twice")
+    return names
+
+
+def _never(value: Any) -> Any:
+    if value != "never":
+        raise ValueError('a run does not go on without a quorum of its voters: that is not built yet; say "never"')
+    return value
+
+
+class TrustSpec(Spec):
+    """Who may do what in the run, and what its voters are prepared for ([log.md](log.md)).
+
+    Its author need not be named: the run's id follows from the author's key.
+    """
+
+    stewards: Annotated[
+        tuple[str, ...],
+        Field(max_length=MOST_STEWARDS),
+        Form("at most 32 peers, each as `shoal status` shows it"),
+        AfterValidator(_peers),
+        Help("Peers whose orders about members, votes and the end of the run count as the author's."),
+    ] = ()
+    faults: Annotated[
+        Literal["crash"],
+        _not_yet(("byzantine",), "the trust in voters"),
+        Help('What voters may do wrong: "crash", they die and come back, but do not lie.'),
+    ] = "crash"
+    voters: Annotated[
+        int,
+        Field(ge=1, le=32),
+        Help(
+            "How many members have a vote, at most.",
+            unit="members",
+            larger="more may be lost at once, and a decision takes more messages",
+            smaller="fewer messages, and the run stands still sooner; with 1 it depends on its founder",
+        ),
+    ] = 32
+    admission: Annotated[
+        Literal["open"],
+        _not_yet(("invite",), "the admission"),
+        Help('Who becomes a member: "open", whoever asks.'),
+    ] = "open"
+    continue_after: Annotated[
+        Literal["never"],
+        BeforeValidator(_never),
+        Help('After how long without a quorum of voters the others go on: "never".'),
+    ] = "never"
