@@ -744,7 +744,7 @@ SITUATIONS = (
         "run create {folder}/run.toml",
         Exit.FAILED,
         "other-protocol",
-        "the run speaks protocol 9999, and this version of Shoal 1: upgrade Shoal on this machine",
+        "the run speaks protocol 9999, and this version of Shoal 2: upgrade Shoal on this machine",
         make=_manifest(TINY + "protocol = 9999\n"),
         left=AS_BEFORE,
         asks=True,

@@ -108,6 +108,7 @@ class FakeService:
 
     def __init__(self, on_stop: Callable[[], None] = lambda: None) -> None:
         self.calls: list[tuple[object, ...]] = []
+        self.same: list[Any] = []  # runs of a manifest that is about to be founded
         self.state = "CONNECTED"
         self.evidence: str | None = None
         self.obstacle: str | None = None
@@ -250,6 +251,9 @@ class FakeService:
             raise LocalError("manifest: unknown key 'typo'; the nearest known key is 'model'")
         self.calls.append(("create", manifest, train, *checkpoints))
         return ENTERED
+
+    async def lookup_runs(self, manifest: str) -> Any:
+        return self.same
 
     def run_link(self, run: str) -> Any:
         find_run(run, {RUN: "stdlib"})

@@ -424,6 +424,16 @@ class PublicRun(RunName):
     link: str
 
 
+class FoundRun(RunName):
+    """A run of a manifest that somebody is about to found a run of."""
+
+    author: str
+    members: Annotated[int, "as the member that answered says, like the round"]
+    round: int
+    link: str
+    joined: Annotated[bool, "whether this node is in it"]
+
+
 class Checkpoint(TypedDict, total=False):
     """A checkpoint on this node's disk. If it is damaged, only its path and what is wrong with it are there."""
 

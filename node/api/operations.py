@@ -26,6 +26,7 @@ from shoal.node.api.answers import (
     ExpertRow,
     ExpertSources,
     FetchedExperts,
+    FoundRun,
     LoginCode,
     NetcheckReport,
     PauseStatus,
@@ -104,6 +105,13 @@ class CreateRunRequest:
         Sequence[str], "paths of checkpoint folders to go on from: one, or for a family one for each model"
     ] = ()
     nonce: Annotated[str, "32 hexadecimal digits: with manifest and node they give the run's id; empty: random"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupRunsRequest:
+    """The manifest of the runs that are sought."""
+
+    manifest: Annotated[str, "TOML"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +370,14 @@ class Operations:
         CreatedRun,
         "Sign the manifest, found its run and join it.",
         NoRoom,
+        patience=PATIENT,
+    )
+    lookup_runs = Operation(
+        "POST",
+        "/v1/lookup",
+        LookupRunsRequest,
+        list[FoundRun],
+        "The runs of a manifest that this node, peers that it knows, or peers announced in the DHT are in.",
         patience=PATIENT,
     )
     join_run = Operation(

@@ -5,6 +5,7 @@ Answers may quote what a peer sent, so no control character reaches the terminal
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -14,13 +15,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.node.api.answers import Answer, PeerRow, Preview, PublicRun, Round, RunDetails
+from shoal.node.api.answers import Answer, FoundRun, PeerRow, Preview, PublicRun, Round, RunDetails
 from shoal.node.api.status import join_command
 from shoal.node.base import quantities
 from shoal.node.base.lines import printable
 
 CHECKPOINT_COLUMNS = ("run", "name", "round", "samples", "state", "peer", "MB", "saved", "path")
 PUBLIC_COLUMNS = ("run", "name", "round", "members", "to join")
+SAME_COLUMNS = ("", "run", "created by", "round", "members")
 PEER_COLUMNS = ("peer", "run", "round", "path", "rtt ms", "sends", "receives")
 WIDE = 116  # columns that whole PeerIDs need
 END = 12  # last characters of a PeerID that are shown in fewer columns
@@ -62,6 +64,14 @@ def show_public_runs(runs: Sequence[PublicRun]) -> None:
         return
     rows = [[short(run["run"]), run["name"], run["round"], run["members"], join_command(run)] for run in runs]
     show_table(PUBLIC_COLUMNS, rows)
+
+
+def show_same_runs(runs: Sequence[FoundRun]) -> None:
+    """One line per run of a manifest; those that can be joined are numbered."""
+    numbers = itertools.count(1)
+    firsts = ["here" if run["joined"] else next(numbers) for run in runs]
+    rows = [[short(run["run"]), run["author"][-END:], run["round"], run["members"]] for run in runs]
+    show_table(SAME_COLUMNS, [[first, *row] for first, row in zip(firsts, rows, strict=True)])
 
 
 def show_checkpoints(rows: Sequence[Answer]) -> None:

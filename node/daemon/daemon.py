@@ -381,6 +381,7 @@ class Daemon:
             table.public_runs.handled_by(lambda: public_runs(self._discovery)),
             table.preview_run.handled_by(runs.preview),
             table.create_run.handled_by(runs.create),
+            table.lookup_runs.handled_by(runs.lookup),
             table.join_run.handled_by(runs.join),
             table.join_run_by_id.handled_by(lambda run, train, checkpoint="": runs.join(run, train, checkpoint)),
             table.leave_run.handled_by(lambda run: runs.leave(run)),

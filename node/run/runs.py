@@ -26,7 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from shoal.dht.link import format_link, left_out
-from shoal.node.api.answers import CreatedRun, Preview, RunLink, RunName, UnsavedRun
+from shoal.node.api.answers import CreatedRun, FoundRun, Preview, RunLink, RunName, UnsavedRun
 from shoal.node.api.errors import UnknownRun, find_run
 from shoal.node.base.devices import has_gpu
 from shoal.node.base.fault_injection import FaultTrigger
@@ -54,7 +54,7 @@ from shoal.node.run.founding import (
 )
 from shoal.node.run.introduction import describe, find_manifest, link_to, parse_run_name
 from shoal.node.run.meters import Tally
-from shoal.node.run.same_manifest import is_of, runs_at
+from shoal.node.run.same_manifest import is_of, live_runs, runs_at
 from shoal.node.training.data.supply import GIB, Supply
 from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
@@ -150,7 +150,8 @@ class Runs:
 
     def has_run_of(self, manifest: Manifest) -> bool:
         """Whether we are in a run of this manifest, whoever has founded it."""
-        return reloading.remembers(self._home, self._identity, partial(is_of, manifest=manifest.digest))
+        wanted = manifest.digest
+        return reloading.remembers(self._home, self._identity, lambda found: is_of(found.genesis, wanted))
 
     @property
     def all(self) -> list[Run | Family]:
@@ -298,6 +299,26 @@ class Runs:
             self.open.clear()
             self.restoring += [key for key in ended if key not in self.restoring]
 
+    async def lookup(self, manifest: str) -> list[FoundRun]:
+        """The runs of a manifest that are known here: those that we are in, and those to which others introduce us."""
+        wanted = (await self.data.named(parse_manifest(manifest))).digest
+        ours = [self._our_row(each) for each in self.all if is_of(each.genesis, wanted)]
+        others = await live_runs(wanted, self._network, self._discovery, self._introduced)
+        return ours + [_row(each) for each in others if not self.has(each.run.hex())]
+
+    def _our_row(self, run: Run | Family) -> FoundRun:
+        author, members, round = run.genesis.author, len(run.others()) + 1, run.pace[0]
+        whole = self.link(run.id.hex())
+        return {
+            "run": whole["run"],
+            "name": whole["name"],
+            "author": author,
+            "members": members,
+            "round": round,
+            "link": whole["link"],
+            "joined": True,
+        }
+
     def sign(self, manifest: Manifest, nonce: str = "") -> Introduction:
         """A new run of a complete manifest, with us for its author; without a `nonce`, in hex, that is random."""
         return new_run(manifest, self._identity, bytes.fromhex(nonce) or secrets.token_bytes(NONCE_SIZE))
@@ -434,6 +455,9 @@ class Runs:
         """The introduction to a run that we are not in."""
         run, addresses = parse_run_name(link)
         self._check_is_new(run)
+        return await self._introduced(run, addresses)
+
+    async def _introduced(self, run: str, addresses: Sequence[str] = ()) -> Introduction:
         return await find_manifest(run, self._network, self._identity, addresses, partial(providers, self._discovery))
 
     def _load(self, train: bool, text: int = 0) -> Load:
@@ -568,6 +592,20 @@ class Runs:
         if found.manifest.method.has_replicas:
             return ReplicaRun(*signed, self._network, settings, checkpoint, own)
         return AgreedRun(*signed, self._network, settings, checkpoint, is_founding=is_founding)
+
+
+def _row(found: Introduction) -> FoundRun:
+    """A run that others are in."""
+    addresses = [address for each in found.members.values() for address in each]
+    return {
+        "run": found.run.hex(),
+        "name": found.manifest.name,
+        "author": found.genesis.author,
+        "members": found.present,
+        "round": found.round,
+        "link": format_link(found.run, addresses),
+        "joined": False,
+    }
 
 
 async def killed(process: Process) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 
 from shoal.dht.directory import read_entry
 from shoal.dht.keys import manifest_key
@@ -15,7 +16,7 @@ from shoal.node.base.logs import warn
 from shoal.node.manifest.manifest import Introduction
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
-from shoal.protocol.base.ids import Digest, PeerId, RunId
+from shoal.protocol.base.ids import Digest, PeerId, RunId, short
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.directory import ManifestEntry
 from shoal.protocol.messages.genesis import Genesis, manifest_digest
@@ -24,13 +25,15 @@ from shoal.protocol.net.peers.network import Network
 
 AT_ONCE = 16  # peers that are asked at once
 MOST_RUNS = 8  # of one manifest, that a peer tells, and that are looked at
+PATIENCE = 10.0  # seconds in which somebody must introduce us to a run
+MOMENT, GLANCE = 3.0, 0.1  # seconds: in which peers are met after the start, and between two looks
 
 log = logging.getLogger("shoal.daemon")
 
 
 def tell_runs(message: GetRuns, runs: Iterable[Genesis]) -> Message:
     """Our answer to whoever asks which runs of a manifest we are in."""
-    ours = [each.run for each in runs if manifest_digest(each.manifest) == message.manifest]
+    ours = [each.run for each in runs if is_of(each, message.manifest)]
     return RunsAre(tuple(ours[:MOST_RUNS]))
 
 
@@ -80,6 +83,34 @@ async def announced(discovery: Discovery, manifest: Digest) -> list[RunId]:
     return list(dict.fromkeys(runs))
 
 
-def is_of(found: Introduction, manifest: Digest) -> bool:
+def is_of(genesis: Genesis, manifest: Digest) -> bool:
     """Whether the run is one of the manifest with this digest."""
-    return manifest_digest(found.genesis.manifest) == manifest
+    return manifest_digest(genesis.manifest) == manifest
+
+
+async def live_runs(
+    manifest: Digest, network: Network, discovery: Discovery, introduce: Callable[[str], Awaitable[Introduction]]
+) -> list[Introduction]:
+    """The runs of a manifest to which peers that we know, or who are announced in the DHT, introduce us."""
+    await _met_somebody(network)
+    peers = [link.peer for link in network.links()]
+    known = [*await runs_of(peers, manifest, network), *await announced(discovery, manifest)]
+
+    async def meet(run: RunId) -> Introduction | None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await introduce(run.hex())
+        except (ShoalError, TimeoutError) as error:
+            log.info("the run %s is not offered: %s", short(run), error)
+            return None
+
+    met = await asyncio.gather(*map(meet, list(dict.fromkeys(known))[:MOST_RUNS]))
+    return [each for each in met if each is not None and is_of(each.genesis, manifest)]
+
+
+async def _met_somebody(network: Network) -> None:
+    """Returns once a peer is connected, or was sought for a moment: a node that was just started has met nobody yet."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(MOMENT):
+            while not network.links():
+                await asyncio.sleep(GLANCE)

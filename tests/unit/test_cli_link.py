@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from shoal.dht.link import format_link
 from shoal.node.api import present
 from shoal.node.api.client import Client
 from shoal.node.base.exits import Exit
 from shoal.node.base.home import Home
 from shoal.node.client.cli.run import qr_code
+from shoal.protocol.base.ids import RunId
 from tests.fake_service import EVIL, LINK, MANIFEST, RUN, FakeService
 from tests.run_kit import id_of
 from tests.unit.test_cli import Shoal, background, node, shoal
@@ -201,3 +203,78 @@ def test_a_node_that_cannot_be_started_says_why(
     assert (code, out) == (Exit.USAGE, "")
     assert "Traceback" not in err
     assert background.daemon_pid() is None
+
+
+def same(run: str, **changed: object) -> dict[str, object]:
+    """A run of the same manifest, as the node tells of it."""
+    link = format_link(RunId(bytes.fromhex(run)), ["/ip4/192.0.2.7/tcp/4101"])
+    row: dict[str, object] = {"run": run, "name": "a", "author": EVIL, "members": 3, "round": 9, "link": link}
+    return row | {"joined": False} | changed
+
+
+OURS, THEIRS, OTHERS = (same(each * 32) for each in ("0a", "0b", "0c"))
+
+
+def create(shoal: Shoal, folder: Path, *flags: str) -> tuple[int, str, str]:
+    (folder / "run.toml").write_text("name = 'a'")
+    code, out, err = shoal("run", "create", str(folder / "run.toml"), *flags)
+    return int(code), out, err
+
+
+@pytest.mark.parametrize(("line", "link"), [("1\n", THEIRS["link"]), (" 2 \n", OTHERS["link"])])
+def test_who_creates_a_run_may_join_one_of_the_same_manifest_instead(
+    shoal: Shoal, node: FakeService, says: Says, tmp_path: Path, line: str, link: str
+) -> None:
+    says(line)
+    node.same = [OURS | {"joined": True}, THEIRS, OTHERS]
+    code, out, _ = create(shoal, tmp_path)
+    assert code == Exit.OK
+    rows = out[: out.index("Join one [1-2], or create another [n]? ")]
+    assert [each.split()[0] for each in rows.splitlines()[-3:]] == ["here", "1", "2"]
+    assert "\x1b" not in out
+    assert node.calls == [("preview", link), ("join", link, True)]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"), [("n\n", [THEIRS]), ("y\n", [OURS | {"joined": True}]), ("", []), ("no\n", [THEIRS, OTHERS])]
+)
+def test_or_create_another(
+    shoal: Shoal, node: FakeService, says: Says, tmp_path: Path, line: str, found: list[object]
+) -> None:
+    says(line)
+    node.same = found
+    assert create(shoal, tmp_path)[0] == Exit.OK
+    assert node.calls == [("create", "name = 'a'", True)]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"), [("\n", [THEIRS]), ("2\n", [THEIRS]), ("0\n", [THEIRS]), ("\n", [OURS | {"joined": True}])]
+)
+def test_any_other_answer_does_nothing(
+    shoal: Shoal, node: FakeService, says: Says, tmp_path: Path, line: str, found: list[object]
+) -> None:
+    says(line)
+    node.same = found
+    code, _, err = create(shoal, tmp_path)
+    assert (code, node.calls) == (Exit.FAILED, [])
+    assert "--new" in err
+
+
+@pytest.mark.parametrize("flags", [("--new",), ("--from", "/checkpoint")])
+def test_whoever_says_which_run_is_meant_is_not_asked(
+    shoal: Shoal, node: FakeService, says: Says, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    says("")
+    node.same = [THEIRS]
+    assert create(shoal, tmp_path, *flags)[0] == Exit.OK
+    assert node.calls[0][0] == "create"
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_without_a_terminal_a_run_is_created_and_that_is_said(
+    shoal: Shoal, node: FakeService, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    node.same = [THEIRS, OTHERS]
+    code, _, err = create(shoal, tmp_path, *flags)
+    assert (code, err) == (Exit.OK, "this manifest has runs already (0b0b0b0b, 0c0c0c0c): creating another one\n")
+    assert node.calls == [("create", "name = 'a'", True)]

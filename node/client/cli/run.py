@@ -20,6 +20,7 @@ from shoal.node.base.lines import printable
 from shoal.node.client.cli.completion import complete_run
 from shoal.node.client.cli.flags import Json, NoTrain, absolute, can_print, this_node
 from shoal.node.client.cli.node import AskedAlready, ensure_node
+from shoal.node.client.cli.same_manifest import run_instead
 from shoal.node.client.waiting import Step, Waiting
 from shoal.protocol.base.errors import LocalError
 
@@ -62,19 +63,29 @@ def create(
             help="A checkpoint's folder, that the run goes on from; of a family, several: one for each model.",
         ),
     ] = None,
+    new: Annotated[
+        bool, typer.Option("--new", envvar="SHOAL_NEW", help="Do not look for runs of this manifest to join instead.")
+    ] = False,
     no_train: NoTrain = False,
     qr: Qr = None,
     as_json: Json = False,
 ) -> None:
-    """Create a run from a manifest, join it, and print its link; from a checkpoint it goes on, as a new lineage."""
+    """Create a run from a manifest, join it, and print its link; from a checkpoint it goes on, as a new lineage.
+
+    If others are in a run of the same manifest, you are asked whether to join that one.
+    """
     from shoal.node.api import present
     from shoal.node.base.textfile import shown
     from shoal.node.manifest.manifest import manifest_text, parse_manifest
 
     text = manifest_text(manifest)
     parse_manifest(text, shown(manifest))  # a mistake is told with its line, and before a node is started
-    with ensure_node() as client, _told_that_it_may_go_on(), Waiting("creating the run"):
-        answer = client.create_run(text, not no_train, [absolute(each) for each in checkpoints or ()])
+    with ensure_node() as client:
+        if not (new or checkpoints) and (link := run_instead(client, text, as_json)):
+            _say_joined(_join(link, not no_train, "", yes=True, as_json=False), as_json=False)
+            return
+        with _told_that_it_may_go_on(), Waiting("creating the run"):
+            answer = client.create_run(text, not no_train, [absolute(each) for each in checkpoints or ()])
     if as_json:
         present.show_json(answer)
         return
@@ -166,7 +177,7 @@ def join(
     link = _checked_link(run)
     _check_can_ask(yes, as_json)
     answer = _join(link, not no_train, absolute(checkpoint), yes, as_json)
-    _say(answer, f"joined run {answer['name']} ({answer['run'][:8]}); `shoal status` says how it goes", as_json)
+    _say_joined(answer, as_json)
 
 
 @app.command()
@@ -205,6 +216,10 @@ def show(run: Run, as_json: Json = False) -> None:
 
 
 # -- joining ------------------------------------------------------------------------------------------------
+
+
+def _say_joined(answer: RunLink, as_json: bool) -> None:
+    _say(answer, f"joined run {answer['name']} ({answer['run'][:8]}); `shoal status` says how it goes", as_json)
 
 
 def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> RunLink:
