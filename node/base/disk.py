@@ -37,17 +37,14 @@ class Disk:
         """All records by name. LocalError if one is damaged: a member that has lost a vote must not vote again."""
         records = {}
         for path in list_folder(self.folder):
-            if path.suffix != SUFFIX:
-                continue
-            try:
-                records[path.name.removesuffix(SUFFIX)] = decode(path.read_bytes())
-            except OSError as error:
-                raise LocalError(f"cannot read {path}: {in_words(error)}", code="unreadable") from error
-            except RemoteError as error:
-                raise LocalError(
-                    f"{path} is damaged ({error}); leave the run for good or restore the file", code="record-damaged"
-                ) from error
+            if path.suffix == SUFFIX:
+                records[path.name.removesuffix(SUFFIX)] = _read(path)
         return records
+
+    def get(self, name: str) -> Message | None:
+        """One record, whatever lies beside it; None if there is none, LocalError if it is damaged."""
+        path = self.folder / f"{name}{SUFFIX}"
+        return _read(path) if path in list_folder(self.folder) else None
 
     def put(self, name: str, record: Message) -> None:
         """Write a record; on return it survives a crash. On LocalError the old record is still there.
@@ -104,3 +101,14 @@ async def write_with_retries(
             complain(error)
         await asyncio.sleep(pause)
         pause = min(most, 2 * pause)
+
+
+def _read(path: Path) -> Message:
+    try:
+        return decode(path.read_bytes())
+    except OSError as error:
+        raise LocalError(f"cannot read {path}: {in_words(error)}", code="unreadable") from error
+    except RemoteError as error:
+        raise LocalError(
+            f"{path} is damaged ({error}); leave the run for good or restore the file", code="record-damaged"
+        ) from error

@@ -40,6 +40,17 @@ JOINED = "joined"
 
 
 @message(240)
+class JoinedOfProtocol1(Message):
+    """The record of a run of before a run's id had its author in it. It is recognised, and left as it is."""
+
+    manifest: bytes
+    author: PeerId
+    signature: bytes
+    trains: bool
+    checkpoint: str
+
+
+@message(242)
 class Joined(Message):
     """The record of a run that we are in."""
 
@@ -76,8 +87,14 @@ def _entered(record: Path) -> int | None:
 
 
 def recall_run(home: Home, run: str) -> Joined:
-    """The record of a remembered run; LocalError if it is damaged."""
-    joined = Disk(home.run_folder(run)).load().get(JOINED)
+    """The record of a remembered run; LocalError if it is damaged, or of an earlier version of Shoal."""
+    joined = Disk(home.run_folder(run)).get(JOINED)
+    if isinstance(joined, JoinedOfProtocol1):
+        raise LocalError(
+            f"the run in {home.run_folder(run)} is of an earlier Shoal, whose protocol 1 this one does not speak: "
+            "nothing of it was changed, and that version goes on with it; here it is let go by `shoal run leave`",
+            code="other-protocol",
+        )
     if not isinstance(joined, Joined):
         raise LocalError(
             f"{home.run_folder(run)} does not say which run it is about: leave the run and join it again",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.base.disk import Disk
 from shoal.node.base.home import Home
 from shoal.node.manifest.manifest import parse_manifest
 from shoal.node.peers.remembered import (
@@ -17,6 +18,7 @@ from shoal.node.peers.remembered import (
     SILENT_MOST,
     STEP_MOST,
     Joined,
+    JoinedOfProtocol1,
     PeerCache,
     forget_run,
     recall_run,
@@ -93,6 +95,19 @@ def test_a_run_whose_record_cannot_be_looked_at_is_still_one(home: Home) -> None
     assert remembered_runs(home) == [SECOND, FIRST]
     with pytest.raises(LocalError, match="Too many levels of symbolic links"):
         recall_run(home, SECOND)
+
+
+def test_a_run_of_protocol_1_is_named_as_such_and_stays_as_it_is(home: Home) -> None:
+    """Also beside records that this version does not know, such as its votes."""
+    folder = home.make_run_folder(FIRST)
+    Disk(folder).put("joined", JoinedOfProtocol1(b"manifest", ANNA, b"signature", True, ""))
+    (folder / "vote-0.record").write_bytes(b"\x91\xcc\xfa")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(LocalError, match="of an earlier Shoal, whose protocol 1") as error:
+        recall_run(home, FIRST)
+    assert error.value.code == "other-protocol"
+    assert remembered_runs(home) == [FIRST], "it is shown until it is left"
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_what_cannot_be_read_now_does_not_say_that_a_run_was_not_founded(home: Home) -> None:
