@@ -10,12 +10,14 @@ known. The rest is base32 (RFC 4648, without padding) of these bytes:
            1   an address: the IP address (4 or 16), the TCP port (2)
            2   an address by a relay: the public keys of relay and peer (32 each), the address of the relay as in 1
            3   any other multiaddr, as text
+           4   an anchor: the first 8 bytes of a decided entry's digest, and its number without leading zeros
     4    the beginning of a digest of id and fields: a letter that was changed is noticed
 
 So it is one word to shells, to chat programs and to a double click, and case does not matter. A change that older nodes
 must not ignore needs another version, by which they tell that the link is from a newer Shoal.
 
-The id is the hash of the run's manifest, so a link cannot lead into another run, whoever answers at its addresses. The
+The id is the hash of manifest, author and a nonce, so a link cannot lead into another run, whoever answers at its
+addresses. By the anchor, which tells how far the log goes at least, it does not lead to an old copy of the run. The
 addresses are only a starting point: any node will do that knows the run, or other nodes. Hence a link leaves out
 PeerIDs, except where a relay needs them. A link may come from anybody: all of it is checked here, once, before anything
 is dialled.
@@ -43,15 +45,16 @@ from shoal.protocol.base.multiaddrs import (
     split,
 )
 from shoal.protocol.base.peer_ids import KEY_SIZE, key_of_peer, peer_of_key
+from shoal.protocol.messages.anchor import ANCHOR_SIZE, Anchor
 
 NAME, VERSION = "shoal", "1"
 PREFIX = NAME + VERSION
 OLD = "shoal:"  # how links began before they were one word
 LIKE_A_LINK = re.compile(r"shoal(:|[1-9][^./\\]*$)", re.IGNORECASE)  # and not like a path
 ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
-ID_SIZE, CHECK_SIZE = 32, 4  # bytes
+ID_SIZE, CHECK_SIZE, NUMBER_SIZE = 32, 4, 7  # bytes; of a number at most
 LENGTH_SIZE = 2  # letters
-DIRECT, RELAYED, OTHER = 1, 2, 3  # kinds of fields
+DIRECT, RELAYED, OTHER, ANCHOR = 1, 2, 3, 4  # kinds of fields
 MAX_LINK = 300  # characters
 ROOM = (MAX_LINK - len(PREFIX) - LENGTH_SIZE) * 5 // 8 - ID_SIZE - CHECK_SIZE  # bytes for fields
 LEAST = 58  # letters of id and check alone
@@ -65,10 +68,11 @@ Field = tuple[int, bytes]  # kind and value
 
 @dataclass(frozen=True, slots=True)
 class RunLink:
-    """A run, and addresses of nodes that may know it."""
+    """A run, addresses of nodes that may know it, and how far its log goes at least."""
 
     run: RunId
     addresses: tuple[str, ...] = ()
+    anchor: Anchor | None = None  # an entry that its log has
 
 
 def parse_link(text: str) -> RunLink:
@@ -93,8 +97,10 @@ def parse_link(text: str) -> RunLink:
             code="other-protocol",
         )
     body = _unpacked(link[len(PREFIX) :].lower())
-    addresses = (_address(kind, value) for kind, value in _fields(body[ID_SIZE:]) if kind in (DIRECT, RELAYED, OTHER))
-    return RunLink(RunId(body[:ID_SIZE]), tuple(dict.fromkeys(addresses)))
+    fields = list(_fields(body[ID_SIZE:]))
+    addresses = (_address(kind, value) for kind, value in fields if kind in (DIRECT, RELAYED, OTHER))
+    anchors = [_anchor(value) for kind, value in fields if kind == ANCHOR]
+    return RunLink(RunId(body[:ID_SIZE]), tuple(dict.fromkeys(addresses)), anchors[0] if anchors else None)
 
 
 def looks_like_link(text: str) -> bool:
@@ -102,15 +108,18 @@ def looks_like_link(text: str) -> bool:
     return LIKE_A_LINK.match(text.strip(SURROUNDINGS)) is not None
 
 
-def format_link(run: RunId, addresses: Sequence[str], networks: OwnNetworks = NO_NETWORKS) -> str:
-    """The link to a run with the best of `addresses`, in the order of `ranked`, as many as fit."""
-    fields, room = list[Field](), ROOM
+def format_link(
+    run: RunId, addresses: Sequence[str], networks: OwnNetworks = NO_NETWORKS, anchor: Anchor | None = None
+) -> str:
+    """The link to a run with the anchor and the best of `addresses`, in the order of `ranked`, as many as fit."""
+    anchors = [] if anchor is None else [(ANCHOR, anchor.digest + _packed_number(anchor.number))]
+    fields, room = list[Field](), ROOM - sum(len(value) + 2 for _, value in anchors)
     for address in ranked(addresses, networks):
         kind, value = _field(address)
         if len(fields) < MAX_ADDRESSES and len(value) + 2 <= room:
             fields.append((kind, value))
             room -= len(value) + 2
-    return encode_link(run, fields)
+    return encode_link(run, [*fields, *anchors])
 
 
 def encode_link(run: RunId, fields: Iterable[Field]) -> str:
@@ -171,6 +180,20 @@ def _unpacked_place(value: bytes, is_behind_relay: bool) -> str:
         return address
     relay, peer = peer_of_key(names[:KEY_SIZE]), peer_of_key(names[KEY_SIZE:])
     return f"{address}/p2p/{relay}{CIRCUIT}/p2p/{peer}"
+
+
+def _packed_number(number: int) -> bytes:
+    return number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+def _anchor(value: bytes) -> Anchor:
+    """The anchor in a field; LocalError if it is none."""
+    number = value[ANCHOR_SIZE:]
+    if not 1 <= len(number) <= NUMBER_SIZE or not number[0]:
+        raise LocalError(
+            "the link was made wrong: it names no entry of the run's log; ask for another one", code="link-damaged"
+        )
+    return Anchor(int.from_bytes(number, "big"), value[:ANCHOR_SIZE])
 
 
 def _fields(data: bytes) -> Iterator[Field]:

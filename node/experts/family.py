@@ -35,6 +35,7 @@ from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.shortages import in_words, is_temporary
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
+from shoal.protocol.messages.log import Register
 from shoal.protocol.net.system.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Family:
         self.training = PartTraining(self.manifest, self.id, *of_node, self.files.held, self._remember)
         self._services, self.home = services, services.home.root
         self._board = Board(self.manifest, self.id, services.discovery, services.network)
+        self.register: Register | None = None  # as of a run: a family has no log
         self.obstacles: dict[str, str] = {}  # by task, why it does not succeed yet
         self._written: dict[str, WrittenEntry] = {}
         self._avoided: dict[str, float] = {}  # by part, until when it is not taken

@@ -35,6 +35,7 @@ from shoal.node.manifest.trust import TrustSpec
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, RunId
 from shoal.protocol.base.signing import Signer
+from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis, check_genesis, manifest_digest
 
 PROTOCOL: Final = 2
@@ -342,6 +343,7 @@ class Introduction:
     present: int = 0
     round: int = 0
     pace: float = 0.0
+    anchor: Anchor | None = None  # an entry of its log, which whoever gave us its link knew
 
     @property
     def run(self) -> RunId:

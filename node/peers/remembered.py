@@ -30,6 +30,7 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.multiaddrs import place_of, shortlist
 from shoal.protocol.base.wire import Message, message
+from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis
 
 KEPT = 64  # peers
@@ -57,6 +58,7 @@ class Joined(Message):
     genesis: Genesis
     trains: bool
     checkpoint: str  # the absolute path of the checkpoint that we came with; empty: none
+    anchor: Anchor | None  # that of the link by which we joined
 
 
 def remember_run(home: Home, run: str, joined: Joined) -> None:

@@ -37,7 +37,9 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.log.register import Rules
 from shoal.protocol.member.member import PART, Kept, Member, RunFacts, certified_by
+from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis
+from shoal.protocol.messages.log import Register
 from shoal.protocol.net.peers.network import Network
 
 log = logging.getLogger("shoal.run")
@@ -59,10 +61,12 @@ class AgreedRun(Run):
         checkpoint: Checkpoint | None = None,
         *,
         is_founding: bool = False,
+        anchor: Anchor | None = None,
     ) -> None:
         """`checkpoint` is that of the manifest's origin; without it, such a run's state is downloaded.
 
         `is_founding`: the run begins here and now; its author votes then, and in no other first life.
+        `anchor`: see Keeper.
         """
         check_fits(manifest, checkpoint)
         holds_origin = checkpoint is not None or manifest.origin is None
@@ -77,7 +81,9 @@ class AgreedRun(Run):
         seeded = outer.root if saved is None else NO_DIGEST
         if first is not None and not first.number:
             seeded = first.parts[PART].root
-        self._facts = run_facts(manifest, genesis.run, genesis.author, seeded=seeded, chunks=outer.chunks)
+        self._facts = run_facts(
+            manifest, genesis.run, genesis.author, seeded=seeded, chunks=outer.chunks, anchor=anchor
+        )
         self._kept = self.store.open(self._facts.register(), rules, is_founding)
         self._base = _standing(self._facts, self._kept, rules, snapshot, outer) if snapshot or holds_origin else None
         if snapshot is not None and self._base is None and holds_origin:  # it does not go with the log that is here
@@ -108,6 +114,11 @@ class AgreedRun(Run):
     @property
     def _lane(self) -> int:
         return lane_after(self._members, self._me)
+
+    @property
+    def register(self) -> Register:
+        """See Run."""
+        return self.member.log.register
 
     @property
     def is_stuck(self) -> bool:

@@ -10,6 +10,7 @@ from shoal.protocol.base.ids import Digest, PeerId, RunId, digest
 from shoal.protocol.log.trust import Crash, Trust
 from shoal.protocol.member.member import RunFacts
 from shoal.protocol.membership.view import View
+from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.tensors.compression import codec
 
 if TYPE_CHECKING:
@@ -20,7 +21,15 @@ TRUSTS: dict[str, Trust] = {"crash": Crash()}
 SLACK = 60.0  # seconds at the pace `steps`: for a worker on a busy machine, or one that is restarted
 
 
-def run_facts(manifest: Manifest, run: RunId, author: PeerId, *, seeded: Digest, chunks: tuple[int, ...]) -> RunFacts:
+def run_facts(
+    manifest: Manifest,
+    run: RunId,
+    author: PeerId,
+    *,
+    seeded: Digest,
+    chunks: tuple[int, ...],
+    anchor: Anchor | None = None,
+) -> RunFacts:
     """The facts of a run; `seeded` is the root of the state that follows from the manifest's seed."""
     origin, trust = first_base(manifest, seeded), manifest.trust
     return RunFacts(
@@ -32,6 +41,7 @@ def run_facts(manifest: Manifest, run: RunId, author: PeerId, *, seeded: Digest,
         stewards=tuple(map(PeerId, trust.stewards)),
         most_voters=trust.voters,
         trust=trust_of(manifest),
+        anchor=anchor,
     )
 
 

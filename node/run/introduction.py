@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.dht.link import format_link, parse_link
 from shoal.dht.scope import scope_of
@@ -31,7 +31,9 @@ from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, Tran
 from shoal.protocol.base.ids import PeerId, RunId, short
 from shoal.protocol.base.multiaddrs import NO_NETWORKS, OwnNetworks, is_relayed, place_of, shortlist, split
 from shoal.protocol.base.wire import Message
+from shoal.protocol.log.anchors import anchor_of
 from shoal.protocol.membership.vetting import MAX_ADDRESSES, vet_addresses
+from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.net.measure.journal import OTHER
@@ -64,21 +66,31 @@ def introduce(message: GetManifest, runs: Sequence[Run | Family], own_addresses:
     run, others = found[0], _others(found[0])
     members = ((run.me, shortlist(own_addresses, MAX_ADDRESSES)), *others[: MEMBERS_TOLD - 1])
     present, (round, pace) = len(others) + 1, run.pace
-    return ManifestIs(run.genesis, members, present, round, pace)
+    end = run.register.number if run.register is not None else 0
+    return ManifestIs(run.genesis, members, present, round, pace, end)
 
 
 def link_to(run: Run | Family, own_addresses: tuple[str, ...], networks: OwnNetworks = NO_NETWORKS) -> str:
     """The link by which others join a run that we are in, with our addresses and those of other living members."""
     others = (address for _, addresses in _others(run) for address in addresses)
-    return format_link(run.id, [*own_addresses, *others], networks)
+    anchor = anchor_of(run.register) if run.register is not None else None
+    return format_link(run.id, [*own_addresses, *others], networks, anchor)
 
 
-def parse_run_name(text: str) -> tuple[str, tuple[str, ...]]:
-    """The id in hex, or its prefix, and the addresses to ask, of a run named by its link, its id or a prefix of it."""
+class NamedRun(NamedTuple):
+    """What a run's link, its id or a prefix of it tells."""
+
+    run: str  # the id in hex, or its prefix
+    addresses: tuple[str, ...] = ()  # to ask
+    anchor: Anchor | None = None
+
+
+def parse_run_name(text: str) -> NamedRun:
+    """The run that a person names by its link, its id or a prefix of it."""
     if is_run_id(text):
-        return text.lower(), ()
+        return NamedRun(text.lower())
     link = parse_link(text)
-    return link.run.hex(), link.addresses
+    return NamedRun(link.run.hex(), link.addresses, link.anchor)
 
 
 async def no_providers(run: RunId) -> Sequence[Contact]:
@@ -87,9 +99,14 @@ async def no_providers(run: RunId) -> Sequence[Contact]:
 
 
 async def find_manifest(
-    run: str, network: Network, identity: Identity, addresses: Sequence[str] = (), providers: Providers = no_providers
+    run: str,
+    network: Network,
+    identity: Identity,
+    addresses: Sequence[str] = (),
+    providers: Providers = no_providers,
+    anchor: Anchor | None = None,
 ) -> Introduction:
-    """The first good answer; `run` is the id in hex, or a prefix of it.
+    """The first good answer, of a log that does not end below `anchor`; `run` is the id in hex, or a prefix of it.
 
     If there is none: RemoteError after a bad answer, else TransportError if a peer was not reached, else UnknownRun.
     """
@@ -100,7 +117,7 @@ async def find_manifest(
             "on a member",
             code="alone",
         )
-    inquiry = _Inquiry(run, network, identity)
+    inquiry = _Inquiry(run, network, identity, anchor)
     found = await _first(
         [
             *(inquiry.ask_at(address) for address in addresses),
@@ -116,8 +133,8 @@ async def find_manifest(
 class _Inquiry:
     """Asks for one run, each peer once, and remembers failures. Its coroutines return None without a good answer."""
 
-    def __init__(self, run: str, network: Network, identity: Identity) -> None:
-        self._run = run
+    def __init__(self, run: str, network: Network, identity: Identity, anchor: Anchor | None) -> None:
+        self._run, self._anchor = run, anchor
         self._network = network
         self._identity = identity
         self._places = asyncio.Semaphore(AT_ONCE)
@@ -136,7 +153,7 @@ class _Inquiry:
             async with self._places:
                 answer = await self._network.call(peer, GetManifest(self._run))
             if isinstance(answer, ManifestIs):
-                return _check(self._run, answer, peer, self._identity)
+                return _check(self._run, answer, peer, self._identity, self._anchor)
             self._refused += 1
         except RemoteError as error:
             warn(log, "bad-introduction", f"{peer} did not introduce us to the run {self._run[:8]}: {error}")
@@ -225,7 +242,7 @@ def _others(run: Run | Family) -> list[tuple[PeerId, tuple[str, ...]]]:
     return sorted(others, key=lambda other: -max((scope_of(place_of(each)) or 0 for each in other[1]), default=-1))
 
 
-def _check(run: str, answer: ManifestIs, source: PeerId, identity: Identity) -> Introduction:
+def _check(run: str, answer: ManifestIs, source: PeerId, identity: Identity, anchor: Anchor | None) -> Introduction:
     """The answer, checked: RemoteError, naming `source`, if it is bad; NewerProtocol if it needs a later version."""
     genesis = answer.genesis
     if len(genesis.manifest) > MAX_MANIFEST:
@@ -236,9 +253,15 @@ def _check(run: str, answer: ManifestIs, source: PeerId, identity: Identity) -> 
     _check_members(answer.members, source)
     if not 0 <= answer.pace <= MAX_PACE:
         raise RemoteError(f"says that a round takes {answer.pace:g} seconds", source)
+    if anchor is not None and answer.end < anchor.number:
+        raise RemoteError(
+            f"has a log of the run that ends at entry {answer.end}, and the link names entry {anchor.number}: it is "
+            "behind, or an old copy",
+            source,
+        )
     members = {source: (), **dict(answer.members)}
     members.pop(identity.peer, None)  # we ourselves, before a restart
-    return Introduction(manifest, genesis, members, answer.present, answer.round, answer.pace)
+    return Introduction(manifest, genesis, members, answer.present, answer.round, answer.pace, anchor)
 
 
 def _check_members(members: tuple[tuple[PeerId, tuple[str, ...]], ...], source: PeerId) -> None:

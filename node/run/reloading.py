@@ -28,7 +28,7 @@ def recall(home: Home, identity: Identity, run: str, seeds: Sequence[PeerId] = (
     """What we had been told of a run, and how we were in it; its members may be `seeds`."""
     joined, run_id = recall_run(home, run), RunId(bytes.fromhex(run))
     manifest = check_manifest(joined.genesis, identity.signer(run_id))
-    return Introduction(manifest, joined.genesis, dict.fromkeys(seeds, ())), joined
+    return Introduction(manifest, joined.genesis, dict.fromkeys(seeds, ()), anchor=joined.anchor), joined
 
 
 def names(home: Home, identity: Identity, runs: Sequence[str]) -> dict[str, str]:

@@ -49,6 +49,7 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.member.parting import Parted
 from shoal.protocol.membership.members import NamesakeSeen, PeerUp
 from shoal.protocol.messages.genesis import Genesis
+from shoal.protocol.messages.log import Register
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.tasks import Tasks
 
@@ -334,6 +335,11 @@ class Run(ABC):
     def pace(self) -> tuple[int, float]:
         """The last round, and how many seconds one takes; 0.0 while that is not known."""
         return self.outer.committed.current.round, self.commits.pace
+
+    @property
+    def register(self) -> Register | None:
+        """What the run's log says in sum, as far as we know it; None if the run has no log."""
+        return None
 
     def others(self) -> dict[PeerId, tuple[str, ...]]:
         """The other members that are alive, and where."""

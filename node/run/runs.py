@@ -59,6 +59,7 @@ from shoal.node.training.data.supply import GIB, Supply
 from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.shortages import in_words, is_temporary
+from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import NONCE_SIZE
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.addresses import is_loopback
@@ -381,7 +382,7 @@ class Runs:
             self._check_is_new(found.run.hex())
             await reloading.forget_log(self._home.run_folder(found.run.hex()))
             entered = await self._enter(found, train, loaded)
-        self._on_linked(parse_run_name(link)[1])
+        self._on_linked(parse_run_name(link).addresses)
         return entered
 
     async def join_at(self, addresses: Sequence[str], manifest: Manifest, train: bool) -> RunLink:
@@ -453,12 +454,13 @@ class Runs:
 
     async def _find(self, link: str) -> Introduction:
         """The introduction to a run that we are not in."""
-        run, addresses = parse_run_name(link)
-        self._check_is_new(run)
-        return await self._introduced(run, addresses)
+        named = parse_run_name(link)
+        self._check_is_new(named.run)
+        return await self._introduced(*named)
 
-    async def _introduced(self, run: str, addresses: Sequence[str] = ()) -> Introduction:
-        return await find_manifest(run, self._network, self._identity, addresses, partial(providers, self._discovery))
+    async def _introduced(self, run: str, addresses: Sequence[str] = (), anchor: Anchor | None = None) -> Introduction:
+        known = partial(providers, self._discovery)
+        return await find_manifest(run, self._network, self._identity, addresses, known, anchor)
 
     def _load(self, train: bool, text: int = 0) -> Load:
         trainer, is_on_gpu = self._settings.trainer, has_gpu(self._settings.device)
@@ -518,7 +520,7 @@ class Runs:
             self._check_is_open()
         await NOTES.run(self._cache.update, found.members)  # before `joined`: a restart must find them
         path = str(checkpoint.path) if checkpoint is not None and run is not None else ""
-        joined = Joined(found.genesis, train, path)
+        joined = Joined(found.genesis, train, path, found.anchor)
         await RECORDS.run(remember_run, self._home, key, joined)
         self.names[key] = manifest.name
         if run is None:
@@ -591,7 +593,7 @@ class Runs:
         )
         if found.manifest.method.has_replicas:
             return ReplicaRun(*signed, self._network, settings, checkpoint, own)
-        return AgreedRun(*signed, self._network, settings, checkpoint, is_founding=is_founding)
+        return AgreedRun(*signed, self._network, settings, checkpoint, is_founding=is_founding, anchor=found.anchor)
 
 
 def _row(found: Introduction) -> FoundRun:

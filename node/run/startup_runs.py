@@ -38,8 +38,11 @@ class StartupRuns:
     def __init__(self, settings: NodeSettings, runs: Runs) -> None:
         self._runs = runs
         self._train = settings.train
-        self._links = {parse_run_name(each)[0]: each for each in settings.join if names_a_run(each)}
-        self._named = [*settings.bootstrap, *(at for each in self._links.values() for at in parse_run_name(each)[1])]
+        self._links = {parse_run_name(each).run: each for each in settings.join if names_a_run(each)}
+        self._named = [
+            *settings.bootstrap,
+            *(at for each in self._links.values() for at in parse_run_name(each).addresses),
+        ]
         self._files = {each: _whole(Path(each)) for each in settings.join if not names_a_run(each)}
         if self._files and not self._named:
             raise UsageError(

@@ -20,9 +20,11 @@ from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
+from shoal.protocol.log.anchors import check_entry, check_skip
 from shoal.protocol.log.core import Committed, Core, LogWanted, Review
 from shoal.protocol.log.register import entry_digest, has_life, is_voter, last_life, member_of
 from shoal.protocol.log.shortcuts import Shortcuts, check_shortcut
+from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.log import (
     BODY_TAGS,
     STATEMENT_TAGS,
@@ -31,6 +33,7 @@ from shoal.protocol.messages.log import (
     Asks,
     Compaction,
     Consent,
+    Decided,
     Entry,
     Lacks,
     Leave,
@@ -94,11 +97,15 @@ class LogSkipped(Event):
 class Keeper:
     """One peer's log."""
 
-    def __init__(self, core: Core, view: Alive, founding: Register, shortcuts: Shortcuts) -> None:
+    def __init__(
+        self, core: Core, view: Alive, founding: Register, shortcuts: Shortcuts, anchor: Anchor | None = None
+    ) -> None:
+        """A log that ends below `anchor` is not joined, and one with another entry there is refused."""
         self.core = core
         self._view = view
         self._founding = founding
         self._shortcuts = shortcuts
+        self._anchor = anchor
         self._seen = core.register  # up to which decisions were told
         self._clock = 0.0  # seconds in which this process ran: a machine that slept accuses nobody
         self._ticked_at: float | None = None
@@ -138,6 +145,11 @@ class Keeper:
     def is_member(self) -> bool:
         """Whether this peer is a member in its present life."""
         return has_life(self.register, self.core.me, self.core.life)
+
+    @property
+    def is_below_anchor(self) -> bool:
+        """Whether the log must go further than what is known here, as whoever gave us the run's link knew."""
+        return self._anchor is not None and self.register.number < self._anchor.number
 
     # -- commands -----------------------------------------------------------------------------------------------
 
@@ -196,6 +208,8 @@ class Keeper:
             return self._take_statement(now, sender, message)
         if isinstance(message, Shortcut):
             return self._take_shortcut(sender, message)
+        if isinstance(message, Decided):
+            check_entry(self._anchor, message.entry.number, entry_digest(message.entry), sender)
         return self._do(self.core.receive(sender, message))
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
@@ -277,7 +291,7 @@ class Keeper:
         return self._do(core.ask(alive[self._turn % len(alive)]))
 
     def _be_let_in(self) -> list[Effect]:
-        if self.is_member:
+        if self.is_member or self.is_below_anchor:
             return []
         effects, over = list[Effect](), last_life(self.register, self.core.me)
         if over >= self.core.life:  # it was removed meanwhile
@@ -367,6 +381,7 @@ class Keeper:
         if register.number <= core.register.number:
             return []
         check_shortcut(shortcut, self._founding, core.rules, sender)
+        check_skip(self._anchor, shortcut.headers, register, sender)
         self._shortcuts.take(shortcut)
         self._seen = register
         self.core = Core.resume(core.me, register, (), core.vote_file(), core.rules)

@@ -39,6 +39,7 @@ from shoal.protocol.log.trust import Crash, Trust
 from shoal.protocol.member.parting import Parted
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
+from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES
 from shoal.protocol.messages.log import (
     BODY_TAGS,
@@ -71,6 +72,7 @@ class RunFacts:
     most_voters: int = MAX_VOTERS
     rounds_to_vote: int = 1
     trust: Trust = field(default_factory=Crash)
+    anchor: Anchor | None = None  # an entry that its log has, as we were told with the run's link
 
     def register(self) -> Register:
         """The register before the first entry."""
@@ -147,7 +149,7 @@ class Member(Presence):
         for before, decided, register in steps(kept.first, kept.entries, rules):
             shortcuts.read(before, decided, register)
         self.certified = certified_by(facts, kept, rules)
-        self.log = Keeper(core, self.membership, founding, shortcuts)
+        self.log = Keeper(core, self.membership, founding, shortcuts, facts.anchor)
         us = Self(me, facts.run, PART, signer, lambda: self.log.core.life)
         self.rounds = Rounds(us, self.membership, facts.policy, self.log, reducer)
         self.transfer = Transfer(me, PART, self.certified, self.membership, store)

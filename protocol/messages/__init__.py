@@ -8,6 +8,7 @@ that is taken is refused on import.
 """
 
 from shoal.protocol.messages import (
+    anchor,
     averaging,
     bulk,
     data,
@@ -24,6 +25,7 @@ from shoal.protocol.messages import (
 )
 
 __all__ = [
+    "anchor",
     "averaging",
     "bulk",
     "data",

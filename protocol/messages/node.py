@@ -23,6 +23,7 @@ class ManifestIs(Message):
     present: int  # number of all members
     round: int  # the last committed one
     pace: float  # seconds from one round to the next; 0: not known yet
+    end: int  # number of the last entry of its log; 0: it has none
 
 
 @message(106)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import pytest
+
+from shoal.dht.link import format_link, parse_link
 from shoal.node.client.up.processes import Children
+from shoal.protocol.base.errors import ShoalError
+from shoal.protocol.messages.anchor import Anchor
 from tests.integration.nodes import RealNode, until, words_of
 from tests.integration.test_directory import MANIFEST as PUBLIC
 
@@ -39,6 +44,23 @@ def test_two_founders_of_one_file_have_two_runs_and_a_third_is_offered_both(tmp_
         both.start(children, (anna.address, bert.address), join=(str(file),))
         until(lambda: "in 2 runs of the manifest" in str(both.client.status()["obstacle"]), "a word", both.words)
         assert both.client.runs() == []
+
+
+def test_a_link_that_knows_more_than_a_member_does_not_lead_to_it(tmp_path: Path) -> None:
+    """As if that one were an old copy of a home; a link that knows less leads there."""
+    with Children() as children:
+        founder, later = RealNode(tmp_path / "founder").start(children), RealNode(tmp_path / "later").start(children)
+        run = founder.client.create_run(MANIFEST, False)["run"]
+        second = RealNode(tmp_path / "second").start(children)
+        second.client.join_run(str(founder.client.run_link(run)["link"]), False)
+        words = partial(words_of, founder, second, later)
+        until(lambda: parse_link(str(founder.client.run_link(run)["link"])).anchor is not None, "an entry", words)
+        known = parse_link(str(founder.client.run_link(run)["link"]))
+        ahead = format_link(known.run, known.addresses, anchor=Anchor(1_000, bytes(8)))
+        with pytest.raises(ShoalError, match="the link names entry 1000: it is behind, or an old copy"):
+            later.client.join_run(ahead, False)
+        later.client.join_run(format_link(known.run, known.addresses, anchor=known.anchor), False)
+        until(lambda: founder.row()["members"] == 3, "it to join", words)
 
 
 def test_a_run_of_the_same_file_that_is_known_to_the_dht_alone_is_offered_and_never_joined_by_the_file(

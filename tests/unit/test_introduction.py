@@ -14,12 +14,15 @@ import pytest
 from shoal.dht.link import RunLink, format_link, parse_link
 from shoal.node.api.errors import UnknownRun
 from shoal.node.manifest.manifest import MAX_MANIFEST, PROTOCOL, Manifest, NewerProtocol
-from shoal.node.run.introduction import MEMBERS_TOLD, find_manifest, introduce, link_to, parse_run_name
+from shoal.node.run.introduction import MEMBERS_TOLD, NamedRun, find_manifest, introduce, link_to, parse_run_name
 from shoal.node.run.run import Run
 from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
-from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.ids import PeerId, RunId, digest
 from shoal.protocol.base.wire import Message
+from shoal.protocol.log.anchors import anchor_of
+from shoal.protocol.log.register import founded
 from shoal.protocol.membership.vetting import MAX_ADDRESS, MAX_ADDRESSES
+from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.genesis import NONCE_SIZE, SIGNED_AS, manifest_digest, run_id, sign_genesis
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
@@ -35,8 +38,13 @@ RUN, GENESIS = id_of(MANIFEST).hex(), on_paper(MANIFEST).genesis
 ANNA, BERT, CARL = (Identity.generate().peer for _ in range(3))
 
 
+TIPS = tuple(digest("entry", bytes([number])) for number in range(10))
+REGISTER = dataclasses.replace(founded(digest("a run"), ANNA, 1), number=9, tips=TIPS)
+ANCHOR = Anchor(8, TIPS[8][:8])
+
+
 def good(*members: tuple[PeerId, tuple[str, ...]]) -> ManifestIs:
-    return ManifestIs(GENESIS, members, 3, 14, 2.5)
+    return ManifestIs(GENESIS, members, 3, 14, 2.5, 9)
 
 
 def lie(**changed: Any) -> ManifestIs:
@@ -48,7 +56,7 @@ THIEF = Identity.of_seed(b"somebody else".ljust(32))
 STOLEN = lie(author=THIEF.peer, signature=THIEF.signer(id_of(MANIFEST)).sign(SIGNED_AS))
 FORGED, MUTE = lie(signature=b"x" * 64), lie(signature=b"")
 UNDER_A_KNOWN_NAME = lie(signature=THIEF.signer(id_of(MANIFEST)).sign(SIGNED_AS))
-WRONG = ManifestIs(on_paper(Manifest(name="another")).genesis, (), 1, 0, 0.0)
+WRONG = ManifestIs(on_paper(Manifest(name="another")).genesis, (), 1, 0, 0.0, 0)
 TAMPERED = lie(manifest=MANIFEST.canonical()[:-1] + b"x")
 
 
@@ -101,9 +109,9 @@ async def _happens(what: T | Exception | Silence) -> T:
     return what
 
 
-def network(answers: Mapping[PeerId, Message | Exception | Silence]) -> Network:
+def network(answers: Mapping[PeerId, Message | Exception | Silence], run: str = RUN[:8]) -> Network:
     """A network that is connected with the peers that answer."""
-    return cast(Network, World(answers))
+    return cast(Network, World(answers, run=run))
 
 
 @pytest.mark.asyncio
@@ -234,8 +242,8 @@ async def test_providers_are_looked_for_once_somebody_has_not_helped() -> None:
 
 
 def test_what_a_person_names_a_run_by() -> None:
-    assert parse_run_name(RUN[:8].upper()) == (RUN[:8], ())
-    assert parse_run_name(format_link(id_of(MANIFEST), [HERE])) == (RUN, (HERE,))
+    assert parse_run_name(RUN[:8].upper()) == NamedRun(RUN[:8])
+    assert parse_run_name(format_link(id_of(MANIFEST), [HERE], anchor=ANCHOR)) == (RUN, (HERE,), ANCHOR)
     with pytest.raises(LocalError, match="no link to a run"):
         parse_run_name("short")
 
@@ -263,6 +271,17 @@ async def test_members_that_nobody_can_have_named_in_good_faith_are_refused(
 
 
 @pytest.mark.asyncio
+async def test_whose_log_ends_below_the_anchor_of_the_link_does_not_introduce_us() -> None:
+    """Such as an old copy of a member's home; whoever is up to date does."""
+    old = dataclasses.replace(good(), end=7)
+    with pytest.raises(RemoteError, match=r"ends at entry 7, and the link names entry 8") as refusal:
+        await find_manifest(RUN, network({BERT: old}, run=RUN), ME, anchor=ANCHOR)
+    assert refusal.value.peer == BERT
+    found = await find_manifest(RUN, network({BERT: old, CARL: good()}, run=RUN), ME, anchor=ANCHOR)
+    assert (list(found.members), found.anchor) == ([CARL], ANCHOR)
+
+
+@pytest.mark.asyncio
 async def test_a_manifest_that_is_too_large_is_not_even_hashed() -> None:
     large = lie(manifest=bytes(MAX_MANIFEST + 1))
     with pytest.raises(RemoteError, match="a manifest of 65537 bytes") as refusal:
@@ -274,18 +293,19 @@ def run_of(manifest: Manifest) -> Run:
     made = SimpleNamespace(id=id_of(manifest), manifest=manifest, genesis=unsigned(manifest), me=ANNA)
     made.others = lambda: {BERT: ("/ip4/192.0.2.2/tcp/1",)}
     made.pace = (7, 1.5)
+    made.register = REGISTER
     return cast(Run, made)
 
 
 def test_we_introduce_newcomers_to_a_run_that_we_are_in() -> None:
     answer = introduce(GetManifest(RUN[:8]), [run_of(MANIFEST), run_of(Manifest(name="another"))], ("here",))
     members = ((ANNA, ("here",)), (BERT, ("/ip4/192.0.2.2/tcp/1",)))
-    assert answer == ManifestIs(unsigned(MANIFEST), members, 2, 7, 1.5)
+    assert answer == ManifestIs(unsigned(MANIFEST), members, 2, 7, 1.5, 9)
 
 
 def test_a_link_leads_to_us_and_to_the_others() -> None:
     link = link_to(run_of(MANIFEST), (f"{HERE}/p2p/{ANNA}", "/ip4/127.0.0.1/tcp/4101"))
-    assert parse_link(link) == RunLink(id_of(MANIFEST), (HERE, "/ip4/192.0.2.2/tcp/1"))
+    assert parse_link(link) == RunLink(id_of(MANIFEST), (HERE, "/ip4/192.0.2.2/tcp/1"), anchor_of(REGISTER))
 
 
 @pytest.mark.parametrize("prefix", ["", RUN[:7], "0123456789"])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.dht.link import (
+    ANCHOR,
     DIRECT,
     MAX_ADDRESSES,
     MAX_LINK,
@@ -27,6 +28,7 @@ from shoal.dht.link import (
 from shoal.dht.link_addresses import is_address
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import RunId, digest
+from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.net.system.identity import Identity
 
 RUN = RunId(bytes(range(32)))
@@ -102,6 +104,21 @@ def test_a_link_that_is_full_holds_the_best_and_what_it_lacks_is_known() -> None
     link = format_link(RUN, [lan, *long])
     assert parse_link(link).addresses == (long[0], lan)
     assert left_out(link, [lan, long[0], long[1]]) == [long[1]]
+
+
+@given(
+    number=st.integers(1, 2**48),
+    begins=st.binary(min_size=8, max_size=8),
+    addresses=st.lists(multiaddrs, max_size=12),
+)
+def test_an_anchor_comes_out_of_a_link_and_costs_a_few_letters(
+    number: int, begins: bytes, addresses: list[str]
+) -> None:
+    anchor = Anchor(number, begins)
+    link = format_link(RUN, addresses, anchor=anchor)
+    assert parse_link(link).anchor == anchor
+    assert bool(parse_link(link).addresses) is bool(addresses)
+    assert len(link) <= min(MAX_LINK, len(format_link(RUN, addresses)) + 27)
 
 
 # -- what is understood -------------------------------------------------------------------------------------
@@ -199,6 +216,9 @@ def test_letters_behind_the_end_are_noticed(more: str) -> None:
         (encode_link(RUN, [(DIRECT, bytes(6))]), "'/ip4/0.0.0.0/tcp/0' for an address"),
         (encode_link(RUN, [(RELAYED, bytes(64))]), "for an address"),
         (encode_link(RUN, [(OTHER, b"")]), "'' for an address"),
+        (encode_link(RUN, [(ANCHOR, bytes(8))]), "names no entry"),
+        (encode_link(RUN, [(ANCHOR, bytes(9))]), "names no entry"),
+        (encode_link(RUN, [(ANCHOR, b"\1" * 16)]), "names no entry"),
         (encode_link(RUN, [(OTHER, b"\xff")]), "'ff' for an address"),
         (encode_link(RUN, [(OTHER, b"192.0.2.7:4101")]), "for an address"),
         (encode_link(RUN, [(OTHER, b"/ip4/192.0.2.700/tcp/4101")]), "for an address"),

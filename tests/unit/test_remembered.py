@@ -29,6 +29,7 @@ from shoal.node.run.reloading import remembers
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import is_temporary
+from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.net.system.identity import Identity
 from tests.limits import no_more_files
@@ -36,7 +37,12 @@ from tests.run_kit import on_paper
 from tests.unit.disk_kit import fill_disk
 
 FIRST, SECOND = "ab" * 32, "0d" * 32
-RECORD = Joined(Genesis(b"manifest", PeerId("anna"), b"nonce", b"signature"), True, "/checkpoints/round-00000004")
+RECORD = Joined(
+    Genesis(b"manifest", PeerId("anna"), b"nonce", b"signature"),
+    True,
+    "/checkpoints/round-00000004",
+    Anchor(9, bytes(8)),
+)
 ANNA, BERT = PeerId("anna"), PeerId("bert")
 
 
@@ -113,7 +119,7 @@ def test_a_run_of_protocol_1_is_named_as_such_and_stays_as_it_is(home: Home) -> 
 def test_what_cannot_be_read_now_does_not_say_that_a_run_was_not_founded(home: Home) -> None:
     """It would be founded once more."""
     found, identity = on_paper(parse_manifest('name = "ours"\n')), Identity.generate()
-    remember_run(home, found.run.hex(), Joined(found.genesis, True, ""))
+    remember_run(home, found.run.hex(), Joined(found.genesis, True, "", None))
     assert remembers(home, identity, lambda each: each.run == found.run)
     assert not remembers(home, identity, lambda each: each.run != found.run)
     with no_more_files(), pytest.raises(LocalError, match="Too many open files"):

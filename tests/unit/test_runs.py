@@ -47,7 +47,7 @@ FIRST, SECOND = "ab" * 32, "0d" * 32
 def home(tmp_path: Path) -> Home:
     home = Home(tmp_path / "home").create()
     for run in (FIRST, SECOND):
-        remember_run(home, run, Joined(Genesis(b"no manifest", PeerId("anna"), b"", b""), True, ""))
+        remember_run(home, run, Joined(Genesis(b"no manifest", PeerId("anna"), b"", b""), True, "", None))
     return home
 
 
@@ -213,7 +213,7 @@ def test_a_link_names_no_bridges_and_what_it_has_no_room_for_is_told(home: Home)
         "own_networks": OwnNetworks((ip_network("10.88.0.0/15"),)),
     }
     runs = made(home, around=around)
-    run = SimpleNamespace(id=id_of(MANIFEST), manifest=MANIFEST, me=me, others=dict)
+    run = SimpleNamespace(id=id_of(MANIFEST), manifest=MANIFEST, me=me, others=dict, register=None)
     runs.open = {id_of(MANIFEST).hex(): cast(Run, run)}
     answer = runs.link("ours")
     assert parse_link(answer["link"]) == RunLink(id_of(MANIFEST), tuple(lans[:5]))
@@ -474,7 +474,7 @@ async def test_a_run_that_is_entered_as_a_pause_begins_is_not_started(
     assert (link["name"], runs.open, runs.restoring) == ("ours", {}, [run]), "it is entered when the node goes on"
     assert run in remembered_runs(home)
     runs.paused = ""
-    monkeypatch.setattr(reloading, "recall", lambda *_: (FOUND, Joined(FOUND.genesis, True, "")))
+    monkeypatch.setattr(reloading, "recall", lambda *_: (FOUND, Joined(FOUND.genesis, True, "", None)))
     await runs.restore([])
     assert (list(runs.open), runs.restoring) == ([], [run]), "once more"
     runs.paused = ""
@@ -490,7 +490,9 @@ class Started(SimpleNamespace):
     """The part of a run that entering and ending it use."""
 
     def __init__(self) -> None:
-        super().__init__(id=id_of(MANIFEST), manifest=MANIFEST, me=PeerId("me"), others=dict, training=None)
+        super().__init__(
+            id=id_of(MANIFEST), manifest=MANIFEST, me=PeerId("me"), others=dict, training=None, register=None
+        )
 
     def start(self, seeds: list[PeerId]) -> None:
         pass
@@ -674,7 +676,7 @@ async def test_own_text_counts_for_who_joins_or_is_back_in_a_run_that_does_not_m
         await runs.join("link", True)
     assert "or a text of at most" in (await runs.preview("link"))["memory"]["problem"]
 
-    monkeypatch.setattr(reloading, "recall", lambda *_: (found, Joined(found.genesis, True, "")))
+    monkeypatch.setattr(reloading, "recall", lambda *_: (found, Joined(found.genesis, True, "", None)))
     run = id_of(manifest).hex()
     runs.restoring.append(run)
     await runs.restore([])

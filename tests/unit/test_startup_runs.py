@@ -60,7 +60,7 @@ class FakeRuns:
         if len(self.calls) <= self.failures:
             raise LocalError("this node knows no other")
         await self.answer.wait()
-        self.entered.append(parse_run_name(run)[0])
+        self.entered.append(parse_run_name(run).run)
         return {}
 
 
