@@ -143,7 +143,7 @@ class FakeNode:
             if self.trigger and self.round() == self.trigger.fault.round - 1 and self.joined_at:
                 self.say(f"{self.name}.dead", str(self.trigger.fault.round))
                 for sent in range(1, CHUNKS + 1):
-                    self.trigger.sent(self.trigger.fault.round, sent, CHUNKS, "owner")
+                    self.trigger.moved(self.trigger.fault.round, sent, CHUNKS, "owner")
 
 
 async def run_fake(settings: Any) -> None:

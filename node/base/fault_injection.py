@@ -1,15 +1,17 @@
-"""Fault injection for tests: a daemon that kills or stops itself in the middle of an all-reduce.
+"""Fault injection for tests: a daemon that kills or stops itself at a chosen moment of an all-reduce.
 
 On loopback an all-reduce lasts some ten milliseconds, too short to be hit from outside. So the victim's daemon reads
-`SHOAL_FAULT`, counts the contribution chunks it has written, and sends itself the real signal when the fault's share
-is reached and at least one chunk is still unsent. Before that, nothing is flushed, closed or announced. The variable is
-read once, when the daemon starts; no message, manifest or API call can arm a fault.
+`SHOAL_FAULT`, counts what it has moved (node/run/fault_watch.py), and sends itself the real signal when the moment has
+come. Before that, nothing is flushed, closed or announced. The variable is read once, when the daemon starts; no
+message, manifest or API call can arm a fault.
 
-    SHOAL_FAULT="kill round=4 share=0.5 role=any"       SIGKILL, as pulling the plug
-    SHOAL_FAULT="stop round=2 share=0.3 role=owner"     SIGSTOP, as a suspended laptop
+    SHOAL_FAULT="kill round=4 share=0.5 role=any when=scatter"     SIGKILL, as pulling the plug
+    SHOAL_FAULT="stop round=2 share=0.3 role=owner when=gather"    SIGSTOP, as a suspended laptop
 
-`role` limits the fault to a round in which this peer has that role from its first chunk on; otherwise it never fires.
-So of several nodes with one fault only one is hurt as `proposer`, and not the next one, who takes over from it.
+`when` is a stage of the round, of which `share` is done, and not all: `scatter` of the contributions that it sends,
+`gather` of the means that an owner sends, or, to who owns nothing, come; `decision` is just before its vote on the
+result leaves. `role` limits the fault to a round in which this peer has that role from its first chunk on; otherwise it
+never fires. So of several nodes with one fault only one is hurt as `proposer`, and not the next one, who takes over.
 """
 
 from __future__ import annotations
@@ -29,8 +31,11 @@ MARK = "fault fired:"
 
 Kind = Literal["kill", "stop"]
 Role = Literal["any", "owner", "contributor", "proposer"]
+Moment = Literal["scatter", "gather", "decision"]
 KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
 ROLES: dict[str, Role] = {role: role for role in get_args(Role)}
+MOMENTS: dict[str, Moment] = {moment: moment for moment in get_args(Moment)}
+MOVED: dict[Moment, str] = {"scatter": "chunks sent", "gather": "means moved"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,9 @@ class Fault:
 
     kind: Kind
     round: int
-    share: float = 0.5  # of the contribution chunks, rounded so that some but not all are sent
+    share: float = 0.5  # of the stage's payloads, rounded so that some but not all are moved
     role: Role = "any"
+    when: Moment = "scatter"
 
     @staticmethod
     def parse(text: str) -> Fault:
@@ -49,38 +55,46 @@ class Fault:
         try:
             table = dict(setting.split("=", 1) for setting in settings)
             round, share = int(table.pop("round")), float(table.pop("share", "0.5"))
-            role = ROLES[table.pop("role", "any")]
+            role, when = ROLES[table.pop("role", "any")], MOMENTS[table.pop("when", "scatter")]
             if table or round < 1 or not 0 < share < 1:
                 raise ValueError(text)
-            return Fault(KINDS[kind], round, share, role)
+            return Fault(KINDS[kind], round, share, role, when)
         except (KeyError, ValueError) as error:
             raise LocalError(
-                f"{FAULT_VARIABLE}={text!r} is not like 'kill round=4 share=0.5 role=any'", code="bad-value"
+                f"{FAULT_VARIABLE}={text!r} is not like 'kill round=4 share=0.5 role=any when=scatter'",
+                code="bad-value",
             ) from error
 
     def __str__(self) -> str:
         """The text that `parse` reads."""
-        return f"{self.kind} round={self.round} share={self.share} role={self.role}"
+        return f"{self.kind} round={self.round} share={self.share} role={self.role} when={self.when}"
 
-    def is_due(self, round: int, sent: int, total: int, role: str) -> bool:
-        """Whether to fire now: round and role fit, the share is reached, and some but not all chunks are sent."""
+    def is_due(self, round: int, moved: int, total: int, role: str, when: Moment) -> bool:
+        """Whether to fire now: round, role and stage fit, the share is reached, and some but not all is moved."""
         enough = max(1, min(math.ceil(self.share * total), total - 1))
-        return round == self.round and self.role in ("any", role) and enough <= sent < total
+        fits = (round, when) == (self.round, self.when) and self.role in ("any", role)
+        return fits and enough <= moved < total
 
 
 @dataclass(slots=True)
 class FaultTrigger:
-    """Watches a node's contribution and fires its fault once."""
+    """Fires a node's fault once."""
 
     fault: Fault
     fire: Callable[[str], None]
     fired: bool = field(default=False, init=False)
 
-    def sent(self, round: int, chunk_messages_sent: int, chunk_messages_total: int, role: str) -> None:
-        """To be called after each contribution chunk that was written, with this peer's role in the round."""
-        if not self.fired and self.fault.is_due(round, chunk_messages_sent, chunk_messages_total, role):
+    def moved(self, round: int, moved: int, total: int, role: str, when: Moment = "scatter") -> None:
+        """To be called after each payload of the stage, with how many are moved and this peer's role in the round."""
+        if not self.fired and self.fault.is_due(round, moved, total, role, when):
             self.fired = True
-            self.fire(f"{chunk_messages_sent} of {chunk_messages_total} chunks sent in round {round}")
+            self.fire(f"{moved} of {total} {MOVED[when]} in round {round}")
+
+    def votes(self, round: int, role: str) -> None:
+        """To be called before this peer's vote on the round's result leaves."""
+        if not self.fired and self.fault.is_due(round, 1, 2, role, "decision"):
+            self.fired = True
+            self.fire(f"about to vote on the result of round {round}")
 
 
 def armed_trigger(environ: Mapping[str, str]) -> FaultTrigger | None:

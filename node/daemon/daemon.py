@@ -283,8 +283,7 @@ class Daemon:
 
     def _on_message(self, peer: PeerId, run: RunId | None, message: Message) -> None:
         if (member := self._runs.get(run)) is not None:
-            member.meters.received(message)
-            member.driver.receive(peer, message)
+            member.received(peer, message)
 
     def _on_payload_done(self, peer: PeerId, run: RunId, message: Message, sent: bool) -> None:
         if (member := self._runs.get(run)) is not None:

@@ -28,7 +28,7 @@ from shoal.node.training.state.outer import OuterState, StateStore
 from shoal.protocol.averaging.events import Begun, Committed, Lapsed
 from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.averaging.replay import base_after, decisions_after, outcomes
-from shoal.protocol.base.effects import Event
+from shoal.protocol.base.effects import Event, Send
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, short
 from shoal.protocol.base.shortages import is_temporary
@@ -236,10 +236,22 @@ class AgreedRun(Run):
     def left(self, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits on this node: it was written to the network, or dropped."""
         if sent:
-            is_proposer = self.member.log.proposer == self._me
-            self.outgoing.sent(to, message, self.member.rounds, is_proposer)
+            self.outgoing.sent(to, message, self.member.rounds)
             self.meters.sent(message)
+            if self._faults is not None:
+                self._faults.sent(to, message, self.member.rounds, self.member.log.proposer == self._me)
         self.driver.left(to, message, sent)
+
+    def received(self, sender: PeerId, message: Message) -> None:
+        """See Run."""
+        super().received(sender, message)
+        if self._faults is not None:
+            self._faults.received(message, self.member.rounds)
+
+    def _send(self, send: Send) -> None:
+        if self._faults is not None:
+            self._faults.leaves(send.message, self.member.rounds)
+        super()._send(send)
 
 
 def _newest_snapshot(run_folder: Path, run: RunId) -> Checkpoint | None:

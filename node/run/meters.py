@@ -11,9 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from shoal.node.api.answers import RunCounters
-from shoal.node.base.fault_injection import FaultTrigger
 from shoal.node.run.records import CommitLog
-from shoal.protocol.averaging.exchange import Exchange
 from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
@@ -92,46 +90,29 @@ class Meters:
 class Outgoing:
     """Counts payloads as they are written to the network."""
 
-    def __init__(self, me: PeerId, commits: CommitLog, fault: FaultTrigger | None) -> None:
+    def __init__(self, commits: CommitLog) -> None:
         self.resent = 0  # bytes of chunks that had been contributed before in the same round
-        self._me = me
         self._commits = commits
-        self._fault = fault
         self._round = (0, 0)  # and, of a replica, the number of the pairing
         self._chunks: set[int] = set()
-        self._proposed = False  # whether we were the proposer when the round's first contribution left
 
-    def sent(self, to: PeerId, message: Message, rounds: Rounds, is_proposer: bool) -> None:
+    def sent(self, to: PeerId, message: Message, rounds: Rounds) -> None:
         """A payload of a run with a common state was written to the network."""
         match message:
             case Contribution():
-                if self._contributed(message.round, 0, message.chunk, len(message.payload)):
-                    self._proposed = is_proposer
-                if self._fault is not None and rounds.round is not None:
-                    self._strike(self._fault, message.round, rounds.round.exchange)
+                self._contributed(message.round, 0, message.chunk, len(message.payload))
             case Mean() if to in rounds.roster(message.round):  # whoever was not there catches up
                 self._commits.sent(message.round, len(message.payload))
 
-    def exchanged(self, message: Chunk, chunks: int) -> None:
-        """A payload of ours was written to the partner of a replica, who is to get so many."""
+    def exchanged(self, message: Chunk) -> None:
+        """A payload of ours was written to the partner of a replica."""
         self._contributed(message.round, message.number, message.chunk, len(message.payload))
-        if self._fault is not None:
-            self._fault.sent(message.round, len(self._chunks), chunks, "any")
 
-    def _contributed(self, round: int, number: int, chunk: int, size: int) -> bool:
-        """Count a contribution; whether it is the first of its round."""
+    def _contributed(self, round: int, number: int, chunk: int, size: int) -> None:
         self._commits.sent(round, size)
-        if is_first := self._round != (round, number):
+        if self._round != (round, number):
             self._round, self.resent = (round, number), 0
             self._chunks.clear()
         if chunk in self._chunks:
             self.resent += size
         self._chunks.add(chunk)
-        return is_first
-
-    def _strike(self, fault: FaultTrigger, round: int, exchange: Exchange) -> None:
-        work = "owner" if exchange.owns_any() else "contributor"
-        roles = ["any", work, "proposer"] if self._proposed else ["any", work]
-        if fault.fault.role in roles and round == exchange.round:
-            total = sum(owner != self._me for owner in exchange.owners())
-            fault.sent(round, len(self._chunks), total, fault.fault.role)

@@ -186,6 +186,8 @@ class ReplicaRun(Run):
         """A payload no longer waits on this node: it was written to the network, or dropped."""
         if sent:
             if isinstance(message, Chunk):
-                self.outgoing.exchanged(message, len(self.outer.exchange))
+                self.outgoing.exchanged(message)
+                if self._faults is not None:
+                    self._faults.exchanged(message, len(self.outer.exchange))
             self.meters.sent(message)
         self.driver.left(to, message, sent)

@@ -28,6 +28,7 @@ from shoal.node.peers.reach import worth_remembering
 from shoal.node.run.driver import Driver
 from shoal.node.run.either_member import AnyMember, base_of
 from shoal.node.run.facts import samples_before, training_now
+from shoal.node.run.fault_watch import FaultWatch
 from shoal.node.run.log_store import LogStore
 from shoal.node.run.meters import Meters, Outgoing
 from shoal.node.run.records import CommitLog, CommitRecord
@@ -86,7 +87,8 @@ class Run(ABC):
         self.commits = CommitLog()
         self.meters = Meters(settings.tally)
         self.detours = RelayWarning(manifest.name)
-        self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
+        self.outgoing = Outgoing(self.commits)
+        self._faults = FaultWatch(signer.peer, settings.fault) if settings.fault is not None else None
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
         self.samples = samples_before(manifest, checkpoint)  # tokens behind the state that is held
         self.obstacle = ""  # why no round goes on, as far as it is known here
@@ -109,8 +111,7 @@ class Run(ABC):
     def start(self, seeds: list[PeerId]) -> None:
         """Join the swarm through `seeds` and begin to train."""
         member = self._make_member()
-        send = partial(self._network.carry_out, self.id)
-        self.driver, self.member = self._driver_of(member, send), member
+        self.driver, self.member = self._driver_of(member, self._send), member
         self.driver.timelines.links = self._network.links
         if self._settings.trains:
             worker, last = self._settings.worker(self.manifest, self.outer.sizes), self.manifest.rounds.last
@@ -262,6 +263,14 @@ class Run(ABC):
     @abstractmethod
     async def _end(self, for_good: bool) -> None:
         """Keep what may be needed when we are back; LocalError if it is needed and cannot be kept."""
+
+    def received(self, sender: PeerId, message: Message) -> None:
+        """A message of this run; RemoteError if it is bad, and then nothing has changed."""
+        self.meters.received(message)
+        self.driver.receive(sender, message)
+
+    def _send(self, send: Send) -> None:
+        self._network.carry_out(self.id, send)
 
     @abstractmethod
     def left(self, to: PeerId, message: Message, sent: bool) -> None:

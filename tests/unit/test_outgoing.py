@@ -7,7 +7,6 @@ import math
 from types import SimpleNamespace
 from typing import cast
 
-from shoal.node.base.fault_injection import Fault, FaultTrigger
 from shoal.node.run.meters import Outgoing
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.records import CommitLog
@@ -25,9 +24,8 @@ MADE = Made(NO_DIGEST, b"\x03", 0, OTHER, 1, b"")
 
 def rounds(round: int) -> Rounds:
     """In a round of which we know the roster, and that of the round before."""
-    owners, rosters = (ME, OTHER, OTHER), {round: (ME, OTHER), round - 1: (ME, OTHER)}
-    exchange = SimpleNamespace(round=round, owners=lambda: owners, owns_any=lambda: True)
-    known = SimpleNamespace(round=SimpleNamespace(exchange=exchange), roster=lambda round: rosters.get(round, ()))
+    rosters = {round: (ME, OTHER), round - 1: (ME, OTHER)}
+    known = SimpleNamespace(roster=lambda round: rosters.get(round, ()))
     return cast(Rounds, known)
 
 
@@ -46,9 +44,9 @@ def decision(round: int) -> Decision:
 
 def test_payloads_are_counted_for_their_round() -> None:
     commits = CommitLog()
-    outgoing = Outgoing(ME, commits, None)
-    outgoing.sent(OTHER, contribution(7, 1), rounds(7), is_proposer=False)
-    outgoing.sent(OTHER, mean(7), rounds(7), is_proposer=False)
+    outgoing = Outgoing(commits)
+    outgoing.sent(OTHER, contribution(7, 1), rounds(7))
+    outgoing.sent(OTHER, mean(7), rounds(7))
     record = commits.add(decision(7), NO_DIGEST, ME, 2.0, outgoing.resent, PhaseLog(), 0)
     assert (record.members, record.contributors, record.took_part, record.entry) == (2, 2, True, 10)
     assert [each["bytes"] for each in commits.as_json()] == [130]
@@ -56,46 +54,29 @@ def test_payloads_are_counted_for_their_round() -> None:
 
 def test_what_leaves_after_the_round_still_counts_but_catching_up_does_not() -> None:
     commits = CommitLog()
-    outgoing = Outgoing(ME, commits, None)
+    outgoing = Outgoing(commits)
     commits.add(decision(7), NO_DIGEST, ME, 2.0, 0, PhaseLog(), 0)
-    outgoing.sent(OTHER, contribution(7, 1), rounds(8), is_proposer=False)
-    outgoing.sent(OTHER, mean(7), rounds(8), is_proposer=False)
-    outgoing.sent(PeerId("newcomer"), mean(7), rounds(8), is_proposer=False)
-    outgoing.sent(OTHER, StateChunk(0, 6, 0, bytes(1000)), rounds(8), is_proposer=False)
+    outgoing.sent(OTHER, contribution(7, 1), rounds(8))
+    outgoing.sent(OTHER, mean(7), rounds(8))
+    outgoing.sent(PeerId("newcomer"), mean(7), rounds(8))
+    outgoing.sent(OTHER, StateChunk(0, 6, 0, bytes(1000)), rounds(8))
     assert commits.as_json()[0]["bytes"] == 130
 
 
 def test_what_is_contributed_twice_in_a_round_is_sent_again() -> None:
-    outgoing = Outgoing(ME, CommitLog(), None)
+    outgoing = Outgoing(CommitLog())
     for chunk in (1, 2, 1):
-        outgoing.sent(OTHER, contribution(7, chunk), rounds(7), is_proposer=False)
+        outgoing.sent(OTHER, contribution(7, chunk), rounds(7))
     assert outgoing.resent == 100
-    outgoing.sent(OTHER, contribution(8, 1), rounds(8), is_proposer=False)
+    outgoing.sent(OTHER, contribution(8, 1), rounds(8))
     assert outgoing.resent == 0
 
 
 def test_of_a_replica_each_pairing_is_counted_by_itself() -> None:
-    outgoing = Outgoing(ME, CommitLog(), None)
+    outgoing = Outgoing(CommitLog())
     for number, chunk in ((3, 0), (3, 0), (4, 0)):
-        outgoing.exchanged(Chunk(7, number, chunk, bytes(10)), 2)
+        outgoing.exchanged(Chunk(7, number, chunk, bytes(10)))
     assert outgoing.resent == 0
-
-
-def test_a_fault_fires_between_two_chunks() -> None:
-    said: list[str] = []
-    outgoing = Outgoing(ME, CommitLog(), FaultTrigger(Fault("kill", 7, role="owner"), said.append))
-    outgoing.sent(OTHER, contribution(6, 1), rounds(6), is_proposer=False)
-    assert said == []
-    outgoing.sent(OTHER, contribution(7, 1), rounds(7), is_proposer=False)
-    assert said == ["1 of 2 chunks sent in round 7"]
-
-
-def test_a_fault_of_the_proposer_spares_whoever_takes_over_in_the_middle_of_a_round() -> None:
-    said: list[str] = []
-    outgoing = Outgoing(ME, CommitLog(), FaultTrigger(Fault("kill", 7, share=0.9, role="proposer"), said.append))
-    outgoing.sent(OTHER, contribution(7, 1), rounds(7), is_proposer=False)
-    outgoing.sent(OTHER, contribution(7, 2), rounds(7), is_proposer=True)
-    assert said == []
 
 
 def test_the_time_of_a_round_begins_with_the_first_submission() -> None:

@@ -13,10 +13,10 @@ from shoal.protocol.base.errors import LocalError
 
 
 def test_the_text_of_a_fault_reads_back() -> None:
-    fault = Fault.parse("kill round=4 share=0.5 role=any")
-    assert fault == Fault("kill", 4, 0.5, "any")
+    fault = Fault.parse("kill round=4 share=0.5 role=any when=gather")
+    assert fault == Fault("kill", 4, 0.5, "any", "gather")
     assert Fault.parse(str(fault)) == fault
-    assert Fault.parse("stop round=2") == Fault("stop", 2, 0.5, "any")
+    assert Fault.parse("stop round=2") == Fault("stop", 2, 0.5, "any", "scatter")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def fired(fault: str, round: int, total: int, role: str = "owner") -> list[str]:
     said: list[str] = []
     trigger = FaultTrigger(Fault.parse(fault), said.append)
     for sent in range(1, total + 1):
-        trigger.sent(round, sent, total, role)
+        trigger.moved(round, sent, total, role)
     return said
 
 
@@ -68,6 +68,18 @@ def test_it_is_silent_elsewhere() -> None:
     assert len(fired("kill round=4 role=proposer", 4, 12, "proposer")) == 1
 
 
+def test_it_waits_for_its_stage() -> None:
+    said: list[str] = []
+    trigger = FaultTrigger(Fault.parse("kill round=4 when=decision"), said.append)
+    trigger.moved(4, 1, 2, "owner", "scatter")
+    trigger.moved(4, 1, 2, "owner", "gather")
+    trigger.votes(3, "owner")
+    assert said == []
+    for _ in range(2):
+        trigger.votes(4, "owner")
+    assert said == ["about to vote on the result of round 4"]
+
+
 def test_no_variable_arms_nothing() -> None:
     assert armed_trigger({}) is None
 
@@ -76,7 +88,7 @@ def test_the_signal_is_real() -> None:
     program = (
         "import os; from shoal.node.base.fault_injection import armed_trigger\n"
         "trigger = armed_trigger(os.environ)\n"
-        "for sent in range(1, 9): print(sent, flush=True); trigger.sent(4, sent, 8, 'owner')\n"
+        "for sent in range(1, 9): print(sent, flush=True); trigger.moved(4, sent, 8, 'owner')\n"
     )
     died = subprocess.run(
         [sys.executable, "-c", program],
