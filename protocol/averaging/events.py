@@ -107,6 +107,13 @@ class Behind(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Doubted(Event):
+    """The round waits for `peer`, which has said nothing for a while: is it alive?"""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
 class Lost(Event):
     """Nobody that we reach has the bytes of the last result."""
 

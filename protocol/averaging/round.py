@@ -17,11 +17,12 @@ from collections.abc import Collection
 
 from shoal.protocol.averaging.apart import MAX_APART, ways_between
 from shoal.protocol.averaging.context import Context, Outcome
-from shoal.protocol.averaging.events import Begun, Concluded, Due, HandIn, LogEnds, Lost, Reviewed, WrongState
+from shoal.protocol.averaging.events import Begun, Concluded, Doubted, Due, HandIn, LogEnds, Lost, Reviewed, WrongState
 from shoal.protocol.averaging.exchange import Exchange
 from shoal.protocol.averaging.fetching import Fetching
 from shoal.protocol.averaging.headway import Headway
 from shoal.protocol.averaging.policy import Base, Ready
+from shoal.protocol.averaging.quiet import Quiet
 from shoal.protocol.averaging.reducer import Contribute, Reducer
 from shoal.protocol.averaging.shelf import Decision, table_digest
 from shoal.protocol.averaging.silence import Stall
@@ -53,6 +54,7 @@ class Round:
         self._offer: wire.Offer | None = None  # our own
         self._fetching = Fetching(context.us.part, base.round + 1, context.shelf, context.pace, self._longest_pause)
         self._headway: Headway | None = None
+        self._quiet = Quiet()
         self._stall = Stall(now)
         self._review: tuple[Digest, Result, bool] | None = None
         self._outcome: Outcome | None = None
@@ -182,13 +184,14 @@ class Round:
         self._context.outbox.taken_count += self.exchange.taken - taken
         if gained:
             self._context.doubts.trust(sender)
+        self._quiet.hear(now, sender)
         if self._headway is not None and not isinstance(message, wire.Offer):
             self._headway.hear(now, sender, progress=gained)
         return self._do(now, effects)
 
     def tick(self, now: float) -> list[Effect]:
         """Remind the silent, fetch what is missing, steer, notice a stall."""
-        effects = self._remind(now) + self._repeat_offer(now) + self._check_stall(now)
+        effects = self._remind(now) + self._doubt_quiet(now) + self._repeat_offer(now) + self._check_stall(now)
         return self._do(now, effects)
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -431,8 +434,7 @@ class Round:
         headway, effects = self._headway, list[Effect]()
         if headway is None or not (self.exchange.is_under_way or self._offer is not None):
             return []
-        owing = [peer for peer in self.exchange.awaited() if peer != self._us.me and peer not in self.exchange.lost]
-        for peer in owing:
+        for peer in self._owing():
             if not headway.is_due(now, peer):
                 continue
             if self.exchange.is_under_way and headway.is_given_up(now, peer, owes_bytes=True):
@@ -442,6 +444,14 @@ class Round:
             elif (give := self.exchange.want(peer)) is not None:
                 effects.append(Send(peer, give))
         return effects
+
+    def _owing(self) -> list[PeerId]:
+        return [peer for peer in self.exchange.awaited() if peer != self._us.me and peer not in self.exchange.lost]
+
+    def _doubt_quiet(self, now: float) -> list[Effect]:
+        if not self.exchange.is_under_way:
+            return []
+        return [Tell(Doubted(peer)) for peer in self._quiet.doubted(now, self._owing())]
 
     def _check_stall(self, now: float) -> list[Effect]:
         """If nothing moves any more, another proposer may know better; soon, if a chunk has lost its owner."""

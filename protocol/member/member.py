@@ -290,6 +290,8 @@ class Member(Presence):
                 return self.log.answer(entry, is_approved)
             case told.LogEnds(peer, number):
                 return self.log.heard_end(peer, number)
+            case told.Doubted(peer):
+                return self.membership.doubt(now, peer)
             case told.Lost(entry):
                 return self.log.lacks(now, entry)
             case ResultProposed(entry, result, is_bound):

@@ -131,6 +131,10 @@ class Membership(MembershipView):
         """The connection with `peer` closed, by an interruption or a death: probe it at once, in every way."""
         return self._finish(now, self._check(now, peer)) if self._running else []
 
+    def doubt(self, now: float, peer: PeerId) -> list[Effect]:
+        """Somebody waits for `peer` and has heard nothing: probe it at once, in every way."""
+        return self._finish(now, self._check(now, peer)) if self._running else []
+
     def link_up(self, now: float, peer: PeerId) -> list[Effect]:
         """There is a connection with `peer`: introduce ourselves, or probe it if it is suspected."""
         if not self._running or peer == self.me:
