@@ -10,8 +10,9 @@ message, manifest or API call can arm a fault.
 
 `when` is a stage of the round, of which `share` is done, and not all: `scatter` of the contributions that it sends,
 `gather` of the means that an owner sends, or, to who owns nothing, come; `decision` is just before its vote on the
-result leaves. `role` limits the fault to a round in which this peer has that role from its first chunk on; otherwise it
-never fires. So of several nodes with one fault only one is hurt as `proposer`, and not the next one, who takes over.
+result leaves, or when the others have decided without it. `role` limits the fault to a round in which this peer has
+that role from its first chunk on; otherwise it never fires. So of several nodes with one fault only one is hurt as
+`proposer`, and not the next one, who takes over.
 """
 
 from __future__ import annotations
@@ -90,11 +91,11 @@ class FaultTrigger:
             self.fired = True
             self.fire(f"{moved} of {total} {MOVED[when]} in round {round}")
 
-    def votes(self, round: int, role: str) -> None:
-        """To be called before this peer's vote on the round's result leaves."""
+    def decides(self, round: int, role: str) -> None:
+        """To be called before this peer's vote on the round's result leaves, and if it is decided without that vote."""
         if not self.fired and self.fault.is_due(round, 1, 2, role, "decision"):
             self.fired = True
-            self.fire(f"about to vote on the result of round {round}")
+            self.fire(f"in the decision of round {round}")
 
 
 def armed_trigger(environ: Mapping[str, str]) -> FaultTrigger | None:

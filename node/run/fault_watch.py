@@ -22,16 +22,14 @@ class FaultWatch:
         self._me = me
         self._trigger = trigger
         self._round = 0  # the last one that we have contributed to
-        self._proposes = False  # whether we were the proposer when its first contribution left
+        self._role = ""  # ours when its first contribution left, the one that the fault is about if we had it
         self._moved = defaultdict[Moment, set[Hashable]](set)
 
     def sent(self, to: PeerId, message: Message, rounds: Rounds, is_proposer: bool) -> None:
         """A payload was written to the network."""
         match message:
             case Contribution():
-                if self._round != message.round:
-                    self._round, self._proposes = message.round, is_proposer
-                    self._moved.clear()
+                self._begin(message.round, rounds, is_proposer)
                 if (exchange := self._watched(message.round, rounds)) is not None:
                     total = sum(owner != self._me for owner in exchange.owners())
                     self._move("scatter", exchange, message.chunk, total)
@@ -42,7 +40,9 @@ class FaultWatch:
                     self._move("gather", exchange, (message.chunk, to), total)
 
     def received(self, message: Message, rounds: Rounds) -> None:
-        """A message has arrived."""
+        """A message has arrived, and was taken."""
+        if rounds.phase == "applying":  # the others have decided, and our vote is not needed
+            self._trigger.decides(self._round, self._role)
         if isinstance(message, Mean):
             exchange = self._watched(message.round, rounds)
             if exchange is not None and not exchange.owns_any():
@@ -50,10 +50,8 @@ class FaultWatch:
 
     def leaves(self, message: Message, rounds: Rounds) -> None:
         """A message is about to leave."""
-        if isinstance(message, Vote) and rounds.phase == "deciding":
-            exchange = self._watched(self._round, rounds)
-            if exchange is not None:
-                self._trigger.votes(exchange.round, self._role(exchange))
+        if isinstance(message, Vote) and rounds.phase in ("deciding", "applying"):
+            self._trigger.decides(self._round, self._role)
 
     def exchanged(self, message: Chunk, chunks: int) -> None:
         """A payload was written to the partner of a replica, who is to get so many."""
@@ -63,6 +61,14 @@ class FaultWatch:
         self._moved["scatter"].add(message.chunk)
         self._trigger.moved(message.round, len(self._moved["scatter"]), chunks, "any")
 
+    def _begin(self, round: int, rounds: Rounds, is_proposer: bool) -> None:
+        if self._round == round or rounds.round is None:
+            return
+        self._round = round
+        self._moved.clear()
+        work = "owner" if rounds.round.exchange.owns_any() else "contributor"
+        self._role = "proposer" if is_proposer and self._trigger.fault.role == "proposer" else work
+
     def _watched(self, round: int, rounds: Rounds) -> Exchange | None:
         """The exchange of that round, if it is under way and we have begun to contribute."""
         exchange = rounds.round.exchange if rounds.round is not None else None
@@ -70,10 +76,4 @@ class FaultWatch:
 
     def _move(self, when: Moment, exchange: Exchange, what: Hashable, total: int) -> None:
         self._moved[when].add(what)
-        self._trigger.moved(exchange.round, len(self._moved[when]), total, self._role(exchange), when)
-
-    def _role(self, exchange: Exchange) -> str:
-        """Our role that the fault is about, if we have it."""
-        if self._proposes and self._trigger.fault.role == "proposer":
-            return "proposer"
-        return "owner" if exchange.owns_any() else "contributor"
+        self._trigger.moved(exchange.round, len(self._moved[when]), total, self._role, when)

@@ -86,7 +86,14 @@ def test_in_the_decision_it_is_about_to_vote_on_a_result() -> None:
     watched.watch.leaves(VOTE, rounds(7))  # on another entry, in the middle of the exchange
     assert watched.said == []
     watched.watch.leaves(VOTE, rounds(7, phase="deciding"))
-    assert watched.said == ["about to vote on the result of round 7"]
+    assert watched.said == ["in the decision of round 7"]
+
+
+def test_in_the_decision_it_strikes_also_if_the_votes_of_others_were_enough() -> None:
+    watched = Watched("kill round=7 when=decision role=proposer")
+    watched.contributes(7, 1, is_proposer=True)
+    watched.watch.received(VOTE, cast(Rounds, SimpleNamespace(round=None, phase="applying")))
+    assert watched.said == ["in the decision of round 7"]
 
 
 def test_of_a_replica_it_strikes_between_two_chunks() -> None:

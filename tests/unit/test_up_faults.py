@@ -73,11 +73,11 @@ def test_it_waits_for_its_stage() -> None:
     trigger = FaultTrigger(Fault.parse("kill round=4 when=decision"), said.append)
     trigger.moved(4, 1, 2, "owner", "scatter")
     trigger.moved(4, 1, 2, "owner", "gather")
-    trigger.votes(3, "owner")
+    trigger.decides(3, "owner")
     assert said == []
     for _ in range(2):
-        trigger.votes(4, "owner")
-    assert said == ["about to vote on the result of round 4"]
+        trigger.decides(4, "owner")
+    assert said == ["in the decision of round 4"]
 
 
 def test_no_variable_arms_nothing() -> None:
