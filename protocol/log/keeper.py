@@ -49,6 +49,7 @@ from shoal.protocol.messages.log import (
 )
 
 ABSENT, MOST_ABSENT = 60.0, 600.0  # seconds without a sign of life before a voter says so of another: at least, at most
+COMING = 5.0  # seconds after which a voter that was never heard since this process began counts as lost
 TICK = 1.0  # seconds
 RECENT = 8  # entries for which a statement is not repeated; it counts for 32
 MOST_SHOWN = 4  # shortcuts that are shown in a second
@@ -217,8 +218,6 @@ class Keeper:
         if timer.name == "duties":
             self._clock += min(2 * TICK, now - self._ticked_at) if self._ticked_at is not None else 0.0
             self._ticked_at = now
-            gone = [peer for peer in self.register.voters if peer != self.core.me and not self._view.is_alive(peer)]
-            self._lost_at = {peer: self._clock for peer in gone} | self._lost_at  # some were gone before we came
             self._shown.clear()
             return [self._wake(), *self._act(now)]
         return self._do(self.core.fire(timer))
@@ -277,9 +276,20 @@ class Keeper:
 
     def _act(self, now: float) -> list[Effect]:
         """Whatever this peer wants or has to say now."""
-        effects = self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
+        effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
         effects += self._offer_to_vote(now) + self._say_who_is_absent(now) + self._say_what_is_lost(now)
         return effects + self._make_entries(now)
+
+    def _miss(self) -> list[Effect]:
+        """Membership says nothing of a voter that it has never heard of, as after a start of all."""
+        effects: list[Effect] = []
+        for peer in self.register.voters:
+            if peer == self.core.me or self._view.is_alive(peer):
+                continue
+            lost_at = self._lost_at.setdefault(peer, self._clock)
+            if self._clock - lost_at >= COMING and peer not in self.core.down:
+                effects += self._do(self.core.lost(peer))
+        return effects
 
     def _ask_around(self) -> list[Effect]:
         """Ask one peer after the other how the log goes on, if this one is no member yet or no voter answers."""

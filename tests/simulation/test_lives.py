@@ -93,6 +93,26 @@ def test_all_are_killed_at_once_and_go_on_where_they_were(seed: int) -> None:
         assert set(range(1, before + 1)) <= set(oracle.results), "a decided round is lost"
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_all_are_killed_at_once_and_those_who_come_back_go_on_without_the_others(seed: int) -> None:
+    """Two of five never do. Nobody has heard them since, and one of them was to propose."""
+    world, oracle = build(seed, 5, LAN)
+    world.run_until(lambda: len(voters(world)) == 5, within=SOON)
+    world.run(random.Random(f"two of five {seed}").uniform(0.0, 5.0))
+    node = next(iter(world.nodes()))
+    order, first = node.member.log.register.voters, node.member.log.proposer
+    gone = {first, order[(order.index(first) + 1 + seed % 2) % 5]}
+    for name in world.living():
+        world.kill(name)
+    for name in world.disks:
+        if name not in gone:
+            world.start(name)
+    back = world.now
+    goes_on(world, oracle)
+    print(f"\nseed {seed}: three rounds {world.now - back:.1f} s after the start")
+    world.run_until(lambda: not gone & voters(world), within=2 * SOON)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_all_stop_one_after_the_other_and_the_last_one_leads_them_on(seed: int) -> None:
     world, oracle = build(seed, 4, LAN)
