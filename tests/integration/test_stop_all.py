@@ -16,6 +16,7 @@ from shoal.node.base.exits import Exit
 from shoal.node.base.options import NodeSettings
 from shoal.node.client.launch import foreground_argv
 from shoal.node.client.up.processes import Children
+from tests.integration.lasting import Lasting, applied, disputed
 from tests.integration.nodes import RealNode, until, words_of
 from tests.integration.test_node import MANIFEST
 from tests.terminals import Terminal
@@ -81,3 +82,23 @@ def test_a_run_goes_on_when_the_terminals_of_all_its_nodes_were_closed(children:
     creator.start(children)
     second.launch(children, creator.address)
     until(lambda: min(node.round() for node in nodes) > before + 3, "further rounds", words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)], ids=["the last one comes last", "the last one comes first"])
+def test_a_run_goes_on_when_the_last_to_stop_is_back_in_whatever_order_they_return(
+    children: Children, tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    three = Lasting(children, tmp_path, 3)
+    for node in three.nodes:
+        node.client.stop()
+        until(lambda node=node: not node.is_running, "the end", three.words)  # type: ignore[misc]
+    last = max(applied(three.nodes))
+    for place in order:
+        three.start([three.nodes[place]])
+        if three.nodes[-1].is_running:
+            continue
+        until(lambda place=place: three.nodes[place].row(), "the run", three.words)  # type: ignore[misc]
+        assert max(applied(three.nodes)) == last
+    three.go_on(three.nodes, last + 2)
+    assert disputed(three.nodes) == []
