@@ -51,6 +51,51 @@ assert words([row]).splitlines()[-1] == "| 4 x 256, fp32 | 1.5 | 0.5 |  | 3 |  |
     subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCHMARKS, timeout=60)
 
 
+@pytest.mark.slow
+def test_the_benchmark_of_deaths_says_how_much_longer_a_round_took() -> None:
+    words = [
+        "--peers",
+        "3",
+        "--mib",
+        "2",
+        "--times",
+        "1",
+        "--kinds",
+        "kill",
+        "--roles",
+        "owner",
+        "--when",
+        "scatter",
+        "--json",
+    ]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "churn.py"), *words], capture_output=True, text=True, timeout=600
+    )
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    assert (result["kind"], result["role"], result["when"]) == ("kill", "owner", "scatter")
+    assert (result["times"], result["failed"]) == (1, 0), done.stderr
+    assert 0 < result["again"] <= result["share"]
+    assert result["calm"] > 0
+
+
+def test_a_case_of_deaths_is_good_if_it_was_right_soon_enough_and_cheap() -> None:
+    program = """
+from churn import Case, Strike, of_strikes
+case, good = Case("kill", "owner", "scatter"), [Strike(0.5, later, 2.0, 2.5, True) for later in (0.2, 0.9, 5.0)]
+result = of_strikes(case, good, 0)
+assert (result.times, result.later, result.latest, result.calm) == (3, 0.9, 5.0, 0.5)
+assert result.is_good
+assert not of_strikes(case, [*good, Strike(0.5, 0.1, 2.6, 2.5, True)], 0).is_good
+assert not of_strikes(case, [*good, Strike(0.5, 0.1, 2.0, 2.5, False)], 0).is_good
+assert not of_strikes(case, good[1:], 0).is_good
+assert not of_strikes(case, good, 1).is_good
+assert not of_strikes(case, [], 0).is_good
+assert of_strikes(Case("stop", "owner", "scatter"), good[1:], 0).is_good
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCHMARKS, timeout=60)
+
+
 def test_a_wrong_mean_is_noticed() -> None:
     program = """
 import numpy as np
