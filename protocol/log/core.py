@@ -690,10 +690,19 @@ class Turn:
         self._set(changes=_with_change(core.changes, change))
         views = sorted((each.view for each in self.core.changes if each.number == core.number), reverse=True)
         enough = core.register.faults + 1  # one of them is honest
-        if core.votes_here and len(views) >= enough and views[enough - 1] > core.view:
-            self._ask_for(views[enough - 1])
+        asked = views[enough - 1] if len(views) >= enough else 0
+        if core.votes_here and max(asked, self._begun()) > core.view:
+            self._ask_for(max(asked, self._begun()))
         self._leave_the_dead()
         self._lead()
+
+    def _begun(self) -> int:
+        """The highest view that a quorum has asked for, also before entries that it had not heard of."""
+        core, views = self.core, sorted({each.view for each in self.core.changes}, reverse=True)
+        for view in views:
+            if is_ground([each for each in core.changes if each.view >= view], core.register, core.rules):
+                return view
+        return 0
 
     # -- being behind -------------------------------------------------------------------------------------------
 

@@ -445,6 +445,16 @@ def test_who_hears_of_no_decision_deposes_nobody() -> None:
     assert sent(effects, Tip) == [C]
 
 
+def test_who_has_decided_follows_a_quorum_that_had_not_heard_of_it() -> None:
+    """Views stay over entries: the others vote in no lower one any more."""
+    swarm = Swarm(register_of(3, 3), silent="C")
+    swarm.do(A, lambda core: core.submit(newcomer(1)))
+    register, core = register_of(3, 3), swarm.cores[B]
+    for peer in (A, C):
+        core, _ = core.receive(peer, change_of(peer, register, 1))
+    assert (core.number, core.view) == (2, 1)
+
+
 def test_a_restarted_proposer_of_a_later_view_hands_it_on() -> None:
     register = register_of(3, 3)
     file = VoteFile(2, voters_root(register), 1, 1, None, None)
