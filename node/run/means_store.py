@@ -103,7 +103,7 @@ class MeansStore:
                 force(self._folder)
         except OSError:
             with self._lock:
-                self._unforced, self._is_new = slots + self._unforced, is_new
+                self._unforced, self._is_new = slots + self._unforced, self._is_new or is_new
             raise
 
     def forget(self, round: int) -> None:
