@@ -21,7 +21,7 @@ from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
 ROLES = ("proposer", "owner", "contributor")
-MOMENTS = {"matching": 6, "scatter": 12, "gather": 12, "prepare": 3, "commit": 2}  # the last event to strike at
+MOMENTS = {"matching": 6, "scatter": 3, "gather": 12, "prepare": 3, "commit": 2}  # the last event to strike at
 SOON = 90.0  # virtual seconds within which the round must be everywhere, even if the death goes unnoticed
 
 
@@ -72,7 +72,7 @@ def run_death(seed: int, cycle: tuple[int, ...] = ()) -> Death:
         chunks=rng.choice((4, 9)), start_members=death.size, unreachable=tuple(names[-1:]), keepers=tuple(keepers)
     )
     link = Link(delay=rng.choice((0.0005, 0.04)), jitter=rng.choice((0.002, 0.05)))
-    if death.moment == "prepare":  # short, but for those whose last bytes come after the proposal
+    if death.moment in ("scatter", "prepare"):  # short, but for those whose last bytes come late
         link, shape = Link(delay=0.0005, jitter=0.1), replace(shape, chunks=24)
     shape = replace(shape, cycle=cycle)
     oracle = Oracle()
