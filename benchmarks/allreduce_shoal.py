@@ -29,7 +29,8 @@ from shoal.protocol.base.effects import Event
 from shoal.protocol.base.ids import Digest, PeerId, RunId, content_hash, digest
 from shoal.protocol.log.register import Rules
 from shoal.protocol.log.trust import Crash
-from shoal.protocol.member.member import Member, RunFacts
+from shoal.protocol.member.facts import RunFacts
+from shoal.protocol.member.member import Member
 from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.peers.shared import Handlers
@@ -115,7 +116,7 @@ class Peer:
             self._codec.decode(payload, stop - start, flat[start:stop])
         held, bytes = time.monotonic(), carried()
         root = decision.result.base_root  # as if the step had changed nothing
-        self.driver.command(lambda now: self.driver.member.applied(now, root))
+        self.driver.command(lambda now: self._member.applied(now, root))
         return mean, submitted, held, bytes
 
     async def snapshot(self, round: int) -> None:

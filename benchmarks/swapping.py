@@ -94,7 +94,7 @@ def _node(folder: str, every: float) -> None:
     """Hands out a state, and replaces it again and again."""
     torch.set_num_threads(1)
     committed = state(1, RUN)
-    member = SimpleNamespace(rounds=SimpleNamespace(base=SimpleNamespace(round=1)))
+    member = SimpleNamespace(base_round=1)
     run = SimpleNamespace(
         manifest=RUN, member=member, outer=SimpleNamespace(committed=committed), failure="", obstacle="", samples=0
     )

@@ -21,7 +21,6 @@ from shoal.node.handout import HANDOUT_PROTOCOL, AskWeights, HasWeights, NoWeigh
 from shoal.node.ipc.link import frame
 from shoal.node.ipc.private_socket import PrivateSocket
 from shoal.node.ipc.shm import SharedVector
-from shoal.node.run.either_member import base_of
 from shoal.node.run.runs import Runs
 from shoal.node.supervisor.listener import receive_frame
 from shoal.protocol.base.errors import RemoteError
@@ -81,7 +80,7 @@ class Handout:
         current = run.outer.committed.current
         if current.root == asked.known:  # also while the node is catching up and has no newer state yet
             return HasWeights(current.round, current.root, run.samples), None
-        if base_of(run.member) is None:
+        if run.member.base_round is None:
             reason = run.obstacle or "it looks for one to download"
             return NoWeights(f"the node has no state of the run yet: {reason}", waits=True), None
         if not asked.wants:

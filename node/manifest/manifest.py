@@ -313,8 +313,8 @@ class Manifest(Spec):
 
     @model_validator(mode="after")
     def _is_decided_by_a_log(self) -> Manifest:
-        if self.trust != TrustSpec() and (self.method.has_replicas or self.experts is not None):
-            raise ValueError(f"{self.method.name} decides nothing by votes, so [trust] means nothing: leave it out")
+        if self.trust != TrustSpec() and self.experts is not None:
+            raise ValueError("a family of experts decides nothing by votes, so [trust] means nothing: leave it out")
         return self
 
     @model_validator(mode="after")

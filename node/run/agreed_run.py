@@ -13,13 +13,12 @@ from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.reach import own_standing
 from shoal.node.run.facts import run_facts, samples_before, trust_of
-from shoal.node.run.log_store import LONGEST, STATE, LogStore
+from shoal.node.run.log_store import LogStore
 from shoal.node.run.run import Run
-from shoal.node.run.saving import Saving
+from shoal.node.run.saving import Saving, newest_state
 from shoal.node.run.settings import RunSettings
 from shoal.node.training.checkpoint.lineage import check_fits
-from shoal.node.training.checkpoint.read import Checkpoint, load
-from shoal.node.training.checkpoint.scan import CHECKPOINTS, newest_first
+from shoal.node.training.checkpoint.read import Checkpoint
 from shoal.node.training.data.lanes import lane_after
 from shoal.node.training.methods.method import has_own_weights
 from shoal.node.training.state.committed import Snapshot
@@ -30,13 +29,14 @@ from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.averaging.replay import base_after, decisions_after, outcomes
 from shoal.protocol.base.effects import Event, Send
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, short
-from shoal.protocol.base.shortages import is_temporary
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.log.register import Rules
-from shoal.protocol.member.member import PART, Kept, Member, RunFacts, certified_by
+from shoal.protocol.member.facts import PART, RunFacts
+from shoal.protocol.member.kept import Kept
+from shoal.protocol.member.member import Member, certified_by
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.log import Register
@@ -73,9 +73,7 @@ class AgreedRun(Run):
         self.store = LogStore(settings.folder)
         rules = Rules(trust_of(manifest), signer)
         first = self.store.first(rules)
-        snapshot = (
-            _newest_snapshot(settings.folder, genesis.run) if first is not None else None
-        )  # a log must certify it
+        snapshot = newest_state(settings.folder, genesis.run) if first else None  # a log must certify it
         saved = snapshot or checkpoint
         outer = OuterState(manifest, saved.committed() if saved is not None else None, settings.trains)
         seeded = outer.root if saved is None else NO_DIGEST
@@ -181,11 +179,6 @@ class AgreedRun(Run):
             self.driver.command(lambda now: self.member.applied(now, snapshot.root))
         self._begin_round()
 
-    def _shorten_log(self) -> None:
-        """Once in a while, so that neither the disk nor a restart gets slow."""
-        if self.store.size > LONGEST:
-            self.driver.command(lambda now: self.member.log.compact(PART, self.saving.newest))
-
     async def _install(self, event: StateReceived) -> None:
         """A state that others have sent us, and that is certified: if it does not fit, this run is not for us."""
         async with self._busy:
@@ -252,24 +245,6 @@ class AgreedRun(Run):
         if self._faults is not None:
             self._faults.leaves(send.message, self.member.rounds)
         super()._send(send)
-
-
-def _newest_snapshot(run_folder: Path, run: RunId) -> Checkpoint | None:
-    """The newest whole state of this run on our disk: a snapshot beside the log, or a checkpoint."""
-    found = [each for folder in (run_folder / "log" / STATE, run_folder / CHECKPOINTS) for each in newest_first(folder)]
-    for each in sorted(found, key=lambda each: each.about.round if each.about is not None else -1, reverse=True):
-        try:
-            checkpoint = load(each.path)
-        except LocalError as error:
-            if is_temporary(error):
-                raise
-            warn(
-                log, "rest-damaged", f"a state of the run is passed over: {error}; an earlier one is, or others have it"
-            )
-            continue
-        if checkpoint.about.run == run.hex():
-            return checkpoint
-    return None
 
 
 def _standing(facts: RunFacts, kept: Kept, rules: Rules, snapshot: Checkpoint | None, outer: OuterState) -> Base | None:

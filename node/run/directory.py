@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from shoal.dht.directory import CUT_WINDOW, LIFETIME, MEMBER, Evidence, ListedMember, Schedule, members_in
 from shoal.dht.keys import COPIES, PUBLIC_RUNS, REPLICAS, manifest_key, run_key
 from shoal.node.peers.discovery import Discovery
-from shoal.node.run.either_member import history_after
 from shoal.node.run.node_state import is_mass_loss
 from shoal.protocol.base.errors import ShoalError
 from shoal.protocol.base.ids import Digest
@@ -191,4 +190,4 @@ class Page:
 
     def _history(self, round: int) -> Digest | None:
         """Our history digest after a decided round; None if we do not know it."""
-        return history_after(self.run.member, round)
+        return self.run.member.history_after(round)

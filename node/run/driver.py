@@ -28,7 +28,6 @@ from typing import cast
 from shoal.node.base.disk import Records, write_with_retries
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import NOTES
-from shoal.node.run.either_member import AnyMember, base_of, waited_for
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.timelines import LINGER, Timelines
 from shoal.protocol.averaging.events import Behind
@@ -38,6 +37,7 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message
 from shoal.protocol.member.member import Member
+from shoal.protocol.member.presence import Presence
 from shoal.protocol.messages.averaging import Table
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
 
@@ -56,7 +56,7 @@ class Driver:
 
     def __init__(
         self,
-        member: AnyMember,
+        member: Presence,
         folder: Path,
         store: Records | None,
         send: Callable[[Send], None],
@@ -176,8 +176,8 @@ class Driver:
         return effects
 
     def _observe(self, now: float) -> None:
-        phase, base = self.member.phase, base_of(self.member)
-        self.phases.observe(now, phase, lambda: waited_for(self.member))
+        phase, base = self.member.phase, self.member.base_round
+        self.phases.observe(now, phase, self.member.waiting_for)
         if self.timelines.observe(now, phase, base + 1 if base is not None else 0, self.phases):
             timelines, clock = self.timelines, self._loop.time
             self._loop.call_later(LINGER, lambda: timelines.keep(clock()))

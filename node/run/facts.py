@@ -8,7 +8,7 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.protocol.averaging.policy import Base, Policy
 from shoal.protocol.base.ids import Digest, PeerId, RunId, digest
 from shoal.protocol.log.trust import Crash, Trust
-from shoal.protocol.member.member import RunFacts
+from shoal.protocol.member.facts import RunFacts
 from shoal.protocol.membership.view import View
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.tensors.compression import codec

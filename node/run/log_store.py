@@ -31,7 +31,7 @@ from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message
 from shoal.protocol.log.journal import compacted, framed, read
 from shoal.protocol.log.register import Rules, voters_root
-from shoal.protocol.member.member import FOUNDING_LIFE, Kept
+from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.messages.averaging import Mean, Table
 from shoal.protocol.messages.log import Compaction, Register, Shortcut, VoteFile
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shoal.node.base.home import Home
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import LONG
-from shoal.node.manifest.manifest import Introduction, Manifest, check_manifest
+from shoal.node.manifest.manifest import Introduction, check_manifest
 from shoal.node.peers.remembered import Joined, recall_run, remembered_runs
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import PeerId, RunId
@@ -80,27 +80,12 @@ async def load_checkpoint_again(folder: str) -> Checkpoint | None:
         return None
 
 
-async def load_own(run_folder: Path, manifest: Manifest) -> Checkpoint | None:
-    """Our own replica, as we have left it; None for other runs, or if there is none."""
-    if not manifest.method.has_replicas:
-        return None
-
-    def load() -> Checkpoint | None:
-        from shoal.node.run.replica_saving import load_own
-
-        return load_own(run_folder)
-
-    return await LONG.run(load)
-
-
 async def forget_log(run_folder: Path) -> None:
     """We leave a run, or begin with it anew; what we kept of it in an earlier life must not come up."""
 
     def forget() -> None:
         from shoal.node.run.log_store import LogStore
-        from shoal.node.run.replica_saving import forget_own
 
         LogStore(run_folder).forget()
-        forget_own(run_folder)
 
     await LONG.run(forget)

@@ -1,18 +1,20 @@
-"""A run whose members have replicas, agreed with nobody: a round is an exchange with one partner, or passes without."""
+"""A run whose members have replicas: a round is an exchange with one partner, or passes without."""
 
 from __future__ import annotations
 
 import logging
 import random
+from dataclasses import replace
 
 from shoal.node.base.logs import warn
-from shoal.node.base.pools import ROUNDS
+from shoal.node.base.pools import RECORDS, ROUNDS
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
-from shoal.node.run.facts import first_history, policy_of, samples_before
+from shoal.node.run.facts import first_history, run_facts, samples_before, trust_of
+from shoal.node.run.log_store import LogStore
 from shoal.node.run.records import ReplicaOutcome, why_lapsed
-from shoal.node.run.replica_saving import ReplicaSaving
 from shoal.node.run.run import Run
+from shoal.node.run.saving import Saving, newest_state
 from shoal.node.run.settings import RunSettings
 from shoal.node.training.checkpoint.lineage import check_fits
 from shoal.node.training.checkpoint.read import Checkpoint
@@ -20,11 +22,15 @@ from shoal.node.training.data.lanes import newcomer_lane
 from shoal.node.training.state.committed import Snapshot
 from shoal.node.training.state.outer import Outcome, StateStore
 from shoal.node.training.state.replica_state import ReplicaState
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.base.effects import Event
-from shoal.protocol.base.ids import Digest, PeerId, short
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import MAX_INT, Message
+from shoal.protocol.log.keeper import EntryDecided, LogSkipped
+from shoal.protocol.log.register import Rules
+from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.net.peers.network import Network
@@ -42,7 +48,6 @@ class ReplicaRun(Run):
 
     member: ReplicaMember
     outer: ReplicaState
-    saving: ReplicaSaving
 
     def __init__(
         self,
@@ -52,19 +57,40 @@ class ReplicaRun(Run):
         network: Network,
         settings: RunSettings,
         checkpoint: Checkpoint | None = None,
-        own: Checkpoint | None = None,
+        *,
+        is_founding: bool = False,
+        anchor: Anchor | None = None,
     ) -> None:
         """`checkpoint` is that of the manifest's origin; without it, such a run's first replica is a copy.
 
-        `own` is our replica as we have left it; then we go on from there.
+        `is_founding`: the run begins here and now; its author votes then, and in no other first life.
+        `anchor`: see Keeper.
         """
         check_fits(manifest, checkpoint)
-        self._has_replica = own is not None or checkpoint is not None or manifest.origin is None
-        begun = own if own is not None else checkpoint
-        outer = ReplicaState(manifest, begun.committed() if begun is not None else None)
-        super().__init__(manifest, genesis, signer, network, settings, outer, begun)
-        self.saving = ReplicaSaving(manifest, self.id, signer.peer, self.outer.committed, settings, self._tasks.spawn)
+        self.store = LogStore(settings.folder)
+        rules = Rules(trust_of(manifest), signer)
+        has_been_here = self.store.first(rules) is not None
+        saved = (newest_state(settings.folder, genesis.run) if has_been_here else None) or checkpoint
+        outer = ReplicaState(manifest, saved.committed() if saved is not None else None)
+        chunks = (len(outer.exchange),)
+        facts = run_facts(manifest, genesis.run, genesis.author, seeded=NO_DIGEST, chunks=chunks, anchor=anchor)
+        self._facts = replace(facts, has_results=False)
+        self._kept = self.store.open(self._facts.register(), rules, is_founding)
+        self._has_replica = saved is not None or manifest.origin is None
+        super().__init__(manifest, genesis, signer, network, settings, outer, saved)
+        self.saving = Saving(manifest, self.id, self._me, self.outer.committed, settings, self._tasks.spawn, self.store)
         self._submitted: tuple[int, Contribute] | None = None  # what we exchange in the round of this number
+
+    @property
+    def _base(self) -> Base:
+        """Our replica, as it stands now."""
+        current = self.outer.committed.current
+        return Base(current.round, 0, first_history(self.manifest), current.root)
+
+    @property
+    def is_finished(self) -> bool:
+        """See Run; or it was ended before."""
+        return super().is_finished or self.member.log.register.is_over
 
     @property
     def _lane(self) -> int:
@@ -72,27 +98,22 @@ class ReplicaRun(Run):
         return newcomer_lane(self._me)
 
     def _make_member(self) -> ReplicaMember:
-        shape, current = self.outer.committed.shape, self.outer.committed.current
-        origin = self.manifest.origin
-        is_held = self._has_replica or origin is None
+        shape = self.outer.committed.shape
         facts = ReplicaFacts(
+            run=self._facts,
             seed=self.id,
-            history=first_history(self.manifest),
-            round=current.round if is_held or origin is None else origin.round,
-            root=current.root if is_held or origin is None else Digest(bytes.fromhex(origin.root)),
             chunks=len(self.outer.exchange),
             check=self.outer.exchange.check,
             layout=shape.header,
             state_chunks=len(shape.chunks),
             check_state=self.outer.check_state,
-            policy=policy_of(self.manifest, (len(self.outer.exchange),)),
-            holds_origin=is_held,
-            last=self.manifest.rounds.last,
         )
         return ReplicaMember(
             self._me,
             self._network.addresses(),
             facts,
+            self._kept,
+            self._base if self._has_replica else None,
             self._signer,
             StateStore(self.outer.committed),
             random.Random(),
@@ -110,6 +131,8 @@ class ReplicaRun(Run):
                 self._tasks.spawn(self._pass(event))
             case ReplicaReceived():
                 self._tasks.spawn(self._install(event))
+            case EntryDecided() | LogSkipped():
+                self._begin_round()  # we may have been admitted
 
     async def _take(self, event: Exchanged) -> None:
         """Apply what was exchanged; only when the replica is read back do we say so."""
@@ -148,13 +171,15 @@ class ReplicaRun(Run):
         record = self.commits.add_replica(outcome, snapshot.root, group, driver.now(), resent, phases, self.samples)
         self.meters.committed(tokens, record.seconds, took_part=record.took_part)
         self.meters.exchanged(outcome.lapse, is_mutual=outcome.is_mutual)
-        await self.saving.checkpoint_own(outcome.round, snapshot.root, self.samples, self.training)
+        await self.saving.checkpoint(self._base, (), self.samples, self.training)
+        self._shorten_log()
 
     async def _install(self, event: ReplicaReceived) -> None:
         """A copy of another's replica, which it has signed; if it does not fit, this run is not for us."""
         async with self._busy:
             install = self.outer.committed.install
             await ROUNDS.run(install, event.round, event.payloads, event.root)
+            self._has_replica = True
         log.info("copied the replica of %s after round %d: %s", short(event.donor), event.round, short(event.root))
         self.samples = self._samples_of(event.donor)
         self._open_round, self._submitted = 0, None  # what was trained from another replica is of no use
@@ -180,7 +205,15 @@ class ReplicaRun(Run):
         """Nobody needs a vote of ours; who would exchange with us looks for another after a while, or trains on."""
 
     async def _end(self, for_good: bool) -> None:
-        await self.saving.end_own(self.samples, self.training, for_good)
+        """Nobody else has our replica, so it is kept at every stop."""
+        if for_good:
+            await RECORDS.run(self.store.forget)
+        elif (
+            self._has_replica
+            and await self.saving.keep(self._base, (), self.samples, self.training)
+            and self.member.keeps_vote
+        ):
+            await RECORDS.run(self.store.mark_kept)
 
     def left(self, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits on this node: it was written to the network, or dropped."""

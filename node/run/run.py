@@ -3,7 +3,7 @@
     base opened ──► worker trains ──► contribution ──► member ──► an answer ──► state ──► member.applied
                                                                                    └──► base opened
 
-What depends on what the members agree on is in agreed_run.py, and in replica_run.py where they agree on nothing.
+What depends on what the members agree on is in agreed_run.py, and in replica_run.py where each has its own replica.
 Nothing here decides anything about the protocol; it moves what the member says to the state and the worker, and
 what these say to the member. Long work runs in a thread, one piece at a time.
 """
@@ -26,10 +26,9 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.bandwidth_probe import find_uplink
 from shoal.node.peers.reach import worth_remembering
 from shoal.node.run.driver import Driver
-from shoal.node.run.either_member import AnyMember, base_of
 from shoal.node.run.facts import samples_before, training_now
 from shoal.node.run.fault_watch import FaultWatch
-from shoal.node.run.log_store import LogStore
+from shoal.node.run.log_store import LONGEST, LogStore
 from shoal.node.run.meters import Meters, Outgoing
 from shoal.node.run.records import CommitLog, CommitRecord
 from shoal.node.run.relay_warning import RelayWarning
@@ -47,7 +46,9 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
+from shoal.protocol.member.facts import PART
 from shoal.protocol.member.parting import Parted
+from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import NamesakeSeen, PeerUp
 from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.log import Register
@@ -65,9 +66,9 @@ log = logging.getLogger("shoal.run")
 class Run(ABC):
     """A member of one run. Built in a thread (it makes the model); everything else belongs to the event loop."""
 
-    member: AnyMember
+    member: Presence
     saving: Saving
-    store: LogStore | None = None  # of the run's log, if there is one
+    store: LogStore
 
     def __init__(
         self,
@@ -188,7 +189,7 @@ class Run(ABC):
         if self.training is not None:
             self._tasks.spawn(self.training.stop())
 
-    def _driver_of(self, member: AnyMember, send: Callable[[Send], None]) -> Driver:
+    def _driver_of(self, member: Presence, send: Callable[[Send], None]) -> Driver:
         folder = self._settings.folder
         return Driver(member, folder, self.store, send, self._on_event, self._fail, self._kept_timelines)
 
@@ -214,7 +215,7 @@ class Run(ABC):
                 self._on_outcome(event)
 
     @abstractmethod
-    def _make_member(self) -> AnyMember:
+    def _make_member(self) -> Presence:
         """The machine that talks for us, with what an earlier life of ours has left on disk."""
 
     @abstractmethod
@@ -237,7 +238,7 @@ class Run(ABC):
 
         `goes_on`: after the round before it, and not with a state from elsewhere.
         """
-        base = base_of(self.member)
+        base = self.member.base_round
         if base is None or self._open_round == base + 1:
             return
         goes_on, self._open_round, self.obstacle = goes_on and self._open_round > 0, base + 1, ""
@@ -250,7 +251,7 @@ class Run(ABC):
 
     def _submit(self, round: int, tokens: int, vector: FloatArray | None) -> None:
         """We are ready for the round: `vector` is our contribution, and stays as it is until the next one."""
-        if (base := base_of(self.member)) is None or base + 1 != round or self.is_finished:  # it is over without us
+        if (base := self.member.base_round) is None or base + 1 != round or self.is_finished:  # it is over without us
             return
         loss = self.training.last_loss if self.training is not None else None
         self.commits.submitted(self.driver.now(), tokens, loss if tokens else None)
@@ -271,6 +272,11 @@ class Run(ABC):
 
     def _send(self, send: Send) -> None:
         self._network.carry_out(self.id, send)
+
+    def _shorten_log(self) -> None:
+        """Once in a while, so that neither the disk nor a restart gets slow."""
+        if self.store.size > LONGEST:
+            self.driver.command(lambda now: self.member.log.compact(PART, self.saving.newest))
 
     @abstractmethod
     def left(self, to: PeerId, message: Message, sent: bool) -> None:

@@ -260,9 +260,8 @@ class Runs:
         check_fits(
             found.manifest, available_memory(), self._load(joined.trains, await self.data.size(found.manifest.data))
         )
-        own = await reloading.load_own(self._home.run_folder(run), found.manifest)
         came_with = await reloading.load_checkpoint_again(joined.checkpoint)
-        await self._enter(found, joined.trains, came_with, own)
+        await self._enter(found, joined.trains, came_with)
 
     @property
     def devices_are_free(self) -> bool:
@@ -506,7 +505,6 @@ class Runs:
         found: Introduction,
         train: bool,
         checkpoint: Checkpoint | None = None,
-        own: Checkpoint | None = None,
         *,
         is_founding: bool = False,
     ) -> RunLink:
@@ -516,7 +514,7 @@ class Runs:
         run = None
         if manifest.experts is None:
             with or_no_room(f"the run '{manifest.name}' is not entered"):
-                run = await LONG.run(self._build, found, data, train, checkpoint, own, is_founding)
+                run = await LONG.run(self._build, found, data, train, checkpoint, is_founding)
             self._check_is_open()
         await NOTES.run(self._cache.update, found.members)  # before `joined`: a restart must find them
         path = str(checkpoint.path) if checkpoint is not None and run is not None else ""
@@ -576,12 +574,11 @@ class Runs:
         data: tuple[str, ...],
         train: bool,
         checkpoint: Checkpoint | None,
-        own: Checkpoint | None,
         is_founding: bool,
     ) -> Run:
         """Builds the run, before it is started; in a thread, as importing torch alone takes seconds.
 
-        `checkpoint` is the run's origin; `own` is our replica as we have left it.
+        `checkpoint` is the run's origin.
         """
         from shoal.node.run.agreed_run import AgreedRun
         from shoal.node.run.replica_run import ReplicaRun
@@ -591,9 +588,8 @@ class Runs:
         settings = RunSettings.of(
             self._settings, self._home.make_run_folder(found.run.hex()), data, train, self._fault, self.tally
         )
-        if found.manifest.method.has_replicas:
-            return ReplicaRun(*signed, self._network, settings, checkpoint, own)
-        return AgreedRun(*signed, self._network, settings, checkpoint, is_founding=is_founding, anchor=found.anchor)
+        kind = ReplicaRun if found.manifest.method.has_replicas else AgreedRun
+        return kind(*signed, self._network, settings, checkpoint, is_founding=is_founding, anchor=found.anchor)
 
 
 def _row(found: Introduction) -> FoundRun:

@@ -1,10 +1,14 @@
-"""What a run writes of its state on this node: checkpoints while it goes on, and a snapshot when the log gets long."""
+"""What a run writes of its state on this node, and finds again: checkpoints, and a snapshot beside the log.
+
+There is a snapshot when the log gets long, and at a stop if nobody else may have the state, as with a replica.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from shoal.node.base.logs import warn
@@ -12,18 +16,20 @@ from shoal.node.base.pools import DISK, RECORDS
 from shoal.node.base.refusals import CODES
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
+from shoal.node.run.log_store import FOLDER as LOG
 from shoal.node.run.log_store import LONGEST, STATE, LogStore
 from shoal.node.run.settings import RunSettings
 from shoal.node.supervisor.training import Training
 from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.keep import Keeper, prune
-from shoal.node.training.checkpoint.scan import CHECKPOINTS
+from shoal.node.training.checkpoint.read import Checkpoint, load
+from shoal.node.training.checkpoint.scan import CHECKPOINTS, newest_first
 from shoal.node.training.checkpoint.write import sweep, write_checkpoint
 from shoal.node.training.state.committed import CommittedState, Lease
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId, RunId
-from shoal.protocol.base.shortages import in_words
+from shoal.protocol.base.shortages import in_words, is_temporary
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
@@ -45,9 +51,9 @@ class Saving:
         state: CommittedState,
         settings: RunSettings,
         spawn: Spawn,
-        store: LogStore | None = None,
+        store: LogStore,
     ) -> None:
-        """`store` has the log of a run with a common state."""
+        """`store` has the run's log."""
         self.keeper = Keeper(settings.folder / CHECKPOINTS, settings.keeping, manifest.rounds.last)
         self._manifest, self._run = manifest, run
         self._me = me
@@ -78,7 +84,7 @@ class Saving:
 
     async def keep(self, base: Base, members: tuple[PeerId, ...], samples: int, training: Training | None) -> bool:
         """Keep the state with what only this node has of it, its worker's moments, until it is back; whether we did."""
-        if self._store is None or not self._store.folder.exists():
+        if not self._store.folder.exists():
             return False  # the node's home was removed, which is why it ends: nothing is ours to keep there
         is_over = self._manifest.rounds.last is not None and base.round >= self._manifest.rounds.last
         moments = await training.moments() if training is not None and not is_over else None
@@ -94,7 +100,7 @@ class Saving:
 
     def _is_long(self, round: int) -> bool:
         """Whether the means since the last snapshot take more room than it would, or the journal is to be cut there."""
-        if self._store is None or (self._write is not None and not self._write.done()):
+        if self._write is not None and not self._write.done():
             return False
         if self._store.size > LONGEST and round >= self.newest + SPARING:
             return True
@@ -109,14 +115,13 @@ class Saving:
         except LocalError as error:
             warn(log, "checkpoint-failed", f"{error}; the run goes on with more on its disk")
             return
-        if self._store is not None and round in (self.keeper.newest, self._snapshot_of):
+        if round in (self.keeper.newest, self._snapshot_of):
             try:
                 await RECORDS.run(self._store.forget_means, round)
             except LocalError as error:
                 warn(log, "checkpoint-failed", f"{error}; the run goes on with more on its disk")
 
     async def _snapshot(self, lease: Lease, about: About, moments: FloatArray | None) -> None:
-        assert self._store is not None
         folder = self._store.folder / STATE
 
         def write() -> None:
@@ -138,3 +143,21 @@ class Saving:
     def _about(self, base: Base, members: tuple[PeerId, ...], samples: int, moments: FloatArray | None) -> About:
         steps = int(moments[0]) if moments is not None else 0
         return About.of(self._manifest, self._run, base, members, samples=samples, peer=self._me, inner_steps=steps)
+
+
+def newest_state(run_folder: Path, run: RunId) -> Checkpoint | None:
+    """The newest whole state of this run on our disk: a snapshot beside the log, or a checkpoint."""
+    found = [each for folder in (run_folder / LOG / STATE, run_folder / CHECKPOINTS) for each in newest_first(folder)]
+    for each in sorted(found, key=lambda each: each.about.round if each.about is not None else -1, reverse=True):
+        try:
+            checkpoint = load(each.path)
+        except LocalError as error:
+            if is_temporary(error):
+                raise
+            warn(
+                log, "rest-damaged", f"a state of the run is passed over: {error}; an earlier one is, or others have it"
+            )
+            continue
+        if checkpoint.about.run == run.hex():
+            return checkpoint
+    return None

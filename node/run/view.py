@@ -16,13 +16,11 @@ from shoal.node.base.malloc import resident_bytes
 from shoal.node.manifest.model import writes_text
 from shoal.node.manifest.requirements import requirements
 from shoal.node.run import node_state
-from shoal.node.run.either_member import downloaded, history_of, waited_for
 from shoal.protocol.base.ids import PeerId, short
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.net.measure.link import LinkReport
 from shoal.protocol.net.measure.rates import Traffic
 from shoal.protocol.net.peers.network import Network
-from shoal.protocol.replicas.member import ReplicaMember
 
 if TYPE_CHECKING:
     from shoal.node.run.run import Run
@@ -47,7 +45,7 @@ def row(run: Run, traffic: Traffic) -> RunRow:
         "members": len(member.membership.alive()) + 1,
         "left": [*member.membership.gone()[:MOST_GONE]],
         "link": None,
-        "digest": history_of(member).hex(),
+        "digest": member.status.history.hex(),
         "root": state.root.hex(),
         "loss": run.training.loss if run.training is not None else None,
         "validation_loss": validation.loss if validation is not None else None,
@@ -167,15 +165,23 @@ def waiting_for(run: Run) -> str | None:
         return run.training.trouble
     number = run.outer.committed.current.round + 1
     if run.member.phase == "syncing":
-        here, whole = downloaded(run.member)
-        return f"the state is being downloaded: {here} of {whole} chunks are here" if whole else None
-    if not isinstance(run.member, ReplicaMember) and (away := run.member.awaited_voters):
+        here, whole = run.member.progress()
+        return f"the state is being downloaded: {here} of {whole} chunks are here" if whole else _not_admitted(run)
+    if not run.manifest.method.has_replicas and (away := run.member.awaited_voters):
         voters = len(run.member.log.register.voters)
         return f"the run waits until a quorum of its {voters} voters is back; away: {names(away)}"
     if run.obstacle and run.member.phase == "matching":
         return f"round {number} waits: {run.obstacle}"
-    missing = list(waited_for(run.member))
+    missing = run.member.waiting_for()
     return f"round {number} waits for {', '.join(map(short, missing))}" if missing else None
+
+
+def _not_admitted(run: Run) -> str | None:
+    """That this node is no member yet, and who could change that; None if it is one."""
+    log, membership = run.member.log, run.member.membership
+    voters = log.register.voters
+    here = sum(membership.is_alive(voter) for voter in voters)
+    return None if log.is_member else f"the run's voters must admit this node: {here} of {len(voters)} are here"
 
 
 def peer_rows(run: Run, reached: Callable[[PeerId], PeerConnection]) -> list[PeerRow]:
@@ -281,7 +287,7 @@ def why_split(run: Run, evidence: Evidence) -> str:
     """Why the run seems to have come apart (node_state.py); `evidence` is from the directory. Empty if it has not."""
     membership, alive = run.member.membership, run.member.membership.alive()
     lost = membership.lost_since(run.driver.now() - node_state.LOSS_WINDOW)
-    if isinstance(run.member, ReplicaMember):  # nothing is voted on, and roots differ
+    if run.manifest.method.has_replicas:  # no round is voted on, and roots differ
         return node_state.why_split(
             node_state.SplitEvidence(
                 voters=0,

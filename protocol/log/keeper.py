@@ -4,6 +4,8 @@
 - A voter says of another that it has not heard it for long, and of a result that it lacks its bytes.
 - The proposer makes entries of such statements once there are enough of them.
 - Whoever leaves asks for that, and goes on until it is decided.
+
+Where the log has no results, a `Judge` says what it does not: who has gone enough rounds, and whether the last is over.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from shoal.protocol.messages.log import (
     Compaction,
     Consent,
     Decided,
+    End,
     Entry,
     Lacks,
     Leave,
     LogMessage,
-    Member,
     Register,
     Remove,
     Result,
@@ -63,6 +65,18 @@ class Alive(Protocol):
     def alive(self) -> Sequence[PeerId]: ...
 
     def is_alive(self, peer: PeerId) -> bool: ...
+
+
+class Judge(Protocol):
+    """What this peer has seen of the rounds of a run whose log has no results."""
+
+    def has_gone(self, peer: PeerId) -> bool:
+        """Whether `peer` has gone as many rounds as it takes to get a vote."""
+        ...
+
+    def has_finished(self) -> bool:
+        """Whether all who are here are through the last round."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +113,23 @@ class Keeper:
     """One peer's log."""
 
     def __init__(
-        self, core: Core, view: Alive, founding: Register, shortcuts: Shortcuts, anchor: Anchor | None = None
+        self,
+        core: Core,
+        view: Alive,
+        founding: Register,
+        shortcuts: Shortcuts,
+        judge: Judge | None = None,
+        anchor: Anchor | None = None,
     ) -> None:
-        """A log that ends below `anchor` is not joined, and one with another entry there is refused."""
+        """`judge` is needed where the log has no results.
+
+        A log that ends below `anchor` is not joined, and one with another entry there is refused.
+        """
         self.core = core
         self._view = view
         self._founding = founding
         self._shortcuts = shortcuts
+        self._judge = judge
         self._anchor = anchor
         self._seen = core.register  # up to which decisions were told
         self._clock = 0.0  # seconds in which this process ran: a machine that slept accuses nobody
@@ -267,15 +291,27 @@ class Keeper:
                 here = [voter for voter in rest if voter == self.core.me or self._view.is_alive(voter)]
                 return self.core.rules.trust.is_quorum(here, rest, self.register.faults)
             case AddVoters(consents=consents):
-                return all(each.peer == self.core.me or self._view.is_alive(each.peer) for each in consents)
+                return all(self._is_here(each.peer) and self._has_gone(each.peer) for each in consents)
             case Remove(peer=peer, orders=()):
                 return peer != self.core.me and not self._view.is_alive(peer)
             case Void():
                 return self._lacks is not None
+            case End(orders=()) if self._judge is not None:
+                return self._judge.has_finished()
         return True
+
+    def _is_here(self, peer: PeerId) -> bool:
+        return peer == self.core.me or self._view.is_alive(peer)
+
+    def _has_gone(self, peer: PeerId) -> bool:
+        """Whether a member has gone enough rounds to get a vote, as the register or else this peer itself knows."""
+        is_counted = member_of(self.register, peer).counted >= self.register.rounds_to_vote
+        return is_counted and (self._judge is None or self._judge.has_gone(peer))
 
     def _act(self, now: float) -> list[Effect]:
         """Whatever this peer wants or has to say now."""
+        if self.register.is_over:
+            return []
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
         effects += self._offer_to_vote(now) + self._say_who_is_absent(now) + self._say_what_is_lost(now)
         return effects + self._make_entries(now)
@@ -321,7 +357,7 @@ class Keeper:
         register, core = self.register, self.core
         if not self.is_member or self.votes_here or self.is_leaving or len(register.voters) >= register.most_voters:
             return []
-        if member_of(register, core.me).counted < register.rounds_to_vote:
+        if not self._has_gone(core.me):
             return []
         return self._say(now, Consent, core.me, Consent(register.branch, register.tip, core.me, core.life, b""))
 
@@ -413,6 +449,8 @@ class Keeper:
             witnesses = tuple(each for each in unheard if each.absent == absent)
             if self.is_quorum([each.peer for each in witnesses]) and absent in register.voters:
                 effects += self.want(Remove(absent, member_of(register, absent).life, witnesses, ()))
+        if self._judge is not None and register.last_round and self._judge.has_finished():
+            effects += self.want(End(()))
         return [*effects, *(each for void in voids for each in self.want(void))]
 
     def _voids(self) -> list[Void]:
@@ -429,7 +467,7 @@ class Keeper:
 
     def _consents(self, now: float) -> tuple[Consent, ...]:
         """Of those who are to be made voters now: together, as with two voters a run hangs on each of them."""
-        may_vote = [each.peer for each in self.register.members if self._may_be_added(each)]
+        may_vote = [each.peer for each in self.register.members if self._may_be_added(each.peer)]
         consents = [each for each in self._said_by(Consent) if has_life(self.register, each.peer, each.life)]
         said = [each for each in consents if each.peer in may_vote]
         if not said:
@@ -441,10 +479,8 @@ class Keeper:
             return ()
         return tuple(said[: self.register.most_voters - len(self.register.voters)])
 
-    def _may_be_added(self, member: Member) -> bool:
-        is_there = member.peer == self.core.me or self._view.is_alive(member.peer)
-        is_counted = member.counted >= self.register.rounds_to_vote
-        return is_there and is_counted and member.peer not in self.register.voters
+    def _may_be_added(self, peer: PeerId) -> bool:
+        return peer not in self.register.voters and self._is_here(peer) and self._has_gone(peer)
 
     def is_quorum(self, peers: Sequence[PeerId]) -> bool:
         """Whether these can decide something."""

@@ -1,32 +1,54 @@
-"""What the members of both kinds of run do alike: one is there, and tells the others how it does."""
+"""What the members of both kinds of run do alike: one is there, has the log, and tells the others how it does."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 
-from shoal.protocol.base.effects import Effect
+from shoal.protocol.base.effects import Effect, Event, Tell, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
-from shoal.protocol.base.signing import Signer
+from shoal.protocol.base.wire import Message
+from shoal.protocol.log.core import Core
+from shoal.protocol.log.keeper import EntryDecided, Gone, Judge, Keeper
+from shoal.protocol.log.register import Rules, steps
+from shoal.protocol.log.shortcuts import Shortcuts
+from shoal.protocol.member.facts import RunFacts
+from shoal.protocol.member.kept import Kept
+from shoal.protocol.member.parting import Parted
+from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.membership.membership import Membership
-from shoal.protocol.messages.membership import RunStatus
+from shoal.protocol.messages.log import LogMessage, Shortcut, Statement
+from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
+
+GOING = 8.0  # seconds that we wait, at a stop, until we are let go
 
 
 class Presence(ABC):
-    """One peer among the members of one run, with its own status: what Member and ReplicaMember are made of."""
+    """One peer among the members of one run: what Member and ReplicaMember are made of.
+
+    What one core tells becomes a command of another in `_follow_up` and `_note`; what no core takes is told to the
+    application.
+    """
 
     def __init__(
         self,
         me: PeerId,
         addresses: tuple[str, ...],
         standing: tuple[int, Digest, Digest] | None,
-        signer: Signer,
+        facts: RunFacts,
+        kept: Kept,
+        rules: Rules,
         rng: random.Random,
         *,
         trains: bool,
+        judge: Judge | None = None,
     ) -> None:
-        """`standing`: round, history and root of the state that is here; None before there is one."""
+        """`standing`: round, history and root of the state that is here; None before there is one.
+
+        `judge` is needed where the log has no results.
+        """
         round, history, root = standing or (0, NO_DIGEST, NO_DIGEST)
         self.me = me
         self._status = RunStatus(
@@ -42,7 +64,20 @@ class Presence(ABC):
             down=0,
             reachability="unknown",
         )
-        self.membership = Membership(me, addresses, self._status, signer, rng)
+        founding = facts.register()
+        self.membership = Membership(me, addresses, self._status, rules.signer, rng)
+        shortcuts = Shortcuts(founding, kept.headers)
+        for before, decided, register in steps(kept.first, kept.entries, rules):
+            shortcuts.read(before, decided, register)
+        core = Core.resume(me, kept.register, kept.entries, kept.votes, rules)
+        self.log = Keeper(core, self.membership, founding, shortcuts, judge, facts.anchor)
+        self._has_parted = False
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
+        """Join the run through `seeds`, standing on the state that is here, if there is one."""
+        return self._digest(now, [*self.membership.start(now, seeds), *self.log.start(now), *self._begin(now)])
 
     def report(
         self,
@@ -69,11 +104,154 @@ class Presence(ABC):
         """There is a connection with `peer`."""
         return self._digest(now, self.membership.link_up(now, peer))
 
+    def stop(self, now: float) -> list[Effect]:
+        """Ask to be let go, so that the others can decide without us; until then we go on.
+
+        `Parted` is told when that is decided, or after a while: then we keep our vote.
+        """
+        if self.log.is_leaving:
+            return []
+        patience = Wake(GOING, Timer("parting", "patience", 0))
+        return [patience, *self._digest(now, self.log.leave(now)), *self._part_if_alone(now)]
+
+    def leave(self, now: float) -> list[Effect]:
+        """Go at once. Send what this returns; the machine is silent from now on."""
+        self._has_parted = True
+        return self.membership.leave(now)
+
+    # -- inputs -------------------------------------------------------------------------------------------------
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        """Any message of this run."""
+        if self._has_parted:
+            return []
+        if isinstance(message, MEMBERSHIP_MESSAGES):
+            return self._digest(now, self.membership.receive(now, sender, message))
+        if isinstance(message, LogMessage | Statement | Shortcut):
+            return self._digest(now, self.log.receive(now, sender, message))
+        return self._digest(now, self._receive(now, sender, message))
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        """Any timer of this run."""
+        if self._has_parted:
+            return []
+        if timer.core == "parting":
+            return self._part(now)
+        if timer.core == "membership":
+            return self._digest(now, self.membership.fire(now, timer))
+        if timer.core == "log":
+            return self._digest(now, self.log.fire(now, timer))
+        return self._digest(now, self._fire(now, timer))
+
+    @abstractmethod
+    def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        """A bulk message no longer waits at this node: it was sent, or dropped together with its connection."""
+
+    # -- read side ----------------------------------------------------------------------------------------------
+
     @property
     def status(self) -> RunStatus:
         """Our own status, as the others see it."""
         return self._status
 
+    @property
+    def keeps_vote(self) -> bool:
+        """Whether we have stopped with a vote without which those who stay cannot decide anything."""
+        return self.log.votes_here and not self.log.is_quorum(self.membership.alive())
+
+    @property
+    def awaited_voters(self) -> list[PeerId]:
+        """The voters that are away, if those who are here cannot decide anything without some of them."""
+        here = [self.me, *self.membership.alive()]
+        if not self.log.is_member or self.log.is_quorum(here):
+            return []
+        return [voter for voter in self.log.register.voters if voter not in here]
+
+    @property
     @abstractmethod
-    def _digest(self, now: float, effects: list[Effect]) -> list[Effect]:
+    def phase(self) -> str:
+        """A word for what we are doing."""
+
+    @property
+    @abstractmethod
+    def base_round(self) -> int | None:
+        """The round that the next one builds on; None while we have no state, and while one is taken."""
+
+    @abstractmethod
+    def waiting_for(self) -> Sequence[PeerId]:
+        """The peers that the round waits for."""
+
+    @abstractmethod
+    def progress(self) -> tuple[int, int]:
+        """(chunks here, chunks in all) of the state that is being downloaded; (0, 0) if none is yet."""
+
+    @abstractmethod
+    def history_after(self, round: int) -> Digest | None:
+        """The history digest after a decided round; None if we do not know that. With replicas it is constant."""
+
+    # -- of each kind of run ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _begin(self, now: float) -> list[Effect]:
+        """The rounds begin, if we can."""
+
+    @abstractmethod
+    def _receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        """A message that is neither membership's nor the log's."""
+
+    @abstractmethod
+    def _fire(self, now: float, timer: Timer) -> list[Effect]:
+        """Such a timer."""
+
+    @abstractmethod
+    def _follow_up(self, now: float, event: Event) -> list[Effect] | None:
+        """What follows from what the cores tell each other; None for what is told to the application."""
+
+    @abstractmethod
+    def _note(self, now: float, event: Event) -> list[Effect]:
+        """What follows from what the application is told as well."""
+
+    @abstractmethod
+    def _settle(self, now: float) -> list[Effect]:
+        """After each input: hand out a state that is complete, and tell everybody where we stand."""
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _digest(self, now: float, effects: Iterable[Effect]) -> list[Effect]:
         """Turn what one core tells into commands of another; then tell everybody where we stand."""
+        done: list[Effect] = []
+        for effect in effects:
+            if not isinstance(effect, Tell):
+                done.append(effect)
+                continue
+            follow = self._follow_up(now, effect.event)
+            done += [effect] if follow is None else self._digest(now, follow)
+            if follow is None:
+                event = effect.event
+                noted = [*self._note_for_log(now, event), *self._note(now, event), *self._go_if_let(now, event)]
+                done += self._digest(now, noted) if noted else []
+        return done if self._has_parted else [*done, *self._settle(now)]
+
+    def _note_for_log(self, now: float, event: Event) -> list[Effect]:
+        match event:
+            case PeerUp(peer=peer) | StatusChanged(peer=peer):
+                return self.log.peer_up(peer)
+            case PeerDown(peer=peer) | PeerLeft(peer=peer):
+                return self.log.peer_down(now, peer)
+        return []
+
+    def _go_if_let(self, now: float, event: Event) -> list[Effect]:
+        match event:
+            case EntryDecided() if self.log.is_leaving:
+                return self._part_if_alone(now)
+            case Gone() if self.log.is_leaving:
+                return self._part(now)
+        return []
+
+    def _part(self, now: float) -> list[Effect]:
+        return [*self.leave(now), Tell(Parted())] if not self._has_parted else []
+
+    def _part_if_alone(self, now: float) -> list[Effect]:
+        """Nobody takes the last vote away, and nothing is decided after the end, so there is nothing to wait for."""
+        register = self.log.register
+        return self._part(now) if register.voters == (self.me,) or register.is_over else []

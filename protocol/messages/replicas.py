@@ -29,6 +29,7 @@ class Meet(Message):
     number: int  # of this try
     answers: int  # the number of the MEET that this answers, which needs no further answer; 0: none
     is_urgent: bool  # the sender has waited as long as its patience lasts: hand in what there is
+    log: int  # number of the last entry that the sender knows
 
 
 @message(45)

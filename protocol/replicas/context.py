@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.membership.view import View
+from shoal.protocol.messages.log import Register
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.replicas.facts import ReplicaFacts
+
+
+class Counted:
+    """Those whom the register names and who live: a `View`. Of others the rounds know nothing."""
+
+    def __init__(self, view: View, register: Callable[[], Register]) -> None:
+        self._view, self._register = view, register
+        self._read: tuple[Register | None, frozenset[PeerId]] = (None, frozenset())
+
+    def counts(self, peer: PeerId) -> bool:
+        """Whether `peer` is a member."""
+        register = self._register()
+        if register is not self._read[0]:
+            self._read = register, frozenset(member.peer for member in register.members)
+        return peer in self._read[1]
+
+    def alive(self) -> Sequence[PeerId]:
+        """Live members without ourselves, in a fixed order."""
+        return [peer for peer in self._view.alive() if self.counts(peer)]
+
+    def is_alive(self, peer: PeerId) -> bool:
+        """Whether `peer` is one of them."""
+        return self.counts(peer) and self._view.is_alive(peer)
+
+    def is_suspect(self, peer: PeerId) -> bool:
+        """Whether one of them is perhaps none any more."""
+        return self.counts(peer) and self._view.is_suspect(peer)
+
+    def status(self, peer: PeerId) -> RunStatus | None:
+        """What one of them says of itself."""
+        return self._view.status(peer) if self.counts(peer) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +58,7 @@ class Means:
     spread: Estimate  # learned: how much later than the first of two the second is ready
     pace: Estimate  # learned: how long a live partner is silent while it works
     length: Estimate  # learned: how long an exchange takes for each of its payloads
+    log_number: Callable[[], int]  # of the last entry that is known here: each MEET says it
 
     def patience(self) -> float:
         """Seconds that those who still train are waited for before they are called to hand in."""

@@ -156,7 +156,8 @@ class Matching:
         self._sent_at, self._was_urgent = now, now - self.asked.since >= self.asked.patience
         peer, suitor = self.asked.peer, self._suitors.get(self.asked.peer)
         theirs = suitor.number if suitor is not None else 0
-        return [Send(peer, Meet(self._base + 1, self.asked.number, theirs, self._was_urgent))]
+        log = self._means.log_number()
+        return [Send(peer, Meet(self._base + 1, self.asked.number, theirs, self._was_urgent, log))]
 
     def dismiss(self, partner: PeerId | None) -> list[Effect]:
         """We have a partner, or need none: nobody else is to wait for us."""

@@ -1,40 +1,48 @@
-"""One peer's part in one run of replicas: membership, rounds and copying as one machine, as member.py is for others.
+"""One peer's part in one run of replicas: membership, the log, rounds and copying as one machine.
 
-    membership: PeerUp, StatusChanged ──► rounds.peer_up      most are far beyond us ──► copying.start
-    membership: PeerDown, PeerLeft    ──► rounds.peer_down    copying: ReplicaReceived ──► the application
+    membership: PeerUp, StatusChanged ──► log, rounds.peer_up      most are far beyond us ──► copying.start
+    membership: PeerDown, PeerLeft    ──► log, rounds.peer_down    copying: ReplicaReceived ──► the application
+    log: EntryDecided, LogSkipped     ──► rounds.open or .suspend
 
 What is left for the application: install a replica (`opened`), train, `submit`, take what a round has brought
-(`applied`). Nothing is agreed: members whose roots differ are in one run all the same.
+(`applied`). The log says who is a member, who votes, and that the run is over; of rounds it says nothing, and members
+whose roots differ are in one run all the same. Who is a member exchanges, whether or not anything can be decided; a
+newcomer begins when it is admitted.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 
 from shoal.protocol.averaging.outbox import Outbox
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.reducer import Contribute
-from shoal.protocol.base.effects import Effect, Tell, Timer
+from shoal.protocol.base.effects import Effect, Event, Tell, Timer, Wake
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Store
-from shoal.protocol.member.parting import Parted
+from shoal.protocol.log.keeper import EntryDecided, LogSkipped
+from shoal.protocol.log.register import Rules
+from shoal.protocol.member.kept import Kept
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
-from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
+from shoal.protocol.messages.membership import RunStatus
+from shoal.protocol.messages.replicas import Meet
 from shoal.protocol.messages.transfer import StateChunk
-from shoal.protocol.replicas.context import Means, pack, standing
+from shoal.protocol.replicas.context import Counted, Means, pack, standing, stands
 from shoal.protocol.replicas.copying import COPY_MESSAGES, Copying
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.pair import key_of, usual_length
-from shoal.protocol.replicas.parting import Parting
 from shoal.protocol.replicas.round import PART
 from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
 
 LINGER = 3.0  # seconds that who stops in the middle of an exchange waits for its end
+LOOK = 0.05  # seconds between two looks at that
 
 
 class ReplicaMember(Presence):
@@ -45,38 +53,46 @@ class ReplicaMember(Presence):
         me: PeerId,
         addresses: tuple[str, ...],
         facts: ReplicaFacts,
+        kept: Kept,
+        base: Base | None,
         signer: Signer,
         store: Store,
         rng: random.Random,
         *,
         trains: bool = True,
     ) -> None:
-        """`store` holds the replica of round `facts.round`, if `facts.holds_origin`; `trains`: whether it is to change.
-
-        Who goes on from a replica of its own gives facts with its round and root.
-        """
-        held = (facts.round, facts.history, facts.root) if facts.holds_origin else None
-        super().__init__(me, addresses, held, signer, rng, trains=trains)
+        """`base` is the replica that is here, and in `store`; None: none is. `trains`: whether it is to change."""
+        held = (base.round, base.history, base.root) if base is not None else None
+        rules = Rules(facts.run.trust, signer)
+        super().__init__(me, addresses, held, facts.run, kept, rules, rng, trains=trains, judge=self)
         self._facts = facts
         self._trains = trains
-        self._base = facts.round if facts.holds_origin else None  # after which round our replica stands
-        self._root = facts.root
+        self._base = base.round if base is not None else None  # after which round our replica stands
+        self._root = base.root if base is not None else facts.run.origin.root
         spread = Estimate(initial=10.0, floor=2.0, ceiling=600.0)
         pace = Estimate(initial=4.0, floor=2.0, ceiling=10.0)
         self._outbox = Outbox(key_of)
-        means = Means(me, facts, self.membership, self._outbox, rng, spread, pace, usual_length())
-        self._rounds = ReplicaRounds(means)
-        self.copying = Copying(me, facts, self.membership, store, signer)
-        self._is_installing = self._has_left = False
+        self._counted = Counted(self.membership, lambda: self.log.register)
+        self._rounds = ReplicaRounds(
+            Means(
+                me,
+                facts,
+                self._counted,
+                self._outbox,
+                rng,
+                spread,
+                pace,
+                usual_length(),
+                lambda: self.log.register.number,
+            )
+        )
+        self.copying = Copying(me, facts, self._counted, store, signer)
+        self._is_installing = self._is_fresh = False
         self._ready: tuple[int, Contribute] | None = None  # the last contribution, and the round that it builds on
-        self._parting: Parting | None = None
+        self._first_seen: dict[PeerId, int] = {}  # the round after which somebody stood when we first saw it
+        self._linger_until: float | None = None  # since we are to stop
 
     # -- commands -------------------------------------------------------------------------------------------
-
-    def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
-        """Join the run through `seeds`, with the replica that it begins with, if that is here."""
-        joined = self.membership.start(now, seeds)
-        return self._digest(now, [*joined, *self._open(now, may_leap=False), *self._catch_up(now)])
 
     def submit(self, now: float, contribution: Contribute) -> list[Effect]:
         """The inner steps of round base + 1 are done: `contribution(chunk)` encodes a chunk of what we exchange.
@@ -94,53 +110,33 @@ class ReplicaMember(Presence):
         if self._rounds.outcome is None:  # we have left meanwhile
             return []
         self._base, self._root, self._ready = self._rounds.outcome, root, None
-        return self._digest(now, [*self._rounds.applied(now), *self._catch_up(now)])
+        if self._may_go_on:
+            return self._digest(now, [*self._rounds.applied(now), *self._catch_up(now)])
+        self._rounds.suspend()
+        return self._digest(now, [])
 
     def opened(self, now: float, round: int, root: Digest) -> list[Effect]:
         """The replica that we were told of is installed."""
-        self._base, self._root, self._is_installing = round, root, False
-        return self._digest(now, self._open(now, may_leap=True))
+        self._base, self._root, self._is_installing, self._is_fresh = round, root, False, True
+        return self._digest(now, self._open(now))
 
     def leave(self, now: float) -> list[Effect]:
-        """Sign off at once. Send what this returns; the machine is silent from now on."""
-        self._has_left = True
+        """See Presence."""
         self._rounds.suspend()
         self.copying.stop()
         self._ready = None
-        return self.membership.leave(now)
+        return super().leave(now)
 
     def stop(self, now: float) -> list[Effect]:
-        """Sign off, after an exchange that is under way if it ends soon; `Parted` is told when we have."""
-        if self._parting is None:
-            self._parting = Parting(now)
-        return self._part(now, self._parting)
-
-    # -- inputs ---------------------------------------------------------------------------------------------
-
-    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
-        """Any message of this run."""
-        if isinstance(message, MEMBERSHIP_MESSAGES):
-            return self._digest(now, self.membership.receive(now, sender, message))
-        if not isinstance(message, REPLICA_MESSAGES | COPY_MESSAGES):
-            raise RemoteError(f"sent {type(message).__name__}, which is not for a run of replicas", sender)
-        if (part := getattr(message, "part", PART)) != PART:
-            raise RemoteError(f"names part {part} of a run that has only part {PART}", sender)
-        if isinstance(message, COPY_MESSAGES):
-            return self._digest(now, self.copying.receive(now, sender, message))
-        return self._digest(now, self._rounds.receive(now, sender, message))
-
-    def fire(self, now: float, timer: Timer) -> list[Effect]:
-        """Any timer of this run."""
-        if timer.core == "membership":
-            return self._digest(now, self.membership.fire(now, timer))
-        if timer.core == "copying":
-            return self._digest(now, [*self.copying.fire(now, timer), *self._catch_up(now)])
-        if timer.core == "parting":
-            return self._part(now, self._parting) if self._parting is not None else []
-        return self._digest(now, [*self._rounds.fire(now, timer), *self._catch_up(now)])
+        """See Presence; an exchange that is under way comes first, if it ends soon."""
+        if self._linger_until is None:
+            self._linger_until = now + LINGER
+        if self._rounds.phase == "exchanging" and now < self._linger_until:
+            return [Wake(LOOK, Timer("stop", "look", 0))]
+        return super().stop(now)
 
     def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
-        """A bulk message no longer waits at this node: it was sent, or dropped together with its connection."""
+        """See Presence."""
         if isinstance(message, StateChunk):
             self.copying.donor.payload_done(to, message)
         elif sent:
@@ -156,20 +152,51 @@ class ReplicaMember(Presence):
         return self._rounds
 
     @property
-    def base(self) -> int | None:
-        """After which round our replica stands; None before it is here, and while an outcome or a copy is taken."""
+    def base_round(self) -> int | None:
+        """See Presence."""
         return self._rounds.base if self._trains and not self._is_suspended else self._base
 
     @property
     def phase(self) -> str:
         """A word for what we are doing: syncing, training, matching, exchanging, applying, or keeping."""
-        if not self._trains and self._base is not None:
+        if self._base is not None and (not self._trains or self.log.register.is_over):
             return "keeping"
         return self._rounds.phase
 
-    def waiting_for(self) -> list[PeerId]:
+    def waiting_for(self) -> Sequence[PeerId]:
         """Whom we wait for now, or exchange with."""
         return self._rounds.waiting_for()
+
+    def progress(self) -> tuple[int, int]:
+        """See Presence."""
+        return self.copying.progress()
+
+    def history_after(self, round: int) -> Digest:
+        """See Presence."""
+        return self._facts.history
+
+    # -- what the log asks ----------------------------------------------------------------------------------
+
+    def has_gone(self, peer: PeerId) -> bool:
+        """See Judge: it has gone them before our eyes, as it says."""
+        first, now = self._first_seen.get(peer), self._round_of(peer)
+        return first is not None and now is not None and now - first >= self._facts.run.rounds_to_vote
+
+    def has_finished(self) -> bool:
+        """See Judge."""
+        ours, others = self._round_of(self.me), standing(self._counted, self._facts).values()
+        rounds = [*others, *([ours] if ours is not None else [])]
+        return bool(rounds) and min(rounds) >= self._facts.limit
+
+    def _round_of(self, peer: PeerId) -> int | None:
+        if peer == self.me:
+            return self._base if self._trains else None
+        status = self.membership.status(peer)
+        return status.round if status is not None and stands(status, self._facts) else None
+
+    def _see(self, peer: PeerId) -> None:
+        if (round := self._round_of(peer)) is not None:
+            self._first_seen.setdefault(peer, round)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -178,30 +205,67 @@ class ReplicaMember(Presence):
         """Whether our replica is here, and another is copied as ours is old."""
         return self.copying.active and self._base is not None
 
-    def _open(self, now: float, *, may_leap: bool) -> list[Effect]:
-        if self._base is None or not self._trains:
+    @property
+    def _may_go_on(self) -> bool:
+        """Whether there are rounds for us: as a member of the run, until it is over."""
+        return self._trains and self._counted.counts(self.me) and not self.log.register.is_over
+
+    def _begin(self, now: float) -> list[Effect]:
+        return [*self._open(now), *self._catch_up(now)]
+
+    def _receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        if not isinstance(message, REPLICA_MESSAGES | COPY_MESSAGES):
+            raise RemoteError(f"sent {type(message).__name__}, which is not for a run of replicas", sender)
+        if (part := getattr(message, "part", PART)) != PART:
+            raise RemoteError(f"names part {part} of a run that has only part {PART}", sender)
+        if isinstance(message, COPY_MESSAGES):
+            return self.copying.receive(now, sender, message)
+        asked = self._compare_logs(sender, message.log) if isinstance(message, Meet) else []
+        return [*asked, *self._rounds.receive(now, sender, message)]
+
+    def _compare_logs(self, sender: PeerId, number: int) -> list[Effect]:
+        """Whoever is behind asks: who misses an entry would not know whom to meet."""
+        is_same = number == self.log.register.number or not self.membership.is_alive(sender)
+        return [] if is_same else self.log.heard_end(sender, number)
+
+    def _fire(self, now: float, timer: Timer) -> list[Effect]:
+        if timer.core == "stop":
+            return self.stop(now)
+        return [*(self.copying if timer.core == "copying" else self._rounds).fire(now, timer), *self._catch_up(now)]
+
+    def _follow_up(self, now: float, event: Event) -> list[Effect] | None:
+        return None
+
+    def _note(self, now: float, event: Event) -> list[Effect]:
+        match event:
+            case PeerUp(peer=peer) | StatusChanged(peer=peer):
+                self._see(peer)
+                return self._rounds.peer_up(now)
+            case PeerDown(peer=peer) | PeerLeft(peer=peer):
+                self._first_seen.pop(peer, None)
+                return self._rounds.peer_down(now, peer)
+            case EntryDecided() | LogSkipped():
+                return self._read_log(now)
+        return []
+
+    def _read_log(self, now: float) -> list[Effect]:
+        """Others count from now on, or we do, or the run is over."""
+        if self.log.register.is_over:
+            if self._rounds.outcome is None:  # else what it has brought is applied first
+                self._rounds.suspend()
             return []
+        is_idle = self._rounds.phase == "syncing" and not self.copying.active and not self._is_installing
+        return [*(self._open(now) if is_idle else self._rounds.peer_up(now)), *self._catch_up(now)]
+
+    def _open(self, now: float) -> list[Effect]:
+        if self._base is None or not self._may_go_on:
+            return []
+        self._see(self.me)
+        may_leap, self._is_fresh = self._is_fresh, False
         return self._rounds.open(now, self._base, may_leap=may_leap)
 
-    def _part(self, now: float, parting: Parting) -> list[Effect]:
-        patience = LINGER if self._rounds.phase == "exchanging" else 0.0
-        if (wait := parting.wait(now, patience)) is not None:
-            return [wait]
-        return [*self.leave(now), Tell(Parted())]
-
-    def _digest(self, now: float, effects: list[Effect]) -> list[Effect]:
-        """Turn what one core tells into commands of another; then tell everybody where we stand."""
-        done: list[Effect] = []
-        if self._has_left:
-            return done
-        for effect in effects:
-            done.append(effect)
-            match effect:
-                case Tell(PeerUp() | StatusChanged()):
-                    done += self._digest(now, self._rounds.peer_up(now))
-                case Tell(PeerDown(peer=peer) | PeerLeft(peer=peer)):
-                    done += self._digest(now, self._rounds.peer_down(now, peer))
-        return [*done, *self._install_if_complete(), *self._announce(now)]
+    def _settle(self, now: float) -> list[Effect]:
+        return [*self._install_if_complete(), *self._announce(now)]
 
     def _install_if_complete(self) -> list[Effect]:
         """Hand a copied replica to the application."""
@@ -214,7 +278,7 @@ class ReplicaMember(Presence):
     def _catch_up(self, now: float) -> list[Effect]:
         """Copy a replica if we have none, or an old one; go on without if nobody is far beyond us any more."""
         base = self._base
-        if self._is_installing or self._has_left or self._rounds.phase == "applying":
+        if self._is_installing or self._has_parted or self._rounds.phase == "applying":
             return []
         if base is None:
             return self.copying.start(now, self._facts.round)
@@ -228,13 +292,13 @@ class ReplicaMember(Presence):
 
     def _reopen(self, now: float) -> list[Effect]:
         """Go on with our own replica, and with what we have submitted for its round already."""
-        opened, ready = self._open(now, may_leap=False), self._ready
+        opened, ready = self._open(now), self._ready
         if ready is None or ready[0] != self._rounds.base:
             return opened
         return [*opened, *self._rounds.submit(now, ready[1])]
 
     def _lags(self, base: int) -> bool:
-        most = pack(standing(self.membership, self._facts).values())
+        most = pack(standing(self._counted, self._facts).values())
         return most is not None and most - base > self._facts.window
 
     def _announce(self, now: float) -> list[Effect]:

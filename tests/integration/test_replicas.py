@@ -14,10 +14,11 @@ from shoal.node.base.fork_server import ForkServer
 from shoal.node.client.up.processes import Children
 from shoal.node.manifest.manifest import Manifest, parse_manifest
 from shoal.node.manifest.requirements import requirements
-from shoal.node.run.replica_saving import load_own
+from shoal.node.run.saving import newest_state
 from shoal.node.training.models.layout import Layout
 from shoal.node.training.models.registry import build, layout_of
 from shoal.protocol.averaging.chunks import chunk_bounds
+from shoal.protocol.base.ids import RunId
 from shoal.protocol.tensors.compression import codec
 from tests.integration.nodes import RealNode, join_all, until, words_of, write_text
 from tests.integration.swarm import Swarm
@@ -133,7 +134,7 @@ def test_when_all_have_stopped_each_goes_on_from_its_own_replica(children: Child
 
 def kept_round(node: RealNode, run: str) -> int:
     """The round of the replica that the node has left on disk."""
-    own = load_own(node.home.run_folder(run))
+    own = newest_state(node.home.run_folder(run), RunId(bytes.fromhex(run)))
     assert own is not None
     return own.about.round
 

@@ -22,7 +22,9 @@ from shoal.protocol.averaging.shelf import Decision
 from shoal.protocol.base.effects import Event
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, RunId, content_hash
 from shoal.protocol.base.wire import Message
-from shoal.protocol.member.member import FOUNDING_LIFE, Kept, Member, RunFacts
+from shoal.protocol.member.facts import RunFacts
+from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
+from shoal.protocol.member.member import Member
 from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.messages.averaging import Contribution, Mean
 from shoal.protocol.net.peers.network import Network
@@ -97,7 +99,7 @@ class Peer:
             self.network.peer,
             self.network.addresses(),
             facts,
-            Kept.nothing(facts, life),
+            Kept.nothing(facts.register(), life),
             origin,
             self.identity.signer(RUN),
             lambda _: MeanReducer([CHUNK] * CHUNKS, FP32, FP32),

@@ -10,19 +10,23 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgpack
 
 from shoal.protocol.averaging.events import HandIn, Waiting
-from shoal.protocol.averaging.policy import Policy
+from shoal.protocol.averaging.policy import Base, Policy
 from shoal.protocol.base.effects import Blamed, Effect, Event, Timer, Wake
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.ids import Digest, PeerId, content_hash, digest
 from shoal.protocol.base.wire import Message, Payload
+from shoal.protocol.member.facts import RunFacts
+from shoal.protocol.member.kept import FOUNDING_LIFE
 from shoal.protocol.member.parting import Parted
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, Met, ReplicaReceived
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.member import ReplicaMember
+from tests.simulation.journals import put_record, recall
 from tests.simulation.links import LAN, Link
 from tests.simulation.node import Node
 from tests.simulation.promises import Violation
@@ -32,6 +36,7 @@ from tests.simulation.versions import LAYOUT, Versions, initial_state, root_of
 from tests.simulation.world import World
 
 HISTORY = digest("history of a simulated run of replicas")
+BRANCH = digest("log of a simulated run of replicas")
 STATE_CHUNKS = 5
 ABSURD = b"not a number"  # as a chunk of a replica
 TRAINING = 2.0  # virtual seconds of inner steps
@@ -125,7 +130,14 @@ class Replica(Node):
     """One process: a member, a worker that trains for a while, and a replica of its own."""
 
     def __init__(
-        self, me: PeerId, seeds: Sequence[PeerId], rng: random.Random, oracle: Oracle, shape: Shape, life: int
+        self,
+        me: PeerId,
+        seeds: Sequence[PeerId],
+        disk: dict[str, Any],
+        rng: random.Random,
+        oracle: Oracle,
+        shape: Shape,
+        life: int,
     ) -> None:
         self.me = me
         self._seeds = [peer for peer in seeds if peer != me][:3]
@@ -138,23 +150,23 @@ class Replica(Node):
         self.state = initial_state(STATE_CHUNKS)
         self.store = Versions({0: list(self.state)} if holds else {})
         policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, (shape.chunks,), slack=shape.slack)
+        origin = Base(0, 0, HISTORY, root_of(self.state))
+        run = RunFacts(BRANCH, seeds[0], origin, policy, shape.last, has_results=False)
         facts = ReplicaFacts(
+            run=run,
             seed=b"simulated",
-            history=HISTORY,
-            round=0,
-            root=root_of(self.state),
             chunks=shape.chunks,
             check=check,
             layout=LAYOUT,
             state_chunks=STATE_CHUNKS,
             check_state=check_state,
-            policy=policy,
-            holds_origin=holds,
-            last=shape.last,
             window=shape.window,
         )
-        trains = me not in shape.keepers
-        self.member = ReplicaMember(me, (), facts, FakeSigner(me), self.store, rng, trains=trains)
+        trains, signer = me not in shape.keepers, FakeSigner(me)
+        kept = recall(disk, run, signer, lambda: FOUNDING_LIFE + life + (me != run.founder))
+        self.member = ReplicaMember(
+            me, (), facts, kept, origin if holds else None, signer, self.store, rng, trains=trains
+        )
         self._training_for = -1
         self._token = 0
         self._outcome: Exchanged | Lapsed | None = None
@@ -190,6 +202,9 @@ class Replica(Node):
     def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         return self._train_if_open(self.member.link_lost(now, peer))
 
+    def persist(self, disk: dict[str, Any], name: str, record: Message) -> None:
+        put_record(disk, record, self.member.log.core)
+
     def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         self.member.left(now, to, message, sent)
 
@@ -202,6 +217,10 @@ class Replica(Node):
 
     def phase(self) -> str:
         return self.member.phase
+
+    def members(self) -> list[PeerId]:
+        """Who is a member of the run, as far as this process knows."""
+        return [member.peer for member in self.member.log.register.members]
 
     def on_event(self, now: float, event: Event) -> list[Effect]:
         match event:
@@ -219,6 +238,8 @@ class Replica(Node):
             case Waiting():
                 self.waits.append(event.reason)
             case Met():
+                if event.partner not in self.members():
+                    raise Violation("Only members", f"{self.me} exchanges with {event.partner}, which is none")
                 self.met.append(event)
             case Blamed():
                 self.blamed.append(event)
@@ -229,7 +250,7 @@ class Replica(Node):
     # -- the worker -----------------------------------------------------------------------------------------
 
     def _train_if_open(self, effects: list[Effect]) -> list[Effect]:
-        base = self.member.base
+        base = self.member.base_round
         if base is None or self.me in self.shape.keepers or base + 1 == self._training_for:
             return effects
         if base != self.standing:
@@ -242,7 +263,7 @@ class Replica(Node):
         return [*effects, Wake(took, Timer("app", "trained", self._token))]
 
     def _submit(self, now: float) -> list[Effect]:
-        base = self.member.base
+        base = self.member.base_round
         is_asked = self.member.phase in ("training", "syncing")  # while a replica is copied, ours may still be good
         if base is None or not is_asked or base + 1 != self._training_for:
             return []
@@ -290,10 +311,10 @@ def build(
     seeds, oracle, lives = names[:peers], Oracle(), Counter[PeerId]()
     settled = shape or Shape(start_members=peers)
 
-    def make(me: PeerId, now: float, disk: dict[str, Message], rng: random.Random) -> Replica:
+    def make(me: PeerId, now: float, disk: dict[str, Any], rng: random.Random) -> Replica:
         life = lives[me]
         lives[me] += 1
-        return Replica(me, seeds, rng, oracle, settled, life)
+        return Replica(me, seeds, disk, rng, oracle, settled, life)
 
     world = World(make, seed, link, unnoticed=unnoticed)
     for name, rate in settled.uplinks:

@@ -22,12 +22,13 @@ from shoal.protocol.base.effects import Blamed, Effect, Event, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, content_hash, digest
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.transfer import StateReceived
-from shoal.protocol.log.journal import framed, read
-from shoal.protocol.log.register import Rules, voters_root
-from shoal.protocol.member.member import Kept, Member, RunFacts
+from shoal.protocol.log.register import Rules
+from shoal.protocol.member.facts import RunFacts
+from shoal.protocol.member.kept import Kept
+from shoal.protocol.member.member import Member
 from shoal.protocol.member.parting import Parted
-from shoal.protocol.messages.log import Shortcut, VoteFile
 from tests.simulation.facts import FactReducer
+from tests.simulation.journals import put_record, recall
 from tests.simulation.node import Node
 from tests.simulation.oracle import Oracle
 from tests.simulation.signing import FakeSigner
@@ -103,7 +104,7 @@ class Peer(Node):
         self._disk = disk
         self._size = sum(shape.cycles)
         facts, signer = facts_of(peers, shape), FakeSigner(me)
-        kept = self._recall(facts, signer)
+        kept = recall(disk, facts, signer, lambda: oracle.life(me, facts.founder))
         self._base = self._recall_state(facts, kept, Rules(facts.trust, signer))
         self.store = Versions({self._base.round: list(self.state)})
         self.member = Member(me, (), facts, kept, self._base, signer, lambda _: FactReducer(), self.store, rng)
@@ -120,20 +121,6 @@ class Peer(Node):
 
     # -- the disk -----------------------------------------------------------------------------------------------
 
-    def _recall(self, facts: RunFacts, signer: FakeSigner) -> Kept:
-        """The log as it is on disk, begun if there is none."""
-        first = facts.register()
-        journal = read(bytes(self._disk.get("journal", b"")), Rules(facts.trust, signer))
-        register, votes = journal.register or first, journal.votes
-        if votes is None:
-            life = self._oracle.life(self.me, facts.founder)
-            votes = VoteFile(life, voters_root(register), 0, 0, None, None)
-            head = b"" if journal.register else framed(first)
-            kept = bytes(self._disk.get("journal", b"")[: journal.length])
-            self._disk["journal"] = bytearray(kept + head + framed(votes))
-        means = tuple(self._disk.get("means", []))
-        return Kept(journal.first or first, journal.headers, register, journal.entries, votes, means)
-
     def _recall_state(self, facts: RunFacts, kept: Kept, rules: Rules) -> Base:
         base: Base
         base, state = self._disk.get("snapshot", (facts.origin, initial_state(self._size)))
@@ -146,10 +133,8 @@ class Peer(Node):
     def persist(self, disk: dict[str, Any], name: str, record: Message) -> None:
         if name in ("means", "result"):
             self._disk.setdefault("means", []).append(record)
-        elif isinstance(record, Shortcut):
-            self._disk["journal"] = bytearray(framed(record) + framed(self.member.log.core.vote_file()))
         else:
-            self._disk["journal"] += framed(record)
+            put_record(self._disk, record, self.member.log.core)
 
     @staticmethod
     def lose_power(disk: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.log.core import TAIL
 from shoal.protocol.log.keeper import ABSENT
-from shoal.protocol.member.member import GOING
+from shoal.protocol.member.presence import GOING
 from tests.simulation import swarm
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN

@@ -22,7 +22,9 @@ A, B, STRANGER = peers_named(3)
 
 def meet(sender: PeerId, ahead: int = 1, *, is_urgent: bool = False) -> Step[Replica]:
     """`sender` would meet in the round so many beyond the one after which the node stands."""
-    return lambda node, now: node.receive(now, sender, Meet(node.standing + ahead, 7, 0, is_urgent))
+    return lambda node, now: node.receive(
+        now, sender, Meet(node.standing + ahead, 7, 0, is_urgent, node.member.log.register.number)
+    )
 
 
 def declines(world: World[Replica]) -> list[tuple[PeerId, PeerId, Decline]]:

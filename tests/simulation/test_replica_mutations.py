@@ -15,6 +15,7 @@ from shoal.protocol.catchup.donor import Donor
 from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.replicas import round as one_round
 from shoal.protocol.replicas import rounds
+from shoal.protocol.replicas.context import Counted
 from shoal.protocol.replicas.member import ReplicaMember
 from shoal.protocol.replicas.pair import PAIR_MESSAGES, PairExchange
 from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
@@ -206,7 +207,26 @@ def many_faults() -> None:
         run_seed(seed)
 
 
+def whoever_is_there_counts(patch: pytest.MonkeyPatch) -> None:
+    """Partners are drawn from all who are alive."""
+    patch.setattr(Counted, "counts", lambda self, peer: True)
+
+
+def stuck_log() -> None:
+    """Two of four voters are gone for good, so a newcomer cannot be admitted; and yet it is there, and has a copy."""
+    names = peers_named(5)
+    world, _ = build(3, 4, WAN, Shape(start_members=4, joiners=(names[4],)), newcomers=1)
+    world.run_until(lambda: all(len(node.member.log.register.voters) == 4 for node in world.nodes()), within=100.0)
+    for name in names[:2]:
+        world.kill(name)
+    world.start(names[4])
+    world.run(40.0)
+    if world.node(names[4]).standing < 0:
+        raise Violation("Nobody is stuck", "a newcomer has no replica after 40 s")
+
+
 BROKEN = [
+    (whoever_is_there_counts, stuck_log, "Only members"),
     (stale_rounds_count, late_mail, "Whole or nothing"),
     (half_a_vector_counts, many_faults, "Whole or nothing"),
     (it_is_told_again, late_mail, "At most once"),
@@ -230,7 +250,7 @@ def test_a_rule_that_is_taken_out_is_missed(
 
 
 @pytest.mark.parametrize(
-    "scene", [late_mail, mail_of_another_life, partial(absence, 60.0), partial(absence, 10.0), slow_copy]
+    "scene", [late_mail, mail_of_another_life, partial(absence, 60.0), partial(absence, 10.0), slow_copy, stuck_log]
 )
 def test_the_sound_rules_pass_where_the_broken_ones_are_caught(scene: Callable[[], None]) -> None:
     scene()

@@ -100,7 +100,7 @@ def test_who_loses_its_partner_in_the_middle_meets_another_and_counts_nothing_of
 def test_who_does_not_come_is_urged_and_gone_on_without() -> None:
     names = peers_named(3)
     world, oracle = build(6, 3, shape=Shape(start_members=3, wedged=(names[2],)))
-    world.run_until(lambda: all(world.node(name).standing >= 20 for name in names[:2]), within=400.0)
+    world.run_until(lambda: all(world.node(name).standing >= 20 for name in names[:2]), within=500.0)
     assert world.node(names[2]).called
     assert any(event.partner == names[0] for event in oracle.exchanged.values())
 

@@ -7,7 +7,6 @@ import gc
 import threading
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -49,7 +48,8 @@ class FakeMember:
     phase = "training"
 
     def __init__(self, *answers: list[Effect]) -> None:
-        self.rounds = SimpleNamespace(waiting_for=list, base=None)
+        self.waiting_for = list
+        self.base_round: int | None = None
         self.answers = list(answers)
         self.fired: list[Timer] = []
         self.kept_rounds: list[int] = []
@@ -405,7 +405,7 @@ async def test_what_comes_and_leaves_is_on_the_timeline_and_kept_when_all_is_ove
     ask, final = Call(0, 5), MEAN
     shell = Shell(tmp_path, [Send(ANNA, ask), Send(ANNA, final), Tell(PeerDown(ANNA))], [], [])
     member = shell.member
-    member.rounds.base = SimpleNamespace(round=4)
+    member.base_round = 4
     member.receive = lambda now, sender, message: []  # type: ignore[method-assign]
     member.left = lambda now, to, message, sent: None  # type: ignore[attr-defined]
     shell.driver.receive(ANNA, ask)
@@ -418,7 +418,7 @@ async def test_what_comes_and_leaves_is_on_the_timeline_and_kept_when_all_is_ove
         ("sent", "mean", 1, 4),
     ]
     assert [each["what"] for each in shown["events"]] == ["lost"]
-    member.rounds.base = SimpleNamespace(round=5)
+    member.base_round = 5
     shell.driver.command(member.step)
     shell.driver.close()
     assert NOTES.join(10.0)

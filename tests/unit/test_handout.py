@@ -40,7 +40,7 @@ class Node:
         self.run = SimpleNamespace(
             manifest=MANIFEST,
             outer=SimpleNamespace(committed=state(3)),
-            member=SimpleNamespace(rounds=SimpleNamespace(base=SimpleNamespace(round=3))),
+            member=SimpleNamespace(base_round=3),
             failure="",
             obstacle="",
             samples=77,
@@ -138,7 +138,7 @@ async def test_a_node_that_catches_up_still_has_what_the_reader_has(tmp_path: Pa
     with locked(tmp_path) as home:
         async with handing_out(home, node):
             first = await asked(home)
-            node.run.member.rounds.base = None
+            node.run.member.base_round = None
             assert (await asked(home, first.root)).round == 3
             with pytest.raises(NotReady, match="looks for one"):
                 await asked(home)
@@ -159,7 +159,7 @@ WHY = [
 async def test_why_there_is_nothing_is_said(tmp_path: Path, case: str, kind: type[Exception], words: str) -> None:
     node, run = Node(), RUN.hex()
     if case == "no state":
-        node.run.member.rounds.base, node.run.obstacle = None, "nobody has sent it"
+        node.run.member.base_round, node.run.obstacle = None, "nobody has sent it"
     elif case == "failed":
         node.run.failure = "the disk is full"
     else:

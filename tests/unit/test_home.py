@@ -186,7 +186,7 @@ def test_runs_that_wait_for_this_nodes_vote_are_found_by_what_is_said_of_them(ho
     (kept / "log" / KEPT).touch()
     (others_go_on / "log").mkdir()
     (others_go_on / "log" / "journal").touch()
-    (replica / "rest" / "round-00000003").mkdir(parents=True)
+    (replica / "log" / "state" / "round-00000003").mkdir(parents=True)
     home.make_run_folder("ff" * 32)
     assert home.kept_runs() == ["ab" * 32]
 

@@ -17,7 +17,7 @@ from shoal.protocol.base.ids import digest, result_hash
 from shoal.protocol.log.journal import framed
 from shoal.protocol.log.register import after, first_state, founded, voters_root
 from shoal.protocol.log.trust import Crash
-from shoal.protocol.member.member import FOUNDING_LIFE, Kept
+from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.messages.averaging import Made, Mean, Table
 from shoal.protocol.messages.log import Compaction, Decided, Phase, Register, Shortcut, Voted, VoteFile
 from tests.simulation.log_search import rules_of

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from shoal.protocol.averaging.outbox import Outbox
-from shoal.protocol.averaging.policy import Policy
+from shoal.protocol.averaging.policy import Base, Policy
 from shoal.protocol.base.effects import Send, Tell
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
+from shoal.protocol.member.facts import RunFacts
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
 from shoal.protocol.replicas.context import Means, pack, standing
@@ -93,23 +94,17 @@ def test_one_liar_does_not_move_the_pack() -> None:
     assert pack([4, 5, 6, 7]) == 5
 
 
+def facts_of(first: int = 0, last: int = 0) -> ReplicaFacts:
+    """Of a run that begins after round `first`."""
+    origin = Base(first, 0, NO_DIGEST, NO_DIGEST)
+    run = RunFacts(NO_DIGEST, PeerId("founder"), origin, Policy(1, 1, 64, 1, (1,)), last, has_results=False)
+    return ReplicaFacts(run, b"seed", 1, lambda chunk, payload: None, b"", 1, lambda chunk, payload: None)
+
+
 def test_only_those_who_may_be_there_stand_anywhere() -> None:
     """A round beyond the run's last, or another history, is a lie or another run; a keeper is nobody's partner."""
     good = RunStatus(5, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
-    policy = Policy(1, 1, 64, 1, (1,))
-    facts = ReplicaFacts(
-        b"",
-        NO_DIGEST,
-        2,
-        NO_DIGEST,
-        1,
-        lambda chunk, payload: None,
-        b"",
-        1,
-        lambda chunk, payload: None,
-        policy,
-        last=9,
-    )
+    facts = facts_of(first=2, last=9)
     others = {
         "good": good,
         "beyond": replace(good, round=10),
@@ -151,16 +146,13 @@ def search_in(seed: int) -> tuple[dict[PeerId, ReplicaRound], dict[PeerId, PeerI
     rng = random.Random(seed)
     members = names(rng.randint(2, 14))
     share = rng.choice((0.4, 0.7, 0.9, 1.0))
-    policy = Policy(1, 1, 64, 1, (1,))
-    facts = ReplicaFacts(
-        b"seed", NO_DIGEST, 0, NO_DIGEST, 1, lambda chunk, payload: None, b"", 1, lambda chunk, payload: None, policy
-    )
+    facts = facts_of()
     rounds = {}
     for me in members:
         seen = [peer for peer in members if peer != me and rng.random() < share]
         learned = Estimate(initial=10.0, floor=1.0, ceiling=60.0)
         rounds[me] = ReplicaRound(
-            Means(me, facts, Sight(seen), Outbox(key_of), rng, learned, learned, usual_length()), 0
+            Means(me, facts, Sight(seen), Outbox(key_of), rng, learned, learned, usual_length(), lambda: 0), 0
         )
     met: dict[PeerId, PeerId] = {}
     mail: list[tuple[PeerId, Send]] = []

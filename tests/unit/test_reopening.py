@@ -17,6 +17,7 @@ import pytest
 from shoal.node.base.kept import KeptVote
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.run import agreed_run
+from shoal.node.run import run as run_module
 from shoal.node.run.agreed_run import AgreedRun
 from shoal.node.run.log_store import FOLDER, JOURNAL, MEANS, STATE
 from shoal.node.run.settings import RunSettings
@@ -32,7 +33,7 @@ from shoal.protocol.averaging.events import Committed
 from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.base.effects import Effect, Persist, Tell, Timer, Wake
 from shoal.protocol.base.ids import Digest, PeerId, digest
-from shoal.protocol.member.member import FOUNDING_LIFE
+from shoal.protocol.member.kept import FOUNDING_LIFE
 from shoal.protocol.messages.averaging import Table
 from shoal.protocol.net.peers.network import Network
 from tests.run_kit import id_of, unsigned
@@ -241,7 +242,7 @@ def test_a_log_that_was_made_shorter_is_enough_to_stand_where_it_stood(
 ) -> None:
     """All members may lose power at once, and what is on their disks is all there is of the run."""
     going = Alone(opened(tmp_path, is_founding=True))
-    monkeypatch.setattr(agreed_run, "LONGEST", 0)
+    monkeypatch.setattr(run_module, "LONGEST", 0)
     base = going.goes_on(100)
     size = going.run.store.size
     going.run.driver = cast(Any, SimpleNamespace(command=going.does))

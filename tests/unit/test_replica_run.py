@@ -14,17 +14,19 @@ import torch
 from shoal.node.manifest.manifest import Manifest, ModelSpec, RoundSpec
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.run.facts import first_history
+from shoal.node.run.log_store import FOLDER, STATE
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.replica_run import ReplicaRun
-from shoal.node.run.replica_saving import FOLDER, load_own
+from shoal.node.run.saving import newest_state
 from shoal.node.run.settings import RunSettings
 from shoal.node.training.checkpoint.about import MODEL
 from shoal.node.training.checkpoint.keep import Keeping
 from shoal.node.training.checkpoint.scan import CHECKPOINTS, folder_name
 from shoal.node.training.state.outer import Outcome
 from shoal.node.training.state.replica_state import ReplicaState
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.wire import MAX_INT
+from shoal.protocol.log.keeper import LogSkipped
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, ReplicaReceived
 from tests.run_kit import id_of, unsigned
@@ -48,10 +50,13 @@ class Bench:
         settings = RunSettings(self.folder, 1, (), True, Keeping(every), None)
         self.told: list[Any] = []
         self.samples = {PARTNER: 5000}  # as the others say
-        own = load_own(self.folder)
-        self.run = ReplicaRun(MANIFEST, unsigned(MANIFEST), FakeSigner(ME), cast(Network, None), settings, None, own)
+        is_new = not (self.folder / FOLDER).exists()
+        genesis = unsigned(MANIFEST)
+        self.run = ReplicaRun(MANIFEST, genesis, FakeSigner(ME), cast(Network, None), settings, is_founding=is_new)
         self.member = SimpleNamespace(
-            rounds=SimpleNamespace(base=None),
+            base_round=None,
+            keeps_vote=True,
+            log=SimpleNamespace(register=SimpleNamespace(is_over=False)),
             membership=SimpleNamespace(alive=lambda: list(self.samples), status=self.status_of),
             submit=lambda now, own: self.told.append("submitted"),
             applied=self.stands_after,
@@ -77,7 +82,7 @@ class Bench:
         return SimpleNamespace(samples=self.samples[peer], trains=True, history=first_history(MANIFEST))
 
     def at(self, round: int) -> None:
-        self.member.rounds.base = SimpleNamespace(round=round)
+        self.member.base_round = round
 
     def stands_after(self, now: float, root: bytes) -> None:
         assert root == self.run.outer.root
@@ -88,6 +93,19 @@ class Bench:
 
     def hands_in(self, round: int, vector: np.ndarray | None, tokens: int = 64) -> None:
         self.run._submit(round, tokens, vector)
+
+
+def test_who_is_admitted_begins_to_train(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.told.clear()
+    bench.run._open_round, bench.member.base_round = 0, None
+    founding = bench.run._facts.register()
+    bench.run._on_event(LogSkipped(founding))
+    assert bench.told == [], "not before"
+    bench.at(0)
+    bench.run._on_event(LogSkipped(founding))
+    bench.run._on_event(LogSkipped(founding))
+    assert bench.told == [("begin", 0)], "once"
 
 
 def drawn(state: ReplicaState, seed: int) -> np.ndarray:
@@ -194,7 +212,7 @@ async def test_who_stops_goes_on_from_its_own_replica_unless_it_leaves(tmp_path:
     assert back.told == [("begin", 1)]
     await back.run._end(for_good=False)  # nothing new to keep
     await back.run._end(for_good=True)
-    assert load_own(bench.folder) is None
+    assert newest_state(bench.folder, id_of(MANIFEST)) is None
 
 
 @pytest.mark.asyncio
@@ -207,14 +225,13 @@ async def test_a_damaged_or_foreign_replica_does_not_hide_an_older_one(tmp_path:
     await bench.run._pass(Lapsed(3, Lapse.BYE))
     await bench.run.saving.written()
     await bench.run._end(for_good=False)
-    kept = bench.folder / FOLDER / folder_name(3)
+    kept = bench.folder / FOLDER / STATE / folder_name(3)
     for path in (kept, bench.folder / CHECKPOINTS / folder_name(3)):
         (path / MODEL).write_bytes(b"torn")
-    found = load_own(bench.folder)
+    found = newest_state(bench.folder, id_of(MANIFEST))
     assert found is not None
     assert found.about.round == 2
-    foreign = bench.folder.rename(tmp_path / "another")
-    assert load_own(foreign) is None
+    assert newest_state(bench.folder, RunId(bytes(32))) is None
 
 
 @pytest.mark.asyncio
@@ -224,6 +241,6 @@ async def test_who_is_killed_goes_on_from_its_last_checkpoint(tmp_path: Path) ->
     bench.hands_in(1, vector)
     await bench.run._take(Exchanged(1, PARTNER, sent_by(bench.run.outer, vector), True))
     await bench.run.saving.written()
-    kept = load_own(bench.folder)
+    kept = newest_state(bench.folder, id_of(MANIFEST))
     assert kept is not None
     assert (kept.about.round, kept.about.root) == (1, bench.run.outer.root.hex())

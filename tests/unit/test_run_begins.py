@@ -52,7 +52,7 @@ class Applying(SimpleNamespace):
                 committed=SimpleNamespace(skip=self._skip),
             ),
             member=SimpleNamespace(
-                rounds=SimpleNamespace(base=None),
+                base_round=None,
                 certified=SimpleNamespace(tokens=lambda _: 0, base=lambda round, root: Base(round, 0, NO_DIGEST, root)),
                 applied=None,
             ),
@@ -85,7 +85,7 @@ class Applying(SimpleNamespace):
 
     def stands_on(self, round: int | None) -> None:
         """The round that the member's next one builds on; None while it applies a commit."""
-        self.member.rounds.base = None if round is None else SimpleNamespace(round=round)
+        self.member.base_round = round
 
     async def commit(self, round: int) -> None:
         decision = SimpleNamespace(round=round, roster=(ME,), tokens=1, payloads=())

@@ -28,21 +28,25 @@ def run(
     record: str = "",
     downloaded: tuple[int, int] = (0, 0),
     away: Sequence[str] = (),
+    is_member: bool = True,
     **changes: Any,
 ) -> Run:
     """A run that has committed three rounds."""
     usual: dict[str, Any] = {"failure": "", "obstacle": "", "is_finished": False}
-    rounds = SimpleNamespace(waiting_for=lambda: peers)
+    log = SimpleNamespace(is_member=is_member, register=SimpleNamespace(voters=("far", *PEERS)))
+    membership = SimpleNamespace(is_alive=lambda peer: peer in PEERS)
+    member = SimpleNamespace(
+        phase=phase,
+        waiting_for=lambda: peers,
+        progress=lambda: downloaded,
+        awaited_voters=away,
+        log=log,
+        membership=membership,
+    )
     parts = {
         "training": SimpleNamespace(trouble=trouble),
         "driver": SimpleNamespace(trouble=record),
-        "member": SimpleNamespace(
-            phase=phase,
-            rounds=rounds,
-            transfer=SimpleNamespace(progress=lambda: downloaded),
-            awaited_voters=away,
-            log=SimpleNamespace(register=SimpleNamespace(voters=range(3))),
-        ),
+        "member": member,
         "outer": SimpleNamespace(committed=SimpleNamespace(current=BASE)),
     }
     return cast(Run, SimpleNamespace(**usual | parts | changes))
@@ -64,6 +68,7 @@ def run(
         (run("reducing", obstacle="over by now"), "round 4 waits for 7nBFdh, nu5qcu"),
         (run("syncing", downloaded=(12, 48)), "the state is being downloaded: 12 of 48 chunks are here"),
         (run("syncing", downloaded=(0, 0)), None),
+        (run("syncing", is_member=False), "the run's voters must admit this node: 2 of 3 are here"),
         (run(trouble=(lost := "the worker was ended by SIGKILL; it is started again")), lost),
         (run("deciding", record=(full := "what must not be forgotten cannot be written: No space left")), full),
         (run("reducing", failure="the disk is full"), None),

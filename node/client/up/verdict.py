@@ -2,7 +2,7 @@
 
 A play went well if all live peers hold the same state to the bit (in the files that they wrote), the validation loss
 fell as far as the manifest demands, and a planned death really happened in the middle of the all-reduce. In a run of
-replicas nothing is agreed: there the validation loss is that of their mean.
+replicas no state is agreed: there the validation loss is that of their mean.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def keeper(me: PeerId, anchor: Anchor | None = None) -> Keeper:
     votes = VoteFile(1, voters_root(FOUNDING), 0, 0, None, None)
     core = Core.resume(me, FOUNDING, (), votes, rules_of(Crash, me))
     others = Others(() if me == FOUNDER else (FOUNDER,))
-    return Keeper(core, others, FOUNDING, Shortcuts(FOUNDING), anchor)
+    return Keeper(core, others, FOUNDING, Shortcuts(FOUNDING), anchor=anchor)
 
 
 def log_of(entries: int) -> tuple[Keeper, list[Decided]]:

@@ -1,0 +1,33 @@
+"""What an earlier process of this peer has left of the log."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from shoal.protocol.base.wire import Message
+from shoal.protocol.log.register import voters_root
+from shoal.protocol.messages.log import Decided, Header, Register, VoteFile
+
+FOUNDING_LIFE = 1  # that of the founder's first vote file: everybody knows it from the run's id
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the journal says, and the means beside it."""
+
+    first: Register  # before the entries
+    headers: tuple[Header, ...]  # that lead there
+    register: Register  # after them
+    entries: tuple[Decided, ...]
+    votes: VoteFile
+    means: tuple[Message, ...] = ()  # and tables, of rounds that are not applied
+
+    @classmethod
+    def nothing(cls, founding: Register, life: int) -> Kept:
+        """That of a peer that has never been in the run; the founder begins in FOUNDING_LIFE."""
+        return cls(founding, (), founding, (), VoteFile(life, voters_root(founding), 0, 0, None, None))
+
+    def without_means(self) -> Kept:
+        """The same without what takes much memory."""
+        return dataclasses.replace(self, means=())

@@ -1,0 +1,37 @@
+"""The journal of a log on a simulated disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shoal.protocol.base.wire import Message
+from shoal.protocol.log.core import Core
+from shoal.protocol.log.journal import framed, read
+from shoal.protocol.log.register import Rules, voters_root
+from shoal.protocol.member.facts import RunFacts
+from shoal.protocol.member.kept import Kept
+from shoal.protocol.messages.log import Shortcut, VoteFile
+from tests.simulation.signing import FakeSigner
+
+
+def recall(disk: dict[str, Any], facts: RunFacts, signer: FakeSigner, next_life: Callable[[], int]) -> Kept:
+    """The log as it is on disk; begun, in the next life, if there is none that can be trusted."""
+    first = facts.register()
+    journal = read(bytes(disk.get("journal", b"")), Rules(facts.trust, signer))
+    register, votes = journal.register or first, journal.votes
+    if votes is None:
+        votes = VoteFile(next_life(), voters_root(register), 0, 0, None, None)
+        head = b"" if journal.register else framed(first)
+        kept = bytes(disk.get("journal", b"")[: journal.length])
+        disk["journal"] = bytearray(kept + head + framed(votes))
+    means = tuple(disk.get("means", []))
+    return Kept(journal.first or first, journal.headers, register, journal.entries, votes, means)
+
+
+def put_record(disk: dict[str, Any], record: Message, core: Core) -> None:
+    """Append a record, or begin anew where the log goes on from."""
+    if isinstance(record, Shortcut):
+        disk["journal"] = bytearray(framed(record) + framed(core.vote_file()))
+    else:
+        disk["journal"] += framed(record)

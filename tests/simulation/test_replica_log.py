@@ -1,0 +1,124 @@
+"""Swarms of replicas and their log: it says who is a member and that all is over, and holds up no exchange."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.messages.log import GetLog, Tip
+from shoal.protocol.messages.replicas import Meet
+from tests.simulation.links import WAN
+from tests.simulation.replicas import Oracle, Replica, Shape, build
+from tests.simulation.swarm import peers_named
+from tests.simulation.test_replicas import all_at
+from tests.simulation.world import Step, World
+
+NAMES = peers_named(5)
+NEWCOMER = NAMES[4]
+FOUR = Shape(start_members=4, joiners=(NEWCOMER,))
+
+
+def all_vote(world: World[Replica], count: int) -> bool:
+    """Whether all of the living know of so many voters."""
+    return all(len(node.member.log.register.voters) == count for node in world.nodes())
+
+
+def four_voters(seed: int) -> tuple[World[Replica], Oracle]:
+    """Four members that all have a vote, and a newcomer that is not there yet."""
+    world, oracle = build(seed, 4, WAN, FOUR, newcomers=1)
+    world.run_until(lambda: all_vote(world, 4), within=100.0)
+    return world, oracle
+
+
+def test_the_founder_votes_first_and_the_others_once_they_have_gone_a_round() -> None:
+    world, _ = build(1, 4, WAN, FOUR)
+    world.run_until(lambda: all(len(node.members()) == 4 for node in world.nodes()), within=20.0)
+    assert all_vote(world, 1)
+    assert not all_at(world, 1)
+    world.run_until(lambda: all_vote(world, 4), within=60.0)
+    assert world.node(NAMES[3]).standing >= 1
+
+
+def test_exchanges_go_on_while_the_log_has_no_quorum() -> None:
+    """The founder and another are gone, and with them 5 of 9 of the power. A newcomer waits until one is back."""
+    world, oracle = four_voters(2)
+    world.kill(NAMES[0])
+    world.kill(NAMES[1])
+    world.start(NEWCOMER)
+    number = world.node(NAMES[2]).member.log.register.number
+    reached = max(node.standing for node in world.nodes())
+    world.run_until(lambda: all(world.node(name).standing >= reached + 20 for name in NAMES[2:4]), within=200.0)
+    late = [round for peer, _, round in oracle.exchanged if peer == NAMES[2] and round > reached + 4]
+    assert len(late) >= 12, "by their own pace, not by timeouts"
+    assert {world.node(name).member.log.register.number for name in NAMES[2:4]} == {number}
+    newcomer = world.node(NEWCOMER)
+    assert newcomer.standing >= 0, "it has its copy"
+    assert newcomer.member.base_round is None, "and does not train before it is admitted"
+    assert sorted(newcomer.members()) == NAMES[:4], "though it has read the log"
+    world.start(NAMES[1])
+    world.run_until(lambda: NEWCOMER in [partner for partner in oracle.partners(newest(world)).values()], within=200.0)
+
+
+def newest(world: World[Replica]) -> int:
+    """The newest round after which one of the living stands."""
+    return max(node.standing for node in world.nodes())
+
+
+def test_who_stops_is_let_go_and_its_vote_with_it() -> None:
+    world, _ = four_voters(3)
+    world.command(NAMES[1], lambda node, now: node.stop(now))
+    world.run_until(lambda: world.node(NAMES[1]).has_parted, within=5.0)
+    world.kill(NAMES[1])
+    assert not world.node(NAMES[0]).member.log.register.voters.count(NAMES[1])
+    others = [world.node(name) for name in (NAMES[0], *NAMES[2:4])]
+    world.run_until(lambda: all(NAMES[1] not in node.members() for node in others), within=5.0)
+    world.kill(NAMES[0])  # 3 of 7: the two others are a quorum
+    world.start(NEWCOMER)
+    world.run_until(lambda: NEWCOMER in world.node(NAMES[2]).members(), within=60.0)
+
+
+def test_who_is_away_for_long_is_removed_and_comes_back_in_a_new_life() -> None:
+    world, oracle = four_voters(4)
+    world.pause(NAMES[2])
+    world.run_until(lambda: NAMES[2] not in world.node(NAMES[0]).members(), within=120.0)
+    world.resume(NAMES[2])
+    world.run_until(lambda: NAMES[2] in oracle.partners(newest(world)), within=60.0)
+    assert len(world.node(NAMES[0]).member.log.register.gone) == 1
+    world.run_until(lambda: all_vote(world, 4), within=60.0)
+
+
+def test_the_run_is_over_once_all_are_through_its_last_round() -> None:
+    shape = Shape(start_members=4, last=6, joiners=(NEWCOMER,), slow=((NAMES[3], 4.0),))
+    world, _ = build(5, 4, WAN, shape, newcomers=1)
+    world.run_until(lambda: any(node.member.log.register.is_over for node in world.nodes()), within=200.0)
+    assert all_at(world, 6), "the slow one, too"
+    world.run_until(lambda: all(node.member.phase == "keeping" for node in world.nodes()), within=10.0)
+    number = world.node(NAMES[0]).member.log.register.number
+    world.start(NEWCOMER)
+    world.run_until(lambda: world.node(NEWCOMER).standing == 6, within=60.0)
+    world.run_until(lambda: world.node(NEWCOMER).member.phase == "keeping", within=10.0)
+    assert {node.member.log.register.number for node in world.nodes()} == {number}, "nothing follows the end"
+    world.command(NAMES[1], lambda node, now: node.stop(now))
+    assert world.node(NAMES[1]).has_parted, "nobody needs to let it go"
+
+
+def meet_knowing(sender: PeerId, ahead: int) -> Step[Replica]:
+    """`sender` would meet, and knows so many entries more than the node."""
+    return lambda node, now: node.receive(
+        now, sender, Meet(node.standing + 1, 7, 0, False, node.member.log.register.number + ahead)
+    )
+
+
+@pytest.mark.parametrize(("ahead", "answer"), [(1, GetLog), (-1, Tip)])
+def test_a_meet_shows_who_has_missed_an_entry(ahead: int, answer: type) -> None:
+    world, _ = four_voters(6)
+    sent: list[object] = []
+
+    def tap(peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Send) and (peer, effect.to) == (NAMES[0], NAMES[1]):
+            sent.append(effect.message)
+
+    world.taps.append(tap)
+    world.command(NAMES[0], meet_knowing(NAMES[1], ahead))
+    assert [type(message) for message in sent if isinstance(message, GetLog | Tip)] == [answer]
