@@ -6,16 +6,15 @@ import logging
 import random
 from pathlib import Path
 
-from shoal.node.base.kept import KeptVote
 from shoal.node.base.logs import warn
-from shoal.node.base.pools import DISK, RECORDS, ROUNDS
+from shoal.node.base.pools import DISK, ROUNDS
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.reach import own_standing
 from shoal.node.run.facts import run_facts, samples_before, trust_of
 from shoal.node.run.log_store import LogStore
 from shoal.node.run.run import Run
-from shoal.node.run.saving import Saving, newest_state
+from shoal.node.run.saving import newest_state
 from shoal.node.run.settings import RunSettings
 from shoal.node.training.checkpoint.lineage import check_fits
 from shoal.node.training.checkpoint.read import Checkpoint
@@ -49,7 +48,6 @@ class AgreedRun(Run):
     """A member of such a run."""
 
     member: Member
-    store: LogStore
 
     def __init__(
         self,
@@ -70,9 +68,9 @@ class AgreedRun(Run):
         """
         check_fits(manifest, checkpoint)
         holds_origin = checkpoint is not None or manifest.origin is None
-        self.store = LogStore(settings.folder)
+        store = LogStore(settings.folder)
         rules = Rules(trust_of(manifest), signer)
-        first = self.store.first(rules)
+        first = store.first(rules)
         snapshot = newest_state(settings.folder, genesis.run) if first else None  # a log must certify it
         saved = snapshot or checkpoint
         outer = OuterState(manifest, saved.committed() if saved is not None else None, settings.trains)
@@ -82,17 +80,14 @@ class AgreedRun(Run):
         self._facts = run_facts(
             manifest, genesis.run, genesis.author, seeded=seeded, chunks=outer.chunks, anchor=anchor
         )
-        self._kept = self.store.open(self._facts.register(), rules, is_founding)
+        self._kept = store.open(self._facts.register(), rules, is_founding)
         self._base = _standing(self._facts, self._kept, rules, snapshot, outer) if snapshot or holds_origin else None
         if snapshot is not None and self._base is None and holds_origin:  # it does not go with the log that is here
             outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None, settings.trains)
             self._base = _standing(self._facts, self._kept, rules, None, outer)
             snapshot, saved = None, checkpoint
-        super().__init__(manifest, genesis, signer, network, settings, outer, saved)
-        self.saving = Saving(
-            manifest, self.id, signer.peer, self.outer.committed, settings, self._tasks.spawn, self.store
-        )
-        self._members: tuple[PeerId, ...] = tuple(map(PeerId, saved.about.members)) if saved is not None else ()
+        super().__init__(manifest, genesis, signer, network, settings, outer, saved, store)
+        self._members = tuple(map(PeerId, saved.about.members)) if saved is not None else ()
         self._is_back = bool(self._kept.entries)
         if self._base is not None:
             self._replay(rules)
@@ -215,16 +210,9 @@ class AgreedRun(Run):
         weights, state = await self.training.weights(), self.outer.committed.current
         return await DISK.run(save_weights, state.shape, weights, state.round, path)
 
-    async def _end(self, for_good: bool) -> None:
-        if (
-            not for_good  # else all is removed once we have ended
-            and self.member.keeps_vote
-            and (base := self.member.rounds.base) is not None
-            and await self.saving.keep(base, self._members, self.samples, self.training)
-        ):
-            vote = KeptVote(len(self.member.log.register.voters), tuple(self.member.awaited_voters))
-            await RECORDS.run(self.store.mark_kept, vote)
-            log.info("stopped with a vote that is needed: %s", vote.words(self.manifest.name))
+    @property
+    def _to_keep(self) -> Base | None:
+        return self.member.rounds.base if self.member.keeps_vote else None
 
     def left(self, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits on this node: it was written to the network, or dropped."""

@@ -7,14 +7,14 @@ import random
 from dataclasses import replace
 
 from shoal.node.base.logs import warn
-from shoal.node.base.pools import RECORDS, ROUNDS
+from shoal.node.base.pools import ROUNDS
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.run.facts import first_history, run_facts, samples_before, trust_of
 from shoal.node.run.log_store import LogStore
 from shoal.node.run.records import ReplicaOutcome, why_lapsed
 from shoal.node.run.run import Run
-from shoal.node.run.saving import Saving, newest_state
+from shoal.node.run.saving import newest_state
 from shoal.node.run.settings import RunSettings
 from shoal.node.training.checkpoint.lineage import check_fits
 from shoal.node.training.checkpoint.read import Checkpoint
@@ -67,18 +67,16 @@ class ReplicaRun(Run):
         `anchor`: see Keeper.
         """
         check_fits(manifest, checkpoint)
-        self.store = LogStore(settings.folder)
-        rules = Rules(trust_of(manifest), signer)
-        has_been_here = self.store.first(rules) is not None
+        store, rules = LogStore(settings.folder), Rules(trust_of(manifest), signer)
+        has_been_here = store.first(rules) is not None
         saved = (newest_state(settings.folder, genesis.run) if has_been_here else None) or checkpoint
         outer = ReplicaState(manifest, saved.committed() if saved is not None else None)
         chunks = (len(outer.exchange),)
         facts = run_facts(manifest, genesis.run, genesis.author, seeded=NO_DIGEST, chunks=chunks, anchor=anchor)
         self._facts = replace(facts, has_results=False)
-        self._kept = self.store.open(self._facts.register(), rules, is_founding)
+        self._kept = store.open(self._facts.register(), rules, is_founding)
         self._has_replica = saved is not None or manifest.origin is None
-        super().__init__(manifest, genesis, signer, network, settings, outer, saved)
-        self.saving = Saving(manifest, self.id, self._me, self.outer.committed, settings, self._tasks.spawn, self.store)
+        super().__init__(manifest, genesis, signer, network, settings, outer, saved, store)
         self._submitted: tuple[int, Contribute] | None = None  # what we exchange in the round of this number
 
     @property
@@ -204,16 +202,9 @@ class ReplicaRun(Run):
     def _absent(self, round: int) -> None:
         """Nobody needs a vote of ours; who would exchange with us looks for another after a while, or trains on."""
 
-    async def _end(self, for_good: bool) -> None:
-        """Nobody else has our replica, so it is kept at every stop."""
-        if for_good:
-            await RECORDS.run(self.store.forget)
-        elif (
-            self._has_replica
-            and await self.saving.keep(self._base, (), self.samples, self.training)
-            and self.member.keeps_vote
-        ):
-            await RECORDS.run(self.store.mark_kept)
+    @property
+    def _to_keep(self) -> Base | None:
+        return self._base if self._has_replica else None
 
     def left(self, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits on this node: it was written to the network, or dropped."""

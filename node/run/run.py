@@ -18,8 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.node.base.kept import KeptVote
 from shoal.node.base.logs import warn
-from shoal.node.base.pools import DISK
+from shoal.node.base.pools import DISK, RECORDS
 from shoal.node.base.refusals import refusal
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
@@ -40,6 +41,7 @@ from shoal.node.training.state.committed import CommittedState, Snapshot
 from shoal.node.training.state.file import save_state
 from shoal.node.training.state.outer import OuterState
 from shoal.protocol.averaging.events import HandIn, Waiting
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.effects import Blamed, Effect, Event, Send
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import PeerId
@@ -67,8 +69,6 @@ class Run(ABC):
     """A member of one run. Built in a thread (it makes the model); everything else belongs to the event loop."""
 
     member: Presence
-    saving: Saving
-    store: LogStore
 
     def __init__(
         self,
@@ -79,12 +79,14 @@ class Run(ABC):
         settings: RunSettings,
         outer: OuterState,
         checkpoint: Checkpoint | None,
+        store: LogStore,
     ) -> None:
-        """`outer` is what we begin with, that of `checkpoint` if there is one."""
+        """`outer` is what we begin with, that of `checkpoint` if there is one; `store` has the log."""
         self.manifest = manifest
         self.genesis = genesis
         self.id = genesis.run
         self.outer = outer
+        self.store = store
         self.commits = CommitLog()
         self.meters = Meters(settings.tally)
         self.detours = RelayWarning(manifest.name)
@@ -97,11 +99,13 @@ class Run(ABC):
         self.may_be_opened_again = False  # whether that was for want of something that there may be again
         self._kept_timelines = kept_in(settings.folder)
         self._tasks = Tasks(self._task_failed)
+        self.saving = Saving(manifest, self.id, signer.peer, outer.committed, settings, self._tasks.spawn, store)
         self._me, self._signer = signer.peer, signer
         self._network = network
         self._settings = settings
         self._moments = checkpoint.moments if checkpoint is not None else None  # until the worker has them
         self._open_round = 0  # the round that we have begun
+        self._members: tuple[PeerId, ...] = ()  # of the last round, in order, where all agree on them
         self._is_back = False  # we have been in this run before
         self._has_met = False  # somebody else is here, or was since we are
         self._busy = asyncio.Lock()  # one long piece of work at a time
@@ -156,8 +160,8 @@ class Run(ABC):
         try:
             async with self._busy:
                 await self.saving.written()
-                if not self.failure:
-                    await self._end(for_good)
+                if not (self.failure or for_good):  # for good: all is removed once we have ended
+                    await self._keep()
         finally:
             if self.training is not None:
                 await self.training.stop()
@@ -170,7 +174,7 @@ class Run(ABC):
         self.training = None  # its moments are gone
         async with self._busy:
             if not self.failure:
-                await self._end(for_good=False)
+                await self._keep()
 
     def _fail(self, error: Exception) -> None:
         """Our own mistake, or a want of memory or disk: we are silent from now on, and say so in `status`.
@@ -261,9 +265,20 @@ class Run(ABC):
     def _absent(self, round: int) -> None:
         """Nobody trains for `round` here, for now."""
 
+    @property
     @abstractmethod
-    async def _end(self, for_good: bool) -> None:
-        """Keep what may be needed when we are back; LocalError if it is needed and cannot be kept."""
+    def _to_keep(self) -> Base | None:
+        """The state that must be on our disk while we are stopped, since nobody else may have it."""
+
+    async def _keep(self) -> None:
+        """What may be needed when we are back; LocalError if it is needed and cannot be kept."""
+        if (base := self._to_keep) is None:
+            return
+        is_kept = await self.saving.keep(base, self._members, self.samples, self.training)
+        if is_kept and self.member.keeps_vote:
+            vote = KeptVote(len(self.member.log.register.voters), tuple(self.member.awaited_voters))
+            await RECORDS.run(self.store.mark_kept, vote)
+            log.info("stopped with a vote that is needed: %s", vote.words(self.manifest.name))
 
     def received(self, sender: PeerId, message: Message) -> None:
         """A message of this run; RemoteError if it is bad, and then nothing has changed."""

@@ -167,7 +167,7 @@ def waiting_for(run: Run) -> str | None:
     if run.member.phase == "syncing":
         here, whole = run.member.progress()
         return f"the state is being downloaded: {here} of {whole} chunks are here" if whole else _not_admitted(run)
-    if not run.manifest.method.has_replicas and (away := run.member.awaited_voters):
+    if away := run.member.awaited_voters:
         voters = len(run.member.log.register.voters)
         return f"the run waits until a quorum of its {voters} voters is back; away: {names(away)}"
     if run.obstacle and run.member.phase == "matching":

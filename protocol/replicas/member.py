@@ -157,6 +157,11 @@ class ReplicaMember(Presence):
         return self._rounds.base if self._trains and not self._is_suspended else self._base
 
     @property
+    def awaited_voters(self) -> list[PeerId]:
+        """See Presence; no exchange waits for a quorum."""
+        return []
+
+    @property
     def phase(self) -> str:
         """A word for what we are doing: syncing, training, matching, exchanging, applying, or keeping."""
         if self._base is not None and (not self._trains or self.log.register.is_over):

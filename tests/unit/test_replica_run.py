@@ -24,9 +24,13 @@ from shoal.node.training.checkpoint.keep import Keeping
 from shoal.node.training.checkpoint.scan import CHECKPOINTS, folder_name
 from shoal.node.training.state.outer import Outcome
 from shoal.node.training.state.replica_state import ReplicaState
+from shoal.protocol.base.effects import Persist
 from shoal.protocol.base.ids import PeerId, RunId
-from shoal.protocol.base.wire import MAX_INT
+from shoal.protocol.base.signing import signed
+from shoal.protocol.base.wire import MAX_INT, encode
 from shoal.protocol.log.keeper import LogSkipped
+from shoal.protocol.member.kept import FOUNDING_LIFE
+from shoal.protocol.messages.log import Admit, Asks, Request
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, ReplicaReceived
 from tests.run_kit import id_of, unsigned
@@ -45,18 +49,19 @@ class Bench:
     """A run whose member, driver and worker only listen."""
 
     def __init__(self, folder: Path, every: int = 0) -> None:
-        self.folder = folder / id_of(MANIFEST).hex()
+        self.folder = folder / id_of(MANIFEST, ME).hex()
         self.folder.mkdir(exist_ok=True)
         settings = RunSettings(self.folder, 1, (), True, Keeping(every), None)
         self.told: list[Any] = []
         self.samples = {PARTNER: 5000}  # as the others say
         is_new = not (self.folder / FOLDER).exists()
-        genesis = unsigned(MANIFEST)
+        genesis = unsigned(MANIFEST, ME)
         self.run = ReplicaRun(MANIFEST, genesis, FakeSigner(ME), cast(Network, None), settings, is_founding=is_new)
         self.member = SimpleNamespace(
             base_round=None,
             keeps_vote=True,
-            log=SimpleNamespace(register=SimpleNamespace(is_over=False)),
+            log=SimpleNamespace(register=SimpleNamespace(is_over=False, voters=(ME,))),
+            awaited_voters=[],
             membership=SimpleNamespace(alive=lambda: list(self.samples), status=self.status_of),
             submit=lambda now, own: self.told.append("submitted"),
             applied=self.stands_after,
@@ -106,6 +111,22 @@ def test_who_is_admitted_begins_to_train(tmp_path: Path) -> None:
     bench.run._on_event(LogSkipped(founding))
     bench.run._on_event(LogSkipped(founding))
     assert bench.told == [("begin", 0)], "once"
+
+
+def test_who_was_killed_knows_whom_it_has_admitted(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.run._network = cast(Network, SimpleNamespace(addresses=lambda: ()))
+    member, branch = bench.run._make_member(), bench.run._facts.run
+    asks = signed(Asks(branch, PARTNER, 77, False, b""), FakeSigner(PARTNER))
+    effects = member.start(0.0, [])
+    effects += member.receive(0.0, PARTNER, Request(branch, 0, encode(Admit((asks,)))))
+    for effect in effects:
+        if isinstance(effect, Persist):
+            bench.run.store.put(effect.name, effect.record)
+    back = Bench(tmp_path).run._kept
+    assert [each.peer for each in back.register.members] == [ME, PARTNER]
+    assert back.register.voters == (ME,)
+    assert back.votes.life == FOUNDING_LIFE, "the vote that it had"
 
 
 def drawn(state: ReplicaState, seed: int) -> np.ndarray:
@@ -200,19 +221,17 @@ def test_no_donor_says_alone_how_many_samples_there_are(tmp_path: Path, others: 
 
 
 @pytest.mark.asyncio
-async def test_who_stops_goes_on_from_its_own_replica_unless_it_leaves(tmp_path: Path) -> None:
+async def test_who_stops_goes_on_from_its_own_replica(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     vector = drawn(bench.run.outer, 1)
     bench.hands_in(1, vector)
     await bench.run._take(Exchanged(1, PARTNER, sent_by(bench.run.outer, vector), True))
-    await bench.run._end(for_good=False)
+    await bench.run._keep()
     back = Bench(tmp_path)
     assert (back.run.outer.root, back.run.outer.committed.current.round) == (bench.run.outer.root, 1)
     assert back.run.samples == 64
     assert back.told == [("begin", 1)]
-    await back.run._end(for_good=False)  # nothing new to keep
-    await back.run._end(for_good=True)
-    assert newest_state(bench.folder, id_of(MANIFEST)) is None
+    await back.run._keep()  # nothing new to keep
 
 
 @pytest.mark.asyncio
@@ -224,11 +243,11 @@ async def test_a_damaged_or_foreign_replica_does_not_hide_an_older_one(tmp_path:
     await bench.run.saving.written()
     await bench.run._pass(Lapsed(3, Lapse.BYE))
     await bench.run.saving.written()
-    await bench.run._end(for_good=False)
+    await bench.run._keep()
     kept = bench.folder / FOLDER / STATE / folder_name(3)
     for path in (kept, bench.folder / CHECKPOINTS / folder_name(3)):
         (path / MODEL).write_bytes(b"torn")
-    found = newest_state(bench.folder, id_of(MANIFEST))
+    found = newest_state(bench.folder, id_of(MANIFEST, ME))
     assert found is not None
     assert found.about.round == 2
     assert newest_state(bench.folder, RunId(bytes(32))) is None
@@ -241,6 +260,6 @@ async def test_who_is_killed_goes_on_from_its_last_checkpoint(tmp_path: Path) ->
     bench.hands_in(1, vector)
     await bench.run._take(Exchanged(1, PARTNER, sent_by(bench.run.outer, vector), True))
     await bench.run.saving.written()
-    kept = newest_state(bench.folder, id_of(MANIFEST))
+    kept = newest_state(bench.folder, id_of(MANIFEST, ME))
     assert kept is not None
     assert (kept.about.round, kept.about.root) == (1, bench.run.outer.root.hex())

@@ -64,10 +64,10 @@ class Stopping(SimpleNamespace):
         if self._write is not None:
             await asyncio.wait([self._write])
 
-    async def _end(self, for_good: bool) -> None:
+    async def _keep(self) -> None:
         if self.full:
             raise LocalError("cannot keep the run")
-        self.written.append("forgotten" if for_good else "rest")
+        self.written.append("rest")
 
 
 @pytest.mark.asyncio
@@ -92,7 +92,7 @@ async def test_who_leaves_for_good_waits_for_nobody_and_keeps_nothing() -> None:
     run = Stopping()
     await asyncio.wait_for(Run.close(cast(Run, run), for_good=True), 10)
     assert run.commands == ["leave", "closed"]
-    assert run.written == ["forgotten"]
+    assert run.written == []
 
 
 @pytest.mark.asyncio

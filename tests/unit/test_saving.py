@@ -84,9 +84,7 @@ class Bench:
         self.tasks.append(asyncio.create_task(work))
         return self.tasks[-1]
 
-    async def end(
-        self, *, keeps_vote: bool = True, samples: int = SAMPLES, trained: bool = True, for_good: bool = False
-    ) -> None:
+    async def end(self, *, keeps_vote: bool = True, samples: int = SAMPLES, trained: bool = True) -> None:
         """The end of a run, as far as its files are concerned."""
         rounds = SimpleNamespace(base=base_of(self.held))
         log = SimpleNamespace(register=SimpleNamespace(voters=(ME, OTHER, THIRD)))
@@ -96,7 +94,8 @@ class Bench:
         run = SimpleNamespace(
             manifest=manifest, store=self.store, member=member, saving=self.saving, training=training, samples=samples
         )
-        await AgreedRun._end(cast(AgreedRun, SimpleNamespace(_members=MEMBERS, **vars(run))), for_good)
+        run._members, run._to_keep = MEMBERS, AgreedRun._to_keep.fget(run)  # type: ignore[attr-defined]
+        await AgreedRun._keep(cast(AgreedRun, run))
 
     async def checkpoint(self) -> None:
         """A round was applied, and what is written of it is."""
@@ -143,15 +142,6 @@ async def test_the_state_that_a_run_goes_on_from_is_kept_too(tmp_path: Path) -> 
     [found] = bench.states()
     assert found.committed().current.root == held.current.root
     assert (found.about.round, found.about.samples, found.about.history) == (ROUND - 1, 77, history)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("keeps_vote", [True, False])
-async def test_nothing_is_kept_of_a_run_that_we_leave_for_good(tmp_path: Path, keeps_vote: bool) -> None:
-    bench = Bench(tmp_path)
-    await bench.end(keeps_vote=keeps_vote, for_good=True)
-    assert not bench.is_marked
-    assert bench.states() == []
 
 
 @pytest.mark.asyncio
