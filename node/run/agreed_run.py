@@ -48,6 +48,7 @@ class AgreedRun(Run):
     """A member of such a run."""
 
     member: Member
+    outer: OuterState
 
     def __init__(
         self,
@@ -214,14 +215,10 @@ class AgreedRun(Run):
     def _to_keep(self) -> Base | None:
         return self.member.rounds.base if self.member.keeps_vote else None
 
-    def left(self, to: PeerId, message: Message, sent: bool) -> None:
-        """A payload no longer waits on this node: it was written to the network, or dropped."""
-        if sent:
-            self.outgoing.sent(to, message, self.member.rounds)
-            self.meters.sent(message)
-            if self._faults is not None:
-                self._faults.sent(to, message, self.member.rounds, self.member.log.proposer == self._me)
-        self.driver.left(to, message, sent)
+    def _count_sent(self, to: PeerId, message: Message) -> None:
+        self.outgoing.sent(to, message, self.member.rounds)
+        if self._faults is not None:
+            self._faults.sent(to, message, self.member.rounds, self.member.log.proposer == self._me)
 
     def received(self, sender: PeerId, message: Message) -> None:
         """See Run."""

@@ -206,12 +206,8 @@ class ReplicaRun(Run):
     def _to_keep(self) -> Base | None:
         return self._base if self._has_replica else None
 
-    def left(self, to: PeerId, message: Message, sent: bool) -> None:
-        """A payload no longer waits on this node: it was written to the network, or dropped."""
-        if sent:
-            if isinstance(message, Chunk):
-                self.outgoing.exchanged(message)
-                if self._faults is not None:
-                    self._faults.exchanged(message, len(self.outer.exchange))
-            self.meters.sent(message)
-        self.driver.left(to, message, sent)
+    def _count_sent(self, to: PeerId, message: Message) -> None:
+        if isinstance(message, Chunk):
+            self.outgoing.exchanged(message)
+            if self._faults is not None:
+                self._faults.exchanged(message, len(self.outer.exchange))

@@ -39,7 +39,7 @@ from shoal.node.run.timelines import kept_in
 from shoal.node.supervisor.training import Training
 from shoal.node.training.state.committed import CommittedState, Snapshot
 from shoal.node.training.state.file import save_state
-from shoal.node.training.state.outer import OuterState
+from shoal.node.training.state.outer import HeldState
 from shoal.protocol.averaging.events import HandIn, Waiting
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.effects import Blamed, Effect, Event, Send
@@ -77,7 +77,7 @@ class Run(ABC):
         signer: Signer,
         network: Network,
         settings: RunSettings,
-        outer: OuterState,
+        outer: HeldState,
         checkpoint: Checkpoint | None,
         store: LogStore,
     ) -> None:
@@ -293,9 +293,16 @@ class Run(ABC):
         if self.store.size > LONGEST:
             self.driver.command(lambda now: self.member.log.compact(PART, self.saving.newest))
 
-    @abstractmethod
     def left(self, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits on this node: it was written to the network, or dropped."""
+        if sent:
+            self._count_sent(to, message)
+            self.meters.sent(message)
+        self.driver.left(to, message, sent)
+
+    @abstractmethod
+    def _count_sent(self, to: PeerId, message: Message) -> None:
+        """A payload was written to the network."""
 
     async def _report(self) -> None:
         said = ""

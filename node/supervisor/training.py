@@ -36,7 +36,7 @@ from shoal.node.supervisor.supervisor import WorkerSupervisor
 from shoal.node.supervisor.validation import ValidationSchedule
 from shoal.node.training.methods.method import has_own_weights
 from shoal.node.training.state.committed import Snapshot
-from shoal.node.training.state.outer import Outcome, OuterState
+from shoal.node.training.state.outer import HeldState, Outcome
 from shoal.protocol.base.errors import LocalError
 
 SHOWN_WITHIN = 60.0  # seconds: a new worker has to load first
@@ -54,7 +54,7 @@ class Training:
     def __init__(
         self,
         settings: WorkerSettings,
-        outer: OuterState,
+        outer: HeldState,
         submit: Submit,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         take_part: Callable[[], int],

@@ -41,30 +41,20 @@ class Outcome:
     missed: tuple[Range, ...]  # numbers of the round's part in which our own contribution is not counted
 
 
-class OuterState:
-    """The state of one run on this node. `apply` and `install` take long: call them in a thread, one at a time."""
+class HeldState:
+    """The state of one run on this node, whoever agrees on it: what the worker trains from, and how it is cut."""
 
-    def __init__(self, manifest: Manifest, saved: CommittedState | None = None, trains: bool = True) -> None:
-        """Begins with a saved state, or with that of the manifest's seed, which is the same on every machine.
-
-        Means are only kept for the worker if this node `trains`.
-        """
+    def __init__(self, manifest: Manifest, saved: CommittedState | None = None) -> None:
+        """Begins with a saved state, or with that of the manifest's seed, which is the same on every machine."""
         torch.set_num_threads(1)  # the worker has the cores
-        committed = saved or _initial(manifest)
-        layout = committed.shape.layout
+        self.committed = saved or _initial(manifest)
+        layout = self.committed.shape.layout
         self.method = method_of(manifest, layout)
         self.timetable = Timetable(self.method)
-        self._keeps_answers = trains and self.method.merges_answers
-        self.committed = committed
         self.elements = layout.size
         self.answers: dict[int, FloatArray] = {}  # the means of the last two rounds, if the worker's method uses them
         self._scatter, self._gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)
         self._bounds = {part: self._cut(manifest, self._size(part)) for part in self.timetable.parts}
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """How many chunks the reductions of one period have, from round 1 on; later rounds repeat them."""
-        return tuple(len(self._bounds[part]) for part in self.timetable.parts)
 
     @property
     def root(self) -> Digest:
@@ -85,16 +75,39 @@ class OuterState:
                     return self.committed.lease(snapshot.root)
         return self.committed.lease()
 
+    def bounds(self, round: int) -> Sequence[tuple[int, int]]:
+        """The half-open ranges of the chunks of a round's contributions."""
+        return self._bounds[self.timetable.part(round)]
+
+    def _size(self, part: int) -> int:
+        fragment = self.method.fragment(part)
+        return self.elements if fragment is None else fragment.size
+
+    def _cut(self, manifest: Manifest, size: int) -> Sequence[tuple[int, int]]:
+        block = max(self._scatter.block, self._gather.block)
+        chunk_bytes = manifest.rounds.chunk_bytes or fitting_bytes(size, self._scatter.bytes_for)
+        return chunk_bounds(size, chunk_bytes, block)
+
+
+class OuterState(HeldState):
+    """The state that all members agree on. `apply` and `install` take long: call them in a thread, one at a time."""
+
+    def __init__(self, manifest: Manifest, saved: CommittedState | None = None, trains: bool = True) -> None:
+        """Means are only kept for the worker if this node `trains`."""
+        super().__init__(manifest, saved)
+        self._keeps_answers = trains and self.method.merges_answers
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """How many chunks the reductions of one period have, from round 1 on; later rounds repeat them."""
+        return tuple(len(self._bounds[part]) for part in self.timetable.parts)
+
     def outcome(self, event: Committed) -> Outcome:
         """What the worker is told about a committed round."""
         decision = event.decision
         chunks = zip(self.bounds(decision.round), event.counted, strict=True)
         missed = _joined(bound for bound, was in chunks if not was)
         return Outcome(max(made.count for made in decision.means), tuple(Range(*each) for each in missed))
-
-    def bounds(self, round: int) -> Sequence[tuple[int, int]]:
-        """The half-open ranges of the chunks of a round's contributions."""
-        return self._bounds[self.timetable.part(round)]
 
     def reducer(self, round: int) -> MeanReducer:
         """The reducer with which an owner averages its chunks of a round."""
@@ -126,15 +139,6 @@ class OuterState:
     def install(self, base: Base, payloads: Sequence[Payload]) -> Snapshot:
         """Installs a version that was downloaded; RemoteError if it is not the one that `base` names."""
         return self.committed.install(base.round, payloads, base.root)
-
-    def _size(self, part: int) -> int:
-        fragment = self.method.fragment(part)
-        return self.elements if fragment is None else fragment.size
-
-    def _cut(self, manifest: Manifest, size: int) -> Sequence[tuple[int, int]]:
-        block = max(self._scatter.block, self._gather.block)
-        chunk_bytes = manifest.rounds.chunk_bytes or fitting_bytes(size, self._scatter.bytes_for)
-        return chunk_bounds(size, chunk_bytes, block)
 
     def _decoded(self, payloads: Sequence[Payload], round: int) -> Iterator[Tensor]:
         """A mean, chunk by chunk, to save memory; each chunk is valid until the next."""

@@ -1,4 +1,4 @@
-"""The state of a run of replicas on this node (a replica is not agreed with anybody), and the exchanges with partners.
+"""The state of a run of replicas on this node (a replica is agreed with nobody), and the exchanges with partners.
 
 A replica is held in versions and chunks, hashed, saved and given to joiners like a committed state. A round makes its
 next version from the exchange with one partner, or passes without an answer.
@@ -20,7 +20,7 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.node.training.methods.gossip import mix
 from shoal.node.training.methods.method import PARAMETERS, Answer, Exchange, Method, Vectors
 from shoal.node.training.state.committed import CommittedState, Snapshot
-from shoal.node.training.state.outer import OuterState
+from shoal.node.training.state.outer import HeldState
 from shoal.protocol.averaging.chunks import FLOAT_BYTES
 from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.base.errors import PayloadError
@@ -93,14 +93,13 @@ def check_numbers(codec: Codec, payload: Payload, count: int) -> None:
         raise PayloadError(f"numbers beyond {LARGEST:.3g}, with which no replica can go on")
 
 
-class ReplicaState(OuterState):
+class ReplicaState(HeldState):
     """The replica of this node. `exchanged` and `install` take long: call them in a thread, one at a time."""
 
     def __init__(self, manifest: Manifest, saved: CommittedState | None = None) -> None:
         """Begins with a saved replica, or with that of the manifest's seed, which is the same for all members."""
         super().__init__(manifest, saved)
-        codecs = codec(manifest.codec.scatter), codec(manifest.codec.gather)
-        self.exchange = ExchangeChunks(self.method, self.bounds(1), *codecs)
+        self.exchange = ExchangeChunks(self.method, self.bounds(1), self._scatter, self._gather)
 
     def check_state(self, index: int, payload: Payload) -> None:
         """PayloadError unless the payload is a valid chunk of a replica (fp32), and its numbers are not too large."""
