@@ -1,8 +1,8 @@
 """Run links, which a person hands to another to join a run: written, read and checked.
 
-    shoal1 followed by letters and digits, at most 300 characters in all
+    shoal2 followed by letters and digits, at most 300 characters in all
 
-The 1 is the version. Two letters are the number of letters after them, in base 32, by which a link that was cut off is
+The 2 is the version. Two letters are the number of letters after them, in base 32, by which a link that was cut off is
 known. The rest is base32 (RFC 4648, without padding) of these bytes:
 
     32   the run's id
@@ -47,9 +47,9 @@ from shoal.protocol.base.multiaddrs import (
 from shoal.protocol.base.peer_ids import KEY_SIZE, key_of_peer, peer_of_key
 from shoal.protocol.messages.anchor import ANCHOR_SIZE, Anchor
 
-NAME, VERSION = "shoal", "1"
+NAME, VERSION = "shoal", "2"
 PREFIX = NAME + VERSION
-OLD = "shoal:"  # how links began before they were one word
+OLDER = "shoal:", "shoal1"  # how the links of earlier versions begin
 LIKE_A_LINK = re.compile(r"shoal(:|[1-9][^./\\]*$)", re.IGNORECASE)  # and not like a path
 ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 ID_SIZE, CHECK_SIZE, NUMBER_SIZE = 32, 4, 7  # bytes; of a number at most
@@ -78,10 +78,10 @@ class RunLink:
 def parse_link(text: str) -> RunLink:
     """The link in a text; raises LocalError, in one sentence, if there is none."""
     link = text.strip(SURROUNDINGS)
-    if link[: len(OLD)].lower() == OLD:
+    if (older := next((each for each in OLDER if link[: len(each)].lower() == each), None)) is not None:
         raise LocalError(
-            f"the link is of an older Shoal, as it begins with {OLD}: update Shoal on the machine that printed it, and "
-            "ask for the link that `shoal run link` prints there then",
+            f"the link is of an older Shoal, as it begins with {older}: update Shoal on the machine that printed it, "
+            "and ask for the link that `shoal run link` prints there then",
             code="other-protocol",
         )
     if not looks_like_link(text):

@@ -614,7 +614,7 @@ SITUATIONS = (
     ),
     Situation(
         "the link is of a newer Shoal",
-        f"run join shoal2{LINK[6:]} --yes",
+        f"run join shoal3{LINK[6:]} --yes",
         Exit.USAGE,
         "other-protocol",
         "the link was made by a newer Shoal (it is of version 2, and this Shoal reads 1): update Shoal on this machine",

@@ -32,7 +32,7 @@ def blocks(title: str) -> list[list[str]]:
 
 def link_in(said: str) -> str:
     """The link in what `shoal run create` has said."""
-    found = re.search(r"shoal run join (shoal1\w+)", said)
+    found = re.search(r"shoal run join (shoal2\w+)", said)
     assert found, said
     return found[1]
 

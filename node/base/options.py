@@ -142,7 +142,7 @@ class NodeSettings:
         for run in self.join:
             _require(
                 names_a_run(run) or Path(run).is_file(),
-                f"--join {run} is neither a run's link (shoal1...), nor its id (64 hex characters, or the first 8 or "
+                f"--join {run} is neither a run's link (shoal2...), nor its id (64 hex characters, or the first 8 or "
                 "more), nor its manifest",
             )
 

@@ -125,7 +125,7 @@ PATHS = replace(
 FOLDERS = replace(PATHS, metavar="FOLDER", read=lambda *given: str(_read_path(*given)))
 RUNS = replace(
     TEXTS,
-    expected='a list of runs, as ["shoal1..."]',
+    expected='a list of runs, as ["shoal2..."]',
     metavar="RUN",
     of_text=lambda text: text if names_a_run(text) else _absolute(text),
     read=_read_run,

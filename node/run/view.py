@@ -179,6 +179,10 @@ def waiting_for(run: Run) -> str | None:
 def _not_admitted(run: Run) -> str | None:
     """That this node is no member yet, and who could change that; None if it is one."""
     log, membership = run.member.log, run.member.membership
+    if log.is_below_anchor:
+        return (
+            "the log here ends before the entry that the run's link names: this node waits for a member that has more"
+        )
     voters = log.register.voters
     here = sum(membership.is_alive(voter) for voter in voters)
     return None if log.is_member else f"the run's voters must admit this node: {here} of {len(voters)} are here"

@@ -30,8 +30,8 @@ class Script:
 
     def link(self) -> str:
         """The run's, once it is said."""
-        until(lambda: "shoal1" in self.words() or self.process.poll() is not None, "the link", self.words, PATIENCE)
-        found = re.search(r"shoal1\w+", self.words())
+        until(lambda: "shoal2" in self.words() or self.process.poll() is not None, "the link", self.words, PATIENCE)
+        found = re.search(r"shoal2\w+", self.words())
         assert found, self.words()
         return found[0]
 

@@ -109,7 +109,7 @@ def test_what_leads_nowhere_is_one_sentence_and_an_old_name_is_no_obstacle(child
         with pytest.raises(TransportError, match=r"/ip4/127\.0\.0\.1/tcp/1: "):
             ask(format_link(RunId(bytes(32)), ["/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.1/tcp/2"]))
         with pytest.raises(LocalError, match="is cut off"):
-            ask("shoal1aaaa")
+            ask("shoal2aaaa")
     assert b.client.runs() == []
     assert list(b.home.runs.iterdir()) == [], "what leads nowhere leaves nothing"
     assert "Traceback" not in b.words()

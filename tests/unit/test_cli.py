@@ -435,7 +435,7 @@ def test_what_holds_a_run_up_is_said_in_a_sentence(
         ("b09b09b0", Exit.FAILED, "its log has the details"),
         ("short", Exit.USAGE, "64 hex characters"),
         (LINK[:40], Exit.USAGE, "the link is cut off: these are 40 of its"),
-        (LINK.replace("shoal1", "shoal2"), Exit.USAGE, "made by a newer Shoal"),
+        (LINK.replace("shoal2", "shoal3"), Exit.USAGE, "made by a newer Shoal"),
         (f"shoal:{RUN}?p=/ip4/192.0.2.7/tcp/4101", Exit.USAGE, "of an older Shoal"),
     ],
 )
@@ -580,7 +580,7 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
         (["--bootstrap", "192.0.2.7:4101"], "/tcp/4101"),
         (["--create", "/nowhere.toml"], "--create"),
         (["--join", "/nowhere.toml"], "--join"),
-        (["--join", "shoal1abc"], "the link is cut off"),
+        (["--join", "shoal2abc"], "the link is cut off"),
     ],
 )
 def test_settings_that_make_no_sense_are_2(shoal: Shoal, arguments: list[str], said: str) -> None:

@@ -126,7 +126,7 @@ def test_a_change_reads_as_it_should_and_keeps_each_comment(lines: list[str], ke
         ("port = 70000", "config.toml, line 1: port 70000 is not a port: use 1 to 65534"),
         ("threads = 1\nport = 'x'", 'config.toml, line 2: port = "x" is not a whole number'),
         ("max-up = '20'", "config.toml, line 1: max-up 20 is no rate: write it in bits, as 20Mbit"),
-        ("join = ['shoal1abc']", "config.toml, line 1: join: the link is cut off"),
+        ("join = ['shoal2abc']", "config.toml, line 1: join: the link is cut off"),
         ("data = ['/nowhere/at/all']", "config.toml, line 1: data /nowhere/at/all does not exist"),
         ("[node]\nport = 1", 'config.toml, line 1: unknown key "node"'),
         ("port = 1979-05-27", "config.toml, line 1: port = 1979-05-27 is not a whole number"),

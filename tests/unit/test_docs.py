@@ -26,7 +26,7 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 
 
 def test_the_links_to_runs_that_documents_show_are_good_ones() -> None:
-    shown = re.findall(r"\bshoal1\w{20,}", TEXT)
+    shown = re.findall(r"\bshoal2\w{20,}", TEXT)
     assert shown
     assert all(parse_link(link).addresses for link in shown)
 

@@ -107,7 +107,7 @@ def test_who_is_meant() -> None:
         (f"{DOOR}/p2p/bob", "is no address"),
         (format_link(RunId(bytes(32)), [DOOR]), f"`shoal doctor {DOOR}`"),
         (format_link(RunId(bytes(32)), []), "a PeerID or an address"),
-        ("shoal1aaaa", "is cut off"),
+        ("shoal2aaaa", "is cut off"),
     ],
     ids=[
         "nonsense",

@@ -50,7 +50,7 @@ def sealed(body: bytes) -> str:
     """A link of these bytes, which need not mean anything, with the right length and check, as is documented."""
     alphabet = "abcdefghijklmnopqrstuvwxyz234567"
     letters = b32encode(body + digest("run link", body)[:4]).decode().rstrip("=").lower()
-    return f"shoal1{alphabet[len(letters) // 32]}{alphabet[len(letters) % 32]}{letters}"
+    return f"shoal2{alphabet[len(letters) // 32]}{alphabet[len(letters) % 32]}{letters}"
 
 
 # -- the word -----------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def sealed(body: bytes) -> str:
 @given(run=st.binary(min_size=32, max_size=32), addresses=st.lists(multiaddrs, max_size=12))
 def test_what_is_put_into_a_link_comes_out_of_it(run: bytes, addresses: list[str]) -> None:
     link = format_link(RunId(run), addresses)
-    assert re.fullmatch(r"shoal1[a-z2-7]+", link), "shells and chats leave it as it is"
+    assert re.fullmatch(r"shoal2[a-z2-7]+", link), "shells and chats leave it as it is"
     assert shlex.quote(link) == link
     assert len(link) <= MAX_LINK
     parsed = parse_link(link)
@@ -148,7 +148,7 @@ def test_a_link_needs_no_address() -> None:
 
 @given(st.text(max_size=450))
 def test_any_text_is_a_link_or_one_sentence(text: str) -> None:
-    for each in (text, f"shoal1{text}", f"{LINK}{text}"):
+    for each in (text, f"shoal2{text}", f"{LINK}{text}"):
         with suppress(LocalError):
             assert all(map(is_address, parse_link(each).addresses))
 
@@ -159,12 +159,12 @@ def test_any_fields_are_addresses_or_one_sentence(fields: bytes) -> None:
         assert all(map(is_address, parse_link(sealed(RUN + fields)).addresses))
 
 
-@pytest.mark.parametrize("text", ["shoal1abc", "SHOAL2X", "shoal:", f"<{LINK}>", "shoal1 2"])
+@pytest.mark.parametrize("text", ["shoal2abc", "SHOAL3X", "shoal:", f"<{LINK}>", "shoal2 2"])
 def test_what_is_meant_to_be_a_link(text: str) -> None:
     assert looks_like_link(text)
 
 
-@pytest.mark.parametrize("text", ["", "shoal", "shoal0abc", "shoal1.toml", "./shoal1abc", "shoal1/run.toml", RUN.hex()])
+@pytest.mark.parametrize("text", ["", "shoal", "shoal0abc", "shoal2.toml", "./shoal2abc", "shoal2/run.toml", RUN.hex()])
 def test_what_is_not(text: str) -> None:
     assert not looks_like_link(text)
 
@@ -173,14 +173,14 @@ def test_what_is_not(text: str) -> None:
 
 
 def test_every_link_that_was_cut_off_says_so() -> None:
-    for length in range(len("shoal1"), len(LINK)):
+    for length in range(len("shoal2"), len(LINK)):
         with pytest.raises(LocalError, match=r"^the link is cut off: these are \d+ of its \d+ characters") as refusal:
             parse_link(LINK[:length])
         assert f"these are {length} of" in str(refusal.value)
 
 
 def test_every_letter_that_was_changed_is_noticed() -> None:
-    for place in range(len("shoal1"), len(LINK)):
+    for place in range(len("shoal2"), len(LINK)):
         for other in "a7":
             if LINK[place] != other:
                 with pytest.raises(LocalError, match="a letter of the link was changed"):
@@ -200,10 +200,11 @@ def test_letters_behind_the_end_are_noticed(more: str) -> None:
         ("https://example.org/?shoal:", "is no link to a run"),
         (RUN.hex(), "is no link to a run"),
         (LINK[1:], "is no link to a run"),
-        (LINK.replace("shoal1", "shoal2"), "made by a newer Shoal.*version 2.*reads 1.*update Shoal on this machine"),
+        (LINK.replace("shoal2", "shoal3"), "made by a newer Shoal.*version 3.*reads 2.*update Shoal on this machine"),
         ("shoal9whatever", "made by a newer Shoal"),
         (f"shoal:{RUN.hex()}?p={HERE}", "of an older Shoal.*`shoal run link`"),
         ("SHOAL:", "of an older Shoal"),
+        (LINK.replace("shoal2", "shoal1"), "of an older Shoal, as it begins with shoal1.*`shoal run link`"),
         (f"{LINK[:20]}0{LINK[21:]}", "has '0' in it, which no link has"),
         (f"{LINK} and more", "has ' ' in it"),
         (f"{LINK[:20]}\x1b[2J", r"has '\?' in it"),

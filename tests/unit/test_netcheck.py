@@ -37,7 +37,7 @@ WANTING = dataclasses.replace(SHUT_OFF, pending=("relays",))
 LOCAL = dataclasses.replace(MET, internet_peers=0, own=(HOME,), found_at=(HOME,))
 UNTRIED = dataclasses.replace(MET, own=(HOME,), pending=("whether others can dial this node",))
 SOLO = Facts(port=4101, own=(HOME,), pending=("other peers",))
-COMMAND = "shoal run join shoal1xyz"
+COMMAND = "shoal run join shoal2xyz"
 FOUNDER = dataclasses.replace(SOLO, is_in_runs=True, lonely=(("stdlib", COMMAND),))
 
 NO_MAPPING: PortMapping = {

@@ -81,12 +81,12 @@ def netcheck(around: Any, mapped: PortMapping | None = None, runs: Sequence[Answ
 
 
 def test_who_is_alone_in_its_own_run_is_told_by_which_command_others_join() -> None:
-    row = {"run": "ab" * 32, "name": "ours", "link": "shoal1xyz"}
+    row = {"run": "ab" * 32, "name": "ours", "link": "shoal2xyz"}
 
     async def action(*runs: Answer) -> str:
         return str(netcheck(Alone(), runs=runs).answer()["verdict"]["action"])
 
-    assert asyncio.run(action(row)) == "send this to whoever is to join: shoal run join shoal1xyz"
+    assert asyncio.run(action(row)) == "send this to whoever is to join: shoal run join shoal2xyz"
     assert "--bootstrap" not in asyncio.run(action(row | {"link": None}))
     assert "--bootstrap" in asyncio.run(action())
 

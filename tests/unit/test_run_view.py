@@ -29,11 +29,13 @@ def run(
     downloaded: tuple[int, int] = (0, 0),
     away: Sequence[str] = (),
     is_member: bool = True,
+    is_below: bool = False,
     **changes: Any,
 ) -> Run:
     """A run that has committed three rounds."""
     usual: dict[str, Any] = {"failure": "", "obstacle": "", "is_finished": False}
-    log = SimpleNamespace(is_member=is_member, register=SimpleNamespace(voters=("far", *PEERS)))
+    register = SimpleNamespace(voters=("far", *PEERS))
+    log = SimpleNamespace(is_member=is_member, is_below_anchor=is_below, register=register)
     membership = SimpleNamespace(is_alive=lambda peer: peer in PEERS)
     member = SimpleNamespace(
         phase=phase,
@@ -68,6 +70,10 @@ def run(
         (run("reducing", obstacle="over by now"), "round 4 waits for 7nBFdh, nu5qcu"),
         (run("syncing", downloaded=(12, 48)), "the state is being downloaded: 12 of 48 chunks are here"),
         (run("syncing", downloaded=(0, 0)), None),
+        (
+            run("syncing", is_member=False, is_below=True),
+            "the log here ends before the entry that the run's link names: this node waits for a member that has more",
+        ),
         (run("syncing", is_member=False), "the run's voters must admit this node: 2 of 3 are here"),
         (run(trouble=(lost := "the worker was ended by SIGKILL; it is started again")), lost),
         (run("deciding", record=(full := "what must not be forgotten cannot be written: No space left")), full),
@@ -127,9 +133,9 @@ def test_the_run_of_a_familys_part_is_trained_alone_and_waits_for_nobody() -> No
     part, family = ALONE | {"run": "aa"}, ALONE | {"run": "ff"}
     families = SimpleNamespace(rows=lambda: [part, family], is_part=lambda run: run == "aa")
     runs: Any = SimpleNamespace(families=families, open={}, restoring=[], broken={}, restore_obstacles={}, paused="")
-    runs.link = lambda run: {"link": f"shoal1{run}"}
+    runs.link = lambda run: {"link": f"shoal2{run}"}
     links = {each["run"]: each["link"] for each in all_rows(runs, cast(Any, None))}
-    assert links == {"aa": None, "ff": "shoal1ff"}
+    assert links == {"aa": None, "ff": "shoal2ff"}
 
 
 def test_a_run_is_active_until_its_last_round_and_its_age_counts_from_the_joining() -> None:

@@ -76,8 +76,8 @@ def test_only_a_node_in_no_run_is_told_to_start_with_an_address() -> None:
     assert advice(status | {"runs": [{"run": "ab" * 32, "name": None, "phase": "restoring"}]}) == SEARCHING
 
 
-LONELY = RUN | {"members": 1, "link": "shoal1xyz", "left": []}
-SEND = "Send this to whoever is to join: shoal run join shoal1xyz"
+LONELY = RUN | {"members": 1, "link": "shoal2xyz", "left": []}
+SEND = "Send this to whoever is to join: shoal run join shoal2xyz"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_of_two_runs_the_one_that_is_alone_is_named_with_its_link_and_the_other_
 
 @pytest.mark.parametrize("state", ["SOLO", "SPLIT", "CONNECTED", "IN-ROUND"])
 @pytest.mark.parametrize("phase", ["training", "matching", "syncing", "finished", "failed", "restoring"])
-@pytest.mark.parametrize("more", [{}, {"link": "shoal1xyz"}, {"left": ["12D3Koo7nBFdh"]}, {"is_resting": True}])
+@pytest.mark.parametrize("more", [{}, {"link": "shoal2xyz"}, {"left": ["12D3Koo7nBFdh"]}, {"is_resting": True}])
 def test_nobody_who_is_in_a_run_is_told_to_start_with_bootstrap(state: str, phase: str, more: dict[str, Any]) -> None:
     for runs in ([RUN | {"phase": phase} | more], [RUN | {"phase": phase} | more, RUN]):
         for obstacle in (None, "rejoining: nobody has answered yet"):
@@ -128,7 +128,7 @@ def test_nobody_who_is_in_a_run_is_told_to_start_with_bootstrap(state: str, phas
 
 
 def test_a_split_that_leaves_one_alone_says_both() -> None:
-    status: Any = {"state": "SPLIT", "peers": 0, "runs": [LONELY, LONELY | {"name": "b", "link": "shoal1b"}]}
+    status: Any = {"state": "SPLIT", "peers": 0, "runs": [LONELY, LONELY | {"name": "b", "link": "shoal2b"}]}
     assert advice(status) == f"{ADVICE['SPLIT']} Nobody else is in stdlib. {SEND}; Nobody else is in b. {SEND[:-3]}b"
 
 

@@ -104,7 +104,7 @@ def test_of_several_layers_the_last_one_counts() -> None:
         ("schedule", "Moo 12:00-13:00", "SHOAL_SCHEDULE: 'Moo' is no day"),
         ("only-when-idle", "9999", "SHOAL_ONLY_WHEN_IDLE 9999: give a number of minutes"),
         ("data", "/nowhere/at/all", "SHOAL_DATA /nowhere/at/all does not exist"),
-        ("join", "shoal1abc", "SHOAL_JOIN: the link is cut off"),
+        ("join", "shoal2abc", "SHOAL_JOIN: the link is cut off"),
     ],
 )
 def test_a_wrong_variable_is_named(key: str, text: str, said: str) -> None:

@@ -43,4 +43,4 @@ def test_what_the_comparison_is_shown_by_exists() -> None:
 
 
 def test_a_link_is_found_in_what_is_said() -> None:
-    assert link_in("on another machine:\n\nshoal run join shoal1abc\n\n") == "shoal1abc"
+    assert link_in("on another machine:\n\nshoal run join shoal2abc\n\n") == "shoal2abc"

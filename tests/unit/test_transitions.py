@@ -86,8 +86,8 @@ def test_a_blink_is_not_said(watched: Watched) -> None:
 
 
 def test_who_has_founded_a_run_and_is_alone_says_what_to_send_and_who_has_left(watched: Watched) -> None:
-    founded = RUN | {"members": 1, "link": "shoal1xyz", "left": []}
-    invitation = "Send this to whoever is to join: shoal run join shoal1xyz"
+    founded = RUN | {"members": 1, "link": "shoal2xyz", "left": []}
+    invitation = "Send this to whoever is to join: shoal run join shoal2xyz"
     watched.see("SOLO", 10, runs=[founded])
     watched.see("CONNECTED", 10)
     watched.see("SOLO", 10, runs=[founded | {"left": ["12D3KooW7nBFdh"]}])

@@ -121,12 +121,12 @@ export function join() {
   Object.assign(link, { required: true, autocomplete: "off", spellcheck: false });
   ask({
     title: "Join a run",
-    body: [field("Link", link, "one word, shoal1…, as a member sends it; or a run’s id"), said("First you see what it would mean.")],
+    body: [field("Link", link, "one word, shoal2…, as a member sends it; or a run’s id"), said("First you see what it would mean.")],
     confirm: "Look at it",
     act: async () => {
       const given = link.value.trim().replace(/^shoal run join /, "");
       const preview = await change("/v1/preview", { link: given });
-      askToJoin(given.startsWith("shoal1") ? given : preview.run, preview);
+      askToJoin(given.startsWith("shoal2") ? given : preview.run, preview);
     },
   });
 }

@@ -65,7 +65,7 @@ def test_a_run_is_entered_with_its_module_only(run: api.Run) -> None:
 
 
 def test_what_is_no_link_is_refused_in_words() -> None:
-    given: list[Any] = [None, b"shoal1", 1]
+    given: list[Any] = [None, b"shoal2", 1]
     for link in given:
         with pytest.raises(LocalError, match="`join` takes a run's link, id or name, and not"):
             api.join(link)
