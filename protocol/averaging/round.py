@@ -337,13 +337,14 @@ class Round:
         if self._review is None or self._context.shelf.unkept is not None:
             return []
         entry, result, is_bound = self._review
-        if (result.round, result.base, result.base_root) != (self.number, self.base.entry, self.base.root):
+        if (result.round, result.base) != (self.number, self.base.entry):
             return []  # we stand elsewhere, and catch up
-        missing = self._get(now, result)
+        is_ours = result.base_root == self.base.root
+        missing = self._get(now, result) if is_ours else []
         if missing is None:
             self._review = None
             return [Persist("means", self._table(result)), Tell(Reviewed(entry, True))]
-        if not is_bound or not self._is_lost(now, self._reviewed_at):
+        if not is_bound or (is_ours and not self._is_lost(now, self._reviewed_at)):
             return missing
         self._review = None
         return [Tell(Reviewed(entry, False))]

@@ -20,6 +20,8 @@ from shoal.protocol.averaging.events import (
     Concluded,
     Lapsed,
     LogEnds,
+    Lost,
+    Reviewed,
     WrongState,
 )
 from shoal.protocol.averaging.exchange import Self
@@ -203,6 +205,13 @@ class Rounds:
         review, self._review = self._review, None
         return self._digest(self.round.review(now, *review))
 
+    def _refuse_what_follows(self, lost: int) -> list[Effect]:
+        """A result on one whose bytes are lost: whoever stands on that one may be bound to it alone."""
+        if self._review is None or not self._review[2] or self._review[1].base != lost:
+            return []
+        entry, self._review = self._review[0], None
+        return [Tell(Reviewed(entry, False))]
+
     def _follow(self, now: float) -> list[Effect]:
         """Go where the log is: to what it has decided about the current round, or to a later state."""
         if self.round is None:
@@ -213,12 +222,14 @@ class Rounds:
         return self._if_far_behind() + self._hand_review(now)
 
     def _if_far_behind(self) -> list[Effect]:
-        """Further than the last result, whose means the voters hold for sure."""
-        if self.round is None or self.state.round <= self.round.number:
-            missed = self.round is not None and self.state.round == self.round.number
-            if not missed or self.round is None or self.round.number in self._outcomes:
-                return []
-        return [Tell(Behind(self.state.round))]
+        """Further than the last result, whose means the voters hold for sure; or not on the state it was made on."""
+        if self.round is None:
+            return []
+        number, newest = self.round.number, self.state.round
+        outcome = self._outcomes.get(number)
+        is_astray = outcome is not None and outcome.result.base_root != self.round.base.root
+        is_behind = newest > number or (newest == number and outcome is None)
+        return [Tell(Behind(newest))] if is_astray or is_behind else []
 
     def _void(self, now: float) -> list[Effect]:
         """The last result is undone. Who has applied it stands on a state that there is not."""
@@ -314,6 +325,8 @@ class Rounds:
                     done += self._commit(decision, counted)
                 case Tell(WrongState(is_proven)):
                     done += self._doubt(is_proven)
+                case Tell(Lost(entry)):
+                    done += [effect, *self._refuse_what_follows(entry)]
                 case _:
                     done.append(effect)
         return done

@@ -1,12 +1,21 @@
-"""Seeded campaigns over members with a log: faults drawn from the seed, then peace, in which all must commit again."""
+"""Seeded campaigns over members with a log: faults drawn from the seed, then peace, in which all must commit again.
+
+    python -m tests.simulation.campaign FROM TO [FILE]
+
+runs these seeds and prints a line for each. With a file, what is done is noted there, and is not done again: so a long
+campaign can be stopped at any time and goes on where it was.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import Register
@@ -19,8 +28,10 @@ from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
 PHASES = ("scatter", "gather", "prepare", "commit")
-KINDS = ("kill", "pause", "partition", "cut", "loss", "accuse", "blip")
+KINDS = ("kill", "power", "full", "pause", "partition", "cut", "loss", "accuse", "blip")
 SIZES = (2, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 7, 8, 9, 10, 12, 16, 24, 32)  # small ones: each loss hurts more
+TIERS = {"small": (*range(1, 8),), "middle": (*range(10, 14),), "large": (31,)}  # members, all of whom may vote
+DAMAGED = 0.2  # of the seeds: a disk is, once
 TROUBLE = 15.0  # virtual seconds in which faults strike
 PEACE = 300.0  # virtual seconds within which all must come together again
 MORE_ROUNDS = 2
@@ -93,7 +104,7 @@ def excuse(world: World[Peer]) -> str:
     if not nodes:
         return "nobody is left"
     register, shape = newest_register(world), next(iter(nodes.values())).shape
-    here = [voter for voter in register.voters if voter in nodes]
+    here = [voter for voter in register.voters if voter in nodes and nodes[voter].member.log.votes_here]
     if not Crash().is_quorum(here, register.voters, 0):
         return f"no quorum of the voters {register.voters}: here are {here}"
     pending = [node.member.log.core.lock for node in nodes.values()]
@@ -137,6 +148,8 @@ def run_seed(seed: int, sizes: tuple[int, ...] = SIZES, cycle: tuple[int, ...] =
     plan.arm(world)
     churn = Churn(world, oracle, rng)
     churn.draw(names, newcomers, until=TROUBLE)
+    if random.Random(f"damage {seed}").random() < DAMAGED:
+        churn.draw_damage(random.Random(f"damaged {seed}"), names, until=TROUBLE)
     report = Report(seed, count, shape)
     try:
         world.run(TROUBLE + SETTLING)
@@ -169,17 +182,54 @@ def _draw_plan(seed: int, rng: random.Random, count: int) -> FaultPlan:
     return FaultPlan((aimed, *drawn.faults[1:]))
 
 
-def report_on(seed: int, cycle: tuple[int, ...] = ()) -> Report:
+def report_on(seed: int, cycle: tuple[int, ...] = (), sizes: tuple[int, ...] = SIZES) -> Report:
     """`run_seed` for a worker process: what went wrong is in the report."""
     try:
-        return run_seed(seed, cycle=cycle)
+        return run_seed(seed, sizes, cycle)
     except Exception as error:
         notes = getattr(error, "__notes__", [])
         told = "".join(traceback.format_exception_only(error))
         return Report(seed, 0, failure=told if str(error) in told and notes[-1] in told else f"{told}{notes}")
 
 
+def line_of(report: Report) -> str:
+    """A report on one line: seed, members, rounds, seconds until all were together, and what went wrong."""
+    words = {"excuse": report.peace.excuse, "failure": report.failure[:1500]}
+    told = json.dumps({key: text for key, text in words.items() if text})
+    return f"{report.seed} {report.peers} {report.rounds} {report.peace.took:.1f} {told}"
+
+
+def done_in(path: Path) -> dict[int, str]:
+    """The lines of the seeds that are done; one that was being written when the power failed is not."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return {int(line.split()[0]): line for line in lines}
+
+
+def go_on(seeds: Iterable[int], path: Path | None) -> dict[int, str]:
+    """Run those of `seeds` that are not done yet, and note and print each; the lines of all."""
+    done = done_in(path) if path is not None else {}
+    if path is not None:
+        path.write_text("".join(f"{line}\n" for line in done.values()))
+    for seed in seeds:
+        if seed not in done:
+            done[seed] = line_of(report_on(seed))
+            print(done[seed], flush=True)
+            if path is not None:
+                with path.open("a") as file:
+                    file.write(f"{done[seed]}\n")
+    return done
+
+
+def summary(lines: Iterable[str]) -> str:
+    """What came of so many seeds."""
+    parts = [line.split(" ", 4) for line in lines]
+    told = [json.loads(part[4]) for part in parts]
+    failed = [part[0] for part, words in zip(parts, told, strict=True) if "failure" in words]
+    excused = sum("excuse" in words for words in told)
+    rounds = sum(int(part[2]) for part in parts)
+    return f"{len(parts)} seeds: {rounds} rounds, {excused} excused, {len(failed)} failed {' '.join(failed)}"
+
+
 if __name__ == "__main__":
-    for number in range(*map(int, sys.argv[1:])):
-        found = report_on(number)
-        print(number, found.peers, found.rounds, f"{found.peace.took:.1f}", found.peace.excuse, found.failure[:1500])
+    first, last, *files = sys.argv[1:]
+    print(summary(go_on(range(int(first), int(last)), Path(files[0]) if files else None).values()))

@@ -7,12 +7,14 @@ from functools import partial
 from itertools import combinations
 
 from shoal.protocol.base.ids import PeerId
+from tests.simulation.disks import DAMAGES, Damage, Disk, copy_of, lose_power
 from tests.simulation.faults import start_again
 from tests.simulation.oracle import Oracle
 from tests.simulation.swarm import Peer, Shape
 from tests.simulation.world import World
 
 GOING = 4.5  # seconds that who leaves waits for that to be decided
+SAFE = 3  # voters, of whom one may lose its vote
 SMALLEST_LEAVE = 4  # the smallest swarm that somebody leaves
 
 
@@ -20,8 +22,8 @@ def draw_shape(rng: random.Random, names: list[PeerId]) -> Shape:
     """Some swarms have keepers, members that cannot be dialled, or a minimum size that one death can break."""
     count = len(names)
     keepers = rng.sample(names, rng.randint(1, (count + 1) // 3)) if count > 2 and rng.random() < 0.25 else []
-    unreachable = rng.sample(names, rng.randint(1, (count + 1) // 3)) if rng.random() < 0.25 else []
-    min_members = rng.choice((2, count // 2 + 1, count - 1, count)) if rng.random() < 0.25 else 1
+    unreachable = rng.sample(names, rng.randint(1, max(1, (count + 1) // 3))) if rng.random() < 0.25 else []
+    min_members = rng.choice((min(2, count), count // 2 + 1, max(1, count - 1), count)) if rng.random() < 0.25 else 1
     return Shape(
         min_members=min_members,
         start_members=count,
@@ -46,6 +48,7 @@ class Churn:
         self._world = world
         self._oracle = oracle
         self._rng = rng
+        self._copied: Disk = {}
         self.told: list[str] = []
 
     def draw(self, names: list[PeerId], newcomers: list[PeerId], until: float) -> None:
@@ -59,6 +62,33 @@ class Churn:
             struck = self._rng.sample(names, (len(names) + 1) // 3)
             cut = partial(self._power_cut, struck, self._rng.uniform(0.5, 5.0))
             self._at(self._rng.uniform(4.0, until), f"{', '.join(struck)} lose power", cut)
+
+    def draw_damage(self, rng: random.Random, names: list[PeerId], until: float) -> None:
+        """Schedule that a disk is damaged while its peer is down; of who has no vote it may be an old copy."""
+        victim, damage = rng.choice(names), rng.choice(DAMAGES)
+        keepers = [name for name in names if name in self._world.node(name).shape.keepers]
+        if keepers and rng.random() < 0.5:
+            self._at(rng.uniform(2.0, until / 2), f"{keepers[0]} is copied", partial(self._copy, keepers[0]))
+            victim, damage = keepers[0], self._put_back
+        begin, lasts = rng.uniform(until / 2, until), rng.uniform(0.5, 8.0)
+        self._at(begin, f"{victim} suffers {damage.__name__}", partial(self._damage, victim, damage, rng, lasts))
+
+    def _damage(self, victim: PeerId, damage: Damage, rng: random.Random, lasts: float) -> None:
+        """Of two voters none may lose its vote: nothing can be decided then."""
+        if self._world.is_alive(victim):
+            voters = self._world.node(victim).member.log.register.voters
+            if victim in voters and len(voters) < SAFE:
+                return
+            self._world.kill(victim)
+            damage(self._world.disks[victim], rng)
+            self._world.at(self._world.now + lasts, partial(start_again, self._world, victim))
+
+    def _copy(self, peer: PeerId) -> None:
+        self._copied = copy_of(self._world.disks[peer])
+
+    def _put_back(self, disk: Disk, rng: random.Random) -> None:
+        disk.clear()
+        disk.update(self._copied)
 
     def _at(self, time: float, what: str, action: partial[None]) -> None:
         self._world.at(time, action)
@@ -91,4 +121,5 @@ class Churn:
         for turn, name in enumerate(struck):
             if self._world.is_alive(name):
                 self._world.kill(name)
+                lose_power(self._world.disks[name], self._rng)
                 self._world.at(self._world.now + lasts + turn / 7, partial(start_again, self._world, name))

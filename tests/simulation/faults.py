@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 from shoal.protocol.base.ids import PeerId
+from tests.simulation.disks import lose_power
 from tests.simulation.node import Node
 from tests.simulation.world import Step, World
 
@@ -60,6 +61,17 @@ def start_again(world: World[Any], peer: PeerId) -> None:
         world.start(peer)
 
 
+def _power(world: World[Any], victim: PeerId, fault: Fault) -> Undo:
+    world.kill(victim)
+    lose_power(world.disks[victim], random.Random(f"{fault} {world.seed}"))
+    return lambda: start_again(world, victim)
+
+
+def _full(world: World[Any], victim: PeerId, fault: Fault) -> Undo:
+    world.fill_disk(victim)
+    return lambda: world.free_disk(victim)
+
+
 def _pause(world: World[Any], victim: PeerId, fault: Fault) -> Undo:
     world.pause(victim)
     return lambda: world.resume(victim)
@@ -101,6 +113,8 @@ def _blip(world: World[Any], victim: PeerId, fault: Fault) -> Undo:
 
 KINDS: dict[str, Strike] = {
     "kill": _kill,  # SIGKILL; restarted from its disk if it `lasts`
+    "power": _power,  # the machine goes off, and is started again
+    "full": _full,  # nothing can be written
     "pause": _pause,  # SIGSTOP and SIGCONT
     "partition": _partition,  # the victim and `others` from the rest
     "cut": _cut,  # what the victim sends to `others` is lost, one way

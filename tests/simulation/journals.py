@@ -18,13 +18,13 @@ from tests.simulation.signing import FakeSigner
 def recall(disk: dict[str, Any], facts: RunFacts, signer: FakeSigner, next_life: Callable[[], int]) -> Kept:
     """The log as it is on disk; begun, in the next life, if there is none that can be trusted."""
     first = facts.register()
-    journal = read(bytes(disk.get("journal", b"")), Rules(facts.trust, signer))
-    register, votes = journal.register or first, journal.votes
+    content = bytes(disk.get("journal", b""))
+    journal = read(content, Rules(facts.trust, signer))
+    register, votes, kept = journal.register or first, journal.votes, content[: journal.length]
     if votes is None:
         votes = VoteFile(next_life(), voters_root(register), 0, 0, None, None)
-        head = b"" if journal.register else framed(first)
-        kept = bytes(disk.get("journal", b"")[: journal.length])
-        disk["journal"] = bytearray(kept + head + framed(votes))
+        kept += (b"" if journal.register else framed(first)) + framed(votes)
+    disk["journal"] = bytearray(kept)
     means = tuple(disk.get("means", []))
     return Kept(journal.first or first, journal.headers, register, journal.entries, votes, means)
 

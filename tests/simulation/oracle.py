@@ -37,7 +37,8 @@ class Oracle:
 
     def life(self, peer: PeerId, founder: PeerId) -> int:
         """For a new vote file: the founder's first is known to all, and each is larger than those before."""
-        self._lives[peer] = self._lives.get(peer, 0 if peer == founder else 1000) + 1
+        before = self._lives.get(peer)
+        self._lives[peer] = int(peer == founder) if before is None and peer == founder else (before or 0) + 1000
         return self._lives[peer]
 
     def offered(self, peer: PeerId, round: int, weight: int, amounts: Sequence[float]) -> None:
@@ -54,6 +55,8 @@ class Oracle:
                 raise Violation("Agreement", f"two values of number {entry.number}")
             match decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS):
                 case Result() as result:
+                    if self.roots.get(result.round - 1, result.base_root) != result.base_root:
+                        raise Violation("Fencing", f"round {result.round} was made on another state than the others'")
                     self.results[result.round] = result
                 case Void():
                     self.voided.add(undone := self.newest)
@@ -101,6 +104,7 @@ class Oracle:
     def _check_valid(self, decision: Decision) -> None:
         if len(set(decision.roster)) != len(decision.roster):
             raise Violation("Validity", "a member is in the roster twice")
+        found: list[dict[PeerId, int]] = []
         for chunk, (made, payload) in enumerate(zip(decision.means, decision.payloads, strict=True)):
             facts, mean = msgpack.unpackb(payload)
             names = [fact[0] for fact in facts]
@@ -112,9 +116,16 @@ class Oracle:
                 raise Violation("Validity", f"chunk {chunk} of round {decision.round} is the mean of nothing")
             for peer, round, root, place, amount, weight in facts:
                 self._check_fact(decision, chunk, PeerId(peer), (round, root, place, amount, weight))
+            found.append({PeerId(fact[0]): fact[5] for fact in facts})
             total = sum(fact[5] for fact in facts)
             if abs(mean - sum(fact[5] * fact[4] for fact in facts) / total) > 1e-9:
                 raise Violation("Validity", f"chunk {chunk} of round {decision.round} is not the weighted mean")
+        counted = masked(decision.roster, decision.result.counted)
+        for peer, weight in zip(counted, decision.result.weights, strict=True):
+            is_twofold = len(self._offers[peer, decision.round]) > 1  # it was started again within the round
+            if any(peer not in weights or (not is_twofold and weights[peer] != weight) for weights in found):
+                chunks = [each.get(peer) for each in found]
+                raise Violation("Validity", f"round {decision.round} counts {peer} by {weight}, its chunks by {chunks}")
 
     def _check_fact(
         self, decision: Decision, chunk: int, peer: PeerId, fact: tuple[int, bytes, int, float, int]

@@ -6,6 +6,7 @@ import hashlib
 import struct
 from typing import Any, Generic, TypeVar
 
+from shoal.protocol.base.effects import Effect
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message, decode, encode
 from tests.simulation.node import Node
@@ -17,7 +18,19 @@ N = TypeVar("N", bound=Node)
 class Process(Generic[N]):
     """One life of a peer."""
 
-    __slots__ = ("alive", "backlog", "fuse", "links", "node", "origin", "paused", "peer", "uplink")
+    __slots__ = (
+        "alive",
+        "backlog",
+        "fuse",
+        "held",
+        "held_since",
+        "links",
+        "node",
+        "origin",
+        "paused",
+        "peer",
+        "uplink",
+    )
 
     def __init__(self, peer: PeerId, node: N, origin: float, uplink: Uplink | None) -> None:
         self.peer = peer
@@ -28,6 +41,8 @@ class Process(Generic[N]):
         self.paused = False
         self.backlog: list[tuple[Any, ...]] = []
         self.links: dict[PeerId, Process[N]] = {}
+        self.held: list[Effect] | None = None  # while its disk is full: what waits for a record
+        self.held_since = 0  # the event from which on it does
         self.fuse: int | None = None  # effects that it may still carry out before it dies
 
 

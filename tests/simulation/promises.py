@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PROMISES = ("Agreement", "Validity", "All or nothing", "Termination", "Fencing", "Cheap loss")
+PROMISES = ("Agreement", "Validity", "All or nothing", "Termination", "Fencing", "Cheap loss", "Held", "Residual")
 
 
 class Violation(AssertionError):

@@ -22,6 +22,7 @@ from tests.simulation.world import World
 
 ROLES = ("proposer", "owner", "contributor")
 MOMENTS = {"matching": 6, "scatter": 3, "gather": 12, "prepare": 3, "commit": 2}  # the last event to strike at
+PROMPT = 8.0  # virtual seconds within which it must be, if the death is noticed at once
 SOON = 90.0  # virtual seconds within which the round must be everywhere, even if the death goes unnoticed
 
 
@@ -75,12 +76,12 @@ def run_death(seed: int, cycle: tuple[int, ...] = ()) -> Death:
     if death.moment in ("scatter", "prepare"):  # short, but for those whose last bytes come late
         link, shape = Link(delay=0.0005, jitter=0.1), replace(shape, chunks=24)
     shape = replace(shape, cycle=cycle)
-    oracle = Oracle()
+    oracle, unnoticed = Oracle(), rng.choice((0.0, 1.0))
     world = CountingWorld(
         lambda me, now, disk, rng: Peer(me, names, disk, rng, oracle, shape),
         seed,
         link,
-        unnoticed=rng.choice((0.0, 1.0)),
+        unnoticed=unnoticed,
     )
     world.taps.append(oracle.saw)
     world.post.unreachable.extend(shape.unreachable)
@@ -90,6 +91,8 @@ def run_death(seed: int, cycle: tuple[int, ...] = ()) -> Death:
     effects = rng.choice((0, 0, 1, 2, 4))
     try:
         _judge(world, oracle, death, event, effects)
+        if death.took > PROMPT and not unnoticed:
+            raise Violation("Termination", f"the round is everywhere {death.took:.1f} s after the death, not sooner")
     except Exception as error:
         error.add_note(f"seed {seed}; {death}; {link}; event {event}, effects {effects}")
         raise
@@ -143,6 +146,8 @@ def _judge(world: CountingWorld, oracle: Oracle, death: Death, event: int, effec
         raise Violation("Termination", f"one death keeps round {round} from being decided: {error}") from None
     if world.errors:
         raise Violation("Fair blame", f"an honest peer is blamed: {world.errors[0]}")
+    if oracle.voided:
+        raise Violation("Termination", f"rounds {sorted(oracle.voided)} are void because of one death")
     death.resent = max(world.resent(peer, round) for peer in world.living())
     if death.resent > death.share:
         raise Violation("Cheap loss", f"{death.resent} chunks sent again for the victim's {death.share}")

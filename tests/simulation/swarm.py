@@ -23,9 +23,9 @@ from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, content_hash, dige
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.log.register import Rules
-from shoal.protocol.member.facts import RunFacts
+from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
-from shoal.protocol.member.member import Member
+from shoal.protocol.member.member import Member, certified_by
 from shoal.protocol.member.parting import Parted
 from tests.simulation.facts import FactReducer
 from tests.simulation.journals import put_record, recall
@@ -36,7 +36,7 @@ from tests.simulation.versions import Versions, initial_state, root_of
 
 RUN = RunId(bytes(range(32)))  # the run that is simulated
 TRAINING = 2.0  # virtual seconds of inner steps
-FORCING = 0.2  # virtual seconds until the means of a result are on disk, at most
+FORCING = 0.2  # virtual seconds, if nothing else is said, until the means of a result are on disk, at most
 SNAPSHOT = 3  # rounds between two snapshots of the state
 BRANCH = digest("simulated run", RUN)
 
@@ -55,6 +55,7 @@ class Shape:
     slack: float = 0.0
     ups: tuple[tuple[PeerId, int], ...] = ()  # who knows how fast its uplink is, in bytes a second
     cycle: tuple[int, ...] = ()  # chunks of the rounds in turn, if each is about one fragment of the state
+    forcing: float = FORCING
 
     @property
     def cycles(self) -> tuple[int, ...]:
@@ -105,9 +106,10 @@ class Peer(Node):
         self._size = sum(shape.cycles)
         facts, signer = facts_of(peers, shape), FakeSigner(me)
         kept = recall(disk, facts, signer, lambda: oracle.life(me, facts.founder))
-        self._base = self._recall_state(facts, kept, Rules(facts.trust, signer))
-        self.store = Versions({self._base.round: list(self.state)})
-        self.member = Member(me, (), facts, kept, self._base, signer, lambda _: FactReducer(), self.store, rng)
+        base = self._recall_state(facts, kept, Rules(facts.trust, signer))
+        self._base = base or facts.origin
+        self.store = Versions({self._base.round: list(self.state)} if base is not None else {})
+        self.member = Member(me, (), facts, kept, base, signer, lambda _: FactReducer(), self.store, rng)
         self._residual = [0.0] * self._size
         self._offered = [0.0] * self._size
         self._decision: Decision | None = None
@@ -121,10 +123,16 @@ class Peer(Node):
 
     # -- the disk -----------------------------------------------------------------------------------------------
 
-    def _recall_state(self, facts: RunFacts, kept: Kept, rules: Rules) -> Base:
+    def _recall_state(self, facts: RunFacts, kept: Kept, rules: Rules) -> Base | None:
+        """Where we stand, as node/run/agreed_run.py finds it out; None if our log does not know the state."""
         base: Base
         base, state = self._disk.get("snapshot", (facts.origin, initial_state(self._size)))
+        if certified_by(facts, kept, rules).history(base.round) is None:
+            self._disk.pop("snapshot", None)
+            base, state = facts.origin, initial_state(self._size)
         self.state = list(state)
+        if base == facts.origin and kept.first.parts[PART].round != facts.origin.round:
+            return None
         for decision in decisions_after(base, outcomes(kept.first, kept.entries, rules, 0), kept.means):
             self._put(decision)
             base = base_after(base, decision, root_of(self.state))
@@ -135,11 +143,6 @@ class Peer(Node):
             self._disk.setdefault("means", []).append(record)
         else:
             put_record(self._disk, record, self.member.log.core)
-
-    @staticmethod
-    def lose_power(disk: dict[str, Any]) -> None:
-        """What was written but not forced is gone: the means since the last round that was `kept`."""
-        disk["means"] = [each for each in disk.get("means", []) if each.round <= disk.get("forced", 0)]
 
     def _put(self, decision: Decision) -> None:
         part = self.shape.part(decision.round)
@@ -226,7 +229,7 @@ class Peer(Node):
                 self._oracle.counted(self.me, decision, counted, offered)
                 self._decision = decision
                 self._offered = [0.0] * self._size
-                applying, forcing = (self._rng.uniform(0.0, most) for most in (0.05, FORCING))
+                applying, forcing = (self._rng.uniform(0.0, most) for most in (0.05, self.shape.forcing))
                 return [Wake(applying, Timer("app", "apply", 0)), Wake(forcing, Timer("app", "kept", decision.round))]
             case Lapsed():
                 return [Wake(0.0, Timer("app", "apply", 0))]

@@ -13,6 +13,7 @@ from shoal.protocol.log.keeper import ABSENT
 from shoal.protocol.member.presence import GOING
 from tests.simulation import swarm
 from tests.simulation.campaign import build
+from tests.simulation.disks import lose_power
 from tests.simulation.links import LAN
 from tests.simulation.oracle import Oracle
 from tests.simulation.seeds import seeds
@@ -155,7 +156,7 @@ def test_a_result_whose_means_are_lost_everywhere_is_undone_and_no_other(seed: i
     world, oracle = build(seed, 3 + seed % 2, LAN)
     world.run_until(lambda: len(voters(world)) == 3 + seed % 2, within=SOON)
     goal = oracle.newest + 2
-    has_power = bool(seed % 4 // 2)
+    has_power, rng = bool(seed % 4 // 2), random.Random(f"power {seed}")
 
     def cut(_: PeerId) -> None:
         if oracle.newest == goal and cut in world.watchers:
@@ -163,7 +164,7 @@ def test_a_result_whose_means_are_lost_everywhere_is_undone_and_no_other(seed: i
             for name in world.living():
                 world.kill(name)
                 if not has_power:
-                    Peer.lose_power(world.disks[name])
+                    lose_power(world.disks[name], rng)
 
     world.watchers.append(cut)
     world.run_until(lambda: not world.living(), within=SOON)
@@ -188,7 +189,7 @@ def test_disks_that_are_slower_than_rounds_hold_all_but_the_last_one(
     newest = oracle.newest
     for name in world.living():
         world.kill(name)
-        Peer.lose_power(world.disks[name])
+        lose_power(world.disks[name], rng)
     monkeypatch.undo()
     for name in world.disks:
         world.start(name)

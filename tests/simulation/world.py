@@ -22,6 +22,7 @@ from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Wake
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
+from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
 from tests.simulation.links import Link, Network
 from tests.simulation.node import Node
 from tests.simulation.post import Post
@@ -33,6 +34,7 @@ Disk = dict[str, Message]
 Make = Callable[[PeerId, float, Disk, random.Random], N]
 Step = Callable[[N, float], list[Effect]]
 
+OF_WHO_IS_THERE = (Ping, Ack, PingFor, AckFor, Gossip, Summary)
 NOTICE_DELAY = 0.02  # seconds, at most, until the end of a connection is noticed
 
 
@@ -173,6 +175,18 @@ class World(Generic[N]):
         for item in sorted(waiting, key=lambda item: item[0] != "timer"):
             self._push(self.now, process, item)
 
+    def fill_disk(self, peer: PeerId) -> None:
+        """Nothing more can be written: what follows from a record waits, and nothing is said (node/run/driver.py)."""
+        if self.is_alive(peer) and self._processes[peer].held is None:
+            self._processes[peer].held = []
+
+    def free_disk(self, peer: PeerId) -> None:
+        """There is room again: what has waited is carried out."""
+        process = self._processes.get(peer)
+        if process is not None and process.alive and process.held is not None:
+            held, process.held = process.held, None
+            self._carry_out(process, held)
+
     # -- connections --------------------------------------------------------------------------------------
 
     def reset_link(self, a: PeerId, b: PeerId) -> None:
@@ -264,6 +278,8 @@ class World(Generic[N]):
                 return
             if process.fuse is not None and self._burn(process):
                 return
+            if process.held is not None and self._waits_for_room(process, process.held, effect):
+                continue
             if isinstance(effect, Wake):
                 self._push(self.now + max(0.0, effect.after), process, ("timer", effect.timer))
             elif isinstance(effect, Tell):
@@ -289,6 +305,20 @@ class World(Generic[N]):
         self.sent[type(message).__name__] += 1
         self.sent_bytes += len(data)
         self.post.send(self.now, process, Parcel(effect.to, copy, data, effect.is_wanted))
+
+    def _waits_for_room(self, process: Process[N], held: list[Effect], effect: Effect) -> bool:
+        """Whether an effect is held, or dropped, since the disk is full."""
+        if (not held and not isinstance(effect, Persist)) or (
+            isinstance(effect, Send) and isinstance(effect.message, OF_WHO_IS_THERE)
+        ):
+            return False
+        if not held:
+            process.held_since = self.events
+        if not isinstance(effect, Send) or self.events == process.held_since:
+            held.append(effect)
+        elif effect.message.bulk:
+            process.node.on_left(self.now + process.origin, effect.to, effect.message, sent=False)
+        return True
 
     def _burn(self, process: Process[N]) -> bool:
         """Count down one effect; True if the process has died of it."""
