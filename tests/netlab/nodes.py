@@ -13,6 +13,7 @@ from shoal.node.base.options import NodeSettings
 from shoal.node.client.launch import foreground_argv
 from shoal.node.client.up.processes import Child, Children
 from shoal.protocol.base.errors import ShoalError
+from tests.integration.nodes import until
 from tests.netlab.segments import Host
 
 
@@ -66,6 +67,17 @@ class LabNode:
     def name(self) -> str:
         """Its PeerID."""
         return str(self.status()["peer"])
+
+    def run(self) -> str:
+        """The id of its only run, by which others find it through any node; waits until it is in one."""
+        rows: list[dict[str, Any]] = []
+
+        def is_in_one() -> bool:
+            rows[:] = self.status().get("runs") or ()
+            return bool(rows)
+
+        until(is_in_one, "a run", self.words)
+        return str(rows[0]["run"])
 
     def words(self) -> str:
         """The end of its log."""

@@ -79,11 +79,10 @@ class Swarm:
     def join(self, place: str, train: bool = False) -> Resident:
         """A new member there; the first is the founder."""
         label = f"{place}{len(self.members)}"
-        settings: dict[str, Any] = {"join": (str(self._manifest),), "train": train}
-        if not self.members:
-            settings = {"create": self._manifest, "train": train}
+        founder = self.members[0] if self.members else None
+        run: dict[str, Any] = {"create": self._manifest} if founder is None else {"join": (founder.node.run(),)}
         known = tuple(each.node.door for each in self.doors)
-        self.members.append(self._start(place, label, known, **settings))
+        self.members.append(self._start(place, label, known, train=train, **run))
         return self.members[-1]
 
     def _start(self, place: str, label: str, known: tuple[str, ...], **settings: Any) -> Resident:

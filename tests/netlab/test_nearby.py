@@ -30,7 +30,7 @@ def test_two_nodes_without_any_address_find_each_other_and_are_in_one_run(
         assert "default" not in node.host.ip("route")
     a, b = nodes
     a.start(children, create=tiny, train=False)
-    b.start(children, join=(str(tiny),), train=False)
+    b.start(children, join=(a.run(),), train=False)
     until(lambda: members(a) == members(b) == 2, "both in one run", lambda: a.words() + b.words())
     assert a.peers() == {b.name()}
 

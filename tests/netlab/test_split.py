@@ -51,8 +51,9 @@ def test_both_halves_of_a_run_that_was_cut_say_so_and_come_together_again(
     manifest.write_text(MANIFEST)
     world = World(lab, children, tmp_path)
     left = [world.node("founder", create=manifest)]
-    left += [world.node(f"left{train:d}", join=(str(manifest),), train=bool(train)) for train in (1, 0)]
-    right = [world.node(f"right{number}", join=(str(manifest),), train=False) for number in range(2)]
+    run = left[0].run()
+    left += [world.node(f"left{train:d}", join=(run,), train=bool(train)) for train in (1, 0)]
+    right = [world.node(f"right{number}", join=(run,), train=False) for number in range(2)]
     members = left + right
 
     def words() -> str:
