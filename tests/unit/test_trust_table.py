@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from shoal.node.manifest.manifest import MAX_MANIFEST, decode_manifest, parse_manifest
@@ -13,6 +15,7 @@ from shoal.protocol.net.system.identity import Identity
 from tests.run_kit import AUTHOR, id_of
 
 ANNA, BERT = (Identity.of_seed(name.ljust(32)).peer for name in (b"anna", b"bert"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
 HEAD = 'name = "a"\n[trust]\n'
 
 
@@ -46,11 +49,11 @@ def test_what_cannot_be_is_refused_by_its_key(line: str, expected: str) -> None:
         parse_manifest(HEAD + line)
 
 
-@pytest.mark.parametrize("method", ["noloco", "gossip"])
-def test_what_decides_nothing_has_no_say_in_who_decides(method: str) -> None:
+def test_a_family_decides_nothing_by_votes() -> None:
+    family = (EXAMPLES / "experts.toml").read_text()
     with pytest.raises(LocalError, match="leave it out"):
-        parse_manifest(f'{HEAD}voters = 3\n[method]\nname = "{method}"')
-    assert parse_manifest(f'{HEAD}voters = 32\n[method]\nname = "{method}"').trust.voters == 32
+        parse_manifest(f"{family}\n[trust]\nvoters = 3")
+    assert parse_manifest(f"{family}\n[trust]\nvoters = 32").trust.voters == 32
 
 
 def test_all_stewards_have_room() -> None:
