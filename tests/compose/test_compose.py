@@ -63,6 +63,12 @@ def test_a_swarm_in_containers(stack: Stack) -> None:
     stack.until(lambda: {stack.status(each).get("peer") for each in again} == set(names), "all of them, started again")
     goes_on(stack, again)
 
+    # All are killed at once.
+    stack.compose("kill")
+    stack.compose("up", "--detach")
+    stack.until(lambda: {stack.status(each).get("peer") for each in again} == set(names), "all of them, after the kill")
+    goes_on(stack, again)
+
     # All are gone; what their volumes hold is enough for new containers to be who they were, and to go on.
     before = max(rounds(stack, each) for each in again)
     stack.compose("down", "--timeout", "45")
