@@ -9,7 +9,6 @@ import asyncio
 import random
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from kit.vectors import Floats, mean_error, vector
 
 from shoal.node.run.driver import Driver
 from shoal.node.run.log_store import LogStore
+from shoal.node.run.payload_sources import PayloadSources
 from shoal.protocol.averaging.chunks import chunk_bounds, fitting_bytes
 from shoal.protocol.averaging.events import Committed
 from shoal.protocol.averaging.policy import Base, Policy, Ready
@@ -55,6 +55,7 @@ class Peer:
         self._folder = folder
         self._committed: asyncio.Queue[Decision] = asyncio.Queue()
         self.network = Network(self._identity, host=fleet.task.host, port=0)
+        self._sources = PayloadSources(NoState())
         self._is_in = False
 
     async def start(self) -> None:
@@ -95,7 +96,8 @@ class Peer:
             member,
             self._folder,
             store,
-            partial(self.network.carry_out, RUN),
+            self._sources,
+            lambda to, message, late: self.network.send(to, RUN, message, late),
             self._on_event,
             _give_up,
         )
@@ -104,11 +106,13 @@ class Peer:
         while len(member.membership.alive()) < len(names) - 1:
             await asyncio.sleep(0.01)
 
-    async def average(self, mine: Floats) -> tuple[Floats, float, float, int | None]:
+    async def average(self, number: int, mine: Floats) -> tuple[Floats, float, float, int | None]:
         """One round: the mean, when we submitted, when we held it, and what the loopback had carried by then."""
         ready = Ready(1, *self.network.bandwidth.claim()) if self._task.claims else Ready(1)
         submitted = time.monotonic()
-        self.driver.command(lambda now: self._member.submit(now, ready, self._encoder(mine)))
+        contribution = self._encoder(mine)
+        self._sources.submit(number, contribution)
+        self.driver.command(lambda now: self._member.submit(now, ready, contribution))
         decision = await self._committed.get()
         mean = self._mean
         flat = torch.from_numpy(mean)
@@ -184,7 +188,7 @@ async def _lap(fleet: Fleet, peer: Peer, number: int) -> None:
     mine = await asyncio.to_thread(vector, task.seed, number, task.rank, task.elements)
     await asyncio.to_thread(fleet.wait_for_go)
     before = time.process_time()
-    mean, submitted, held, bytes = await peer.average(mine)
+    mean, submitted, held, bytes = await peer.average(number, mine)
     cpu = time.process_time() - before
     error = await asyncio.to_thread(mean_error, mean, task.seed, number, task.peers)
     await peer.snapshot(number)

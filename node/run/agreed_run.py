@@ -22,11 +22,11 @@ from shoal.node.training.data.lanes import lane_after
 from shoal.node.training.methods.method import has_own_weights
 from shoal.node.training.state.committed import Snapshot
 from shoal.node.training.state.file import save_weights
-from shoal.node.training.state.outer import OuterState, StateStore
+from shoal.node.training.state.outer import OuterState
 from shoal.protocol.averaging.events import Begun, Committed, Lapsed
 from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.averaging.replay import base_after, decisions_after, outcomes
-from shoal.protocol.base.effects import Event, Send
+from shoal.protocol.base.effects import Event
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
@@ -39,6 +39,7 @@ from shoal.protocol.member.member import Member, certified_by
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.log import Register
+from shoal.protocol.net.bulk.backlog import LatePayload
 from shoal.protocol.net.peers.network import Network
 
 log = logging.getLogger("shoal.run")
@@ -129,12 +130,14 @@ class AgreedRun(Run):
             self._base,
             self._signer,
             self.outer.reducer,
-            StateStore(self.outer.committed),
+            self._states,
             random.Random(),
             trains=self._settings.trains,
         )
 
     def _on_outcome(self, event: Event) -> None:
+        if isinstance(event, Committed | StateReceived | Lapsed):
+            self._sources.forget()
         match event:
             case Committed():
                 self._tasks.spawn(self._apply(event))
@@ -189,6 +192,8 @@ class AgreedRun(Run):
         reached = own_standing(self._network, self.member.membership)
         ready = Ready(min(tokens, self.manifest.rounds.max_weight), *self._network.bandwidth.claim(), reached)
         contribution = self.outer.encoder(vector, round) if vector is not None else None
+        if contribution is not None:
+            self._sources.submit(round, contribution)
         self.driver.command(lambda now: self.member.submit(now, ready, contribution))
 
     def _absent(self, round: int) -> None:
@@ -226,10 +231,10 @@ class AgreedRun(Run):
         if self._faults is not None:
             self._faults.received(message, self.member.rounds)
 
-    def _send(self, send: Send) -> None:
+    def _send(self, to: PeerId, message: Message, late: LatePayload | None) -> None:
         if self._faults is not None:
-            self._faults.leaves(send.message, self.member.rounds)
-        super()._send(send)
+            self._faults.leaves(message, self.member.rounds)
+        super()._send(to, message, late)
 
 
 def _standing(facts: RunFacts, kept: Kept, rules: Rules, snapshot: Checkpoint | None, outer: OuterState) -> Base | None:

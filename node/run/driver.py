@@ -28,10 +28,11 @@ from typing import cast
 from shoal.node.base.disk import Records, write_with_retries
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import NOTES
+from shoal.node.run.payload_sources import PayloadSources
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.timelines import LINGER, Timelines
 from shoal.protocol.averaging.events import Behind
-from shoal.protocol.base.effects import Blamed, Effect, Event, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.base.effects import Blamed, Effect, Event, Persist, Send, Tell, Timer, Wake, Withdraw
 from shoal.protocol.base.errors import LocalError, RemoteError, Shortage
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import in_words
@@ -40,8 +41,10 @@ from shoal.protocol.member.member import Member
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.messages.averaging import Table
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
+from shoal.protocol.net.bulk.backlog import LatePayload
 
 Step = Callable[[float], list[Effect]]
+Outlet = Callable[[PeerId, Message, LatePayload | None], None]
 
 AGAIN = 1.0  # seconds until a timer fires again whose step a peer's mistake has ended
 MOST_WAITING = 10_000  # effects that wait for a record; beyond it nothing to be sent is kept, beyond twice nothing
@@ -59,7 +62,8 @@ class Driver:
         member: Presence,
         folder: Path,
         store: Records | None,
-        send: Callable[[Send], None],
+        sources: PayloadSources,
+        send: Outlet,
         on_event: Callable[[Event], None],
         on_failure: Callable[[Exception], None],
         kept: Sequence[tuple[int, str]] | None = None,
@@ -71,6 +75,7 @@ class Driver:
         self.trouble = ""  # why a record cannot be written just now
         self._folder = folder
         self._store = store
+        self._sources = sources
         self._send = send
         self._on_event = on_event
         self._on_failure = on_failure
@@ -192,10 +197,12 @@ class Driver:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Send(to, message):
+            case Send(to, message, is_late):
                 if not message.bulk:
                     self.timelines.sent(self.now(), to, message)
-                self._send(effect)
+                self._send(to, message, self._sources.late(message) if is_late else None)
+            case Withdraw(round):
+                self._sources.withdraw(round)
             case Wake(after, timer):
                 self._loop.call_later(after, _fire, weakref.ref(self), timer)
             case Tell(event):

@@ -20,10 +20,9 @@ from shoal.node.training.checkpoint.lineage import check_fits
 from shoal.node.training.checkpoint.read import Checkpoint
 from shoal.node.training.data.lanes import newcomer_lane
 from shoal.node.training.state.committed import Snapshot
-from shoal.node.training.state.outer import Outcome, StateStore
+from shoal.node.training.state.outer import Outcome
 from shoal.node.training.state.replica_state import ReplicaState
 from shoal.protocol.averaging.policy import Base
-from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.base.effects import Event
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
@@ -77,7 +76,6 @@ class ReplicaRun(Run):
         self._kept = store.open(self._facts.register(), rules, is_founding)
         self._has_replica = saved is not None or manifest.origin is None
         super().__init__(manifest, genesis, signer, network, settings, outer, saved, store)
-        self._submitted: tuple[int, Contribute] | None = None  # what we exchange in the round of this number
 
     @property
     def _base(self) -> Base:
@@ -113,7 +111,7 @@ class ReplicaRun(Run):
             self._kept,
             self._base if self._has_replica else None,
             self._signer,
-            StateStore(self.outer.committed),
+            self._states,
             random.Random(),
             trains=self._settings.trains,
         )
@@ -134,12 +132,12 @@ class ReplicaRun(Run):
 
     async def _take(self, event: Exchanged) -> None:
         """Apply what was exchanged; only when the replica is read back do we say so."""
-        assert self._submitted is not None
-        (round, own), place = self._submitted, int(self._me > event.partner)
-        assert round == event.round
+        round, place = event.round, int(self._me > event.partner)
+        own = self._sources.contribution(round)
+        assert own is not None
         async with self._busy:
             snapshot = await ROUNDS.run(self.outer.exchanged, round, own, event.payloads, place)
-            self._submitted = None
+            self._sources.forget()
             if self.training is not None:
                 self.training.note(round, Outcome(PAIR, ()))
             log.info("round %d exchanged with %s: replica %s", round, short(event.partner), short(snapshot.root))
@@ -153,7 +151,7 @@ class ReplicaRun(Run):
     async def _pass(self, event: Lapsed) -> None:
         """There is no answer: train on."""
         async with self._busy:
-            self._submitted = None
+            self._sources.forget()
             snapshot = self.outer.passed(event.round)
             reason = why_lapsed(event.reason)
             log.info("round %d passes without an exchange: %s", event.round, reason)
@@ -180,7 +178,8 @@ class ReplicaRun(Run):
             self._has_replica = True
         log.info("copied the replica of %s after round %d: %s", short(event.donor), event.round, short(event.root))
         self.samples = self._samples_of(event.donor)
-        self._open_round, self._submitted = 0, None  # what was trained from another replica is of no use
+        self._open_round = 0  # what was trained from another replica is of no use
+        self._sources.forget()
         self.commits.forget()
         self.driver.command(lambda now: self.member.opened(now, event.round, event.root))
         self._begin_round()
@@ -196,8 +195,8 @@ class ReplicaRun(Run):
 
     def _offer(self, round: int, tokens: int, vector: FloatArray | None) -> None:
         own = self.outer.encoder(self.outer.untrained() if vector is None else vector, round)
-        self._submitted = round, own
-        self.driver.command(lambda now: self.member.submit(now, own))
+        self._sources.submit(round, own)
+        self.driver.command(self.member.submit)
 
     def _absent(self, round: int) -> None:
         """Nobody needs a vote of ours; who would exchange with us looks for another after a while, or trains on."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,11 +25,12 @@ from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.bandwidth_probe import find_uplink
 from shoal.node.peers.reach import worth_remembering
-from shoal.node.run.driver import Driver
+from shoal.node.run.driver import Driver, Outlet
 from shoal.node.run.facts import samples_before, training_now
 from shoal.node.run.fault_watch import FaultWatch
 from shoal.node.run.log_store import LONGEST, LogStore
 from shoal.node.run.meters import Meters, Outgoing
+from shoal.node.run.payload_sources import PayloadSources
 from shoal.node.run.records import CommitLog, CommitRecord
 from shoal.node.run.relay_warning import RelayWarning
 from shoal.node.run.saving import Saving
@@ -39,10 +39,10 @@ from shoal.node.run.timelines import kept_in
 from shoal.node.supervisor.training import Training
 from shoal.node.training.state.committed import CommittedState, Snapshot
 from shoal.node.training.state.file import save_state
-from shoal.node.training.state.outer import HeldState
+from shoal.node.training.state.outer import HeldState, StateStore
 from shoal.protocol.averaging.events import HandIn, Waiting
 from shoal.protocol.averaging.policy import Base
-from shoal.protocol.base.effects import Blamed, Effect, Event, Send
+from shoal.protocol.base.effects import Blamed, Effect, Event
 from shoal.protocol.base.errors import LocalError, ShoalError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import is_temporary
@@ -54,6 +54,7 @@ from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import NamesakeSeen, PeerUp
 from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.log import Register
+from shoal.protocol.net.bulk.backlog import LatePayload
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.tasks import Tasks
 
@@ -100,6 +101,8 @@ class Run(ABC):
         self._kept_timelines = kept_in(settings.folder)
         self._tasks = Tasks(self._task_failed)
         self.saving = Saving(manifest, self.id, signer.peer, outer.committed, settings, self._tasks.spawn, store)
+        self._states = StateStore(outer.committed)
+        self._sources = PayloadSources(self._states)
         self._me, self._signer = signer.peer, signer
         self._network = network
         self._settings = settings
@@ -193,9 +196,9 @@ class Run(ABC):
         if self.training is not None:
             self._tasks.spawn(self.training.stop())
 
-    def _driver_of(self, member: Presence, send: Callable[[Send], None]) -> Driver:
-        folder = self._settings.folder
-        return Driver(member, folder, self.store, send, self._on_event, self._fail, self._kept_timelines)
+    def _driver_of(self, member: Presence, send: Outlet) -> Driver:
+        folder, kept = self._settings.folder, self._kept_timelines
+        return Driver(member, folder, self.store, self._sources, send, self._on_event, self._fail, kept)
 
     # -- what the member says -------------------------------------------------------------------------------
 
@@ -285,8 +288,8 @@ class Run(ABC):
         self.meters.received(message)
         self.driver.receive(sender, message)
 
-    def _send(self, send: Send) -> None:
-        self._network.carry_out(self.id, send)
+    def _send(self, to: PeerId, message: Message, late: LatePayload | None) -> None:
+        self._network.send(to, self.id, message, late)
 
     def _shorten_log(self) -> None:
         """Once in a while, so that neither the disk nor a restart gets slow."""

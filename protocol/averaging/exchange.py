@@ -20,7 +20,6 @@ from shoal.protocol.averaging.owned import OwnedChunk
 from shoal.protocol.averaging.owners import Owners, send_order
 from shoal.protocol.averaging.reducer import Contribute, Reducer
 from shoal.protocol.averaging.shelf import Shelf
-from shoal.protocol.averaging.wanted import Wanted
 from shoal.protocol.base.effects import Blamed, Effect, Persist, Send, Tell
 from shoal.protocol.base.errors import PayloadError, RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, result_hash
@@ -70,7 +69,6 @@ class Exchange:
         self._chunks = chunks
         self._offers: dict[PeerId, int] = {}  # weights
         self._contribute: Contribute | None = None
-        self.wanted = Wanted()
         self._weight = 0
         self._owned: dict[int, OwnedChunk] = {}
         self._written: set[tuple[int, Digest]] = set()  # means that are to be found on our disk
@@ -339,12 +337,11 @@ class Exchange:
             return [] if owner == us.me else [Send(owner, Have(us.part, self.round, chunk, made.hash))]
         if self._contribute is None or us.me not in self.roster:
             return []
-        make = partial(self._contribute, chunk)
         if owner == us.me:
-            self._owned[chunk].hold(us.me, self._weight, make)
+            self._owned[chunk].hold(us.me, self._weight, partial(self._contribute, chunk))
             return []
         message = Contribution(us.part, self.round, chunk, self.epochs[chunk], self._weight, self._base_root, b"")
-        return [Send(owner, message, make, self.wanted.contributions)]
+        return [Send(owner, message, is_late=True)]
 
     def _fold_all(self) -> list[Effect]:
         return [effect for chunk in list(self._owned) for effect in self._finish(chunk)]

@@ -27,7 +27,7 @@ from shoal.protocol.averaging.reducer import Contribute, Reducer
 from shoal.protocol.averaging.shelf import Decision, table_digest
 from shoal.protocol.averaging.silence import Stall
 from shoal.protocol.averaging.steering import Steering
-from shoal.protocol.base.effects import Effect, Persist, Send, Tell
+from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Withdraw
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.masks import masked
@@ -362,10 +362,9 @@ class Round:
         me = self._us.me
         took_part = self._contribution is not None and me in outcome.roster
         counted = tuple(took_part and me in masked(outcome.roster, made.mask) for made in means)
-        self.exchange.wanted.give_up()
         if self._under_way_at is not None:
             self._context.lasting.observe(now - self._under_way_at)
-        return [*self._write_down(decision), Tell(Concluded(decision, counted))]
+        return [Withdraw(self.number), *self._write_down(decision), Tell(Concluded(decision, counted))]
 
     def _is_lost(self, now: float, since: float) -> bool:
         """Whether a result's means were looked for everywhere since then, without success."""

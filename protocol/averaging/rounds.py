@@ -33,7 +33,7 @@ from shoal.protocol.averaging.reducer import Contribute, Reducer
 from shoal.protocol.averaging.replay import base_after
 from shoal.protocol.averaging.round import Round
 from shoal.protocol.averaging.shelf import Decision, Shelf
-from shoal.protocol.base.effects import Blamed, Effect, Send, Tell, Timer, Wake
+from shoal.protocol.base.effects import Blamed, Effect, Send, Tell, Timer, Wake, Withdraw
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.masks import is_mask
@@ -156,11 +156,10 @@ class Rounds:
         self.shelf.unkept = None
         return self.look(now)
 
-    def suspend(self) -> None:
+    def suspend(self) -> list[Effect]:
         """Another state is about to be installed: nothing happens until `open`."""
-        if self.round is not None:
-            self.round.exchange.wanted.give_up()
-        self.round = self._applying = None
+        left, self.round, self._applying = self.round, None, None
+        return [Withdraw(left.number)] if left is not None else []
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""

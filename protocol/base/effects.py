@@ -6,18 +6,19 @@ Rules for every core:
 - It never iterates over a set: the same inputs give the same effects, whatever PYTHONHASHSEED is.
 - Timers are never cancelled. A timer that no longer matters is recognised by its token and ignored.
 - A bad message raises RemoteError before any state has changed.
+- Effects are plain data: no function is in them, so nothing in another thread looks at a core's state. What a shell
+  does later, in its threads, it does with the effect and with what the application has.
 - The shell reports when a bulk message of a `Send` has left this node or was dropped; for other messages it does not.
 - Effects are carried out in order; `Persist` is on disk before the next effect leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.wire import Message, Payload
+from shoal.protocol.base.wire import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +47,25 @@ class Blamed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Deliver `message` to `to`; it may be lost, repeated or late, and the core must cope with that.
+    """Deliver `message` to `to`; it may be lost, repeated or delayed, and the core must cope with that.
 
-    `fill` makes the payload of a bulk message when its turn comes, in any thread: until then nothing is encoded and no
-    memory is held. Before that the shell calls `is_wanted`, also in any thread; a message no longer wanted counts as
-    dropped.
+    With `is_late` the payload of a bulk message is empty, and the application makes it when its turn comes, in any
+    thread: until then nothing is encoded and no memory is held.
     """
 
     to: PeerId
     message: Message
-    fill: Callable[[], Payload] | None = field(default=None, compare=False)
-    is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
+    is_late: bool = False
 
-    def filled(self) -> Message:
-        """The message with its payload, as it is sent."""
-        return self.message if self.fill is None else replace(self.message, payload=self.fill())  # type: ignore[type-var]
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Contributions to `round` whose late payloads have not left yet are of no use any more: they count as dropped.
+
+    What they are made from may change from now on. It says nothing of contributions that are sent after it.
+    """
+
+    round: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ class Persist:
     record: Message
 
 
-Effect = Send | Wake | Tell | Persist
+Effect = Send | Withdraw | Wake | Tell | Persist
 
 
 class Machine(Protocol):

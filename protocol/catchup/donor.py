@@ -8,15 +8,14 @@ Rules:
   slow joiner needs; a joiner that had a lease to that end makes room for others first.
 - A joiner that asks again keeps its version if it can use it: rounds go on, and chunks on their way would be lost.
 - Leases, and pinned versions, are bounded in number, and only joiners with a lease are served.
-- A chunk is read when its turn to leave comes, so waiting ones hold no memory; a bounded number wait for each joiner,
-  and none twice.
+- A chunk is sent late, so waiting ones hold no memory; if its version is gone when its turn comes, it is empty. A
+  bounded number wait for each joiner, and none twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from shoal.protocol.base.effects import Effect, Send
@@ -46,10 +45,6 @@ class Store(Protocol):
 
     def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
         """Layout and chunk hashes of a version."""
-        ...
-
-    def chunk(self, round: int, index: int) -> bytes:
-        """A chunk's bytes; none if the version is held no more. May be called in any thread."""
         ...
 
     def pin(self, rounds: Sequence[int]) -> None:
@@ -130,8 +125,7 @@ class Donor:
         if key in waiting or len(waiting) >= MAX_WAITING:
             return []
         waiting.add(key)
-        read = partial(self._store.chunk, *key) if is_leased else None
-        return [Send(sender, StateChunk(self._part, message.round, message.index, b""), read)]
+        return [Send(sender, StateChunk(self._part, message.round, message.index, b""), is_late=is_leased)]
 
     def payload_done(self, to: PeerId, message: StateChunk) -> None:
         """Note that a chunk waits no more: it was sent or dropped."""

@@ -210,8 +210,7 @@ class Member(Presence):
         received = self.transfer.take() if self.rounds.phase != "applying" else None
         if received is None:
             return []
-        self.rounds.suspend()
-        return [Tell(received)]
+        return [*self.rounds.suspend(), Tell(received)]
 
     def _announce(self, now: float) -> list[Effect]:
         """A new base is news for everybody; all else waits for the next `report`."""

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 
 from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.averaging.policy import Base
-from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.base.effects import Effect, Event, Tell, Timer, Wake
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.estimate import Estimate
@@ -88,22 +87,22 @@ class ReplicaMember(Presence):
         )
         self.copying = Copying(me, facts, self._counted, store, signer)
         self._is_installing = self._is_fresh = False
-        self._ready: tuple[int, Contribute] | None = None  # the last contribution, and the round that it builds on
+        self._ready: int | None = None  # the round that what was submitted last builds on
         self._first_seen: dict[PeerId, int] = {}  # the round after which somebody stood when we first saw it
         self._linger_until: float | None = None  # since we are to stop
 
     # -- commands -------------------------------------------------------------------------------------------
 
-    def submit(self, now: float, contribution: Contribute) -> list[Effect]:
-        """The inner steps of round base + 1 are done: `contribution(chunk)` encodes a chunk of what we exchange.
+    def submit(self, now: float) -> list[Effect]:
+        """The inner steps of round base + 1 are done, and the application has what we exchange.
 
-        It is called from any thread until the round's outcome is `applied`, or another replica received. While one
-        is copied it waits: it counts if we go on with our own after all.
+        It makes chunks of that until the round's outcome is `applied`, or another replica received. While one is copied
+        what is submitted waits: it counts if we go on with our own replica after all.
         """
         if self._is_suspended or self._rounds.phase == "training":
             assert self._base is not None
-            self._ready = self._base, contribution
-        return self._digest(now, self._rounds.submit(now, contribution))
+            self._ready = self._base
+        return self._digest(now, self._rounds.submit(now))
 
     def applied(self, now: float, root: Digest) -> list[Effect]:
         """What the round has brought is taken; our replica has this root now."""
@@ -112,8 +111,7 @@ class ReplicaMember(Presence):
         self._base, self._root, self._ready = self._rounds.outcome, root, None
         if self._may_go_on:
             return self._digest(now, [*self._rounds.applied(now), *self._catch_up(now)])
-        self._rounds.suspend()
-        return self._digest(now, [])
+        return self._digest(now, self._rounds.suspend())
 
     def opened(self, now: float, round: int, root: Digest) -> list[Effect]:
         """The replica that we were told of is installed."""
@@ -122,10 +120,9 @@ class ReplicaMember(Presence):
 
     def leave(self, now: float) -> list[Effect]:
         """See Presence."""
-        self._rounds.suspend()
         self.copying.stop()
         self._ready = None
-        return super().leave(now)
+        return [*self._rounds.suspend(), *super().leave(now)]
 
     def stop(self, now: float) -> list[Effect]:
         """See Presence; an exchange that is under way comes first, if it ends soon."""
@@ -256,9 +253,7 @@ class ReplicaMember(Presence):
     def _read_log(self, now: float) -> list[Effect]:
         """Others count from now on, or we do, or the run is over."""
         if self.log.register.is_over:
-            if self._rounds.outcome is None:  # else what it has brought is applied first
-                self._rounds.suspend()
-            return []
+            return self._rounds.suspend() if self._rounds.outcome is None else []  # what it has brought comes first
         is_idle = self._rounds.phase == "syncing" and not self.copying.active and not self._is_installing
         return [*(self._open(now) if is_idle else self._rounds.peer_up(now)), *self._catch_up(now)]
 
@@ -292,15 +287,14 @@ class ReplicaMember(Presence):
             return self._reopen(now)
         if self._rounds.lead() <= self._facts.window:
             return []
-        self._rounds.suspend()
-        return self.copying.start(now, base + 1)
+        return [*self._rounds.suspend(), *self.copying.start(now, base + 1)]
 
     def _reopen(self, now: float) -> list[Effect]:
         """Go on with our own replica, and with what we have submitted for its round already."""
-        opened, ready = self._open(now), self._ready
-        if ready is None or ready[0] != self._rounds.base:
+        opened = self._open(now)
+        if self._ready is None or self._ready != self._rounds.base:
             return opened
-        return [*opened, *self._rounds.submit(now, ready[1])]
+        return [*opened, *self._rounds.submit(now)]
 
     def _lags(self, base: int) -> bool:
         most = pack(standing(self._counted, self._facts).values())

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from shoal.protocol.averaging.headway import STUCK, Headway
 from shoal.protocol.averaging.outbox import Key, Outbox
-from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.averaging.silence import Stall
-from shoal.protocol.averaging.wanted import Wanted
-from shoal.protocol.base.effects import Effect, Event, Send, Tell
+from shoal.protocol.base.effects import Effect, Event, Send, Tell, Withdraw
 from shoal.protocol.base.errors import PayloadError, RemoteError
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
@@ -77,7 +74,6 @@ class PairExchange:
         self,
         now: float,
         pairing: Pairing,
-        contribution: Contribute,
         check: Callable[[int, Payload], None],
         outbox: Outbox,
         pace: Estimate,
@@ -85,7 +81,6 @@ class PairExchange:
     ) -> None:
         """`pace`: how long a live partner is silent; `length`: `usual_length`. Both learn from this exchange."""
         self.pairing = pairing
-        self._contribution = contribution
         self._check = check  # PayloadError for bytes that cannot be used
         self._outbox = outbox
         self._headway = Headway({pairing.partner: 2 * pairing.chunks}, now, pace)
@@ -95,7 +90,6 @@ class PairExchange:
         self._payloads: dict[int, Payload] = {}
         self._repeats = REPEATS * pairing.chunks
         self._has_taken = False  # our partner, everything
-        self.wanted = Wanted()
         self.has_all = False
         self.is_over = False
 
@@ -138,9 +132,8 @@ class PairExchange:
         if self.has_all:
             return self._finish()
         self.is_over = True
-        self.wanted.give_up()
         self._payloads.clear()
-        return [Tell(PartnerLost(self.pairing.partner))]
+        return [Withdraw(self.pairing.round), Tell(PartnerLost(self.pairing.partner))]
 
     def tick(self, now: float) -> list[Effect]:
         """Ask for what is missing, or for the word that ours is there; or give up."""
@@ -220,7 +213,7 @@ class PairExchange:
     def _chunk(self, index: int) -> Effect:
         pairing = self.pairing
         message = Chunk(pairing.round, pairing.number, index, b"")
-        return Send(pairing.partner, message, partial(self._contribution, index), self.wanted.contributions)
+        return Send(pairing.partner, message, is_late=True)
 
     def _took(self) -> Send:
         return Send(self.pairing.partner, Took(self.pairing.round, self.pairing.number))

@@ -11,8 +11,7 @@ has taken ours, as they travel on other ways than words. Who sends bytes that ca
 from __future__ import annotations
 
 from shoal.protocol.averaging.events import HandIn, Waiting
-from shoal.protocol.averaging.reducer import Contribute
-from shoal.protocol.base.effects import Blamed, Effect, Send, Tell
+from shoal.protocol.base.effects import Blamed, Effect, Send, Tell, Withdraw
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal, Want
@@ -31,7 +30,7 @@ class ReplicaRound:
         self._means = means
         self._base = base
         self._matching = Matching(means, base)
-        self._contribution: Contribute | None = None
+        self._is_ready = False  # to exchange
         self._exchange: PairExchange | None = None
         self._was_called = False  # to hand in
         self._reason = ""  # why we wait for more members
@@ -50,7 +49,7 @@ class ReplicaRound:
         """training, matching or exchanging."""
         if self._exchange is not None:
             return "exchanging"
-        return "training" if self._contribution is None else "matching"
+        return "matching" if self._is_ready else "training"
 
     @property
     def exchange(self) -> PairExchange | None:
@@ -84,11 +83,11 @@ class ReplicaRound:
 
     # -- commands -------------------------------------------------------------------------------------------
 
-    def submit(self, now: float, contribution: Contribute) -> list[Effect]:
+    def submit(self, now: float) -> list[Effect]:
         """Our inner steps are done."""
-        if self._contribution is not None or self.is_over:
+        if self._is_ready or self.is_over:
             return []
-        self._contribution = contribution
+        self._is_ready = True
         return self._seek(now)
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
@@ -99,11 +98,10 @@ class ReplicaRound:
         """Membership has found somebody, or has news of it."""
         return self._seek(now)
 
-    def close(self) -> None:
+    def close(self) -> list[Effect]:
         """The round's contribution may change from now on."""
         self.is_over = True
-        if self._exchange is not None:
-            self._exchange.wanted.give_up()
+        return [Withdraw(self.number)] if self._exchange is not None else []
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
@@ -129,7 +127,7 @@ class ReplicaRound:
             return []
         if self._exchange is not None:
             return self._digest(now, self._exchange.tick(now))
-        if self._contribution is None:
+        if not self._is_ready:
             return self._call(now, is_urged)
         return [*self._matching.tick(now), *self._seek(now)]
 
@@ -145,7 +143,7 @@ class ReplicaRound:
     def _seek(self, now: float) -> list[Effect]:
         """Ask somebody, if we should and do not yet."""
         matching = self._matching
-        if self._contribution is None or self._exchange is not None or self.is_over or matching.asked is not None:
+        if not self._is_ready or self._exchange is not None or self.is_over or matching.asked is not None:
             return []
         if short := self._shortage():
             was, self._reason = self._reason, short
@@ -199,11 +197,8 @@ class ReplicaRound:
 
     def _begin(self, now: float, partner: PeerId, number: int) -> list[Effect]:
         means = self._means
-        assert self._contribution is not None
         pairing = Pairing(partner, self.number, number, means.facts.chunks)
-        exchange = PairExchange(
-            now, pairing, self._contribution, means.facts.check, means.outbox, means.pace, means.length
-        )
+        exchange = PairExchange(now, pairing, means.facts.check, means.outbox, means.pace, means.length)
         self._exchange = exchange
         dismissed = self._matching.dismiss(partner)
         return [Tell(Met(self.number, partner)), *dismissed, *exchange.start(now)]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 
-from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.base.effects import Effect, Send, Tell, Timer, Wake
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal, Took, Want
@@ -99,28 +98,29 @@ class ReplicaRounds:
 
     def open(self, now: float, base: int, *, may_leap: bool = False) -> list[Effect]:
         """Our replica is that after round `base`."""
-        self._close()
+        effects = self._close()
         self._means.outbox.open()
         self._round, self._applying, self._may_leap = ReplicaRound(self._means, base), None, may_leap
         self._token += 1
         self._drawn.clear()
-        return [self._wake(), *self._take_early(now, self._round), *self._leap()]
+        return [*effects, self._wake(), *self._take_early(now, self._round), *self._leap()]
 
-    def submit(self, now: float, contribution: Contribute) -> list[Effect]:
-        """Our inner steps are done: `contribution(chunk)` encodes our part of a chunk."""
+    def submit(self, now: float) -> list[Effect]:
+        """Our inner steps are done, and the application has what we exchange."""
         if self.base is None or self._round is None:
             return []
-        return self._digest(self._round.submit(now, contribution))
+        return self._digest(self._round.submit(now))
 
     def applied(self, now: float) -> list[Effect]:
         """The outcome that we were told of is taken."""
         assert self._applying is not None
         return self.open(now, self._applying)
 
-    def suspend(self) -> None:
+    def suspend(self) -> list[Effect]:
         """Another replica is about to be installed, or we leave: nothing happens until `open`."""
-        self._close()
+        effects = self._close()
         self._round = self._applying = None
+        return effects
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
@@ -225,9 +225,8 @@ class ReplicaRounds:
         last = self._means.facts.window if not self._may_leap else lead
         if base is None or self._round is None or not 2 <= lead <= last or not self._round.is_lonely:
             return []
-        self._round.close()
         target = min(base + lead, self._means.facts.limit)
-        return self._end(target, [Tell(Lapsed(target, Lapse.BEHIND))])
+        return self._end(target, [*self._round.close(), Tell(Lapsed(target, Lapse.BEHIND))])
 
     def _digest(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
@@ -242,9 +241,8 @@ class ReplicaRounds:
         self._applying = round
         return effects
 
-    def _close(self) -> None:
-        if self._round is not None:
-            self._round.close()
+    def _close(self) -> list[Effect]:
+        return self._round.close() if self._round is not None else []
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("replicas", "tick", self._token))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 from shoal.node.run.driver import Driver
+from shoal.node.run.payload_sources import PayloadSources
 from shoal.protocol.averaging.events import Committed
 from shoal.protocol.averaging.policy import Base, Policy, Ready
 from shoal.protocol.averaging.shelf import Decision
@@ -27,6 +27,7 @@ from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.member.member import Member
 from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.messages.averaging import Contribution, Mean
+from shoal.protocol.net.bulk.backlog import LatePayload
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.peers.shared import Handlers
 from shoal.protocol.net.system.identity import Identity
@@ -75,6 +76,7 @@ class Peer:
         folder.mkdir()
         self.folder = folder
         self.values = torch.full((CHUNK,), value)
+        self.sources = PayloadSources(NoState())
         self.decisions: list[Decision] = []
         self.errors: list[Exception] = []
 
@@ -107,9 +109,11 @@ class Peer:
             random.Random(1),
         )
         self.member = member
-        send = partial(self.network.carry_out, RUN)
-        self.driver = Driver(member, self.folder, NoDisk(), send, self.on_event, self.errors.append)
+        self.driver = Driver(member, self.folder, NoDisk(), self.sources, self._send, self.on_event, self.errors.append)
         self.driver.command(lambda now: member.start(now, [name for name in names if name != self.network.peer]))
+
+    def _send(self, to: PeerId, message: Message, late: LatePayload | None) -> None:
+        self.network.send(to, RUN, message, late)
 
     def on_event(self, event: Event) -> None:
         match event:
@@ -120,6 +124,7 @@ class Peer:
 
     def submit(self) -> None:
         encoder = lambda chunk: FP32.encode(self.values)  # noqa: E731
+        self.sources.submit(1, encoder)
         self.driver.command(lambda now: self.member.submit(now, Ready(1), encoder))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shoal.protocol.base.effects import Effect, Event, Timer
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.wire import Message
+from shoal.protocol.base.wire import Message, Payload
 
 
 class Node:
@@ -37,6 +37,10 @@ class Node:
     def persist(self, disk: dict[str, Message], name: str, record: Message) -> None:
         """A core wants this on disk."""
         disk[name] = record
+
+    def payload_of(self, message: Message) -> Payload:
+        """The payload of a message that a core sends late."""
+        raise NotImplementedError
 
     def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits here: it was `sent`, or dropped with its connection."""

@@ -49,6 +49,11 @@ class Post(Generic[N]):
             if each.to is not None:
                 sender.node.on_left(now + sender.origin, each.to, each.message, sent=False)
 
+    def withdraw(self, sender: Process[N], round: int) -> None:
+        """What waits of the contributions of `sender` to a round is of no use any more."""
+        if sender.uplink is not None:
+            sender.uplink.withdraw(round)
+
     def disconnect(self, now: float, survivor: Process[N], gone: PeerId) -> None:
         """A connection is lost, and with it the payloads that wait for it."""
         for message in survivor.uplink.drop(gone) if survivor.uplink is not None else ():

@@ -23,6 +23,8 @@ from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.member.facts import RunFacts
 from shoal.protocol.member.kept import FOUNDING_LIFE
 from shoal.protocol.member.parting import Parted
+from shoal.protocol.messages.replicas import Chunk
+from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, Met, ReplicaReceived
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.member import ReplicaMember
@@ -169,6 +171,7 @@ class Replica(Node):
         )
         self._training_for = -1
         self._token = 0
+        self._submitted: tuple[int, list[bytes]] = (0, [])  # a round, and the chunks that we exchange in it
         self._outcome: Exchanged | Lapsed | None = None
         self._is_fresh = False  # whether our replica is a copy, with which no round has ended yet
         self.has_parted = False
@@ -204,6 +207,14 @@ class Replica(Node):
 
     def persist(self, disk: dict[str, Any], name: str, record: Message) -> None:
         put_record(disk, record, self.member.log.core)
+
+    def payload_of(self, message: Message) -> Payload:
+        if isinstance(message, StateChunk):
+            return self.store.chunk(message.round, message.index)
+        round, payloads = self._submitted
+        assert isinstance(message, Chunk)
+        assert message.round == round
+        return payloads[message.chunk]
 
     def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         self.member.left(now, to, message, sent)
@@ -271,8 +282,9 @@ class Replica(Node):
         chunks = range(self.shape.chunks)
         name = [self.me, self.life, base + 1]
         payloads = [bytes(msgpack.packb([*name, chunk, self._rng.random()])) for chunk in chunks]
+        self._submitted = base + 1, payloads
         self._oracle.submitted[self.me, base + 1].append(payloads)
-        return self._train_if_open(self.member.submit(now, payloads.__getitem__))
+        return self._train_if_open(self.member.submit(now))
 
     def _apply(self, now: float) -> list[Effect]:
         outcome, self._outcome, self._is_fresh = self._outcome, None, False

@@ -20,13 +20,15 @@ from shoal.protocol.averaging.replay import base_after, decisions_after, outcome
 from shoal.protocol.averaging.shelf import Decision
 from shoal.protocol.base.effects import Blamed, Effect, Event, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, content_hash, digest
-from shoal.protocol.base.wire import Message
+from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.log.register import Rules
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.member.member import Member, certified_by
 from shoal.protocol.member.parting import Parted
+from shoal.protocol.messages.averaging import Contribution
+from shoal.protocol.messages.transfer import StateChunk
 from tests.simulation.facts import FactReducer
 from tests.simulation.journals import put_record, recall
 from tests.simulation.node import Node
@@ -112,6 +114,7 @@ class Peer(Node):
         self.member = Member(me, (), facts, kept, base, signer, lambda _: FactReducer(), self.store, rng)
         self._residual = [0.0] * self._size
         self._offered = [0.0] * self._size
+        self._submitted: tuple[int, list[bytes]] = (0, [])  # a round, and what we contribute to its chunks
         self._decision: Decision | None = None
         self._training_for = -1
         self._token = 0
@@ -179,6 +182,14 @@ class Peer(Node):
 
     def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         return self._train_if_open(self.member.link_lost(now, peer))
+
+    def payload_of(self, message: Message) -> Payload:
+        if isinstance(message, StateChunk):
+            return self.store.chunk(message.round, message.index)
+        round, payloads = self._submitted
+        assert isinstance(message, Contribution)
+        assert message.round == round
+        return payloads[message.chunk]
 
     def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         self.member.left(now, to, message, sent)
@@ -287,6 +298,7 @@ class Peer(Node):
         payloads = [
             msgpack.packb([self.me, base.round + 1, base.root, chunk, amount]) for chunk, amount in enumerate(offered)
         ]
+        self._submitted = base.round + 1, payloads
         self._oracle.offered(self.me, base.round + 1, weight, offered)
         ready = Ready(weight, up=self.shape.up(self.me), standing=self.shape.standing(self.me))
         return self._train_if_open(self.member.submit(now, ready, payloads.__getitem__ if weight else None))

@@ -10,7 +10,8 @@ from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.base.effects import Effect, Event, Timer, Wake
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.wire import Message
+from shoal.protocol.base.wire import Message, Payload
+from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.replicas.pair import (
     PAIR_MESSAGES,
     Exchanged,
@@ -35,9 +36,8 @@ class PairNode(Node):
         partner = RIGHT if me == LEFT else LEFT
         pairing, pace = Pairing(partner, 1, 0, CHUNKS), Estimate(initial=1.0, floor=1.0, ceiling=4.0)
         self.outbox = Outbox(key_of)
-        self.exchange = PairExchange(
-            now, pairing, lambda chunk: f"{me} {chunk}".encode(), lambda *_: None, self.outbox, pace, usual_length()
-        )
+        self.me = me
+        self.exchange = PairExchange(now, pairing, lambda *_: None, self.outbox, pace, usual_length())
         self.told: list[Event] = []
 
     def start(self, now: float) -> list[Effect]:
@@ -53,6 +53,10 @@ class PairNode(Node):
     def on_event(self, now: float, event: Event) -> list[Effect]:
         self.told.append(event)
         return []
+
+    def payload_of(self, message: Message) -> Payload:
+        assert isinstance(message, Chunk)
+        return f"{self.me} {message.chunk}".encode()
 
     def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         if sent:

@@ -132,7 +132,7 @@ def late_mail() -> None:
     old: list[Chunk] = []
 
     def tap(peer: PeerId, effect: Effect) -> None:
-        message = effect.filled() if isinstance(effect, Send) else None
+        message = world.filled(peer, effect) if isinstance(effect, Send) else None
         if peer == names[1] and isinstance(message, Chunk) and message.round == 1:
             old.append(message)
 

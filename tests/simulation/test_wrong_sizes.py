@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
-from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.messages.averaging import Contribution
 from tests.simulation.campaign import build
 from tests.simulation.facts import TOO_LONG
@@ -20,17 +18,12 @@ SOON = 300.0  # virtual seconds
 
 def spoil(node: Peer) -> None:
     """From now on what `node` contributes to the chunks of others is too long."""
-    honest = node.member._digest
+    honest = node.payload_of
 
-    def digest(now: float, effects: list[Effect]) -> list[Effect]:
-        return [
-            dataclasses.replace(effect, fill=lambda: TOO_LONG)
-            if isinstance(effect, Send) and isinstance(effect.message, Contribution)
-            else effect
-            for effect in honest(now, effects)
-        ]
+    def payload_of(message: Message) -> Payload:
+        return TOO_LONG if isinstance(message, Contribution) else honest(message)
 
-    node.member._digest = digest  # type: ignore[method-assign, assignment]
+    node.payload_of = payload_of  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("dies", [False, True])

@@ -7,11 +7,12 @@ more than it has here, so that a round takes as long as a real one, and costs th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
+from shoal.protocol.messages.averaging import Contribution
+from shoal.protocol.messages.replicas import Chunk
 
 PAYLOAD = 1 << 20
 
@@ -23,7 +24,7 @@ class Parcel:
     to: PeerId | None
     message: Message
     data: bytes
-    is_wanted: Callable[[], bool] = lambda: True
+    is_wanted: bool = True
 
 
 class Uplink:
@@ -50,9 +51,15 @@ class Uplink:
         that the next one takes, if there is one.
         """
         first, unwanted = self._queue.popleft(), list[Parcel]()
-        while self._queue and not self._queue[0].is_wanted():
+        while self._queue and not self._queue[0].is_wanted:
             unwanted.append(self._queue.popleft())
         return first, unwanted, self._seconds() if self._queue else None
+
+    def withdraw(self, round: int) -> None:
+        """Contributions to a round are wanted no more."""
+        for parcel in self._queue:
+            if isinstance(parcel.message, Contribution | Chunk) and parcel.message.round == round:
+                parcel.is_wanted = False
 
     def drop(self, to: PeerId) -> list[Message]:
         """The connection with `to` is lost: drop what waits for it. Returns these messages."""

@@ -16,9 +16,10 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Wake
+from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Wake, Withdraw
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
@@ -276,6 +277,9 @@ class World(Generic[N]):
         for effect in effects:
             if not process.alive:
                 return
+            if isinstance(effect, Withdraw):  # nobody else can tell whether it died of this
+                self.post.withdraw(process, effect.round)
+                continue
             if process.fuse is not None and self._burn(process):
                 return
             if process.held is not None and self._waits_for_room(process, process.held, effect):
@@ -299,12 +303,18 @@ class World(Generic[N]):
         message = effect.message
         known = encoded.get(id(message))
         if known is None:
-            known = encoded[id(message)] = through_codec(effect.filled())
+            known = encoded[id(message)] = through_codec(self.filled(process.peer, effect))
         assert effect.to != process.peer, "a core sends to others only"
         data, copy = known
         self.sent[type(message).__name__] += 1
         self.sent_bytes += len(data)
-        self.post.send(self.now, process, Parcel(effect.to, copy, data, effect.is_wanted))
+        self.post.send(self.now, process, Parcel(effect.to, copy, data))
+
+    def filled(self, peer: PeerId, effect: Send) -> Message:
+        """What `peer` sends, with its payload."""
+        if not effect.is_late:
+            return effect.message
+        return replace(effect.message, payload=self.node(peer).payload_of(effect.message))  # type: ignore[type-var]
 
     def _waits_for_room(self, process: Process[N], held: list[Effect], effect: Effect) -> bool:
         """Whether an effect is held, or dropped, since the disk is full."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from torch import Tensor
@@ -36,12 +38,24 @@ def member(me: PeerId, codec: Codec) -> Exchange:
     return Exchange(us, ROUND, NO_DIGEST, CHUNKS, reducer, shelf, tuple)
 
 
-def deliver(cores: dict[PeerId, Exchange], effects: dict[PeerId, list[Effect]]) -> None:
+def contribution(codec: Codec, me: PeerId, chunk: int) -> bytes:
+    return bytes(codec.encode(change(me, chunk)))
+
+
+def filled(codec: Codec, sender: PeerId, send: Send) -> Message:
+    """The message as it is sent."""
+    if not send.is_late:
+        return send.message
+    assert isinstance(send.message, Contribution)
+    return replace(send.message, payload=contribution(codec, sender, send.message.chunk))
+
+
+def deliver(codec: Codec, cores: dict[PeerId, Exchange], effects: dict[PeerId, list[Effect]]) -> None:
     """Until nothing is under way any more."""
     under_way: deque[tuple[PeerId, PeerId, Message]] = deque()
 
     def put(sender: PeerId, made: list[Effect]) -> None:
-        under_way.extend((sender, each.to, each.filled()) for each in made if isinstance(each, Send))
+        under_way.extend((sender, each.to, filled(codec, sender, each)) for each in made if isinstance(each, Send))
 
     for peer, made in effects.items():
         put(peer, made)
@@ -73,12 +87,12 @@ def test_the_living_hold_the_same_bytes(codec: Codec) -> None:
             core.offer(peer, weight)
 
     def contribute(me: PeerId) -> list[Effect]:
-        return cores[me].contribute(WEIGHTS[me], lambda chunk: bytes(codec.encode(change(me, chunk))))
+        return cores[me].contribute(WEIGHTS[me], partial(contribution, codec, me))
 
-    deliver(cores, {me: contribute(me) for me in cores})
-    deliver(cores, {peer: core.lose(DEAD) for peer, core in cores.items()})
+    deliver(codec, cores, {me: contribute(me) for me in cores})
+    deliver(codec, cores, {peer: core.lose(DEAD) for peer, core in cores.items()})
     moves = cores[A].moves([DEAD], ())
-    deliver(cores, {peer: core.move(moves) for peer, core in cores.items()})
+    deliver(codec, cores, {peer: core.move(moves) for peer, core in cores.items()})
     one, other = cores[A], cores[B]
     assert one.is_complete
     assert one.table() == other.table()

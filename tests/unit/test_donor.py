@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from shoal.protocol.base.effects import Send
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.catchup.donor import LEASE, MAX_CHUNK_SECONDS, MAX_LEASES, MAX_VERSIONS, MAX_WAITING, Donor
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk
@@ -118,13 +117,3 @@ def test_of_what_waits_to_be_sent_there_is_little_for_each_and_nothing_twice() -
     assert sum(map(len, others)) == MAX_WAITING - 10
     assert served(donor, 0.0, other) == [chunk_of(0)]
     assert list(donor._waiting) == [C]
-
-
-def test_a_version_that_goes_while_its_chunk_waits_leaves_it_empty() -> None:
-    versions = Versions({VERSION: STATE})
-    donor = Donor(0, certified_by(1).certifies, versions)
-    make_offer(donor)
-    (send,) = donor.serve(0.0, C, GetStateChunk(0, VERSION, 0))
-    versions.states.clear()
-    assert isinstance(send, Send)
-    assert send.filled() == StateChunk(0, VERSION, 0, b"")

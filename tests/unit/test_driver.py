@@ -14,19 +14,22 @@ import pytest
 from shoal.node.base.disk import Disk
 from shoal.node.base.pools import NOTES, RECORDS
 from shoal.node.run.driver import Driver
+from shoal.node.run.payload_sources import PayloadSources
 from shoal.node.run.timelines import Timelines
 from shoal.protocol.averaging.events import Behind
-from shoal.protocol.base.effects import Blamed, Effect, Event, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.base.effects import Blamed, Effect, Event, Persist, Send, Tell, Timer, Wake, Withdraw
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.wire import Message
 from shoal.protocol.member.member import Member
 from shoal.protocol.membership.members import PeerDown
-from shoal.protocol.messages.averaging import Call, Made, Mean, Table
+from shoal.protocol.messages.averaging import Call, Contribution, Made, Mean, Table
 from shoal.protocol.messages.membership import Entry, RunStatus, Summary
 from shoal.protocol.messages.node import GetManifest
+from shoal.protocol.net.bulk.backlog import LatePayload
 from tests.limits import no_more_files
+from tests.simulation.versions import Versions
 from tests.unit.disk_kit import fill_disk
 
 ANNA = PeerId("anna")
@@ -82,14 +85,21 @@ class Shell:
         self.done: list[Any] = []
         self.failures: list[Exception] = []
         self.disk = Disk(folder)
+        self.sources = PayloadSources(Versions())
+        self.late: list[LatePayload | None] = []
         self.driver = Driver(
             cast(Member, self.member),
             folder,
             self.disk,
-            lambda send: self.done.append((send.to, send.message)),
+            self.sources,
+            self.send,
             self.told,
             self.failures.append,
         )
+
+    def send(self, to: PeerId, message: Message, late: LatePayload | None) -> None:
+        self.done.append((to, message))
+        self.late.append(late)
 
     def told(self, event: Event) -> None:
         self.done.append(event)
@@ -125,7 +135,7 @@ async def test_effects_of_a_nested_command_come_after_those_that_wait(tmp_path: 
 async def test_a_record_is_on_disk_before_the_message_leaves(tmp_path: Path) -> None:
     shell = Shell(tmp_path, [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
     seen: list[dict[str, Message]] = []
-    shell.driver._send = lambda send: seen.append(Disk(tmp_path).load())
+    shell.driver._send = lambda to, message, late: seen.append(Disk(tmp_path).load())
     shell.driver.command(shell.member.step)
     await shell.driver.settled()
     assert seen == [{"vote": asking("kept")}]
@@ -423,3 +433,20 @@ async def test_what_comes_and_leaves_is_on_the_timeline_and_kept_when_all_is_ove
     shell.driver.close()
     assert NOTES.join(10.0)
     assert Timelines(PeerId("me"), tmp_path).find(0.0, 5)["traffic"] == shown["traffic"]
+
+
+@pytest.mark.asyncio
+async def test_a_late_payload_is_bound_to_its_source_in_turn_and_withdrawn_in_turn(tmp_path: Path) -> None:
+    late = Send(ANNA, Contribution(0, 5, 3, 0, 1, NO_DIGEST, b""), is_late=True)
+    shell = Shell(tmp_path, [Persist("vote", asking("kept")), late, late, Withdraw(5), late, Send(ANNA, MEAN)])
+    shell.sources.submit(5, lambda chunk: b"chunk %d" % chunk)
+    shell.driver.command(shell.member.step)
+    assert not shell.late, "nothing leaves before the vote is on disk"
+    await shell.driver.settled()
+    first, second, third, mean = shell.late
+    assert mean is None
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert (first.make(), first.is_wanted(), second.is_wanted()) == (b"chunk 3", False, False)
+    assert third.is_wanted()

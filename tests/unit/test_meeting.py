@@ -168,7 +168,7 @@ def search_in(seed: int) -> tuple[dict[PeerId, ReplicaRound], dict[PeerId, PeerI
     while waiting or mail:
         if waiting and (not mail or rng.random() < 0.3):
             me = waiting.popleft()
-            carry_out(me, list(rounds[me].submit(0.0, lambda chunk: b"")))
+            carry_out(me, list(rounds[me].submit(0.0)))
             continue
         sender, send = mail.pop(rng.randrange(len(mail)))
         message = send.message

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shoal.protocol.averaging.outbox import Outbox
-from shoal.protocol.base.effects import Effect, Send, Tell
+from shoal.protocol.base.effects import Effect, Send, Tell, Withdraw
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.wire import Payload
+from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.messages.replicas import Busy, Chunk, Took, Want
 from shoal.protocol.replicas.pair import (
     PAIR_MESSAGES,
@@ -32,9 +34,7 @@ def _check(chunk: int, payload: Payload) -> None:
 
 def _core(partner: PeerId = B, outbox: Outbox | None = None) -> PairExchange:
     pairing, pace = Pairing(partner, 5, 1, 3), Estimate(initial=1.0, floor=1.0, ceiling=1.0)
-    return PairExchange(
-        0.0, pairing, lambda chunk: b"%02d" % chunk, _check, outbox or Outbox(key_of), pace, usual_length()
-    )
+    return PairExchange(0.0, pairing, _check, outbox or Outbox(key_of), pace, usual_length())
 
 
 def _chunk(index: int, payload: bytes = b"ok", number: int = 1) -> Chunk:
@@ -61,13 +61,19 @@ def test_each_gets_the_others_bytes_and_knows_that_the_other_has_its_own() -> No
     cores = {A: _core(B), B: _core(A)}
     mail = [(A, effect) for effect in cores[A].start(0.0)] + [(B, effect) for effect in cores[B].start(0.0)]
     told: list[tuple[PeerId, Effect]] = []
+
+    def filled(send: Send) -> Message:
+        message = send.message
+        assert send.is_late is isinstance(message, Chunk)
+        return replace(message, payload=b"%02d" % message.chunk) if isinstance(message, Chunk) else message
+
     while mail:
         sender, effect = mail.pop(0)
         if isinstance(effect, Tell):
             told.append((sender, effect))
             continue
         assert isinstance(effect, Send)
-        message = effect.filled()
+        message = filled(effect)
         assert isinstance(message, PAIR_MESSAGES)
         mail += [(effect.to, each) for each in cores[effect.to].receive(0.1, sender, message)]
     whole = (b"00", b"01", b"02")
@@ -98,8 +104,7 @@ def test_a_partner_that_has_ours_and_sends_the_last_chunk_late_counts_too() -> N
 def test_a_lost_partner_is_told_of_and_its_bytes_dropped() -> None:
     core = _core()
     core.receive(0.1, B, _chunk(0))
-    assert core.lose() == [Tell(PartnerLost(B))]
-    assert not core.wanted.contributions()
+    assert core.lose() == [Withdraw(5), Tell(PartnerLost(B))]
     assert _told([effect for index in range(3) for effect in core.receive(0.2, B, _chunk(index))]) == []
 
 

@@ -27,10 +27,11 @@ from shoal.node.training.state.replica_state import ReplicaState
 from shoal.protocol.base.effects import Persist
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.signing import signed
-from shoal.protocol.base.wire import MAX_INT, encode
+from shoal.protocol.base.wire import MAX_INT, Payload, encode
 from shoal.protocol.log.keeper import LogSkipped
 from shoal.protocol.member.kept import FOUNDING_LIFE
 from shoal.protocol.messages.log import Admit, Asks, Request
+from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, ReplicaReceived
 from tests.run_kit import id_of, unsigned
@@ -63,7 +64,7 @@ class Bench:
             log=SimpleNamespace(register=SimpleNamespace(is_over=False, voters=(ME,))),
             awaited_voters=[],
             membership=SimpleNamespace(alive=lambda: list(self.samples), status=self.status_of),
-            submit=lambda now, own: self.told.append("submitted"),
+            submit=lambda now: self.told.append("submitted"),
             applied=self.stands_after,
             opened=lambda now, round, root: self.stands_after(now, root),
         )
@@ -95,6 +96,15 @@ class Bench:
 
     async def moments(self) -> None:
         return None
+
+    def late(self, round: int, index: int) -> Payload:
+        """What is sent to the partner when its turn comes."""
+        late = self.run._sources.late(Chunk(round, 1, index, b""))
+        assert late.is_wanted()
+        return late.make()
+
+    def has_contribution(self, round: int) -> bool:
+        return self.run._sources.contribution(round) is not None
 
     def hands_in(self, round: int, vector: np.ndarray | None, tokens: int = 64) -> None:
         self.run._submit(round, tokens, vector)
@@ -186,8 +196,7 @@ async def test_a_partner_that_may_not_have_ours_is_said(tmp_path: Path, caplog: 
 async def test_who_has_nothing_to_hand_in_sends_its_replica_as_it_stands(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.hands_in(1, None, tokens=0)
-    assert bench.run._submitted is not None
-    sent = [bytes(bench.run._submitted[1](index)) for index in range(len(bench.run.outer.exchange))]
+    sent = [bytes(bench.late(1, index)) for index in range(len(bench.run.outer.exchange))]
     half = len(sent) // 2
     assert not any(b"".join(sent[half:])), "no change"
     assert any(b"".join(sent[:half])), "its slow weights"
@@ -206,7 +215,7 @@ async def test_a_copied_replica_begins_training_anew(tmp_path: Path) -> None:
     assert bench.run.outer.root == donor.root
     assert bench.told[-1] == ("begin", 20)
     assert bench.run.samples == 5000, "its donor's line is its own"
-    assert bench.run._submitted is None
+    assert not bench.has_contribution(1)
     await bench.run._pass(Lapsed(21, Lapse.ALONE))
     (record,) = bench.run.commits.as_json()
     assert (record["tokens"], record["loss"], record["seconds"], bench.run.samples) == (0, None, 0.0, 5000)

@@ -70,7 +70,7 @@ def served(donor: Donor, now: float, peer: PeerId, index: int = 0, version: int 
         assert isinstance(each.message, StateChunk)
         assert not each.message.payload, "it is read when its turn comes"
         donor.payload_done(peer, each.message)
-    return [each.filled() for each in sends]
+    return [chunk_of(each.message.index) if each.is_late else each.message for each in sends]  # type: ignore[attr-defined]
 
 
 def chunk_of(index: int) -> StateChunk:

@@ -24,6 +24,14 @@ UNWANTED = TransportError("nobody wants it any more")
 Packed = tuple[bytes, bytes, Payload]  # prefix, head, payload
 
 
+@dataclass(frozen=True, slots=True)
+class LatePayload:
+    """A payload that is made when its turn comes. Both functions are called in any thread."""
+
+    make: Callable[[], Payload]
+    is_wanted: Callable[[], bool] = lambda: True  # asked before; if False, it is lost
+
+
 @dataclass(slots=True, eq=False)
 class QueuedPayload:
     """A payload to be sent: `pack` makes it, in any thread; `sent(bytes)` or `lost(reason)` follows in the loop."""

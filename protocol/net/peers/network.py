@@ -16,11 +16,11 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from shoal.protocol.base.effects import Send
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId, short
 from shoal.protocol.base.multiaddrs import OwnNetworks, host_and_port, place_of, split
 from shoal.protocol.base.wire import Message
+from shoal.protocol.net.bulk.backlog import LatePayload
 from shoal.protocol.net.bulk.endpoint import Endpoint
 from shoal.protocol.net.bulk.handshake import BulkSocket
 from shoal.protocol.net.circuit.reservations import Reservation
@@ -199,15 +199,11 @@ class Network:
         ours = {*self.mapped_addresses, *self.own_addresses()}
         return tuple(each for each in addresses if each not in ours)
 
-    def send(self, to: PeerId, run: RunId, message: Message) -> None:
-        """Queue a message; it may be lost. Its payload must not change until it was sent."""
-        self.carry_out(run, Send(to, message))
-
-    def carry_out(self, run: RunId, send: Send) -> None:
-        """Like `send`, for an effect of a core; a payload that is made late is made in another thread."""
+    def send(self, to: PeerId, run: RunId, message: Message, late: LatePayload | None = None) -> None:
+        """Queue a message; it may be lost. Its payload, unless `late` makes it, must not change until it was sent."""
         if not self._closing:
             self.traffic(run)
-            self._peers.of(send.to).send(run, send)
+            self._peers.of(to).send(run, message, late)
 
     async def meet(self, peer: PeerId, timeout: float = 10.0) -> None:
         """Return when there is a connection with `peer`; TransportError if there is none within `timeout` seconds."""

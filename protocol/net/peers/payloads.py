@@ -9,9 +9,9 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
-from shoal.protocol.base.effects import Send
 from shoal.protocol.base.errors import RemoteError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.paths import DIRECT, RELAYED
@@ -19,7 +19,7 @@ from shoal.protocol.base.wire import MAX_BULK_FRAME, Message, Payload
 from shoal.protocol.messages.bulk import Flow, Knock, Knocked, MayIKnock
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.net.bulk import framing
-from shoal.protocol.net.bulk.backlog import Packed, QueuedPayload
+from shoal.protocol.net.bulk.backlog import LatePayload, Packed, QueuedPayload
 from shoal.protocol.net.bulk.carrier import MAX_SOCKETS, REFUSED, Carrier
 from shoal.protocol.net.bulk.endpoint import PATIENCE
 from shoal.protocol.net.bulk.flow_control import SHARED, Credit, CreditPool, MemoryAccount
@@ -82,13 +82,14 @@ class Payloads:
 
     # -- out ------------------------------------------------------------------------------------------------
 
-    def send(self, run: RunId, send: Send) -> None:
-        """Queue a payload; one that is made late (`send.fill`) is made in another thread when its turn comes."""
-        flow, made = flow_of(send.message), send.message
+    def send(self, run: RunId, message: Message, late: LatePayload | None = None) -> None:
+        """Queue a message with its payload, or with that which `late` makes when its turn comes."""
+        flow, made = flow_of(message), message
 
         def pack() -> Packed:
             nonlocal made
-            made = send.filled() if made is send.message else made
+            if late is not None and made is message:
+                made = replace(message, payload=late.make())  # type: ignore[type-var]
             payload: Payload = made.payload  # type: ignore[attr-defined]
             head = framing.packed_head(run, made)
             return framing.prefix(len(head), len(payload), flow), head, payload
@@ -100,8 +101,8 @@ class Payloads:
         def lost(reason: TransportError) -> None:
             self._shared.tell(self._shared.handlers.on_payload_done, self._peer, run, made, False)
 
-        held = 0 if send.fill is not None else len(made.payload)  # type: ignore[attr-defined]
-        self._carrier.put(QueuedPayload(flow, held, pack, sent, lost, send.is_wanted))
+        held, is_wanted = (0, late.is_wanted) if late is not None else (len(made.payload), lambda: True)  # type: ignore[attr-defined]
+        self._carrier.put(QueuedPayload(flow, held, pack, sent, lost, is_wanted))
 
     def opened(self, sends: bool, opened: BulkSocket) -> None:
         """A bulk socket with the peer was opened; `sends`: we send on it."""

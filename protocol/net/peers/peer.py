@@ -26,12 +26,12 @@ from functools import partial
 from typing import Any
 
 from shoal.protocol.base.allowance import Allowance
-from shoal.protocol.base.effects import Send
 from shoal.protocol.base.errors import LOST, NOT_SPOKEN, LocalError, RemoteError, TransportError
 from shoal.protocol.base.frames import MAX_HEAD, Frame, Kind, decode_frame, frame_head
 from shoal.protocol.base.ids import PeerId, RunId, short
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, RUN_TAGS, Message, decode, encode
 from shoal.protocol.messages.bulk import Knock, MayIKnock
+from shoal.protocol.net.bulk.backlog import LatePayload
 from shoal.protocol.net.measure.heartbeat import Heartbeat, clock_ahead, clock_for_pong
 from shoal.protocol.net.measure.link import Link, LinkReport
 from shoal.protocol.net.measure.rates import Gauge
@@ -178,12 +178,12 @@ class Peer:
 
     # -- out ------------------------------------------------------------------------------------------------
 
-    def send(self, run: RunId, send: Send) -> None:
-        """Queue a message, or a payload, for the peer."""
-        if send.message.bulk:
-            self.payloads.send(run, send)
+    def send(self, run: RunId, message: Message, late: LatePayload | None = None) -> None:
+        """Queue a message for the peer; one with a payload, that of `late` if it is given, goes among the payloads."""
+        if message.bulk:
+            self.payloads.send(run, message, late)
         else:
-            self._put_message(run, send.message)
+            self._put_message(run, message)
 
     async def call(self, message: Message, timeout: float) -> Message:
         """The peer's answer to `message`."""

@@ -1,0 +1,75 @@
+"""What late payloads are made from (protocol/base/effects.py): our contribution to a round, and versions of the state.
+
+Rules:
+- A payload is bound to its source when it is queued, in the event loop, and made in a carrier's thread when its turn
+  comes. It looks at nothing of a core, and holds neither the run nor this object, which sending may outlast.
+- A contribution lies in memory that the worker writes to after the round. So nothing is made of it once the core has
+  withdrawn it, or the run has forgotten it, whichever comes first: effects may have to wait for the disk.
+- A version of the state may be gone when its turn comes; then the payload is empty, as who asked is to know that.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from threading import Event
+from typing import Protocol
+
+from shoal.protocol.averaging.reducer import Contribute
+from shoal.protocol.base.wire import Message
+from shoal.protocol.messages.averaging import Contribution
+from shoal.protocol.messages.replicas import Chunk
+from shoal.protocol.messages.transfer import StateChunk
+from shoal.protocol.net.bulk.backlog import LatePayload
+
+NOTHING = LatePayload(bytes, lambda: False)  # there is nothing to make it from, so it is dropped
+
+
+class States(Protocol):
+    """Our versions of the state."""
+
+    def chunk(self, round: int, index: int) -> bytes:
+        """A chunk's bytes; none if the version is held no more. Called in any thread."""
+        ...
+
+
+class PayloadSources:
+    """Those of one run."""
+
+    def __init__(self, states: States) -> None:
+        self._states = states
+        self._submitted: tuple[int, Contribute] | None = None  # our contribution to the round of this number
+        self._withdrawn: dict[int, Event] = {}  # by round, for what was queued of it: set when it is of no use
+
+    def __repr__(self) -> str:
+        round = self._submitted[0] if self._submitted is not None else None
+        return f"PayloadSources(submitted={round}, queued={list(self._withdrawn)})"
+
+    def submit(self, round: int, contribution: Contribute) -> None:
+        """Our contribution to a round; that to an earlier one is forgotten."""
+        self._submitted = round, contribution
+
+    def forget(self) -> None:
+        """Our contribution may change from now on: nothing more is made of it."""
+        self._submitted = None
+        for round in list(self._withdrawn):
+            self.withdraw(round)
+
+    def contribution(self, round: int) -> Contribute | None:
+        """Our contribution to `round`, if we have submitted one."""
+        return self._submitted[1] if self._submitted is not None and self._submitted[0] == round else None
+
+    def late(self, message: Message) -> LatePayload:
+        """How to make the payload of a message that a core sends late."""
+        if isinstance(message, StateChunk):
+            return LatePayload(partial(self._states.chunk, message.round, message.index))
+        assert isinstance(message, Contribution | Chunk)
+        contribution = self.contribution(message.round)
+        if contribution is None:
+            return NOTHING
+        withdrawn = self._withdrawn.setdefault(message.round, Event())
+        return LatePayload(partial(contribution, message.chunk), lambda: not withdrawn.is_set())
+
+    def withdraw(self, round: int) -> None:
+        """Nothing more is to be made of what was queued of our contribution to `round`."""
+        if (withdrawn := self._withdrawn.pop(round, None)) is not None:
+            withdrawn.set()

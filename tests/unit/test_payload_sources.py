@@ -1,0 +1,71 @@
+"""What late payloads are made from: contributions until they are withdrawn, and versions of the state."""
+
+from __future__ import annotations
+
+from shoal.node.run.payload_sources import PayloadSources
+from shoal.protocol.base.ids import NO_DIGEST
+from shoal.protocol.messages.averaging import Contribution
+from shoal.protocol.messages.replicas import Chunk
+from shoal.protocol.messages.transfer import StateChunk
+from tests.simulation.versions import Versions
+
+VERSION = 7
+
+
+def contribution(round: int, chunk: int = 0) -> Contribution:
+    return Contribution(0, round, chunk, 0, 10, NO_DIGEST, b"")
+
+
+def submitted(round: int, name: bytes = b"ours") -> PayloadSources:
+    sources = PayloadSources(Versions())
+    sources.submit(round, lambda chunk: b"%s %d" % (name, chunk))
+    return sources
+
+
+def test_a_contribution_is_made_of_what_was_submitted() -> None:
+    sources = submitted(5)
+    for message in (contribution(5, 3), Chunk(5, 1, 3, b"")):
+        late = sources.late(message)
+        assert late.is_wanted()
+        assert late.make() == b"ours 3"
+
+
+def test_what_is_withdrawn_is_wanted_no_more_and_what_is_queued_later_is() -> None:
+    sources = submitted(5)
+    queued = [sources.late(contribution(5, chunk)) for chunk in range(3)]
+    sources.withdraw(4)
+    assert all(late.is_wanted() for late in queued)
+    sources.withdraw(5)
+    assert not any(late.is_wanted() for late in queued)
+    again = sources.late(Chunk(5, 2, 0, b""))
+    assert again.is_wanted(), "it is for another partner in the same round"
+    assert not any(late.is_wanted() for late in queued)
+
+
+def test_what_was_queued_keeps_its_source() -> None:
+    """The same round may come again, on another state."""
+    sources = submitted(5, b"first")
+    queued = sources.late(contribution(5))
+    sources.submit(5, lambda chunk: b"second")
+    assert (queued.make(), sources.late(contribution(5)).make()) == (b"first 0", b"second")
+
+
+def test_nothing_is_made_of_what_is_not_there_or_forgotten() -> None:
+    sources = submitted(5)
+    queued = sources.late(contribution(5))
+    assert not sources.late(contribution(6)).is_wanted()
+    sources.forget()
+    assert not queued.is_wanted()
+    assert sources.contribution(5) is None
+    assert not sources.late(contribution(5)).is_wanted()
+
+
+def test_a_chunk_of_the_state_is_empty_if_its_version_goes_while_it_waits() -> None:
+    versions = Versions({VERSION: [b"zero", b"one"]})
+    sources = PayloadSources(versions)
+    late = sources.late(StateChunk(0, VERSION, 1, b""))
+    sources.withdraw(VERSION)
+    assert late.is_wanted(), "it is no contribution"
+    assert late.make() == b"one"
+    versions.states.clear()
+    assert late.make() == b""
