@@ -617,7 +617,7 @@ SITUATIONS = (
         f"run join shoal3{LINK[6:]} --yes",
         Exit.USAGE,
         "other-protocol",
-        "the link was made by a newer Shoal (it is of version 2, and this Shoal reads 1): update Shoal on this machine",
+        "the link was made by a newer Shoal (it is of version 3, and this Shoal reads 2): update Shoal on this machine",
         slow=True,
     ),
     Situation(

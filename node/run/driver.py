@@ -201,8 +201,8 @@ class Driver:
                 if not message.bulk:
                     self.timelines.sent(self.now(), to, message)
                 self._send(to, message, self._sources.late(message) if is_late else None)
-            case Withdraw(round):
-                self._sources.withdraw(round)
+            case Withdraw(part, round):
+                self._sources.withdraw(part, round)
             case Wake(after, timer):
                 self._loop.call_later(after, _fire, weakref.ref(self), timer)
             case Tell(event):

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.base.wire import Message
+from shoal.protocol.member.facts import PART
 from shoal.protocol.messages.averaging import Contribution
 from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.messages.transfer import StateChunk
@@ -38,7 +39,7 @@ class PayloadSources:
     def __init__(self, states: States) -> None:
         self._states = states
         self._submitted: tuple[int, Contribute] | None = None  # our contribution to the round of this number
-        self._withdrawn: dict[int, Event] = {}  # by round, for what was queued of it: set when it is of no use
+        self._withdrawn: dict[tuple[int, int], Event] = {}  # by part and round: set when what was queued is of no use
 
     def __repr__(self) -> str:
         round = self._submitted[0] if self._submitted is not None else None
@@ -51,8 +52,8 @@ class PayloadSources:
     def forget(self) -> None:
         """Our contribution may change from now on: nothing more is made of it."""
         self._submitted = None
-        for round in list(self._withdrawn):
-            self.withdraw(round)
+        for part, round in list(self._withdrawn):
+            self.withdraw(part, round)
 
     def contribution(self, round: int) -> Contribute | None:
         """Our contribution to `round`, if we have submitted one."""
@@ -66,10 +67,11 @@ class PayloadSources:
         contribution = self.contribution(message.round)
         if contribution is None:
             return NOTHING
-        withdrawn = self._withdrawn.setdefault(message.round, Event())
+        part = message.part if isinstance(message, Contribution) else PART
+        withdrawn = self._withdrawn.setdefault((part, message.round), Event())
         return LatePayload(partial(contribution, message.chunk), lambda: not withdrawn.is_set())
 
-    def withdraw(self, round: int) -> None:
-        """Nothing more is to be made of what was queued of our contribution to `round`."""
-        if (withdrawn := self._withdrawn.pop(round, None)) is not None:
+    def withdraw(self, part: int, round: int) -> None:
+        """Nothing more is to be made of what was queued of our contribution to `round` of `part`."""
+        if (withdrawn := self._withdrawn.pop((part, round), None)) is not None:
             withdrawn.set()

@@ -364,7 +364,7 @@ class Round:
         counted = tuple(took_part and me in masked(outcome.roster, made.mask) for made in means)
         if self._under_way_at is not None:
             self._context.lasting.observe(now - self._under_way_at)
-        return [Withdraw(self.number), *self._write_down(decision), Tell(Concluded(decision, counted))]
+        return [Withdraw(self._us.part, self.number), *self._write_down(decision), Tell(Concluded(decision, counted))]
 
     def _is_lost(self, now: float, since: float) -> bool:
         """Whether a result's means were looked for everywhere since then, without success."""

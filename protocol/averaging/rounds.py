@@ -159,7 +159,7 @@ class Rounds:
     def suspend(self) -> list[Effect]:
         """Another state is about to be installed: nothing happens until `open`."""
         left, self.round, self._applying = self.round, None, None
-        return [Withdraw(left.number)] if left is not None else []
+        return [Withdraw(self._us.part, left.number)] if left is not None else []
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""

@@ -60,11 +60,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Contributions to `round` whose late payloads have not left yet are of no use any more: they count as dropped.
+    """Contributions to `round` of `part` whose late payloads have not left yet are of no use any more.
 
-    What they are made from may change from now on. It says nothing of contributions that are sent after it.
+    They count as dropped, and what they are made from may change from now on. Those that are sent later are not meant.
     """
 
+    part: int
     round: int
 
 

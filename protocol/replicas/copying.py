@@ -25,13 +25,13 @@ from shoal.protocol.base.signing import Signer, check_signature, signed
 from shoal.protocol.base.wire import MAX_INT, Payload
 from shoal.protocol.catchup.donor import Donor, Store, state_root
 from shoal.protocol.catchup.transfer import MOST_PATIENCE, PATIENCE, WINDOW
+from shoal.protocol.member.facts import PART
 from shoal.protocol.membership.view import View, fastest, without_relay
 from shoal.protocol.messages.replicas import GetReplica, ReplicaIs
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
 from shoal.protocol.replicas.context import pack, standing
 from shoal.protocol.replicas.events import ReplicaReceived
 from shoal.protocol.replicas.facts import ReplicaFacts
-from shoal.protocol.replicas.round import PART
 
 MAX_LIARS = 64  # that are remembered
 

@@ -27,6 +27,7 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Store
 from shoal.protocol.log.keeper import EntryDecided, LogSkipped
 from shoal.protocol.log.register import Rules
+from shoal.protocol.member.facts import PART
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
@@ -37,7 +38,6 @@ from shoal.protocol.replicas.context import Counted, Means, pack, standing, stan
 from shoal.protocol.replicas.copying import COPY_MESSAGES, Copying
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.pair import key_of, usual_length
-from shoal.protocol.replicas.round import PART
 from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
 
 LINGER = 3.0  # seconds that who stops in the middle of an exchange waits for its end

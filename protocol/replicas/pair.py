@@ -21,6 +21,7 @@ from shoal.protocol.base.errors import PayloadError, RemoteError
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message, Payload
+from shoal.protocol.member.facts import PART
 from shoal.protocol.messages.replicas import Busy, Chunk, Took, Want
 
 SLOWEST = 60.0  # seconds that an exchange may take for each payload: the most, and before any has shown what is usual,
@@ -133,7 +134,7 @@ class PairExchange:
             return self._finish()
         self.is_over = True
         self._payloads.clear()
-        return [Withdraw(self.pairing.round), Tell(PartnerLost(self.pairing.partner))]
+        return [Withdraw(PART, self.pairing.round), Tell(PartnerLost(self.pairing.partner))]
 
     def tick(self, now: float) -> list[Effect]:
         """Ask for what is missing, or for the word that ours is there; or give up."""

@@ -14,13 +14,12 @@ from shoal.protocol.averaging.events import HandIn, Waiting
 from shoal.protocol.base.effects import Blamed, Effect, Send, Tell, Withdraw
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.member.facts import PART
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal, Want
 from shoal.protocol.replicas.context import Means, standing
 from shoal.protocol.replicas.events import Lapsed, Met
 from shoal.protocol.replicas.matching import Matching, Suitor, pairing_number
 from shoal.protocol.replicas.pair import PAIR_MESSAGES, PairExchange, Pairing, PartnerLost
-
-PART = 0  # the whole replica is one part
 
 
 class ReplicaRound:
@@ -101,7 +100,7 @@ class ReplicaRound:
     def close(self) -> list[Effect]:
         """The round's contribution may change from now on."""
         self.is_over = True
-        return [Withdraw(self.number)] if self._exchange is not None else []
+        return [Withdraw(PART, self.number)] if self._exchange is not None else []
 
     # -- inputs ---------------------------------------------------------------------------------------------
 

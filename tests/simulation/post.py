@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from shoal.protocol.base.effects import Withdraw
 from shoal.protocol.base.ids import PeerId
 from tests.simulation.links import Network
 from tests.simulation.node import Node
@@ -49,10 +50,10 @@ class Post(Generic[N]):
             if each.to is not None:
                 sender.node.on_left(now + sender.origin, each.to, each.message, sent=False)
 
-    def withdraw(self, sender: Process[N], round: int) -> None:
-        """What waits of the contributions of `sender` to a round is of no use any more."""
+    def withdraw(self, sender: Process[N], what: Withdraw) -> None:
+        """What waits of these contributions of `sender` is of no use any more."""
         if sender.uplink is not None:
-            sender.uplink.withdraw(round)
+            sender.uplink.withdraw(what)
 
     def disconnect(self, now: float, survivor: Process[N], gone: PeerId) -> None:
         """A connection is lost, and with it the payloads that wait for it."""

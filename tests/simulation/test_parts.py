@@ -17,7 +17,7 @@ from shoal.protocol.averaging.policy import Base, Policy, Ready
 from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.effects import Effect, Event, Timer, Wake
 from shoal.protocol.base.ids import Digest, PeerId, content_hash, digest
-from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, Payload, decode
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import EntryDecided, Keeper, ResultProposed
 from shoal.protocol.log.register import Rules, first_state, founded, voters_root
@@ -25,7 +25,7 @@ from shoal.protocol.log.shortcuts import Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.membership.members import PeerDown, PeerUp
 from shoal.protocol.membership.membership import Membership
-from shoal.protocol.messages.averaging import AVERAGING_MESSAGES
+from shoal.protocol.messages.averaging import AVERAGING_MESSAGES, Contribution
 from shoal.protocol.messages.log import BODY_TAGS, Register, VoteFile
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES
 from tests.simulation.facts import FactReducer
@@ -64,6 +64,7 @@ class Fragments(Node):
         self.log = Keeper(core, self.membership, first, Shortcuts(first))
         self.parts = [self._rounds(part, signer) for part in range(2)]
         self.states: list[list[bytes]] = [[b""], [b""]]  # by part, by round
+        self.submitted: list[list[bytes]] = [[], []]  # by part, by chunk
 
     def _rounds(self, part: int, signer: FakeSigner) -> Rounds:
         us = Self(self.me, BRANCH, part, signer, lambda: self.log.core.life)
@@ -106,7 +107,12 @@ class Fragments(Node):
         base = self.parts[part].base
         assert base is not None
         facts = [[self.me, base.round + 1, base.root, chunk, float(part)] for chunk in range(CHUNKS[part])]
-        return self.parts[part].submit(now, Ready(1 + part), [msgpack.packb(fact) for fact in facts].__getitem__)
+        self.submitted[part] = [msgpack.packb(fact) for fact in facts]
+        return self.parts[part].submit(now, Ready(1 + part), self.submitted[part].__getitem__)
+
+    def payload_of(self, message: Message) -> Payload:
+        assert isinstance(message, Contribution)
+        return self.submitted[message.part][message.chunk]
 
     def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         if isinstance(message, AVERAGING_MESSAGES):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from shoal.protocol.base.effects import Withdraw
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.averaging import Contribution
@@ -55,11 +56,12 @@ class Uplink:
             unwanted.append(self._queue.popleft())
         return first, unwanted, self._seconds() if self._queue else None
 
-    def withdraw(self, round: int) -> None:
+    def withdraw(self, what: Withdraw) -> None:
         """Contributions to a round are wanted no more."""
         for parcel in self._queue:
-            if isinstance(parcel.message, Contribution | Chunk) and parcel.message.round == round:
-                parcel.is_wanted = False
+            match parcel.message:
+                case Chunk(round=what.round) | Contribution(part=what.part, round=what.round):
+                    parcel.is_wanted = False
 
     def drop(self, to: PeerId) -> list[Message]:
         """The connection with `to` is lost: drop what waits for it. Returns these messages."""

@@ -278,7 +278,7 @@ class World(Generic[N]):
             if not process.alive:
                 return
             if isinstance(effect, Withdraw):  # nobody else can tell whether it died of this
-                self.post.withdraw(process, effect.round)
+                self.post.withdraw(process, effect)
                 continue
             if process.fuse is not None and self._burn(process):
                 return

@@ -438,7 +438,7 @@ async def test_what_comes_and_leaves_is_on_the_timeline_and_kept_when_all_is_ove
 @pytest.mark.asyncio
 async def test_a_late_payload_is_bound_to_its_source_in_turn_and_withdrawn_in_turn(tmp_path: Path) -> None:
     late = Send(ANNA, Contribution(0, 5, 3, 0, 1, NO_DIGEST, b""), is_late=True)
-    shell = Shell(tmp_path, [Persist("vote", asking("kept")), late, late, Withdraw(5), late, Send(ANNA, MEAN)])
+    shell = Shell(tmp_path, [Persist("vote", asking("kept")), late, late, Withdraw(0, 5), late, Send(ANNA, MEAN)])
     shell.sources.submit(5, lambda chunk: b"chunk %d" % chunk)
     shell.driver.command(shell.member.step)
     assert not shell.late, "nothing leaves before the vote is on disk"

@@ -104,7 +104,7 @@ def test_a_partner_that_has_ours_and_sends_the_last_chunk_late_counts_too() -> N
 def test_a_lost_partner_is_told_of_and_its_bytes_dropped() -> None:
     core = _core()
     core.receive(0.1, B, _chunk(0))
-    assert core.lose() == [Withdraw(5), Tell(PartnerLost(B))]
+    assert core.lose() == [Withdraw(0, 5), Tell(PartnerLost(B))]
     assert _told([effect for index in range(3) for effect in core.receive(0.2, B, _chunk(index))]) == []
 
 

@@ -33,9 +33,10 @@ def test_a_contribution_is_made_of_what_was_submitted() -> None:
 def test_what_is_withdrawn_is_wanted_no_more_and_what_is_queued_later_is() -> None:
     sources = submitted(5)
     queued = [sources.late(contribution(5, chunk)) for chunk in range(3)]
-    sources.withdraw(4)
+    sources.withdraw(0, 4)
+    sources.withdraw(1, 5)
     assert all(late.is_wanted() for late in queued)
-    sources.withdraw(5)
+    sources.withdraw(0, 5)
     assert not any(late.is_wanted() for late in queued)
     again = sources.late(Chunk(5, 2, 0, b""))
     assert again.is_wanted(), "it is for another partner in the same round"
@@ -64,7 +65,7 @@ def test_a_chunk_of_the_state_is_empty_if_its_version_goes_while_it_waits() -> N
     versions = Versions({VERSION: [b"zero", b"one"]})
     sources = PayloadSources(versions)
     late = sources.late(StateChunk(0, VERSION, 1, b""))
-    sources.withdraw(VERSION)
+    sources.withdraw(0, VERSION)
     assert late.is_wanted(), "it is no contribution"
     assert late.make() == b"one"
     versions.states.clear()
