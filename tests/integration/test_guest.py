@@ -88,6 +88,8 @@ def test_a_node_that_pauses_frees_its_devices_while_the_others_go_on(children: C
     assert "are not over" not in log
 
 
+@pytest.mark.slow
+@pytest.mark.swarm
 def test_who_pauses_the_last_node_learns_that_its_state_cannot_be_written(children: Children, tmp_path: Path) -> None:
     manifest = tmp_path / "run.toml"
     manifest.write_text(MANIFEST)

@@ -21,6 +21,8 @@ def offered(node: RealNode) -> set[str]:
     return {row["run"] for row in node.client.lookup_runs(MANIFEST) if not row["joined"]}
 
 
+@pytest.mark.slow
+@pytest.mark.swarm
 def test_two_founders_of_one_file_have_two_runs_and_a_third_is_offered_both(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(MANIFEST)
@@ -46,6 +48,8 @@ def test_two_founders_of_one_file_have_two_runs_and_a_third_is_offered_both(tmp_
         assert both.client.runs() == []
 
 
+@pytest.mark.slow
+@pytest.mark.swarm
 def test_a_link_that_knows_more_than_a_member_does_not_lead_to_it(tmp_path: Path) -> None:
     """As if that one were an old copy of a home; a link that knows less leads there."""
     with Children() as children:
@@ -63,6 +67,8 @@ def test_a_link_that_knows_more_than_a_member_does_not_lead_to_it(tmp_path: Path
         until(lambda: founder.row()["members"] == 3, "it to join", words)
 
 
+@pytest.mark.slow
+@pytest.mark.swarm
 def test_a_run_of_the_same_file_that_is_known_to_the_dht_alone_is_offered_and_never_joined_by_the_file(
     tmp_path: Path,
 ) -> None:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 MANIFEST = """
 name = "tiny"
 [model]
@@ -34,6 +36,8 @@ PATIENCE = 240.0
 ROUNDS = 9  # enough that the newcomer, which has torch to load first, is in the last one on a busy machine too
 
 
+@pytest.mark.slow
+@pytest.mark.swarm
 def test_a_death_and_an_arrival(tmp_path: Path) -> None:
     (tmp_path / "manifest.toml").write_text(MANIFEST)
     (tmp_path / "text.txt").write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(5000)))

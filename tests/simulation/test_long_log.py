@@ -19,8 +19,9 @@ WARM = 0.2  # share of the steps after which memory is as large as it gets
 LEAST_STEPS = 6_000  # in which a journal is made shorter once, at least
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
-@pytest.mark.parametrize("steps", [LEAST_STEPS, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [LEAST_STEPS, 100_000])
 def test_disk_and_memory_of_a_long_log_are_bounded(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
