@@ -38,7 +38,6 @@ from shoal.protocol.member.kept import Kept
 from shoal.protocol.member.member import Member, certified_by
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis
-from shoal.protocol.messages.log import Register
 from shoal.protocol.net.bulk.backlog import LatePayload
 from shoal.protocol.net.peers.network import Network
 
@@ -109,11 +108,6 @@ class AgreedRun(Run):
     @property
     def _lane(self) -> int:
         return lane_after(self._members, self._me)
-
-    @property
-    def register(self) -> Register:
-        """See Run."""
-        return self.member.log.register
 
     @property
     def is_stuck(self) -> bool:

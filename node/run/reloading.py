@@ -27,6 +27,12 @@ log = logging.getLogger("shoal.daemon")
 def recall(home: Home, identity: Identity, run: str, seeds: Sequence[PeerId] = ()) -> tuple[Introduction, Joined]:
     """What we had been told of a run, and how we were in it; its members may be `seeds`."""
     joined, run_id = recall_run(home, run), RunId(bytes.fromhex(run))
+    if joined.genesis.run != run_id:
+        raise LocalError(
+            f"the record of the run in {home.run_folder(run)} is damaged, as it is about another run: leave this one, "
+            "and join it again",
+            code="record-damaged",
+        )
     manifest = check_manifest(joined.genesis, identity.signer(run_id))
     return Introduction(manifest, joined.genesis, dict.fromkeys(seeds, ()), anchor=joined.anchor), joined
 

@@ -148,15 +148,17 @@ class Run(ABC):
             await self.training.rest()
 
     async def close(self, for_good: bool = False) -> None:
-        """Say goodbye to the others, finish what we are doing and its checkpoint, and end our part.
+        """Be let go by the others, finish what we are doing and its checkpoint, and end our part.
 
         If nobody else may be able to go on, the run is kept, unless we leave it `for_good`; LocalError if it cannot be,
         or if the run has failed at its end.
         """
         failure_before = self.failure
         self.driver.end()
-        self.driver.command(self.member.leave if for_good else self.member.stop)
-        if not for_good:
+        if for_good and not self.member.log.is_member:  # nobody has to let us go
+            self.driver.command(self.member.leave)
+        else:
+            self.driver.command(self.member.stop)
             await self._parted.wait()
         await self.driver.settled()
         self.driver.close()
@@ -377,9 +379,9 @@ class Run(ABC):
         return self.outer.committed.current.round, self.commits.pace
 
     @property
-    def register(self) -> Register | None:
-        """What the run's log says in sum, as far as we know it; None if the run has no log."""
-        return None
+    def register(self) -> Register:
+        """What the run's log says in sum, as far as we know it."""
+        return self.member.log.register
 
     def others(self) -> dict[PeerId, tuple[str, ...]]:
         """The other members that are alive, and where."""

@@ -244,7 +244,7 @@ class Round:
             )
         if len(offer.apart) > MAX_APART:
             raise RemoteError(f"names {len(offer.apart)} members that it is apart from", sender)
-        # The connection says that it is of `sender`; its signature is for those to whom somebody else shows it.
+        # The connection says that it is of `sender`. The signature is to prove the weight to others, once liars are.
         effects: list[Effect] = [Tell(LogEnds(sender, offer.number))]
         if offer.base_root != self.base.root:
             return effects + self._doubt(offer)

@@ -292,7 +292,8 @@ class Turn:
         else:
             self._set(approved=_with(core.approved, entry), refused=_without(core.refused, entry))
             self._set(wanted=(*core.wanted, *offered))
-        self._vote_on_proposal(is_bound=(entry, True) in core.reviewed)
+        is_proposed = core.proposal is not None and entry_digest(core.proposal.entry) == entry
+        self._vote_on_proposal(is_bound=is_proposed and (entry, True) in core.reviewed)
         self._arm()
         self._lead()
 
@@ -414,7 +415,7 @@ class Turn:
             free = tuple(each for each in grounds if each.lock is None or each.lock.entry != lock.entry)
             if is_ground(free, core.register, core.rules):  # a quorum does not know of it, so it was never decided
                 grounds, lock = free, binding(free, core.number)
-            elif core.view - core.settled < len(core.register.voters):
+            elif not self._have_all_stated() and core.view - core.settled < len(core.register.voters):
                 return  # more statements may come, here or to the proposer of another view
         if lock is not None:
             if self._may_vote_for(lock.entry, is_bound=True):
@@ -446,6 +447,11 @@ class Turn:
             return ()
         changes = tuple(each for each in core.changes if each.view == core.view)
         return changes if is_ground(changes, core.register, core.rules) else None
+
+    def _have_all_stated(self) -> bool:
+        """Whether no statement about this view is to be expected any more: who has not made one is lost."""
+        stated = {each.peer for each in self.core.changes if each.view == self.core.view}
+        return all(voter in stated or voter in self.core.down for voter in self.core.register.voters)
 
     def _choice(self) -> Entry | None:
         """The first of what is wanted that is not refused; of those who want to be admitted, all together."""

@@ -46,6 +46,7 @@ from shoal.protocol.messages.log import (
     Result,
     Shortcut,
     Statement,
+    Tip,
     Unheard,
     Void,
 )
@@ -233,8 +234,9 @@ class Keeper:
             return self._take_statement(now, sender, message)
         if isinstance(message, Shortcut):
             return self._take_shortcut(sender, message)
-        if isinstance(message, Decided):
-            check_entry(self._anchor, message.entry.number, entry_digest(message.entry), sender)
+        shown = message.entries if isinstance(message, Tip) else (message,) if isinstance(message, Decided) else ()
+        for each in shown:
+            check_entry(self._anchor, each.entry.number, entry_digest(each.entry), sender)
         return self._do(self.core.receive(sender, message))
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:

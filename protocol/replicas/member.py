@@ -124,6 +124,12 @@ class ReplicaMember(Presence):
         self._ready = None
         return [*self._rounds.suspend(), *super().leave(now)]
 
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        """See Presence."""
+        if timer.core == "stop":
+            return self.stop(now) if not self._has_parted else []
+        return super().fire(now, timer)
+
     def stop(self, now: float) -> list[Effect]:
         """See Presence; an exchange that is under way comes first, if it ends soon."""
         if self._linger_until is None:
@@ -231,8 +237,6 @@ class ReplicaMember(Presence):
         return [] if is_same else self.log.heard_end(sender, number)
 
     def _fire(self, now: float, timer: Timer) -> list[Effect]:
-        if timer.core == "stop":
-            return self.stop(now)
         return [*(self.copying if timer.core == "copying" else self._rounds).fire(now, timer), *self._catch_up(now)]
 
     def _follow_up(self, now: float, event: Event) -> list[Effect] | None:

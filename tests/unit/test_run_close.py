@@ -36,7 +36,7 @@ class Stopping(SimpleNamespace):
         self.commands: list[Any] = []
         say = self.commands.append
         driver = SimpleNamespace(command=say, end=list, settled=self.settled, close=lambda: say("closed"))
-        member = SimpleNamespace(leave="leave", stop="stop")
+        member = SimpleNamespace(leave="leave", stop="stop", log=SimpleNamespace(is_member=True))
         saving = SimpleNamespace(written=self.wait_for_write)
         super().__init__(driver=driver, member=member, saving=saving, training=None, failure="", _busy=asyncio.Lock())
         self.written: list[str] = []
@@ -88,11 +88,23 @@ async def test_what_is_being_applied_is_written_before_the_end() -> None:
 
 
 @pytest.mark.asyncio
-async def test_who_leaves_for_good_waits_for_nobody_and_keeps_nothing() -> None:
+async def test_who_leaves_for_good_is_let_go_first_so_that_the_others_can_decide_and_keeps_nothing() -> None:
     run = Stopping()
+    closing = asyncio.create_task(Run.close(cast(Run, run), for_good=True))
+    await asyncio.sleep(0)
+    assert run.commands == ["stop"]
+    run._parted.set()
+    await asyncio.wait_for(closing, 10)
+    assert run.commands == ["stop", "closed"]
+    assert run.written == []
+
+
+@pytest.mark.asyncio
+async def test_who_is_no_member_leaves_at_once() -> None:
+    run = Stopping()
+    run.member.log.is_member = False
     await asyncio.wait_for(Run.close(cast(Run, run), for_good=True), 10)
     assert run.commands == ["leave", "closed"]
-    assert run.written == []
 
 
 @pytest.mark.asyncio

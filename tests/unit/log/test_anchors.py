@@ -18,7 +18,7 @@ from shoal.protocol.log.register import entry_digest, founded, voters_root
 from shoal.protocol.log.shortcuts import Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.anchor import Anchor
-from shoal.protocol.messages.log import Admit, Asks, Decided, Register, Request, Shortcut, VoteFile
+from shoal.protocol.messages.log import Admit, Asks, Decided, Register, Request, Shortcut, Tip, VoteFile
 from tests.simulation.log_search import rules_of
 from tests.simulation.log_worlds import BRANCH
 from tests.simulation.signing import FakeSigner
@@ -102,6 +102,9 @@ def test_another_entry_than_the_anchor_names_is_refused() -> None:
     with pytest.raises(RemoteError, match="another entry 2 than the run's link names") as refusal:
         joiner.receive(0.0, FOUNDER, LOG[1])
     assert refusal.value.peer == FOUNDER
+    assert joiner.register.number == 1
+    with pytest.raises(RemoteError, match="another entry 2 than the run's link names"):  # as it is read by who asks
+        joiner.receive(0.0, FOUNDER, Tip(BRANCH, LATEST, tuple(LOG)))
     assert joiner.register.number == 1
 
 
