@@ -1,6 +1,6 @@
 """How much longer a round takes when a peer dies or stops in it: real daemons, and a vector of 64 MiB.
 
-    benchmarks/churn.py --times 5                                all cases; about an hour on two cores
+    benchmarks/churn.py --times 5                                all cases; about half an hour on two cores
     benchmarks/churn.py --kinds kill --roles owner --when gather --times 3 --json
 
 In each play a run is founded, and one peer is struck in round 6 (SHOAL_FAULT, see node/base/fault_injection.py): by

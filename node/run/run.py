@@ -112,7 +112,7 @@ class Run(ABC):
         self._is_back = False  # we have been in this run before
         self._has_met = False  # somebody else is here, or was since we are
         self._busy = asyncio.Lock()  # one long piece of work at a time
-        self._parted = asyncio.Event()  # we have said good-bye, or cannot
+        self._parted = asyncio.Event()  # the others have let us go, or cannot
 
     # -- life -----------------------------------------------------------------------------------------------
 
