@@ -31,7 +31,7 @@ from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Withdraw
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.masks import masked
-from shoal.protocol.base.signing import signed
+from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import Message
 from shoal.protocol.membership.view import fastest
 from shoal.protocol.messages import averaging as wire
@@ -244,7 +244,7 @@ class Round:
             )
         if len(offer.apart) > MAX_APART:
             raise RemoteError(f"names {len(offer.apart)} members that it is apart from", sender)
-        # The connection says that it is of `sender`. The signature is to prove the weight to others, once liars are.
+        check_signature(offer, sender, self._us.signer)
         effects: list[Effect] = [Tell(LogEnds(sender, offer.number))]
         if offer.base_root != self.base.root:
             return effects + self._doubt(offer)
