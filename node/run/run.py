@@ -49,8 +49,7 @@ from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.member.facts import PART
-from shoal.protocol.member.parting import Parted
-from shoal.protocol.member.presence import Presence
+from shoal.protocol.member.presence import Parted, Presence
 from shoal.protocol.membership.members import NamesakeSeen, PeerUp
 from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.log import Register

@@ -6,6 +6,7 @@ import dataclasses
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from shoal.protocol.base.effects import Effect, Event, Tell, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
@@ -16,13 +17,17 @@ from shoal.protocol.log.register import Rules, steps
 from shoal.protocol.log.shortcuts import Shortcuts
 from shoal.protocol.member.facts import RunFacts
 from shoal.protocol.member.kept import Kept
-from shoal.protocol.member.parting import Parted
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.membership.membership import Membership
 from shoal.protocol.messages.log import LogMessage, Shortcut, Statement
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
 
 GOING = 8.0  # seconds that we wait, at a stop, until we are let go
+
+
+@dataclass(frozen=True, slots=True)
+class Parted(Event):
+    """We have gone: the others have let us, or we have waited long enough; we are silent."""
 
 
 class Presence(ABC):

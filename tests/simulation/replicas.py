@@ -22,7 +22,7 @@ from shoal.protocol.base.ids import Digest, PeerId, content_hash, digest
 from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.member.facts import RunFacts
 from shoal.protocol.member.kept import FOUNDING_LIFE
-from shoal.protocol.member.parting import Parted
+from shoal.protocol.member.presence import Parted
 from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, Met, ReplicaReceived

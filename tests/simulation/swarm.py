@@ -26,7 +26,7 @@ from shoal.protocol.log.register import Rules
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.member.member import Member, certified_by
-from shoal.protocol.member.parting import Parted
+from shoal.protocol.member.presence import Parted
 from shoal.protocol.messages.averaging import Contribution
 from shoal.protocol.messages.transfer import StateChunk
 from tests.simulation.facts import FactReducer
