@@ -179,9 +179,9 @@ class Keeper:
 
     # -- commands -----------------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> list[Effect]:
+    def start(self) -> list[Effect]:
         """Begin, or go on after a restart."""
-        return [*self._do(self.core.start()), *self._act(now), self._wake()]
+        return [*self._do(self.core.start()), *self._act(), self._wake()]
 
     def want(self, body: Message) -> list[Effect]:
         """Have `body` decided, if it still fits."""
@@ -205,17 +205,17 @@ class Keeper:
             return self.core.tell_tip(peer)
         return self._do(self.core.hear_of(peer, number))
 
-    def lacks(self, now: float, result: int) -> list[Effect]:
+    def lacks(self, result: int) -> list[Effect]:
         """Nobody that this peer reaches has the bytes of the last result."""
         self._lacks = result
-        return self._act(now)
+        return self._act()
 
-    def leave(self, now: float) -> list[Effect]:
+    def leave(self) -> list[Effect]:
         """Be a member no more: `Gone` is told when that is decided."""
         self.is_leaving = True
-        return self._act(now)
+        return self._act()
 
-    def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
+    def peer_down(self, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
         self._lost_at.setdefault(peer, self._clock)
         return self._do(self.core.lost(peer))
@@ -228,10 +228,10 @@ class Keeper:
 
     # -- inputs -------------------------------------------------------------------------------------------------
 
-    def receive(self, now: float, sender: PeerId, message: LogMessage | Statement | Shortcut) -> list[Effect]:
+    def receive(self, sender: PeerId, message: LogMessage | Statement | Shortcut) -> list[Effect]:
         """Any message of the log."""
         if isinstance(message, Statement):
-            return self._take_statement(now, sender, message)
+            return self._take_statement(sender, message)
         if isinstance(message, Shortcut):
             return self._take_shortcut(sender, message)
         shown = message.entries if isinstance(message, Tip) else (message,) if isinstance(message, Decided) else ()
@@ -245,7 +245,7 @@ class Keeper:
             self._clock += min(2 * TICK, now - self._ticked_at) if self._ticked_at is not None else 0.0
             self._ticked_at = now
             self._shown.clear()
-            return [self._wake(), *self._act(now)]
+            return [self._wake(), *self._act()]
         return self._do(self.core.fire(timer))
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -267,6 +267,8 @@ class Keeper:
                     done += self._show_shortcut(peer)
                 case _:
                     done.append(effect)
+        if any(isinstance(effect, Tell) and isinstance(effect.event, Committed) for effect in effects):
+            done += self._offer_to_vote()  # at once: in a fast run many rounds hang on the founder in a second
         return done
 
     def _after_entry(self, before: Register, register: Register) -> list[Effect]:
@@ -310,13 +312,13 @@ class Keeper:
         is_counted = member_of(self.register, peer).counted >= self.register.rounds_to_vote
         return is_counted and (self._judge is None or self._judge.has_gone(peer))
 
-    def _act(self, now: float) -> list[Effect]:
+    def _act(self) -> list[Effect]:
         """Whatever this peer wants or has to say now."""
         if self.register.is_over:
             return []
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
-        effects += self._offer_to_vote(now) + self._say_who_is_absent(now) + self._say_what_is_lost(now)
-        return effects + self._make_entries(now)
+        effects += self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
+        return effects + self._make_entries()
 
     def _miss(self) -> list[Effect]:
         """Membership says nothing of a voter that it has never heard of, as after a start of all."""
@@ -355,15 +357,15 @@ class Keeper:
         leave = Leave(signed(Asks(self.register.branch, core.me, core.life, True, b""), core.rules.signer))
         return self.want(leave) if self._is_good(leave) else []
 
-    def _offer_to_vote(self, now: float) -> list[Effect]:
+    def _offer_to_vote(self) -> list[Effect]:
         register, core = self.register, self.core
         if not self.is_member or self.votes_here or self.is_leaving or len(register.voters) >= register.most_voters:
             return []
         if not self._has_gone(core.me):
             return []
-        return self._say(now, Consent, core.me, Consent(register.branch, register.tip, core.me, core.life, b""))
+        return self._say(Consent, core.me, Consent(register.branch, register.tip, core.me, core.life, b""))
 
-    def _say_who_is_absent(self, now: float) -> list[Effect]:
+    def _say_who_is_absent(self) -> list[Effect]:
         register, core = self.register, self.core
         effects: list[Effect] = []
         for peer in register.voters if self.votes_here else ():
@@ -371,10 +373,10 @@ class Keeper:
             if is_long and not self._view.is_alive(peer):
                 life = member_of(register, peer).life
                 said = Unheard(register.branch, register.tip, peer, life, core.me, core.life, b"")
-                effects += self._say(now, Unheard, peer, said)
+                effects += self._say(Unheard, peer, said)
         return effects
 
-    def _say_what_is_lost(self, now: float) -> list[Effect]:
+    def _say_what_is_lost(self) -> list[Effect]:
         register, core = self.register, self.core
         if self._lacks is None or not self.votes_here:
             return []
@@ -382,21 +384,21 @@ class Keeper:
             self._lacks = None
             return []
         said = Lacks(register.branch, register.tip, self._lacks, core.me, core.life, b"")
-        return self._say(now, Lacks, PeerId(""), said)
+        return self._say(Lacks, PeerId(""), said)
 
-    def _say(self, now: float, kind: type, about: PeerId, said: Message) -> list[Effect]:
+    def _say(self, kind: type, about: PeerId, said: Message) -> list[Effect]:
         """Tell all voters, unless they were told just now."""
         register, place = self.register, (kind, about)
         tip, at = self._said.get(place, (None, 0.0))
-        if tip in register.tips[-RECENT:] and now - at < REPEAT:
+        if tip in register.tips[-RECENT:] and self._clock - at < REPEAT:
             return []
-        self._said[place] = (register.tip, now)
+        self._said[place] = (register.tip, self._clock)
         statement = signed(said, self.core.rules.signer)
         self._statements[kind, about, self.core.me] = statement
         carried = Statement(register.branch, register.number, encode(statement))
         return [Send(voter, carried) for voter in register.voters if voter != self.core.me]
 
-    def _take_statement(self, now: float, sender: PeerId, message: Statement) -> list[Effect]:
+    def _take_statement(self, sender: PeerId, message: Statement) -> list[Effect]:
         register = self.register
         if message.branch != register.branch:
             raise RemoteError("speaks of another branch of the log", sender)
@@ -407,7 +409,7 @@ class Keeper:
         check_signature(said, said.peer, self.core.rules.signer, sender)
         about = said.absent if isinstance(said, Unheard) else said.peer if isinstance(said, Consent) else PeerId("")
         self._statements[type(said), about, said.peer] = said
-        return self._make_entries(now)
+        return self._make_entries()
 
     def compact(self, part: int, round: int) -> list[Effect]:
         """Make the journal shorter, but for what follows the state of `part` after `round`, which is on our disk."""
@@ -436,7 +438,7 @@ class Keeper:
         skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(register))]
         return skipped + self._do(self.core.ask(sender))
 
-    def _make_entries(self, now: float) -> list[Effect]:
+    def _make_entries(self) -> list[Effect]:
         """As proposer, have decided what enough have said."""
         if not self.votes_here:
             return []
@@ -444,7 +446,7 @@ class Keeper:
         if self.proposer != self.core.me:  # nothing else may be due before a lost result is undone
             return self._do(self.core.expect()) if voids else []
         register, effects = self.register, list[Effect]()
-        if consents := self._consents(now):
+        if consents := self._consents():
             effects += self.want(AddVoters(consents, ()))
         unheard = [each for each in self._said_by(Unheard) if is_voter(register, each.peer, each.life)]
         for absent in dict.fromkeys(each.absent for each in unheard):
@@ -467,7 +469,7 @@ class Keeper:
     def _said_by(self, kind: type) -> list:  # type: ignore[type-arg]
         return [each for (of, _, _), each in sorted(self._statements.items(), key=_place) if of is kind]
 
-    def _consents(self, now: float) -> tuple[Consent, ...]:
+    def _consents(self) -> tuple[Consent, ...]:
         """Of those who are to be made voters now: together, as with two voters a run hangs on each of them."""
         may_vote = [each.peer for each in self.register.members if self._may_be_added(each.peer)]
         consents = [each for each in self._said_by(Consent) if has_life(self.register, each.peer, each.life)]
@@ -476,8 +478,8 @@ class Keeper:
             self._consented_at = None
             return ()
         if self._consented_at is None:
-            self._consented_at = now
-        if len(said) < len(may_vote) and now - self._consented_at < TOGETHER:
+            self._consented_at = self._clock
+        if len(said) < len(may_vote) and self._clock - self._consented_at < TOGETHER:
             return ()
         return tuple(said[: self.register.most_voters - len(self.register.voters)])
 

@@ -165,7 +165,7 @@ class Member(Presence):
             case told.Doubted(peer):
                 return self.membership.doubt(now, peer)
             case told.Lost(entry):
-                return self.log.lacks(now, entry)
+                return self.log.lacks(entry)
             case ResultProposed(entry, result, is_bound):
                 return self.rounds.review(now, entry, result, is_bound)
         return None

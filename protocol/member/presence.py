@@ -82,7 +82,7 @@ class Presence(ABC):
 
     def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
         """Join the run through `seeds`, standing on the state that is here, if there is one."""
-        return self._digest(now, [*self.membership.start(now, seeds), *self.log.start(now), *self._begin(now)])
+        return self._digest(now, [*self.membership.start(now, seeds), *self.log.start(), *self._begin(now)])
 
     def report(
         self,
@@ -117,7 +117,7 @@ class Presence(ABC):
         if self.log.is_leaving:
             return []
         patience = Wake(GOING, Timer("parting", "patience", 0))
-        return [patience, *self._digest(now, self.log.leave(now)), *self._part_if_alone(now)]
+        return [patience, *self._digest(now, self.log.leave()), *self._part_if_alone(now)]
 
     def leave(self, now: float) -> list[Effect]:
         """Go at once. Send what this returns; the machine is silent from now on."""
@@ -133,7 +133,7 @@ class Presence(ABC):
         if isinstance(message, MEMBERSHIP_MESSAGES):
             return self._digest(now, self.membership.receive(now, sender, message))
         if isinstance(message, LogMessage | Statement | Shortcut):
-            return self._digest(now, self.log.receive(now, sender, message))
+            return self._digest(now, self.log.receive(sender, message))
         return self._digest(now, self._receive(now, sender, message))
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
@@ -242,7 +242,7 @@ class Presence(ABC):
             case PeerUp(peer=peer) | StatusChanged(peer=peer):
                 return self.log.peer_up(peer)
             case PeerDown(peer=peer) | PeerLeft(peer=peer):
-                return self.log.peer_down(now, peer)
+                return self.log.peer_down(peer)
         return []
 
     def _go_if_let(self, now: float, event: Event) -> list[Effect]:

@@ -91,7 +91,7 @@ class LongLog:
         for peer in founding().voters:
             self.voters[peer], _ = opened(peer, self.folder / peer)
         for peer, voter in self.voters.items():
-            self.carry_out(peer, voter.keeper.start(0.0))
+            self.carry_out(peer, voter.keeper.start())
         self.deliver()
 
     @property
@@ -113,7 +113,7 @@ class LongLog:
     def deliver(self) -> None:
         while self.messages:
             sender, to, message = self.messages.popleft()
-            self.carry_out(to, self.voters[to].keeper.receive(0.0, sender, message))  # type: ignore[arg-type]
+            self.carry_out(to, self.voters[to].keeper.receive(sender, message))  # type: ignore[arg-type]
 
     def carry_out(self, peer: PeerId, effects: list[Effect]) -> None:
         voter = self.voters[peer]

@@ -197,7 +197,7 @@ class Peer(Node):
     def accuse(self, now: float, peer: PeerId) -> list[Effect]:
         member = self.member
         return self._train_if_open(
-            member._digest(now, [*member.log.peer_down(now, peer), *member.rounds.peer_down(now, peer)])
+            member._digest(now, [*member.log.peer_down(peer), *member.rounds.peer_down(now, peer)])
         )
 
     def stop(self, now: float) -> list[Effect]:

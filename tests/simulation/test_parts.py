@@ -72,7 +72,7 @@ class Fragments(Node):
         return Rounds(us, self.membership, policy, self.log, lambda _: FactReducer())
 
     def start(self, now: float) -> list[Effect]:
-        effects = [*self.membership.start(now, NAMES[:2]), *self.log.start(now)]
+        effects = [*self.membership.start(now, NAMES[:2]), *self.log.start()]
         for part, rounds in enumerate(self.parts):
             state = self.log.register.parts[part]
             effects += rounds.open(now, Base(0, 0, state.history, state.root))
@@ -84,7 +84,7 @@ class Fragments(Node):
             return self.membership.receive(now, sender, message)
         if isinstance(message, AVERAGING_MESSAGES):
             return self.parts[message.part].receive(now, sender, message)
-        return self.log.receive(now, sender, message)  # type: ignore[arg-type]
+        return self.log.receive(sender, message)  # type: ignore[arg-type]
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         if timer.core == "membership":
@@ -127,7 +127,7 @@ class Fragments(Node):
                 return [*self.log.peer_up(peer), *(each for rounds in self.parts for each in rounds.look(now))]
             case PeerDown(peer=peer):
                 lost = [each for rounds in self.parts for each in rounds.peer_down(now, peer)]
-                return [*self.log.peer_down(now, peer), *lost]
+                return [*self.log.peer_down(peer), *lost]
             case Want(body):
                 return self.log.want(body)
             case Due():
@@ -139,7 +139,7 @@ class Fragments(Node):
             case Doubted(peer):
                 return self.membership.doubt(now, peer)
             case Lost(number):
-                return self.log.lacks(now, number)
+                return self.log.lacks(number)
             case ResultProposed(name, result, is_bound):
                 return self.parts[result.part].review(now, name, result, is_bound)
             case EntryDecided(decided, before):

@@ -53,7 +53,7 @@ def keeper(me: PeerId, anchor: Anchor | None = None) -> Keeper:
 def log_of(entries: int) -> tuple[Keeper, list[Decided]]:
     """A founder who has admitted so many, and what it has decided."""
     alone, decided = keeper(FOUNDER), list[Decided]()
-    alone.start(0.0)
+    alone.start()
     for number in range(entries):
         asks = Asks(BRANCH, PeerId(f"N{number}"), 7, False, b"")
         alone.want(Admit((signed(asks, FakeSigner(asks.peer)),)))
@@ -82,29 +82,29 @@ def shortcut() -> Shortcut:
 
 def test_a_log_that_ends_below_the_anchor_is_not_joined() -> None:
     joiner = keeper(JOINER, anchor_at(3))
-    assert not asks_to_be_admitted(joiner.start(0.0))
+    assert not asks_to_be_admitted(joiner.start())
     for entry in LOG[:2]:
-        joiner.receive(0.0, FOUNDER, entry)
+        joiner.receive(FOUNDER, entry)
         assert joiner.is_below_anchor
         assert not asks_to_be_admitted(joiner.fire(1.0, DUTIES))
-    joiner.receive(0.0, FOUNDER, LOG[2])
+    joiner.receive(FOUNDER, LOG[2])
     assert not joiner.is_below_anchor
     assert asks_to_be_admitted(joiner.fire(2.0, DUTIES))
 
 
 def test_who_has_no_anchor_asks_at_once() -> None:
-    assert asks_to_be_admitted(keeper(JOINER).start(0.0))
+    assert asks_to_be_admitted(keeper(JOINER).start())
 
 
 def test_another_entry_than_the_anchor_names_is_refused() -> None:
     joiner = keeper(JOINER, Anchor(2, b"another!"))
-    joiner.receive(0.0, FOUNDER, LOG[0])
+    joiner.receive(FOUNDER, LOG[0])
     with pytest.raises(RemoteError, match="another entry 2 than the run's link names") as refusal:
-        joiner.receive(0.0, FOUNDER, LOG[1])
+        joiner.receive(FOUNDER, LOG[1])
     assert refusal.value.peer == FOUNDER
     assert joiner.register.number == 1
     with pytest.raises(RemoteError, match="another entry 2 than the run's link names"):  # as it is read by who asks
-        joiner.receive(0.0, FOUNDER, Tip(BRANCH, LATEST, tuple(LOG)))
+        joiner.receive(FOUNDER, Tip(BRANCH, LATEST, tuple(LOG)))
     assert joiner.register.number == 1
 
 
@@ -114,9 +114,9 @@ def test_a_shortcut_over_another_entry_is_refused_where_its_register_tells(numbe
     assert number <= way.register.number
     wrong, right = keeper(JOINER, Anchor(number, b"another!")), keeper(JOINER, anchor_at(number))
     with pytest.raises(RemoteError, match=f"another entry {number}"):
-        wrong.receive(0.0, FOUNDER, way)
+        wrong.receive(FOUNDER, way)
     assert wrong.register.number == 0
-    right.receive(0.0, FOUNDER, way)
+    right.receive(FOUNDER, way)
     assert right.register.number == way.register.number
 
 
@@ -132,10 +132,10 @@ def test_a_shortcut_over_another_entry_is_refused_where_its_headers_tell() -> No
 
 def test_a_shortcut_that_ends_below_the_anchor_is_read_on_from() -> None:
     joiner, way = keeper(JOINER, anchor_at(LATEST)), shortcut()
-    joiner.receive(0.0, FOUNDER, way)
+    joiner.receive(FOUNDER, way)
     assert joiner.is_below_anchor
     for entry in LOG[way.register.number :]:
-        joiner.receive(0.0, FOUNDER, entry)
+        joiner.receive(FOUNDER, entry)
     assert not joiner.is_below_anchor
 
 

@@ -38,13 +38,13 @@ class Bench:
         self.seen, self.now = Seen(), 1000.0
         core = Core(A, member_of(register, A).life, register, rules_of(Crash, A))
         self.keeper = Keeper(core, self.seen, register, Shortcuts(register))
-        self.keeper.start(self.now)
+        self.keeper.start()
 
     def lose(self, *peers: PeerId) -> None:
         """Membership gives these up."""
         self.seen.here -= set(peers)
         for peer in peers:
-            self.keeper.peer_down(self.now, peer)
+            self.keeper.peer_down(peer)
 
     def find(self, peer: PeerId) -> None:
         """Membership finds it again."""
