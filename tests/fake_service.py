@@ -299,6 +299,10 @@ class FakeService:
         self.calls.append(("leave", find_run(run, {RUN: "stdlib"})))
         return {"run": RUN, "name": "stdlib"}
 
+    def promote_member(self, run: str, peer: str) -> Any:
+        self.calls.append(("promote", find_run(run, {RUN: "stdlib"}), peer))
+        return {"run": RUN, "name": "stdlib"}
+
     def experts(self, family: str) -> Any:
         find_run(family, {RUN: "stdlib"})
         return EXPERTS

@@ -348,7 +348,9 @@ class RunDetails(TypedDict):
         str, "path of the socket at which the run's worker talks to the node; empty if there is none yet"
     ]
     manifest: Annotated[dict[str, Any], "as tables"]
-    members: Annotated[list[dict[str, Any]], "each with its round, digest, root, phase, step, loss, ..."]
+    members: Annotated[
+        list[dict[str, Any]], "each with whether it votes, its round, digest, root, phase, step, loss, ..."
+    ]
     rounds: Annotated[list[Round], "the last ones"]
 
 

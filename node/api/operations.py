@@ -80,6 +80,14 @@ class RunRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberRequest:
+    """Names a member of a run of this node."""
+
+    run: str
+    peer: Annotated[str, "its PeerID, or the beginning or end of that"]
+
+
+@dataclass(frozen=True, slots=True)
 class RoundsRequest:
     """Asks for the rounds of a run."""
 
@@ -414,6 +422,14 @@ class Operations:
         UnknownRun,
         patience=PATIENT,
         on_page="left the run {run}",
+    )
+    promote_member = Operation(
+        "POST",
+        "/v1/runs/{run}/promote",
+        MemberRequest,
+        RunName,
+        "Order that a member be given a vote, as the run's author, a steward or a voter.",
+        UnknownRun,
     )
     save_state = Operation(
         "POST",

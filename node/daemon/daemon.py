@@ -21,6 +21,7 @@ from shoal.node.api.answers import (
     Round,
     RunLink,
     RunMetrics,
+    RunName,
     SavedState,
     Status,
     Stopping,
@@ -40,6 +41,7 @@ from shoal.node.base.qr import qr_rows
 from shoal.node.base.signals import on_ending
 from shoal.node.daemon.diagnostics.doctor import Doctor
 from shoal.node.daemon.diagnostics.netcheck import NetCheck
+from shoal.node.daemon.diagnostics.peer_lookup import known_as
 from shoal.node.daemon.draining import rounds_end
 from shoal.node.daemon.guest.machine import Machine
 from shoal.node.daemon.guest.pausing import AskedFile, Pausing
@@ -384,6 +386,7 @@ class Daemon:
             table.join_run.handled_by(runs.join),
             table.join_run_by_id.handled_by(lambda run, train, checkpoint="": runs.join(run, train, checkpoint)),
             table.leave_run.handled_by(lambda run: runs.leave(run)),
+            table.promote_member.handled_by(self._promote),
             table.save_state.handled_by(self._save_state),
             table.checkpoints.handled_by(self._checkpoints),
             table.write_text.handled_by(self._writing.write),
@@ -411,6 +414,11 @@ class Daemon:
             raise LocalError(f"{path} is not an absolute path", code="bad-value")
         snapshot = await self._runs.find(run).save(Path(path), own)
         return {"round": snapshot.round, "root": snapshot.root.hex()}
+
+    async def _promote(self, run: str, peer: str) -> RunName:
+        found = self._runs.find(run)
+        found.promote(known_as(peer, [member.peer for member in found.member.log.register.members]))
+        return {"run": found.id.hex(), "name": found.manifest.name}
 
     def drain(self, within: float | None = None) -> Stopping:
         """Stop once the rounds under way are over, or so many seconds have passed; returns at once."""

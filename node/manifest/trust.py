@@ -53,7 +53,7 @@ class TrustSpec(Spec):
         Field(max_length=MOST_STEWARDS),
         Form("at most 32 peers, each as `shoal status` shows it"),
         AfterValidator(_peers),
-        Help("Peers whose orders about members, votes and the end of the run count as the author's."),
+        Help("Peers whose orders count as the author's: who may vote (`shoal run promote`)."),
     ] = ()
     faults: Annotated[
         Literal["crash"],

@@ -146,6 +146,10 @@ class Run(ABC):
         if self.training is not None:
             await self.training.rest()
 
+    def promote(self, peer: PeerId) -> None:
+        """Order that a member be given a vote; LocalError if this node may not, or if it has one."""
+        self.driver.command(lambda now: self.member.promote(now, peer))
+
     async def close(self, for_good: bool = False) -> None:
         """Be let go by the others, finish what we are doing and its checkpoint, and end our part.
 

@@ -237,9 +237,10 @@ def as_reached(report: LinkReport) -> PeerConnection:
 def details(run: Run) -> RunDetails:
     """The run in `shoal run show`."""
     last = run.manifest.rounds.last
-    own = _member(run.member.me, run.member.status, last)
+    voters = run.member.log.register.voters
+    own = _member(run.member.me, run.member.status, last, voters)
     others = [
-        _member(peer, status, last)
+        _member(peer, status, last, voters)
         for peer in run.member.membership.alive()
         if (status := run.member.membership.status(peer)) is not None
     ]
@@ -345,9 +346,10 @@ def _phase(status: RunStatus, last: int | None) -> str:
     return "finished" if last is not None and status.round >= last else status.phase
 
 
-def _member(peer: PeerId, status: RunStatus, last: int | None) -> dict[str, Any]:
+def _member(peer: PeerId, status: RunStatus, last: int | None, voters: Sequence[PeerId]) -> dict[str, Any]:
     return {
         "peer": peer,
+        "votes": peer in voters,
         "round": status.round,
         "digest": status.history.hex(),
         "root": status.root.hex(),

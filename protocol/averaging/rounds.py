@@ -247,7 +247,7 @@ class Rounds:
     def _lapse(self, round: int) -> list[Effect]:
         assert self.round is not None
         self._before, self.round, self._applying = self.round.base, None, (round, None)
-        return [Tell(Lapsed(round))]
+        return [Withdraw(self._us.part, round), Tell(Lapsed(round))]
 
     # -- inputs -------------------------------------------------------------------------------------------------
 

@@ -415,7 +415,7 @@ class Turn:
             free = tuple(each for each in grounds if each.lock is None or each.lock.entry != lock.entry)
             if is_ground(free, core.register, core.rules):  # a quorum does not know of it, so it was never decided
                 grounds, lock = free, binding(free, core.number)
-            elif not self._have_all_stated() and core.view - core.settled < len(core.register.voters):
+            elif not self._have_all_stated() and core.view - lock.view < len(core.register.voters):
                 return  # more statements may come, here or to the proposer of another view
         if lock is not None:
             if self._may_vote_for(lock.entry, is_bound=True):
@@ -699,8 +699,24 @@ class Turn:
         asked = views[enough - 1] if len(views) >= enough else 0
         if core.votes_here and max(asked, self._begun()) > core.view:
             self._ask_for(max(asked, self._begun()))
+        self._let_go()
         self._leave_the_dead()
         self._lead()
+
+    def _let_go(self) -> None:
+        """Forget the lock if a quorum has stated that it does not know of its entry, and votes in that view no more.
+
+        So it was not decided and never will be. It would bind others later, when fewer are there to set them free: to
+        what only its proposer has voted for, such as one whose state is damaged.
+        """
+        core, lock = self.core, self.core.lock
+        if lock is None:
+            return
+        later = [each for each in core.changes if each.view > lock.view and each.peer != core.me]
+        free = [each for each in later if (held := lock_on(each, core.number)) is None or held.entry != lock.entry]
+        if is_ground(free, core.register, core.rules):
+            self._set(lock=None)
+            self._persist_vote()
 
     def _begun(self) -> int:
         """The highest view that a quorum has asked for, also before entries that it had not heard of."""
@@ -820,8 +836,13 @@ def is_ground(changes: Iterable[ChangeView], register: Register, rules: Rules) -
 
 def binding(changes: Iterable[ChangeView], number: int) -> Lock | None:
     """The highest lock on `number` among statements, to which whoever leads by them is bound."""
-    locks = [each.lock for each in changes if each.number == number and each.lock is not None]
+    locks = [lock for each in changes if (lock := lock_on(each, number)) is not None]
     return max(locks, key=lambda lock: lock.view, default=None)
+
+
+def lock_on(change: ChangeView, number: int) -> Lock | None:
+    """The lock that a statement shows for the entry with this number."""
+    return change.lock if change.number == number else None
 
 
 def _with(known: tuple[Digest, ...], new: Digest) -> tuple[Digest, ...]:

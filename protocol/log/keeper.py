@@ -1,11 +1,12 @@
 """What one peer wants of the log for itself and for the run, and what it says about others: the shell of the core.
 
 - Whoever is no member asks to be admitted. Whoever was counted in enough rounds says that it would vote.
-- A voter says of another that it has not heard it for long, and of a result that it lacks its bytes.
+- A voter says of a member that it has not heard it for long, and of a result that it lacks its bytes.
+- The author, a steward or a voter orders that a member be given a vote though it was not counted in enough rounds.
 - The proposer makes entries of such statements once there are enough of them.
 - Whoever leaves asks for that, and goes on until it is decided.
 
-Where the log has no results, a `Judge` says what it does not: who has gone enough rounds, and whether the last is over.
+A `Judge` says what the log does not: whether the last round is over and, where it has no results, who has gone enough.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
@@ -24,7 +25,7 @@ from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
 from shoal.protocol.log.anchors import check_entry, check_skip
 from shoal.protocol.log.core import Committed, Core, LogWanted, Review
-from shoal.protocol.log.register import entry_digest, has_life, is_voter, last_life, member_of
+from shoal.protocol.log.register import entry_digest, has_life, is_ordered, is_voter, last_life, may_order, member_of
 from shoal.protocol.log.shortcuts import Shortcuts, check_shortcut
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.log import (
@@ -41,6 +42,7 @@ from shoal.protocol.messages.log import (
     Lacks,
     Leave,
     LogMessage,
+    Order,
     Register,
     Remove,
     Result,
@@ -49,6 +51,7 @@ from shoal.protocol.messages.log import (
     Tip,
     Unheard,
     Void,
+    What,
 )
 
 ABSENT, MOST_ABSENT = 60.0, 600.0  # seconds without a sign of life before a voter says so of another: at least, at most
@@ -58,6 +61,8 @@ RECENT = 8  # entries for which a statement is not repeated; it counts for 32
 MOST_SHOWN = 4  # shortcuts that are shown in a second
 REPEAT = 5.0  # seconds after which it is repeated all the same
 TOGETHER = 3.0  # seconds that a proposer waits for the consents of others who may vote, once it has one
+
+Said = Unheard | Consent | Lacks | Order  # what is carried in a Statement
 
 
 class Alive(Protocol):
@@ -69,14 +74,14 @@ class Alive(Protocol):
 
 
 class Judge(Protocol):
-    """What this peer has seen of the rounds of a run whose log has no results."""
+    """What this peer has seen of the rounds, and the log does not show."""
 
     def has_gone(self, peer: PeerId) -> bool:
-        """Whether `peer` has gone as many rounds as it takes to get a vote."""
+        """Whether `peer` has gone as many rounds as it takes to get a vote; yes, where the log has results."""
         ...
 
     def has_finished(self) -> bool:
-        """Whether all who are here are through the last round."""
+        """Whether all who are here are through the last round, and nothing of it can be lost to this peer any more."""
         ...
 
 
@@ -119,13 +124,10 @@ class Keeper:
         view: Alive,
         founding: Register,
         shortcuts: Shortcuts,
-        judge: Judge | None = None,
+        judge: Judge,
         anchor: Anchor | None = None,
     ) -> None:
-        """`judge` is needed where the log has no results.
-
-        A log that ends below `anchor` is not joined, and one with another entry there is refused.
-        """
+        """A log that ends below `anchor` is not joined, and one with another entry there is refused."""
         self.core = core
         self._view = view
         self._founding = founding
@@ -138,9 +140,11 @@ class Keeper:
         self._lost_at: dict[PeerId, float] = {}  # by that clock
         self._absence = Estimate(initial=ABSENT, floor=ABSENT, ceiling=MOST_ABSENT)  # of those who came back
         self._said: dict[tuple[type, PeerId], tuple[Digest, float]] = {}  # the entry at which it last did, and when
-        self._statements: dict[tuple[type, PeerId, PeerId], Message] = {}  # by kind, subject and author
+        self._statements: dict[tuple[type, PeerId, PeerId], Said] = {}  # by kind, subject and author
         self._consented_at: float | None = None  # when the first of those consented who are to be made voters
         self._lacks: int | None = None  # number of the result whose bytes are lost, as far as this peer knows
+        self._end_asked: Digest | None = None  # the proposed `End` about which nothing was said yet
+        self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
         self.is_leaving = False
@@ -210,6 +214,21 @@ class Keeper:
         self._lacks = result
         return self._act()
 
+    def promote(self, peer: PeerId) -> list[Effect]:
+        """As the author, a steward or a voter: order that a member be given a vote. LocalError if that is not due.
+
+        The order of a voter counts once a quorum of them has given it. It is repeated as long as this process runs.
+        """
+        register, core = self.register, self.core
+        if not may_order(register, core.me, core.life):
+            raise LocalError("only the author of a run, its stewards and its voters may do that", code="no-steward")
+        if not any(member.peer == peer for member in register.members):
+            raise LocalError(f"{peer} is no member of the run; `shoal run show` lists them", code="unknown-peer")
+        if peer in register.voters:
+            raise LocalError(f"{peer} has a vote already", code="votes-already")
+        self._promoted.add(peer)
+        return self._act()
+
     def leave(self) -> list[Effect]:
         """Be a member no more: `Gone` is told when that is decided."""
         self.is_leaving = True
@@ -272,12 +291,9 @@ class Keeper:
         return done
 
     def _after_entry(self, before: Register, register: Register) -> list[Effect]:
-        me = self.core.me
-        self._statements = {
-            key: each
-            for key, each in self._statements.items()
-            if each.before in register.tips  # type: ignore[attr-defined]
-        }
+        me, self._end_asked = self.core.me, None
+        self._statements = {key: each for key, each in self._statements.items() if _counts(each, register)}
+        self._promoted -= {peer for peer in self._promoted if not self._may_get_a_vote(peer)}
         was_here = has_life(before, me, self.core.life)
         return [Tell(Gone())] if was_here and not has_life(register, me, self.core.life) else []
 
@@ -285,6 +301,9 @@ class Keeper:
         body, digest = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS), entry_digest(entry)
         if isinstance(body, Result):
             return [Tell(ResultProposed(digest, body, is_bound))]
+        if isinstance(body, End) and not (is_bound or self._is_good(body)):
+            self._end_asked = digest  # others are ahead of us
+            return []
         return self._do(self.core.answer(digest, is_bound or self._is_good(body)))
 
     def _is_good(self, body: Message) -> bool:
@@ -294,13 +313,15 @@ class Keeper:
                 rest = [voter for voter in self.register.voters if voter != peer]
                 here = [voter for voter in rest if voter == self.core.me or self._view.is_alive(voter)]
                 return self.core.rules.trust.is_quorum(here, rest, self.register.faults)
-            case AddVoters(consents=consents):
-                return all(self._is_here(each.peer) and self._has_gone(each.peer) for each in consents)
+            case AddVoters(consents=consents, orders=orders):
+                ordered = {each.subject for each in orders}
+                peers = [each.peer for each in consents]
+                return all(self._is_here(peer) and (peer in ordered or self._has_gone(peer)) for peer in peers)
             case Remove(peer=peer, orders=()):
                 return peer != self.core.me and not self._view.is_alive(peer)
             case Void():
                 return self._lacks is not None
-            case End(orders=()) if self._judge is not None:
+            case End(orders=()):
                 return self._judge.has_finished()
         return True
 
@@ -310,20 +331,28 @@ class Keeper:
     def _has_gone(self, peer: PeerId) -> bool:
         """Whether a member has gone enough rounds to get a vote, as the register or else this peer itself knows."""
         is_counted = member_of(self.register, peer).counted >= self.register.rounds_to_vote
-        return is_counted and (self._judge is None or self._judge.has_gone(peer))
+        return is_counted and self._judge.has_gone(peer)
 
     def _act(self) -> list[Effect]:
         """Whatever this peer wants or has to say now."""
         if self.register.is_over:
             return []
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
-        effects += self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
-        return effects + self._make_entries()
+        effects += (
+            self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost() + self._say_whom_to_promote()
+        )
+        return effects + self._make_entries() + self._end()
+
+    def _end(self) -> list[Effect]:
+        """Vote for the end that others saw before us."""
+        if self._end_asked is None or not self._judge.has_finished():
+            return []
+        return self._do(self.core.answer(self._end_asked, True))
 
     def _miss(self) -> list[Effect]:
-        """Membership says nothing of a voter that it has never heard of, as after a start of all."""
+        """Membership says nothing of a member that it has never heard of, as after a start of all."""
         effects: list[Effect] = []
-        for peer in self.register.voters:
+        for peer in (member.peer for member in self.register.members):
             if peer == self.core.me or self._view.is_alive(peer):
                 continue
             lost_at = self._lost_at.setdefault(peer, self._clock)
@@ -361,19 +390,18 @@ class Keeper:
         register, core = self.register, self.core
         if not self.is_member or self.votes_here or self.is_leaving or len(register.voters) >= register.most_voters:
             return []
-        if not self._has_gone(core.me):
+        if not self._has_earned(core.me):
             return []
         return self._say(Consent, core.me, Consent(register.branch, register.tip, core.me, core.life, b""))
 
     def _say_who_is_absent(self) -> list[Effect]:
         register, core = self.register, self.core
         effects: list[Effect] = []
-        for peer in register.voters if self.votes_here else ():
-            is_long = self._clock - self._lost_at.get(peer, self._clock) >= self._absence.deadline()
-            if is_long and not self._view.is_alive(peer):
-                life = member_of(register, peer).life
-                said = Unheard(register.branch, register.tip, peer, life, core.me, core.life, b"")
-                effects += self._say(Unheard, peer, said)
+        for member in register.members if self.votes_here else ():
+            is_long = self._clock - self._lost_at.get(member.peer, self._clock) >= self._absence.deadline()
+            if is_long and not self._view.is_alive(member.peer):
+                said = Unheard(register.branch, register.tip, member.peer, member.life, core.me, core.life, b"")
+                effects += self._say(Unheard, member.peer, said)
         return effects
 
     def _say_what_is_lost(self) -> list[Effect]:
@@ -386,7 +414,15 @@ class Keeper:
         said = Lacks(register.branch, register.tip, self._lacks, core.me, core.life, b"")
         return self._say(Lacks, PeerId(""), said)
 
-    def _say(self, kind: type, about: PeerId, said: Message) -> list[Effect]:
+    def _say_whom_to_promote(self) -> list[Effect]:
+        register, core = self.register, self.core
+        effects: list[Effect] = []
+        for peer in sorted(self._promoted):
+            order = Order(register.branch, What.VOTE, peer, member_of(register, peer).life, core.me, core.life, b"")
+            effects += self._say(Order, peer, order)
+        return effects
+
+    def _say(self, kind: type, about: PeerId, said: Said) -> list[Effect]:
         """Tell all voters, unless they were told just now."""
         register, place = self.register, (kind, about)
         tip, at = self._said.get(place, (None, 0.0))
@@ -396,20 +432,20 @@ class Keeper:
         statement = signed(said, self.core.rules.signer)
         self._statements[kind, about, self.core.me] = statement
         carried = Statement(register.branch, register.number, encode(statement))
-        return [Send(voter, carried) for voter in register.voters if voter != self.core.me]
+        hearers = (*register.voters, *([about] if kind is Order else []))
+        return [Send(peer, carried) for peer in hearers if peer != self.core.me]
 
     def _take_statement(self, sender: PeerId, message: Statement) -> list[Effect]:
         register = self.register
         if message.branch != register.branch:
             raise RemoteError("speaks of another branch of the log", sender)
         said = decode(message.body, sender, MAX_CONTROL_FRAME, STATEMENT_TAGS)
-        assert isinstance(said, Unheard | Consent | Lacks)
-        if not has_life(register, said.peer, said.life) or said.before not in register.tips:
+        assert isinstance(said, Said)
+        if not _counts(said, register):
             return self.heard_end(sender, message.number)
         check_signature(said, said.peer, self.core.rules.signer, sender)
-        about = said.absent if isinstance(said, Unheard) else said.peer if isinstance(said, Consent) else PeerId("")
-        self._statements[type(said), about, said.peer] = said
-        return self._make_entries()
+        self._statements[type(said), _subject(said), said.peer] = said
+        return [*(self._offer_to_vote() if isinstance(said, Order) else []), *self._make_entries()]
 
     def compact(self, part: int, round: int) -> list[Effect]:
         """Make the journal shorter, but for what follows the state of `part` after `round`, which is on our disk."""
@@ -434,9 +470,9 @@ class Keeper:
         check_skip(self._anchor, shortcut.headers, register, sender)
         self._shortcuts.take(shortcut)
         self._seen = register
-        self.core = Core.resume(core.me, register, (), core.vote_file(), core.rules)
+        self.core = replace(Core.resume(core.me, register, (), core.vote_file(), core.rules), down=core.down)
         skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(register))]
-        return skipped + self._do(self.core.ask(sender))
+        return [*skipped, *self._after_entry(core.register, register), *self._do(self.core.ask(sender))]
 
     def _make_entries(self) -> list[Effect]:
         """As proposer, have decided what enough have said."""
@@ -447,15 +483,21 @@ class Keeper:
             return self._do(self.core.expect()) if voids else []
         register, effects = self.register, list[Effect]()
         if consents := self._consents():
-            effects += self.want(AddVoters(consents, ()))
+            effects += self.want(self._added(consents))
         unheard = [each for each in self._said_by(Unheard) if is_voter(register, each.peer, each.life)]
-        for absent in dict.fromkeys(each.absent for each in unheard):
+        for absent, life in dict.fromkeys((each.absent, each.absent_life) for each in unheard):
             witnesses = tuple(each for each in unheard if each.absent == absent)
-            if self.is_quorum([each.peer for each in witnesses]) and absent in register.voters:
-                effects += self.want(Remove(absent, member_of(register, absent).life, witnesses, ()))
-        if self._judge is not None and register.last_round and self._judge.has_finished():
+            if self.is_quorum([each.peer for each in witnesses]) and has_life(register, absent, life):
+                effects += self.want(Remove(absent, life, witnesses, ()))
+        if register.last_round and self._judge.has_finished():
             effects += self.want(End(()))
         return [*effects, *(each for void in voids for each in self.want(void))]
+
+    def _added(self, consents: Sequence[Consent]) -> AddVoters:
+        """These as voters; of those who need orders one at a time, as an entry holds only so many."""
+        earned = [each for each in consents if self._has_gone(each.peer)]
+        ordered = [each for each in consents if each not in earned][:1]
+        return AddVoters((*earned, *ordered), self._orders(ordered[0].peer) if ordered else ())
 
     def _voids(self) -> list[Void]:
         """Of results that a quorum lacks."""
@@ -484,7 +526,19 @@ class Keeper:
         return tuple(said[: self.register.most_voters - len(self.register.voters)])
 
     def _may_be_added(self, peer: PeerId) -> bool:
-        return peer not in self.register.voters and self._is_here(peer) and self._has_gone(peer)
+        return self._may_get_a_vote(peer) and self._is_here(peer) and self._has_earned(peer)
+
+    def _may_get_a_vote(self, peer: PeerId) -> bool:
+        is_member = any(member.peer == peer for member in self.register.members)
+        return is_member and peer not in self.register.voters
+
+    def _has_earned(self, peer: PeerId) -> bool:
+        """Whether a member may get a vote: by its rounds, or because others want it to."""
+        return self._has_gone(peer) or is_ordered(self.register, What.VOTE, peer, self._orders(peer), self.core.rules)
+
+    def _orders(self, peer: PeerId) -> tuple[Order, ...]:
+        """That it be given a vote."""
+        return tuple(each for each in self._said_by(Order) if each.subject == peer)
 
     def is_quorum(self, peers: Sequence[PeerId]) -> bool:
         """Whether these can decide something."""
@@ -492,6 +546,28 @@ class Keeper:
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("log", "duties", 0))
+
+
+def _subject(said: Said) -> PeerId:
+    """Whom a statement is about; nobody, where it is about a result."""
+    match said:
+        case Unheard():
+            return said.absent
+        case Consent():
+            return said.peer
+        case Order():
+            return said.subject
+    return PeerId("")
+
+
+def _counts(said: Said, register: Register) -> bool:
+    """Whether a statement may still be part of an entry."""
+    if isinstance(said, Order):
+        is_due = said.what == What.VOTE and said.branch == register.branch and said.subject not in register.voters
+        return (
+            is_due and may_order(register, said.peer, said.life) and has_life(register, said.subject, said.subject_life)
+        )
+    return has_life(register, said.peer, said.life) and said.before in register.tips
 
 
 def _place(item: tuple[tuple[type, PeerId, PeerId], Message]) -> tuple[str, PeerId, PeerId]:

@@ -160,6 +160,19 @@ def is_voter(register: Register, peer: PeerId, life: int) -> bool:
     return peer in register.voters and has_life(register, peer, life)
 
 
+def may_order(register: Register, peer: PeerId, life: int) -> bool:
+    """Whether `peer` is the author, a steward, or in this life a voter."""
+    return peer == register.author or peer in register.stewards or is_voter(register, peer, life)
+
+
+def is_ordered(register: Register, what: What, subject: PeerId, orders: Iterable[Order], rules: Rules) -> bool:
+    """Whether the author, a steward or a quorum of the voters is among those who have ordered this."""
+    about = (register.branch, what, subject)
+    by = {each.peer for each in orders if (each.branch, each.what, each.subject) == about}
+    is_by_master = not by.isdisjoint((register.author, *register.stewards))
+    return is_by_master or rules.trust.is_quorum(by, register.voters, register.faults)
+
+
 def next_entry(register: Register, body: Message) -> Entry:
     """The entry that `body` would be now."""
     return Entry(register.branch, register.number + 1, register.tip, encode(body))
@@ -406,19 +419,13 @@ class _Step:
 
     def _ordered(self, what: What, subject: PeerId, life: int, orders: Sequence[Order]) -> bool:
         """Whether the author, a steward or a quorum of the voters has ordered this."""
-        register = self.register
-        masters = (register.author, *register.stewards)
         self.check_count(orders)
         for each in orders:
-            may = each.peer in masters or is_voter(register, each.peer, each.life)
+            may = may_order(self.register, each.peer, each.life)
             self.require(may, "has the order of somebody who may give none")
             self.check(each, each.peer)
-        fitting = {
-            each.peer
-            for each in orders
-            if (each.branch, each.what, each.subject, each.subject_life) == (register.branch, what, subject, life)
-        }
-        return not fitting.isdisjoint(masters) or self._is_quorum(fitting)
+        fitting = [each for each in orders if each.subject_life == life]
+        return is_ordered(self.register, what, subject, fitting, self.rules)
 
 
 _APPLY: dict[type[Message], Callable[[_Step, Any], Register]] = {

@@ -135,6 +135,21 @@ class Member(Presence):
         """See Presence."""
         return self.certified.history(round)
 
+    # -- what the log asks --------------------------------------------------------------------------------------
+
+    def has_gone(self, peer: PeerId) -> bool:
+        """See Judge."""
+        return True
+
+    def has_finished(self) -> bool:
+        """See Judge: what is decided after it could undo nothing, so the last means are on our disk."""
+        register, base = self.log.register, self.rounds.base
+        if base is None or base.round < register.last_round or self.rounds.shelf.unkept is not None:
+            return False
+        here = [each.peer for each in register.members if self.membership.is_alive(each.peer)]
+        statuses = [status for peer in here if (status := self.membership.status(peer)) is not None]
+        return all(status.round >= register.last_round for status in statuses)
+
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _begin(self, now: float) -> list[Effect]:

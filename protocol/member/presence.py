@@ -30,7 +30,7 @@ class Parted(Event):
     """We have gone: the others have let us, or we have waited long enough; we are silent."""
 
 
-class Presence(ABC):
+class Presence(Judge, ABC):
     """One peer among the members of one run: what Member and ReplicaMember are made of.
 
     What one core tells becomes a command of another in `_follow_up` and `_note`; what no core takes is told to the
@@ -48,12 +48,8 @@ class Presence(ABC):
         rng: random.Random,
         *,
         trains: bool,
-        judge: Judge | None = None,
     ) -> None:
-        """`standing`: round, history and root of the state that is here; None before there is one.
-
-        `judge` is needed where the log has no results.
-        """
+        """`standing`: round, history and root of the state that is here; None before there is one."""
         round, history, root = standing or (0, NO_DIGEST, NO_DIGEST)
         self.me = me
         self._status = RunStatus(
@@ -75,7 +71,7 @@ class Presence(ABC):
         for before, decided, register in steps(kept.first, kept.entries, rules):
             shortcuts.read(before, decided, register)
         core = Core.resume(me, kept.register, kept.entries, kept.votes, rules)
-        self.log = Keeper(core, self.membership, founding, shortcuts, judge, facts.anchor)
+        self.log = Keeper(core, self.membership, founding, shortcuts, self, facts.anchor)
         self._has_parted = False
 
     # -- commands -----------------------------------------------------------------------------------------------
@@ -108,6 +104,10 @@ class Presence(ABC):
     def link_up(self, now: float, peer: PeerId) -> list[Effect]:
         """There is a connection with `peer`."""
         return self._digest(now, self.membership.link_up(now, peer))
+
+    def promote(self, now: float, peer: PeerId) -> list[Effect]:
+        """Order that a member be given a vote; LocalError if we may not, or if it has one."""
+        return self._digest(now, self.log.promote(peer))
 
     def stop(self, now: float) -> list[Effect]:
         """Ask to be let go, so that the others can decide without us; until then we go on.
@@ -162,13 +162,14 @@ class Presence(ABC):
     @property
     def keeps_vote(self) -> bool:
         """Whether we have stopped with a vote without which those who stay cannot decide anything."""
-        return self.log.votes_here and not self.log.is_quorum(self.membership.alive())
+        is_needed = self.log.votes_here and not self.log.register.is_over
+        return is_needed and not self.log.is_quorum(self.membership.alive())
 
     @property
     def awaited_voters(self) -> list[PeerId]:
         """The voters that are away, if those who are here cannot decide anything without some of them."""
         here = [self.me, *self.membership.alive()]
-        if not self.log.is_member or self.log.is_quorum(here):
+        if not self.log.is_member or self.log.register.is_over or self.log.is_quorum(here):
             return []
         return [voter for voter in self.log.register.voters if voter not in here]
 

@@ -341,7 +341,7 @@ class Statement(Message):
     body: bytes
 
 
-STATEMENT_TAGS = range(121, 124)
+STATEMENT_TAGS = range(121, 125)
 
 
 LogMessage = Vote | ChangeView | Propose | Request | Decided | GetLog | Tip

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.averaging.policy import Base
@@ -44,6 +45,14 @@ LINGER = 3.0  # seconds that who stops in the middle of an exchange waits for it
 LOOK = 0.05  # seconds between two looks at that
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A member, as we have seen it since it is here and has copied no replica."""
+
+    first: int  # round after which it stood
+    last: int
+
+
 class ReplicaMember(Presence):
     """A `Machine` for one run of replicas on one peer."""
 
@@ -63,7 +72,7 @@ class ReplicaMember(Presence):
         """`base` is the replica that is here, and in `store`; None: none is. `trains`: whether it is to change."""
         held = (base.round, base.history, base.root) if base is not None else None
         rules = Rules(facts.run.trust, signer)
-        super().__init__(me, addresses, held, facts.run, kept, rules, rng, trains=trains, judge=self)
+        super().__init__(me, addresses, held, facts.run, kept, rules, rng, trains=trains)
         self._facts = facts
         self._trains = trains
         self._base = base.round if base is not None else None  # after which round our replica stands
@@ -88,7 +97,7 @@ class ReplicaMember(Presence):
         self.copying = Copying(me, facts, self._counted, store, signer)
         self._is_installing = self._is_fresh = False
         self._ready: int | None = None  # the round that what was submitted last builds on
-        self._first_seen: dict[PeerId, int] = {}  # the round after which somebody stood when we first saw it
+        self._seen: dict[PeerId, Seen] = {}  # the members that have a replica
         self._linger_until: float | None = None  # since we are to stop
 
     # -- commands -------------------------------------------------------------------------------------------
@@ -109,6 +118,7 @@ class ReplicaMember(Presence):
         if self._rounds.outcome is None:  # we have left meanwhile
             return []
         self._base, self._root, self._ready = self._rounds.outcome, root, None
+        self._see(self.me)
         if self._may_go_on:
             return self._digest(now, [*self._rounds.applied(now), *self._catch_up(now)])
         return self._digest(now, self._rounds.suspend())
@@ -187,8 +197,8 @@ class ReplicaMember(Presence):
 
     def has_gone(self, peer: PeerId) -> bool:
         """See Judge: it has gone them before our eyes, as it says."""
-        first, now = self._first_seen.get(peer), self._round_of(peer)
-        return first is not None and now is not None and now - first >= self._facts.run.rounds_to_vote
+        seen = self._seen.get(peer)
+        return seen is not None and seen.last - seen.first >= self._facts.run.rounds_to_vote
 
     def has_finished(self) -> bool:
         """See Judge."""
@@ -203,8 +213,11 @@ class ReplicaMember(Presence):
         return status.round if status is not None and stands(status, self._facts) else None
 
     def _see(self, peer: PeerId) -> None:
+        """Rounds that somebody leaps, as it has copied another's replica, it has not gone."""
         if (round := self._round_of(peer)) is not None:
-            self._first_seen.setdefault(peer, round)
+            before = self._seen.get(peer)
+            is_same = before is not None and round - before.last <= self._facts.window
+            self._seen[peer] = Seen(before.first if before is not None and is_same else round, round)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -248,7 +261,7 @@ class ReplicaMember(Presence):
                 self._see(peer)
                 return self._rounds.peer_up(now)
             case PeerDown(peer=peer) | PeerLeft(peer=peer):
-                self._first_seen.pop(peer, None)
+                self._seen.pop(peer, None)
                 return self._rounds.peer_down(now, peer)
             case EntryDecided() | LogSkipped():
                 return self._read_log(now)

@@ -19,6 +19,16 @@ BRANCH: Digest = digest("test run")
 PEERS = tuple(PeerId(name) for name in (*"ABCDEFG", *(f"H{number:02}" for number in range(25))))
 
 
+class Endless:
+    """A judge of rounds of which there is no last, and which the log has."""
+
+    def has_gone(self, peer: PeerId) -> bool:
+        return True
+
+    def has_finished(self) -> bool:
+        return False
+
+
 def register_of(members: int, voters: int, faults: int = 0) -> Register:
     """A run of so many members, of whom the first so many vote."""
     peers = PEERS[:members]

@@ -23,7 +23,7 @@ from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.messages.log import BODY_TAGS, Register, Result, Seat
-from tests.simulation.log_worlds import register_of
+from tests.simulation.log_worlds import Endless, register_of
 from tests.simulation.signing import FakeSigner
 
 VOTERS = 3
@@ -76,7 +76,7 @@ def opened(peer: PeerId, folder: Path) -> tuple[Voter, Kept]:
         store.put("vote", replace(kept.votes, life=life))
         kept = replace(kept, votes=replace(kept.votes, life=life))
     core = Core.resume(peer, kept.register, kept.entries, kept.votes, rules)
-    return Voter(Keeper(core, EverybodyIsHere(peer), first, Shortcuts(first, kept.headers)), store), kept
+    return Voter(Keeper(core, EverybodyIsHere(peer), first, Shortcuts(first, kept.headers), Endless()), store), kept
 
 
 @dataclass

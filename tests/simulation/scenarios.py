@@ -89,7 +89,7 @@ def proposer_hit(seed: int) -> None:
     apply_wrongly(node, oracle)
     wrong = node.round + 1
     world.run_until(lambda: node.round >= wrong, within=SOON)
-    honest, until = node.receive, world.now + 15.0
+    honest, until = node.receive, world.now + 40.0
 
     def receive(now: float, sender: PeerId, message: Message) -> list[Effect]:
         return [] if isinstance(message, Offer) and world.now < until else honest(now, sender, message)
@@ -97,7 +97,7 @@ def proposer_hit(seed: int) -> None:
     node.receive = receive  # type: ignore[method-assign]
     for each in others:
         world.command(each, lambda node, now: node.lose_worker(now))
-    world.run(15.0)
+    world.run(40.0)
     for each in others:
         world.command(each, lambda node, now: node.regain_worker(now))
     goes_on(world, oracle, 3)

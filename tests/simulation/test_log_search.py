@@ -100,6 +100,10 @@ def with_the_lowest_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(core, "binding", lowest)
 
 
+def forgetting_locks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Turn, "_let_go", lambda turn: turn._set(lock=None))
+
+
 def without_those_after(patch: pytest.MonkeyPatch) -> None:
     _decide_by(patch, lambda register, changed: register)
 
@@ -218,6 +222,7 @@ MUTANTS: dict[str, tuple[Patch, World, Script]] = {
     "the view is left out of what is counted": (without_views, world(3, 2, Crash, views=4), two_proposals),
     "the highest lock is ignored": (without_locks, world(3, 2, Crash, views=3), beginning),
     "another lock than the highest binds": (with_the_lowest_lock, world(3, 2, Crash, views=4), two_proposals),
+    "a lock is let go though others may have it": (forgetting_locks, world(3, 2, Crash, views=4), two_proposals),
     "the voters after an entry are not asked": (without_those_after, world(2, 1, Crash, leaver=A), beginning),
     "a voter that is not there is added": (without_those_after, world(3, 4, Crash), beginning),
     "the voters before an entry are not asked": (without_those_before, world(3, 2, Crash), beginning),

@@ -30,6 +30,7 @@ from shoal.protocol.messages.log import BODY_TAGS, Register, VoteFile
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES
 from tests.simulation.facts import FactReducer
 from tests.simulation.links import Link
+from tests.simulation.log_worlds import Endless
 from tests.simulation.members import status
 from tests.simulation.node import Node
 from tests.simulation.seeds import seeds
@@ -61,7 +62,7 @@ class Fragments(Node):
         self.membership = Membership(me, (), status(), signer, rng)
         votes = VoteFile(1, voters_root(first), 0, 0, None, None)
         core = Core.resume(me, first, (), votes, Rules(Crash(), signer))
-        self.log = Keeper(core, self.membership, first, Shortcuts(first))
+        self.log = Keeper(core, self.membership, first, Shortcuts(first), Endless())
         self.parts = [self._rounds(part, signer) for part in range(2)]
         self.states: list[list[bytes]] = [[b""], [b""]]  # by part, by round
         self.submitted: list[list[bytes]] = [[], []]  # by part, by chunk

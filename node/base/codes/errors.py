@@ -152,6 +152,12 @@ ERRORS: Mapping[str, Row] = {
     "unknown-peer": Row(
         YOU, "No peer is known by what was given, or several.", "See `shoal peers`, or give an address."
     ),
+    "no-steward": Row(
+        YOU,
+        "Only a run's author, its stewards and its voters may order that.",
+        "Ask one of them, or see `shoal run show`.",
+    ),
+    "votes-already": Row(YOU, "The member has a vote already.", "Nothing: see `shoal run show`."),
     "already-in-run": Row(YOU, "The node is in that run already.", "See `shoal run ls`."),
     "alone": Row(
         YOU,

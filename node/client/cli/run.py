@@ -188,6 +188,20 @@ def leave(run: Run, as_json: Json = False) -> None:
 
 
 @app.command()
+def promote(
+    run: Run,
+    peer: Annotated[str, typer.Argument(help="The member's PeerID, or its beginning or end: `shoal run show` has it.")],
+    as_json: Json = False,
+) -> None:
+    """Give a vote to a member that does not train; whose contributions count gets one by itself.
+
+    The order of the run's author or of a steward is enough; that of voters counts once a quorum of them has given it.
+    """
+    answer = this_node().promote_member(run, peer)
+    _say(answer, f"ordered; `shoal run show {answer['name']}` says when it votes", as_json)
+
+
+@app.command()
 def ls(as_json: Json = False) -> None:
     """List the runs that this node is in."""
     from shoal.node.api import present

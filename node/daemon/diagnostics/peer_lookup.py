@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +53,7 @@ def parse_query(asked: str, known: Iterable[PeerId]) -> PeerQuery:
         return _at(asked)
     if _is_name(asked):
         return PeerQuery(PeerId(asked))
-    return PeerQuery(_known_as(asked, sorted(set(known))))
+    return PeerQuery(known_as(asked, sorted(set(known))))
 
 
 def _at(asked: str) -> PeerQuery:
@@ -65,7 +65,8 @@ def _at(asked: str) -> PeerQuery:
     return PeerQuery(PeerId(name) if name else None, place)
 
 
-def _known_as(asked: str, known: list[PeerId]) -> PeerId:
+def known_as(asked: str, known: Sequence[PeerId]) -> PeerId:
+    """The one of these whose name begins or ends with what a person typed; LocalError if that is none, or several."""
     found = [peer for peer in known if len(asked) >= LEAST and (peer.endswith(asked) or peer.startswith(asked))]
     if len(found) == 1:
         return found[0]

@@ -20,7 +20,7 @@ from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.log import Admit, Asks, Decided, Register, Request, Shortcut, Tip, VoteFile
 from tests.simulation.log_search import rules_of
-from tests.simulation.log_worlds import BRANCH
+from tests.simulation.log_worlds import BRANCH, Endless
 from tests.simulation.signing import FakeSigner
 
 FOUNDER, JOINER = PeerId("founder"), PeerId("joiner")
@@ -47,7 +47,7 @@ def keeper(me: PeerId, anchor: Anchor | None = None) -> Keeper:
     votes = VoteFile(1, voters_root(FOUNDING), 0, 0, None, None)
     core = Core.resume(me, FOUNDING, (), votes, rules_of(Crash, me))
     others = Others(() if me == FOUNDER else (FOUNDER,))
-    return Keeper(core, others, FOUNDING, Shortcuts(FOUNDING), anchor=anchor)
+    return Keeper(core, others, FOUNDING, Shortcuts(FOUNDING), Endless(), anchor)
 
 
 def log_of(entries: int) -> tuple[Keeper, list[Decided]]:

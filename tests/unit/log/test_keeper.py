@@ -12,7 +12,7 @@ from shoal.protocol.log.shortcuts import Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import STATEMENT_TAGS, Statement, Unheard
 from tests.simulation.log_search import rules_of
-from tests.simulation.log_worlds import PEERS, register_of
+from tests.simulation.log_worlds import PEERS, Endless, register_of
 
 A, B, C = PEERS[:3]
 
@@ -37,7 +37,7 @@ class Bench:
         register = register_of(3, 3)
         self.seen, self.now = Seen(), 1000.0
         core = Core(A, member_of(register, A).life, register, rules_of(Crash, A))
-        self.keeper = Keeper(core, self.seen, register, Shortcuts(register))
+        self.keeper = Keeper(core, self.seen, register, Shortcuts(register), Endless())
         self.keeper.start()
 
     def lose(self, *peers: PeerId) -> None:
