@@ -225,7 +225,7 @@ def forget_the_last_result(patch: pytest.MonkeyPatch) -> None:
 
 def never_undo(patch: pytest.MonkeyPatch) -> None:
     """Nobody says that the bytes of a result are lost."""
-    patch.setattr(Keeper, "_say_what_is_lost", lambda self, now: [])
+    patch.setattr(Keeper, "_say_what_is_lost", lambda self: [])
 
 
 def undo_what_is_only_late(patch: pytest.MonkeyPatch) -> None:
