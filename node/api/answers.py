@@ -385,6 +385,12 @@ class RunName(TypedDict):
     name: str
 
 
+class LeftRun(RunName):
+    """A run that was left."""
+
+    stuck: NotRequired[Annotated[str, "that those who stay can decide nothing, and why"]]
+
+
 class RunLink(RunName):
     """A run's link, by which others join."""
 

@@ -304,7 +304,7 @@ class Daemon:
             **self._discovery.calls(),
             **self._doctor.calls(),
             GetManifest: lambda peer, message: introduce(message, self._runs.all, self._network.addresses()),
-            GetRuns: lambda peer, message: tell_runs(message, [each.genesis for each in self._runs.all]),
+            GetRuns: lambda peer, message: tell_runs(message, [(each.id, each.manifest) for each in self._runs.all]),
             GetPiece: self._runs.data.answer,
             AskExpert: self._expert_proxy.on_call,
         }

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.node.api.answers import Answer, ExpertRow, ExpertSources, FetchedExperts, RunName
+from shoal.node.api.answers import Answer, ExpertRow, ExpertSources, FetchedExperts, LeftRun
 from shoal.node.api.errors import UnknownRun, find_run
 from shoal.node.base.home import Home
 from shoal.node.experts import showing
@@ -54,7 +54,7 @@ class Families:
         for family in families:
             await family.close()
 
-    async def leave(self, family: Family) -> RunName:
+    async def leave(self, family: Family) -> LeftRun:
         """Leave a family for good, and the run of its part with it."""
         del self.open[family.id.hex()]
         await family.close(for_good=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from shoal.node.api.answers import RunLink, RunName
+from shoal.node.api.answers import LeftRun, RunLink
 from shoal.node.base.home import Home
 from shoal.node.experts.library import Library
 from shoal.node.manifest.manifest import Introduction, Manifest
@@ -73,7 +73,7 @@ class NodeRuns(Protocol):
     def has(self, prefix: str) -> bool: ...
     def sign(self, manifest: Manifest) -> Introduction: ...
     async def found(self, found: Introduction, train: bool, loaded: Checkpoint | None) -> RunLink: ...
-    async def leave(self, wanted: str) -> RunName: ...
+    async def leave(self, wanted: str) -> LeftRun: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Driver:
         self.member = member
         self.phases = PhaseLog()
         self.timelines = Timelines(member.me, folder, NOTES.offer, kept)
-        self.trouble = ""  # why a record cannot be written just now
+        self._troubles: dict[str, str] = {}  # why a record of this kind cannot be written just now
         self._folder = folder
         self._store = store
         self._sources = sources
@@ -88,6 +88,11 @@ class Driver:
         self._limit: asyncio.Timeout | None = None  # of what is being written
         self._is_ending = False
         self._closed = False
+
+    @property
+    def trouble(self) -> str:
+        """Why a record cannot be written just now; empty: all can be."""
+        return next(iter(self._troubles.values()), "")
 
     def now(self) -> float:
         """The clock that the cores see."""
@@ -218,8 +223,8 @@ class Driver:
     async def _write(self, effect: Persist) -> None:
         """Have a record on disk, however long that takes, and go on with what waits for it."""
         try:
-            await self._means.settled()
             async with asyncio.timeout(PARTING if self._is_ending else None) as self._limit:
+                await self._means.settled()
                 await self._put(effect)
         except TimeoutError:
             self._fail(
@@ -242,17 +247,18 @@ class Driver:
         assert self._store is not None
         write = partial(self._store.put, effect.name, effect.record)
         try:
-            await write_with_retries(write, self._complain, lambda: self._is_ending or self._closed)
+            complain = partial(self._complain, effect.name)
+            await write_with_retries(write, complain, lambda: self._is_ending or self._closed)
         except Exception as error:
             self._fail(error)
-        self.trouble = ""
+        self._troubles.pop(effect.name, None)
 
-    def _complain(self, error: Exception) -> None:
+    def _complain(self, name: str, error: Exception) -> None:
         cause = error.__cause__ or error
         words = f"what must not be forgotten over a crash cannot be written to {self._folder}: {in_words(cause)}"
         if not self.trouble:
             warn(log, "record-waits", f"{words}; this node is silent in the run until it can, and tries again")
-        self.trouble = words
+        self._troubles[name] = words
 
     def _fail(self, error: Exception) -> None:
         self._means.drop()

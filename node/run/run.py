@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.node.base.kept import KeptVote
+from shoal.node.base.kept import KeptVote, names
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import DISK, RECORDS
 from shoal.node.base.refusals import refusal
@@ -287,6 +287,17 @@ class Run(ABC):
             vote = KeptVote(len(self.member.log.register.voters), tuple(self.member.awaited_voters))
             await RECORDS.run(self.store.mark_kept, vote)
             log.info("stopped with a vote that is needed: %s", vote.words(self.manifest.name))
+
+    @property
+    def stuck_without_us(self) -> str:
+        """Why those who stay can decide nothing, once we have left for good with our vote; empty: they can."""
+        member = self.member
+        if not (member.keeps_vote and self.others()):
+            return ""
+        others = [voter for voter in member.log.register.voters if voter != member.me]
+        away = [voter for voter in others if not member.membership.is_alive(voter)]
+        until = f"until {names(away)} are back" if member.log.is_quorum(others) else "any more"
+        return f"the vote of this node was needed in {self.manifest.name}: those who stay can decide nothing {until}"
 
     def received(self, sender: PeerId, message: Message) -> None:
         """A message of this run; RemoteError if it is bad, and then nothing has changed."""

@@ -26,7 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from shoal.dht.link import format_link, left_out
-from shoal.node.api.answers import CreatedRun, FoundRun, Preview, RunLink, RunName, UnsavedRun
+from shoal.node.api.answers import CreatedRun, FoundRun, LeftRun, Preview, RunLink, UnsavedRun
 from shoal.node.api.errors import UnknownRun, find_run
 from shoal.node.base.devices import has_gpu
 from shoal.node.base.fault_injection import FaultTrigger
@@ -151,8 +151,7 @@ class Runs:
 
     def has_run_of(self, manifest: Manifest) -> bool:
         """Whether we are in a run of this manifest, whoever has founded it."""
-        wanted = manifest.digest
-        return reloading.remembers(self._home, self._identity, lambda found: is_of(found.genesis, wanted))
+        return reloading.remembers(self._home, self._identity, lambda found: found.manifest.completes(manifest))
 
     @property
     def all(self) -> list[Run | Family]:
@@ -302,7 +301,7 @@ class Runs:
     async def lookup(self, manifest: str) -> list[FoundRun]:
         """The runs of a manifest that are known here: those that we are in, and those to which others introduce us."""
         wanted = (await self.data.named(parse_manifest(manifest))).digest
-        ours = [self._our_row(each) for each in self.all if is_of(each.genesis, wanted)]
+        ours = [self._our_row(each) for each in self.all if is_of(each.manifest, wanted)]
         others = await live_runs(wanted, self._network, self._discovery, self._introduced)
         return ours + [_row(each) for each in others if not self.has(each.run.hex())]
 
@@ -368,11 +367,16 @@ class Runs:
         data = await self.data.standing(found.manifest.data, self._donors(found))
         return await LONG.run(describe, found, data, await self._room_problem(found.manifest))
 
-    async def join(self, link: str, train: bool, checkpoint: str = "") -> RunLink:
-        """Joins a run, from its link or id; with the run's origin in the folder `checkpoint` nothing is downloaded."""
+    async def join(self, link: str, train: bool, checkpoint: str = "", of: Manifest | None = None) -> RunLink:
+        """Joins a run, from its link or id; with the run's origin in the folder `checkpoint` nothing is downloaded.
+
+        UnknownRun if it is none `of` that manifest.
+        """
         self._check_is_open()
         loaded = await reloading.load_checkpoint(checkpoint)
         found = await self._find(link)  # may take long: other runs may be entered or left meanwhile
+        if of is not None and not found.manifest.completes(of):
+            raise UnknownRun(f"the run {link} is none of the manifest '{of.name}', though a peer says so")
         await self._check_room_with_text(found.manifest, train)
         async with self._entering:
             self._check_is_new(found.run.hex())
@@ -396,14 +400,14 @@ class Runs:
                 f"one of them: {', '.join(run.hex() for run in found)}",
                 code="ambiguous-run",
             )
-        return await self.join(found[0].hex(), train)
+        return await self.join(found[0].hex(), train, of=manifest)
 
     def move(self) -> None:
         """Our addresses have changed: tells the members of all runs."""
         for run in self.open.values():
             run.driver.move(self._network.addresses())
 
-    async def leave(self, wanted: str) -> RunName:
+    async def leave(self, wanted: str) -> LeftRun:
         """Leaves a run or a family, and forgets it."""
         if (family := self.families.named(wanted)) is not None:
             await RECORDS.run(forget_run, self._home, family.id.hex())
@@ -417,15 +421,19 @@ class Runs:
             self.restore_obstacles.pop(key, None)
             self._unsaved.pop(key, None)
             self._note_scripts()
+            left: LeftRun = {"run": key, "name": names[key]}
             if key in self.open:
                 await self.open[key].close(for_good=True)
+                if stuck := self.open[key].stuck_without_us:
+                    warn(log, "vote-lost", stuck)
+                    left["stuck"] = stuck
                 await self._forget_data(self.open.pop(key))
             try:
                 await reloading.forget_log(self._home.run_folder(key))
             except LocalError as error:  # it is left all the same, and who enters it again tries once more
                 warn(log, "rest-not-removed", str(error))
         asyncio.get_running_loop().call_later(10.0, sweep)  # seconds: by then all tasks of the run have ended
-        return {"run": key, "name": names[key]}
+        return left
 
     async def close(self) -> None:
         """Ends all runs; LocalError, once all are ended and saved, if some did not end well."""

@@ -13,13 +13,12 @@ from contextlib import suppress
 from shoal.dht.directory import read_entry
 from shoal.dht.keys import manifest_key
 from shoal.node.base.logs import warn
-from shoal.node.manifest.manifest import Introduction
+from shoal.node.manifest.manifest import Introduction, Manifest
 from shoal.node.peers.discovery import Discovery
 from shoal.protocol.base.errors import RemoteError, ShoalError, TransportError
 from shoal.protocol.base.ids import Digest, PeerId, RunId, short
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.directory import ManifestEntry
-from shoal.protocol.messages.genesis import Genesis, manifest_digest
 from shoal.protocol.messages.node import GetRuns, RunsAre
 from shoal.protocol.net.peers.network import Network
 
@@ -31,9 +30,9 @@ MOMENT, GLANCE = 3.0, 0.1  # seconds: in which peers are met after the start, an
 log = logging.getLogger("shoal.daemon")
 
 
-def tell_runs(message: GetRuns, runs: Iterable[Genesis]) -> Message:
+def tell_runs(message: GetRuns, runs: Iterable[tuple[RunId, Manifest]]) -> Message:
     """Our answer to whoever asks which runs of a manifest we are in."""
-    ours = [each.run for each in runs if is_of(each, message.manifest)]
+    ours = [run for run, manifest in runs if is_of(manifest, message.manifest)]
     return RunsAre(tuple(ours[:MOST_RUNS]))
 
 
@@ -83,9 +82,13 @@ async def announced(discovery: Discovery, manifest: Digest) -> list[RunId]:
     return list(dict.fromkeys(runs))
 
 
-def is_of(genesis: Genesis, manifest: Digest) -> bool:
-    """Whether the run is one of the manifest with this digest."""
-    return manifest_digest(genesis.manifest) == manifest
+def is_of(manifest: Manifest, wanted: Digest) -> bool:
+    """Whether a run's manifest has this digest, as it is or as its file had it.
+
+    A file that names its text by digest may leave out the pieces by which its founder's node shares it.
+    """
+    unshared = manifest.model_copy(update={"data": manifest.data.model_copy(update={"pieces": "", "size": 0})})
+    return wanted in (manifest.digest, unshared.digest)
 
 
 async def live_runs(
@@ -105,7 +108,7 @@ async def live_runs(
             return None
 
     met = await asyncio.gather(*map(meet, list(dict.fromkeys(known))[:MOST_RUNS]))
-    return [each for each in met if each is not None and is_of(each.genesis, manifest)]
+    return [each for each in met if each is not None and is_of(each.manifest, manifest)]
 
 
 async def _met_somebody(network: Network) -> None:

@@ -221,7 +221,7 @@ def create(shoal: Shoal, folder: Path, *flags: str) -> tuple[int, str, str]:
     return int(code), out, err
 
 
-@pytest.mark.parametrize(("line", "link"), [("1\n", THEIRS["link"]), (" 2 \n", OTHERS["link"])])
+@pytest.mark.parametrize(("line", "link"), [("1\ny\n", THEIRS["link"]), (" 2 \nyes\n", OTHERS["link"])])
 def test_who_creates_a_run_may_join_one_of_the_same_manifest_instead(
     shoal: Shoal, node: FakeService, says: Says, tmp_path: Path, line: str, link: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import threading
 import weakref
@@ -243,6 +244,30 @@ async def test_a_broken_disk_ends_the_run_and_so_does_a_full_one_when_we_end(
     await full.driver.settled()
     assert len(full.failures) == 1
     assert gone.done == full.done == []
+
+
+@pytest.mark.asyncio
+async def test_a_record_that_is_written_does_not_hide_that_another_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.node.base.disk.AGAIN", (0.01, 0.02))
+    shell = Shell(tmp_path, [Persist("result", MEAN), Persist("vote", asking("kept"))])
+    put, is_full = shell.disk.put, True
+
+    def full_for_votes(name: str, record: Message) -> None:
+        if name == "vote" and is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        put(name, record)
+
+    shell.disk.put = full_for_votes  # type: ignore[method-assign]
+    shell.driver.command(shell.member.step)
+    while "result" not in shell.disk.load() or not shell.driver.trouble:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
+    assert shell.driver.trouble
+    is_full = False
+    await shell.driver.settled()
+    assert shell.driver.trouble == ""
 
 
 @pytest.mark.asyncio

@@ -105,6 +105,27 @@ def test_warnings_are_of_runs_with_rounds(others: list[PeerId], changes: dict[st
     assert is_active(run(member=member, **changes)) is expected
 
 
+@pytest.mark.parametrize(
+    ("keeps_vote", "others", "is_enough", "sentence"),
+    [
+        (False, PEERS, True, ""),
+        (True, [], True, ""),
+        (True, PEERS, True, "can decide nothing until far are back"),
+        (True, PEERS, False, "can decide nothing any more"),
+    ],
+)
+def test_who_leaves_for_good_is_told_whom_that_stops(
+    keeps_vote: bool, others: list[PeerId], is_enough: bool, sentence: str
+) -> None:
+    log = SimpleNamespace(register=SimpleNamespace(voters=("me", "far", *PEERS)), is_quorum=lambda peers: is_enough)
+    membership = SimpleNamespace(is_alive=lambda peer: peer in PEERS)
+    member = SimpleNamespace(me="me", keeps_vote=keeps_vote, log=log, membership=membership)
+    left = SimpleNamespace(member=member, others=lambda: others, manifest=SimpleNamespace(name="tiny"))
+    said = Run.stuck_without_us.fget(left)  # type: ignore[attr-defined]
+    assert said.endswith(sentence)
+    assert bool(said) is bool(sentence)
+
+
 ALONE: Any = {"members": 1, "phase": "training", "is_creator": True, "left": []}
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from shoal.dht.effects import Found, Got
 from shoal.dht.keys import manifest_key
+from shoal.node.manifest.data import DataSpec
 from shoal.node.manifest.manifest import Introduction, Manifest
 from shoal.node.peers.discovery import Discovery
 from shoal.node.run.same_manifest import MOST_RUNS, announced, live_runs, runs_at, runs_of, tell_runs
@@ -59,12 +60,20 @@ def discovery(*records: tuple[str, Message | bytes], servers: int = 1) -> Discov
 
 
 def test_we_tell_of_the_runs_of_that_manifest_alone() -> None:
-    ours = [unsigned(MANIFEST, ANNA), unsigned(OTHER, ANNA), unsigned(MANIFEST, BERT)]
+    ours = [(RUNS[0], MANIFEST), (unsigned(OTHER, ANNA).run, OTHER), (RUNS[1], MANIFEST)]
     assert tell_runs(GetRuns(MANIFEST.digest), ours) == RunsAre((RUNS[0], RUNS[1]))
-    many = [unsigned(MANIFEST, PeerId(f"{number}")) for number in range(2 * MOST_RUNS)]
+    many = [(unsigned(MANIFEST, PeerId(f"{number}")).run, MANIFEST) for number in range(2 * MOST_RUNS)]
     answer = tell_runs(GetRuns(MANIFEST.digest), many)
     assert isinstance(answer, RunsAre)
     assert len(answer.runs) == MOST_RUNS
+
+
+def test_a_file_that_names_its_text_without_the_pieces_finds_the_run_that_shares_it() -> None:
+    data = DataSpec(name="files", digest="ab" * 32)
+    shared = data.model_copy(update={"pieces": "cd" * 32, "size": 5})
+    file, run, other = (Manifest(name="ours", data=each) for each in (data, shared, DataSpec(name="files")))
+    assert tell_runs(GetRuns(file.digest), [(RUNS[0], run), (RUNS[1], other)]) == RunsAre((RUNS[0],))
+    assert run.completes(file)
 
 
 @pytest.mark.asyncio

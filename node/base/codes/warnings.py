@@ -62,6 +62,9 @@ WARNINGS: Mapping[str, Row] = {
     "round-undone": Row(MACHINE, "A result is lost on all disks, as after a power cut: it is undone."),
     "one-sided": Row(NETWORK, "A partner was lost after it had sent its part."),
     "rest-damaged": Row(MACHINE, "What was kept of a run here cannot be used; others may have it."),
+    "vote-lost": Row(
+        YOU, "A run was left for good whose members needed this node's vote.", "Start the voters that it names."
+    ),
     "rest-not-removed": Row(MACHINE, "An old state cannot be deleted.", "Delete it by hand."),
     # -- workers and data --
     "worker-failed": Row(MACHINE, "The worker fails again and again; this node trains no more.", "See its log."),

@@ -82,7 +82,7 @@ def create(
     parse_manifest(text, shown(manifest))  # a mistake is told with its line, and before a node is started
     with ensure_node() as client:
         if not (new or checkpoints) and (link := run_instead(client, text, as_json)):
-            _say_joined(_join(link, not no_train, "", yes=True, as_json=False), as_json=False)
+            _say_joined(_join(link, not no_train, "", yes=False, as_json=False), as_json=False)
             return
         with _told_that_it_may_go_on(), Waiting("creating the run"):
             answer = client.create_run(text, not no_train, [absolute(each) for each in checkpoints or ()])
@@ -185,6 +185,8 @@ def leave(run: Run, as_json: Json = False) -> None:
     """Leave a run; the others go on."""
     answer = this_node().leave_run(run)
     _say(answer, f"left run {answer['name']} ({answer['run']})", as_json)
+    if (stuck := answer.get("stuck")) and not as_json:
+        print(stuck, file=sys.stderr)
 
 
 @app.command()
