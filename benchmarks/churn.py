@@ -2,6 +2,7 @@
 
     benchmarks/churn.py --times 5                                all cases; about half an hour on two cores
     benchmarks/churn.py --kinds kill --roles owner --when gather --times 3 --json
+    benchmarks/churn.py --times 5 --against hivemind             hivemind's averaging beside it, where it is installed
 
 In each play a run is founded, and one peer is struck in round 6 (SHOAL_FAULT, see node/base/fault_injection.py): by
 SIGKILL or by SIGSTOP; as contributor, who owns none of the vector, as owner, or as proposer; in the scatter, in the
@@ -11,6 +12,9 @@ gather, or as it is about to vote on the result. Those who live hold the same st
 less the median of rounds 4 and 5 of the same play; the median of all plays, and the worst. `sent again`: bytes that one
 survivor has contributed a second time, the most of all, beside the share of the vector that the victim owned. Goals are
 1.0 s after SIGKILL, 3.0 s after SIGSTOP, and the share. 0 if every play was right, and every median within its goal.
+
+In hivemind every peer contributes and owns, and nobody proposes: one of four is struck in the middle of its third
+average, by the time that the second took. Its own timeouts are its defaults.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -25,14 +30,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from kit.daemons import Daemon, TooLate, until
+from kit.fleet import Fleet, script
+from kit.peer import Task
 
 from shoal.node.api.answers import Answer
 from shoal.node.client.up.processes import Children, fork_server
 
 MIB = 1 << 20
 CALM, FAULT_ROUND = (4, 5), 6  # by round 4 all of four vote
+HIVEMIND, SEED = Path(__file__).parent / ".hivemind" / "bin" / "python", 7
+BLOWS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 GOALS = {"kill": 1.0, "stop": 3.0}  # seconds
 ROLES, MOMENTS = ("contributor", "owner", "proposer"), ("scatter", "gather", "decision")
 PATIENCE = 180.0  # seconds, of a busy machine, for a play's calm rounds; as many for the round of the fault
@@ -124,6 +134,9 @@ def main() -> int:
             result = measure(Case(*parts), swarm, options.times, deadline)
             print(json.dumps(asdict(result)) if options.json else _words(result), flush=True)
             is_good &= result.is_good
+    for kind in options.kinds if options.against else ():
+        row = beside(kind, options.peers, options.mib, options.times)
+        print(json.dumps(row) if options.json else _words_of_hivemind(row), flush=True)
     return 0 if is_good else 1
 
 
@@ -156,6 +169,33 @@ def of_strikes(case: Case, strikes: Sequence[Strike], failed: int) -> Result:
         again=round(max(each.again for each in strikes), 1),
         share=round(max(each.share for each in strikes), 1),
     )
+
+
+def beside(kind: str, peers: int, mib: int, times: int) -> dict[str, Any]:
+    """The same of hivemind's averaging, which finds its group before the clock starts."""
+    calm, later, same, failed = list[float](), list[float](), 0, 0
+    tasks = [Task(rank, peers, mib * MIB // 4, "fp32", SEED) for rank in range(peers)]
+    for _ in range(times):
+        with Fleet(script("churn_hivemind.py", HIVEMIND), tasks, PATIENCE) as fleet:
+            fleet.gather()
+            fleet.lap(1)
+            usual = fleet.lap(2).seconds
+            answers = fleet.strike(3, peers - 1, usual / 2, BLOWS[kind])
+        took = max(each["held"] for each in answers) - max(each["submitted"] for each in answers)
+        calm.append(usual)
+        later.append(took - usual)
+        same += len({each["digest"] for each in answers}) == 1
+        failed += any(each["failure"] for each in answers)
+    return {
+        "system": "hivemind",
+        "kind": kind,
+        "times": times,
+        "calm": round(statistics.median(calm), 2),
+        "later": round(statistics.median(later), 2),
+        "latest": round(max(later), 2),
+        "same": same,  # plays after which all survivors hold the same bytes
+        "failed": failed,  # plays in which a survivor was told that its average had failed
+    }
 
 
 class Swarm:
@@ -250,6 +290,12 @@ def _words(result: Result) -> str:
     )
 
 
+def _words_of_hivemind(row: dict[str, Any]) -> str:
+    figures = f"{row['times']:2}  {row['calm']:8.2f} s {row['later']:6.2f} s {row['latest']:6.2f} s"
+    ends = f"same bytes in {row['same']}, failed in {row['failed']} of {row['times']}"
+    return f"{'hivemind, SIG' + row['kind'].upper():32} {figures}   {ends}"
+
+
 def _verdict(result: Result) -> str:
     if result.is_good:
         return ""
@@ -267,10 +313,13 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=120.0, help="no play begins later than that")
     for name, known in (("kinds", tuple(GOALS)), ("roles", ROLES), ("when", MOMENTS)):
         parser.add_argument(f"--{name}", nargs="+", default=known, choices=known)
+    parser.add_argument("--against", choices=("hivemind",), help="measured, too")
     parser.add_argument("--json", action="store_true", help="one JSON line per case")
     options = parser.parse_args()
     if options.peers < 3 or options.mib < 2 or options.times < 1:
         parser.error("--peers must be at least 3, --mib at least 2, --times at least 1")
+    if options.against and not HIVEMIND.exists():
+        parser.error("hivemind is not installed: `make bench-peers` does that")
     return options
 
 

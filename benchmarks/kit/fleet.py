@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -131,6 +132,19 @@ class Fleet:
             tuple((up, down) for up, down in (answer["line"] for answer in answers if "line" in answer)),
             max(int(answer.get("sockets", 0)) for answer in answers),
         )
+
+    def strike(self, round: int, rank: int, after: float, blow: signal.Signals) -> list[dict[str, Any]]:
+        """Runs one all-reduce, in which the peer of this rank gets a signal so many seconds after its beginning.
+
+        The answers of the others.
+        """
+        self._tell_all(round=round)
+        self._answers()
+        self._tell_all(go=True)
+        time.sleep(after)
+        victim = self._children[rank]
+        victim.process.send_signal(blow)
+        return [child.answer() for child in self._children if child is not victim]
 
     def __enter__(self) -> Fleet:
         return self
