@@ -22,7 +22,8 @@ def draw_shape(rng: random.Random, names: list[PeerId]) -> Shape:
     """Some swarms have keepers, members that cannot be dialled, or a minimum size that one death can break."""
     count = len(names)
     keepers = rng.sample(names, rng.randint(1, (count + 1) // 3)) if count > 2 and rng.random() < 0.25 else []
-    unreachable = rng.sample(names, rng.randint(1, max(1, (count + 1) // 3))) if rng.random() < 0.25 else []
+    hides = rng.random() < 0.25 and count > 1  # alone it would be found by nobody
+    unreachable = rng.sample(names, rng.randint(1, max(1, (count + 1) // 3))) if hides else []
     min_members = rng.choice((min(2, count), count // 2 + 1, max(1, count - 1), count)) if rng.random() < 0.25 else 1
     return Shape(
         min_members=min_members,

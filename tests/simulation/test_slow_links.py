@@ -54,7 +54,7 @@ def proposer(world: HomeWorld) -> PeerId:
     return next(iter(world.nodes())).member.log.proposer
 
 
-@pytest.mark.parametrize("slowest", [5.0, 1.0])
+@pytest.mark.parametrize("slowest", [5.0, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_one_peer_twenty_times_slower_than_the_others(slowest: float) -> None:
     rates = [20 * slowest * MBIT] * 4 + [slowest * MBIT]
     world, oracle = home_swarm(7, rates, CHUNKS)
@@ -91,6 +91,7 @@ def test_unequal_links_that_are_known_take_as_long_as_they_must(seed: int) -> No
     assert max(took) < 1.1 * optimum + TRAINING
 
 
+@pytest.mark.slow
 def test_a_payload_may_take_twenty_seconds() -> None:
     world, oracle = home_swarm(8, [13 * MBIT, 0.45 * MBIT, 27 * MBIT, 47 * MBIT], CHUNKS)
     run_to(world, 2, HOUR)
