@@ -148,6 +148,7 @@ class Run(ABC):
 
     def promote(self, peer: PeerId) -> None:
         """Order that a member be given a vote; LocalError if this node may not, or if it has one."""
+        self.member.log.check_promotion(peer)
         self.driver.command(lambda now: self.member.promote(now, peer))
 
     async def close(self, for_good: bool = False) -> None:

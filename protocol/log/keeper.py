@@ -214,11 +214,8 @@ class Keeper:
         self._lacks = result
         return self._act()
 
-    def promote(self, peer: PeerId) -> list[Effect]:
-        """As the author, a steward or a voter: order that a member be given a vote. LocalError if that is not due.
-
-        The order of a voter counts once a quorum of them has given it. It is repeated as long as this process runs.
-        """
+    def check_promotion(self, peer: PeerId) -> None:
+        """LocalError unless this peer may order that a member be given a vote, and that is due."""
         register, core = self.register, self.core
         if not may_order(register, core.me, core.life):
             raise LocalError("only the author of a run, its stewards and its voters may do that", code="no-steward")
@@ -226,6 +223,12 @@ class Keeper:
             raise LocalError(f"{peer} is no member of the run; `shoal run show` lists them", code="unknown-peer")
         if peer in register.voters:
             raise LocalError(f"{peer} has a vote already", code="votes-already")
+
+    def promote(self, peer: PeerId) -> list[Effect]:
+        """Order that a member be given a vote, which `check_promotion` allows.
+
+        The order of a voter counts once a quorum of them has given it. It is repeated as long as this process runs.
+        """
         self._promoted.add(peer)
         return self._act()
 

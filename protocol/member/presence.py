@@ -106,7 +106,7 @@ class Presence(Judge, ABC):
         return self._digest(now, self.membership.link_up(now, peer))
 
     def promote(self, now: float, peer: PeerId) -> list[Effect]:
-        """Order that a member be given a vote; LocalError if we may not, or if it has one."""
+        """Order that a member be given a vote, which `log.check_promotion` allows."""
         return self._digest(now, self.log.promote(peer))
 
     def stop(self, now: float) -> list[Effect]:

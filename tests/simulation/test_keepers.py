@@ -38,9 +38,11 @@ def test_a_member_that_does_not_train_votes_once_the_author_orders_it() -> None:
     promote(world, TRAINER, KEEPERS[0])
     world.run_until(lambda: voters(world) == {TRAINER, KEEPERS[0]}, within=SOON)
     with pytest.raises(LocalError, match="has a vote already"):
-        promote(world, TRAINER, KEEPERS[0])
+        world.node(TRAINER).member.log.check_promotion(KEEPERS[0])
     with pytest.raises(LocalError, match="its stewards and its voters"):
-        promote(world, KEEPERS[2], KEEPERS[1])
+        world.node(KEEPERS[2]).member.log.check_promotion(KEEPERS[1])
+    with pytest.raises(LocalError, match="no member of the run"):
+        world.node(TRAINER).member.log.check_promotion(PeerId("stranger"))
 
 
 def test_a_voter_that_is_not_the_author_needs_a_quorum() -> None:
