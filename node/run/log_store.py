@@ -37,6 +37,7 @@ from shoal.protocol.messages.log import Compaction, Register, Shortcut, VoteFile
 
 FOLDER, JOURNAL, STATE = "log", "journal", "state"
 MEANS, RESULT = "means", "result"  # names of records; the first one is also that of their folder
+AWAY = 60.0  # seconds after the last record, from which on others may have gone on without us
 LONGEST = 4 << 20  # bytes of a journal that is not made shorter
 
 log = logging.getLogger("shoal.run")
@@ -67,6 +68,7 @@ class LogStore:
             (self.folder / KEPT).unlink(missing_ok=True)
             path = self.folder / JOURNAL
             content = path.read_bytes() if path.exists() else b""
+            written = path.stat().st_mtime if content else 0.0
             journal = read(content, rules)
             register, votes = journal.register or founding, journal.votes
             kept = content[: journal.length]
@@ -80,7 +82,8 @@ class LogStore:
                 replace_file(path, [kept])
             self._votes, self.size = votes, len(kept)
             means = self.means.open()
-        return Kept(journal.first or founding, journal.headers, register, journal.entries, votes, means)
+            was_away = bool(content) and time.time() - written > AWAY
+        return Kept(journal.first or founding, journal.way, register, journal.entries, votes, was_away, means)
 
     def put(self, name: str, record: Message) -> None:
         """Append a record: on return it is written, and if it is of "log" or "vote" it is forced to disk, too.

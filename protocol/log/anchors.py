@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.messages.anchor import ANCHOR_SIZE, Anchor
-from shoal.protocol.messages.log import Header, Register
+from shoal.protocol.messages.log import Register, Way
 
 EVERY = 8  # entries for which the anchor of a log stays the same
 
@@ -25,16 +23,17 @@ def check_entry(anchor: Anchor | None, number: int, entry: Digest, shown_by: Pee
         raise RemoteError(f"shows another entry {number} than the run's link names", shown_by)
 
 
-def check_skip(anchor: Anchor | None, headers: Sequence[Header], register: Register, shown_by: PeerId) -> None:
-    """RemoteError if these headers, or the register to which they lead, show another entry than the anchor names.
+def check_skip(anchor: Anchor | None, way: Way, register: Register, shown_by: PeerId) -> None:
+    """RemoteError if this way, or the register to which it leads, shows another entry than the anchor names.
 
-    They tell only of some entries: those of the headers, and the last ones before the register.
+    It tells only of some entries: those of its headers, and the last ones before its registers.
     """
-    for header in headers:
+    for header in (*(each for crossing in way.crossings for each in crossing.headers), *way.headers):
         subject = header.certificate.subject
         check_entry(anchor, subject.number, subject.entry, shown_by)
-    if anchor is not None and (entry := _entry_at(register, anchor.number)) is not None:
-        check_entry(anchor, anchor.number, entry, shown_by)
+    for each in (*(crossing.register for crossing in way.crossings), register):
+        if anchor is not None and (entry := _entry_at(each, anchor.number)) is not None:
+            check_entry(anchor, anchor.number, entry, shown_by)
 
 
 def _entry_at(register: Register, number: int) -> Digest | None:

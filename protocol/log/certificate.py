@@ -51,9 +51,17 @@ def electorate(register: Register, changed: Register) -> tuple[PeerId, ...]:
 def decides(voted: Collection[PeerId], register: Register, changed: Register, rules: Rules) -> bool:
     """Whether these votes on one subject are enough: a quorum of the voters before, and one of those after.
 
-    The first makes the entry the only one of its number. The second holds it, so that they can go on.
+    The first makes the entry the only one of its number. The second holds it, so that they can go on. Nobody votes on
+    the founding of a branch.
     """
+    if is_founding(register, changed):
+        return True
     return all(rules.trust.is_quorum(voted, each.voters, each.faults) for each in (register, changed))
+
+
+def is_founding(register: Register, changed: Register) -> bool:
+    """Whether the entry between the two founds a branch: it holds the statements that prove it."""
+    return changed.branch != register.branch
 
 
 def votes_on(subject: Subject, votes: Iterable[Vote]) -> list[Vote]:

@@ -28,6 +28,7 @@ from shoal.protocol.log.certificate import (
     check_change,
     decides,
     electorate,
+    is_founding,
     subject_of,
     votes_on,
 )
@@ -50,6 +51,7 @@ from shoal.protocol.messages.log import (
     ChangeView,
     Decided,
     Entry,
+    Found,
     GetLog,
     Leave,
     Lock,
@@ -195,6 +197,12 @@ class Core:
         turn.expect()
         return turn.core, turn.effects
 
+    def found(self, body: Found) -> tuple[Core, list[Effect]]:
+        """Go on as a branch. Raises RemoteError, naming nobody, if that does not fit the register."""
+        turn = Turn(self)
+        turn.found(next_entry(self.register, body))
+        return turn.core, turn.effects
+
     def answer(self, entry: Digest, is_approved: bool) -> tuple[Core, list[Effect]]:
         """The answer to a `Review`."""
         turn = Turn(self)
@@ -281,6 +289,12 @@ class Turn:
         self._lead()
         self._repeat_wishes()
 
+    def found(self, entry: Entry) -> None:
+        core, changed = self.core, self._changed(entry)
+        subject = subject_of(core.register, changed, entry, 0, core.rules.trust.phases[-1])
+        self._decide(entry, Certificate(subject, ()), changed)
+        self._send([member.peer for member in core.register.members], self.core.log[-1])
+
     def answer(self, entry: Digest, is_approved: bool) -> None:
         """For this number: after the next decision, what is still wanted is asked for anew."""
         core = self.core
@@ -311,37 +325,33 @@ class Turn:
         self._ask(peer)
 
     def receive(self, sender: PeerId, message: LogMessage) -> None:
+        if (branch := branch_of(message)) != self.core.register.branch:
+            self._meet(sender, branch, message)
+            return
         match message:
-            case Request(branch=branch):
-                self._check_branch(sender, branch)
+            case Request():
                 decode(message.body, sender, MAX_BODY, BODY_TAGS)  # names the sender, where it is malformed
                 self._hand(sender, message.number)
                 if may_be_asked_for(message.body):
                     self._consider(message.body)
             case Propose(entry=entry):
-                self._check_branch(sender, entry.branch)
                 if self._is_next(sender, entry.number, tells=True):
                     self._take_proposal(sender, message)
             case Vote(subject=subject):
-                self._check_branch(sender, subject.branch)
                 if self._is_next(sender, subject.number):
                     self._take_vote(sender, message)
-            case ChangeView(branch=branch):
-                self._check_branch(sender, branch)
+            case ChangeView():
                 if message.number <= self.core.number:
                     self._take_change(sender, message)
                 else:
                     self._ask(sender)
             case Decided(entry=entry):
-                self._check_branch(sender, entry.branch)
                 if self._is_next(sender, entry.number):
                     self._take_decided(sender, message)
             case GetLog(branch=branch):
-                self._check_branch(sender, branch)
                 if not self._hand(sender, message.number):
                     self._send((sender,), Tip(branch, self.core.register.number, ()))
-            case Tip(branch=branch):
-                self._check_branch(sender, branch)
+            case Tip():
                 self._take_tip(sender, message)
 
     def fire(self, timer: Timer) -> None:
@@ -472,6 +482,8 @@ class Turn:
             raise RemoteError("passes on a proposal of somebody who does not propose in that view", sender)
         check_signature(message, message.peer, core.rules.signer, sender)
         changed = after(core.register, entry, core.rules, sender)
+        if is_founding(core.register, changed):
+            raise RemoteError("has votes on a branch, which nobody decides by votes", sender)
         self._check_grounds(sender, message)
         has_said = core.voted is not None and core.voted.view == message.view and core.voted.entry != entry
         if message.view < core.view or has_said or core.me not in electorate(core.register, changed):
@@ -623,7 +635,7 @@ class Turn:
     def _hand_on(self, decided: Decided, before: Register) -> None:
         """Each voter tells its share of those who do not vote, and of those who have just left."""
         core = self.core
-        if not core.votes_here:
+        if not core.votes_here or is_founding(before, core.register):  # its founder tells all
             return
         known = dict.fromkeys(member.peer for member in (*core.register.members, *before.members))
         others = [peer for peer in known if peer not in core.register.voters]
@@ -728,6 +740,17 @@ class Turn:
 
     # -- being behind -------------------------------------------------------------------------------------------
 
+    def _meet(self, sender: PeerId, branch: Digest, message: LogMessage) -> None:
+        """`sender` is on another branch: tell it of ours, if ours is one of it; else have it tell us of its own."""
+        if isinstance(message, Tip):
+            self._take_tip(sender, message)
+        elif branch not in self.core.register.earlier:
+            self._ask(sender)
+        elif isinstance(message, GetLog):
+            self._hand(sender, message.number)
+        else:
+            self._hand_to_member(sender, number_of(message) - 1)
+
     def _is_next(self, sender: PeerId, number: int, tells: bool = False) -> bool:
         """Whether `number` is the next one. Who is ahead is asked; if `tells`, who is behind is told."""
         if number > self.core.number:
@@ -747,7 +770,6 @@ class Turn:
     def _take_tip(self, sender: PeerId, tip: Tip) -> None:
         """Go on asking whoever has brought something, else wait for the timer to ask another."""
         for decided in tip.entries:
-            self._check_branch(sender, decided.entry.branch)
             if decided.entry.number == self.core.number:
                 self._take_decided(sender, decided)
         core = self.core
@@ -786,10 +808,6 @@ class Turn:
 
     # -- the rest -----------------------------------------------------------------------------------------------
 
-    def _check_branch(self, sender: PeerId, branch: Digest) -> None:
-        if branch != self.core.register.branch:
-            raise RemoteError("speaks of another branch of the log", sender)
-
     def _changed(self, entry: Entry) -> Register:
         return after(self.core.register, entry, self.core.rules)
 
@@ -807,6 +825,28 @@ class Turn:
         self.effects.append(Persist("vote", self.core.vote_file()))
 
 
+def branch_of(message: LogMessage) -> Digest:
+    """Of which branch of the log the sender speaks."""
+    match message:
+        case Propose(entry=entry) | Decided(entry=entry):
+            return entry.branch
+        case Vote(subject=subject):
+            return subject.branch
+    return message.branch
+
+
+def number_of(message: LogMessage) -> int:
+    """Of the entry that a message is about, which its sender lacks."""
+    match message:
+        case Propose(entry=entry) | Decided(entry=entry):
+            return entry.number
+        case Vote(subject=subject):
+            return subject.number
+        case ChangeView():
+            return message.number
+    return message.number + 1
+
+
 def author_of(body: bytes) -> PeerId | None:
     """Who has to ask for this, if it is one."""
     match decode(body, None, MAX_BODY, BODY_TAGS):
@@ -817,7 +857,7 @@ def author_of(body: bytes) -> PeerId | None:
 
 def may_be_asked_for(body: bytes) -> bool:
     """Whether any voter may be asked to have this decided; what else is wanted, the proposer itself wants."""
-    return type(decode(body, None, MAX_BODY, BODY_TAGS)) not in (Roster, Result)
+    return type(decode(body, None, MAX_BODY, BODY_TAGS)) not in (Roster, Result, Found)
 
 
 def first_of(wanted: Sequence[bytes]) -> bytes:

@@ -21,7 +21,8 @@ from blake3 import blake3
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
 from shoal.protocol.log.register import Rules, after
-from shoal.protocol.messages.log import Decided, Header, Register, Shortcut, VoteFile
+from shoal.protocol.log.shortcuts import START
+from shoal.protocol.messages.log import Decided, Register, Shortcut, VoteFile, Way
 
 SIZE, CHECK, HEAD = 4, 16, 24  # bytes
 TAGS = (14, 18, 133, 134)  # of Decided, Shortcut, VoteFile and Register
@@ -34,7 +35,7 @@ class Journal:
     """What a file says. Its first `length` bytes are good; append after those."""
 
     first: Register | None  # before the first entry; None: the file has not begun
-    headers: tuple[Header, ...]  # that lead there
+    way: Way  # that leads there
     register: Register | None  # after the last entry
     entries: tuple[Decided, ...]
     votes: VoteFile | None
@@ -53,7 +54,7 @@ def read(content: bytes, rules: Rules) -> Journal:
     """What a file with this content says."""
     register, votes, length, is_damaged = None, None, 0, False
     first: Register | None = None
-    headers: tuple[Header, ...] = ()
+    way = START
     entries: list[Decided] = []
     for end, record in _records(content):
         if record is None or (register is None) is not isinstance(record, Register | Shortcut):
@@ -63,7 +64,7 @@ def read(content: bytes, rules: Rules) -> Journal:
             case Register():
                 register = first = record
             case Shortcut():
-                register, headers = record.register, record.headers
+                register, way = record.register, record.way
                 first = register
             case VoteFile():
                 votes = record
@@ -77,7 +78,7 @@ def read(content: bytes, rules: Rules) -> Journal:
         length = end
     if register is not None and votes is not None and votes.number > register.number + 1:
         is_damaged = True  # it has voted on what follows entries that are not here
-    return Journal(first, headers, register, tuple(entries), None if is_damaged else votes, length, is_damaged)
+    return Journal(first, way, register, tuple(entries), None if is_damaged else votes, length, is_damaged)
 
 
 def compacted(beginning: Register | Shortcut, entries: Sequence[Decided], votes: VoteFile) -> bytes:

@@ -4,6 +4,7 @@
 - A voter says of a member that it has not heard it for long, and of a result that it lacks its bytes.
 - The author, a steward or a voter orders that a member be given a vote though it was not counted in enough rounds.
 - The proposer makes entries of such statements once there are enough of them.
+- Whoever is told to go on without a quorum founds a branch with the members that are here, or joins that of another.
 - Whoever leaves asks for that, and goes on until it is decided.
 
 A `Judge` says what the log does not: whether the last round is over and, where it has no results, who has gone enough.
@@ -25,8 +26,19 @@ from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
 from shoal.protocol.log.anchors import check_entry, check_skip
 from shoal.protocol.log.core import Committed, Core, LogWanted, Review
-from shoal.protocol.log.register import entry_digest, has_life, is_ordered, is_voter, last_life, may_order, member_of
-from shoal.protocol.log.shortcuts import Shortcuts, check_shortcut
+from shoal.protocol.log.register import (
+    MAX_SURVIVORS,
+    entry_digest,
+    has_life,
+    is_ordered,
+    is_voter,
+    last_life,
+    may_order,
+    member_of,
+    steps,
+    tokens_of,
+)
+from shoal.protocol.log.shortcuts import Shortcuts, beginning, check_shortcut
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.log import (
     BODY_TAGS,
@@ -39,6 +51,8 @@ from shoal.protocol.messages.log import (
     Decided,
     End,
     Entry,
+    Found,
+    GetLog,
     Lacks,
     Leave,
     LogMessage,
@@ -48,6 +62,7 @@ from shoal.protocol.messages.log import (
     Result,
     Shortcut,
     Statement,
+    Stays,
     Tip,
     Unheard,
     Void,
@@ -60,9 +75,11 @@ TICK = 1.0  # seconds
 RECENT = 8  # entries for which a statement is not repeated; it counts for 32
 MOST_SHOWN = 4  # shortcuts that are shown in a second
 REPEAT = 5.0  # seconds after which it is repeated all the same
+LOOK = 60.0  # seconds in which whoever was away for long looks for the others, at most
+FOUNDING = 10.0  # seconds that the founder of a branch waits for the statements of all who are here
 TOGETHER = 3.0  # seconds that a proposer waits for the consents of others who may vote, once it has one
 
-Said = Unheard | Consent | Lacks | Order  # what is carried in a Statement
+Said = Unheard | Consent | Lacks | Order | Stays  # what is carried in a Statement
 
 
 class Alive(Protocol):
@@ -126,8 +143,12 @@ class Keeper:
         shortcuts: Shortcuts,
         judge: Judge,
         anchor: Anchor | None = None,
+        was_away: bool = False,
     ) -> None:
-        """A log that ends below `anchor` is not joined, and one with another entry there is refused."""
+        """A log that ends below `anchor` is not joined, and one with another entry there is refused.
+
+        Who `was_away` for so long that others may have gone on without it looks for them before it decides anything.
+        """
         self.core = core
         self._view = view
         self._founding = founding
@@ -144,6 +165,8 @@ class Keeper:
         self._consented_at: float | None = None  # when the first of those consented who are to be made voters
         self._lacks: int | None = None  # number of the result whose bytes are lost, as far as this peer knows
         self._end_asked: Digest | None = None  # the proposed `End` about which nothing was said yet
+        self._goes_on_since: float | None = None  # without a quorum, as it was told to
+        self._looks_around = was_away
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
@@ -189,6 +212,8 @@ class Keeper:
 
     def want(self, body: Message) -> list[Effect]:
         """Have `body` decided, if it still fits."""
+        if self._looks_around:
+            return []
         with suppress(
             RemoteError, LocalError
         ):  # the log has gone on, or too much is wanted: whoever wants it looks again
@@ -197,7 +222,7 @@ class Keeper:
 
     def expect(self) -> list[Effect]:
         """A result is due."""
-        return self._do(self.core.expect())
+        return self._do(self.core.expect()) if not self._looks_around else []
 
     def answer(self, entry: Digest, is_approved: bool) -> list[Effect]:
         """Whether this peer may vote for a result."""
@@ -232,6 +257,20 @@ class Keeper:
         self._promoted.add(peer)
         return self._act()
 
+    def check_going_on(self) -> None:
+        """LocalError unless this peer may go on with those who are here, since they cannot decide anything."""
+        if not self.core.rules.trust.may_branch:
+            raise LocalError("a run whose voters may lie goes on with a quorum of them only", code="quorum-only")
+        if not self.is_member:
+            raise LocalError("this node is no member of the run yet, so it has nothing to go on with", code="not-ready")
+        if self.register.is_over or self.is_quorum(self._here()):
+            raise LocalError("the members that are here can decide all by themselves", code="no-need")
+
+    def go_on(self) -> list[Effect]:
+        """Found a branch of the log with the members that are here, which `check_going_on` allows."""
+        self._goes_on_since = self._clock
+        return self._act()
+
     def leave(self) -> list[Effect]:
         """Be a member no more: `Gone` is told when that is decided."""
         self.is_leaving = True
@@ -259,6 +298,8 @@ class Keeper:
         shown = message.entries if isinstance(message, Tip) else (message,) if isinstance(message, Decided) else ()
         for each in shown:
             check_entry(self._anchor, each.entry.number, entry_digest(each.entry), sender)
+        if not self._follows(shown) or (self._looks_around and not isinstance(message, GetLog | Tip | Decided)):
+            return []
         return self._do(self.core.receive(sender, message))
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
@@ -336,15 +377,49 @@ class Keeper:
         is_counted = member_of(self.register, peer).counted >= self.register.rounds_to_vote
         return is_counted and self._judge.has_gone(peer)
 
+    def _here(self) -> list[PeerId]:
+        """The members that are here: voters first, in their order."""
+        register = self.register
+        known = dict.fromkeys((*register.voters, *(member.peer for member in register.members)))
+        return [peer for peer in known if self._is_here(peer)]
+
+    def _follows(self, shown: Sequence[Decided]) -> bool:
+        """Whether to go where these entries lead.
+
+        A branch is followed by whom it names, by who can decide nothing without it, and by who has less to show for
+        the time since: fewer tokens behind its states.
+        """
+        register = self.register
+        later = [each for each in shown if each.entry.number > register.number]
+        founding = next((each for each in later if not each.certificate.proofs), None)
+        if founding is None:
+            return True
+        body = decode(founding.entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
+        is_named = isinstance(body, Found) and any(
+            (each.peer, each.life) == (self.core.me, self.core.life) for each in body.stays
+        )
+        if is_named or not self.is_quorum(self._here()):
+            return True
+        *_, (_, _, last) = steps(register, later, self.core.rules)
+        return tokens_of(last) > tokens_of(register)
+
     def _act(self) -> list[Effect]:
         """Whatever this peer wants or has to say now."""
         if self.register.is_over:
             return []
+        if self._is_looking():
+            return self._miss() + self._ask_around()
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
-        effects += (
-            self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost() + self._say_whom_to_promote()
-        )
+        effects += self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
+        effects += self._say_whom_to_promote() + self._go_on()
         return effects + self._make_entries() + self._end()
+
+    def _is_looking(self) -> bool:
+        """Until all members are here and have told how their logs end, or for a minute."""
+        others = [member.peer for member in self.register.members if member.peer != self.core.me]
+        are_met = not self.core.asked and all(map(self._view.is_alive, others))
+        self._looks_around = self._looks_around and not are_met and self._clock < LOOK
+        return self._looks_around
 
     def _end(self) -> list[Effect]:
         """Vote for the end that others saw before us."""
@@ -417,6 +492,20 @@ class Keeper:
         said = Lacks(register.branch, register.tip, self._lacks, core.me, core.life, b"")
         return self._say(Lacks, PeerId(""), said)
 
+    def _go_on(self) -> list[Effect]:
+        """Say with whom this peer goes on, and found the branch if that is itself."""
+        register, core, since = self.register, self.core, self._goes_on_since
+        here = self._here()
+        if since is None or not self.is_member or self.is_quorum(here):
+            self._goes_on_since = None
+            return []
+        stays = Stays(register.branch, register.tip, here[0], core.me, core.life, b"")
+        said = self._say(Stays, here[0], stays)
+        with_us = [each for each in self._said_by(Stays) if each.founder == core.me and each.peer in here]
+        if here[0] != core.me or (len(with_us) < len(here) and self._clock - since < FOUNDING):
+            return said
+        return [*said, *self._do(core.found(Found(tuple(with_us[:MAX_SURVIVORS]))))]
+
     def _say_whom_to_promote(self) -> list[Effect]:
         register, core = self.register, self.core
         effects: list[Effect] = []
@@ -435,20 +524,28 @@ class Keeper:
         statement = signed(said, self.core.rules.signer)
         self._statements[kind, about, self.core.me] = statement
         carried = Statement(register.branch, register.number, encode(statement))
-        hearers = (*register.voters, *([about] if kind is Order else []))
+        hearers = self._here() if kind is Stays else (*register.voters, *([about] if kind is Order else []))
         return [Send(peer, carried) for peer in hearers if peer != self.core.me]
 
     def _take_statement(self, sender: PeerId, message: Statement) -> list[Effect]:
         register = self.register
         if message.branch != register.branch:
-            raise RemoteError("speaks of another branch of the log", sender)
+            return self.heard_end(sender, message.number)
         said = decode(message.body, sender, MAX_CONTROL_FRAME, STATEMENT_TAGS)
         assert isinstance(said, Said)
         if not _counts(said, register):
             return self.heard_end(sender, message.number)
         check_signature(said, said.peer, self.core.rules.signer, sender)
         self._statements[type(said), _subject(said), said.peer] = said
+        if isinstance(said, Stays):
+            return self._join_those_who_go_on()
         return [*(self._offer_to_vote() if isinstance(said, Order) else []), *self._make_entries()]
+
+    def _join_those_who_go_on(self) -> list[Effect]:
+        """Somebody was told to go on: who can decide nothing either goes with it."""
+        if self._goes_on_since is None and not self.is_quorum(self._here()):
+            self._goes_on_since = self._clock
+        return self._go_on()
 
     def compact(self, part: int, round: int) -> list[Effect]:
         """Make the journal shorter, but for what follows the state of `part` after `round`, which is on our disk."""
@@ -467,11 +564,12 @@ class Keeper:
 
     def _take_shortcut(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
         core, register = self.core, shortcut.register
-        if register.number <= core.register.number:
+        is_other = register.branch != core.register.branch and self.is_quorum(self._here())
+        if register.number <= core.register.number or (is_other and tokens_of(register) <= tokens_of(core.register)):
             return []
         check_shortcut(shortcut, self._founding, core.rules, sender)
-        check_skip(self._anchor, shortcut.headers, register, sender)
-        self._shortcuts.take(shortcut)
+        check_skip(self._anchor, shortcut.way, register, sender)
+        self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self._seen = register
         self.core = replace(Core.resume(core.me, register, (), core.vote_file(), core.rules), down=core.down)
         skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(register))]
@@ -560,6 +658,8 @@ def _subject(said: Said) -> PeerId:
             return said.peer
         case Order():
             return said.subject
+        case Stays():
+            return said.founder
     return PeerId("")
 
 
@@ -570,6 +670,8 @@ def _counts(said: Said, register: Register) -> bool:
         return (
             is_due and may_order(register, said.peer, said.life) and has_life(register, said.subject, said.subject_life)
         )
+    if isinstance(said, Stays):
+        return has_life(register, said.peer, said.life) and said.before == register.tip
     return has_life(register, said.peer, said.life) and said.before in register.tips
 
 

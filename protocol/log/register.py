@@ -26,6 +26,7 @@ from shoal.protocol.messages.log import (
     Electorate,
     End,
     Entry,
+    Found,
     Gone,
     Leave,
     Member,
@@ -46,6 +47,8 @@ MAX_MEMBERS = 4096
 MAX_VOTERS = 32
 MAX_ADMITTED = 64  # by one entry
 MAX_STATEMENTS = MAX_VOTERS + 1  # of one kind in an entry: of each voter, and of the author
+MAX_SURVIVORS = 256  # members with whom a branch begins; others are admitted to it
+EARLIER = 16  # branches that a register remembers
 WINDOW = 32  # entries for which a statement of a voter counts
 REMEMBERED = 256  # members that are gone, whose lives are not admitted again
 
@@ -97,6 +100,7 @@ def founded(branch: Digest, founder: PeerId, life: int, **settings: Any) -> Regi
     usual |= {"last_round": 0, "part_count": 1, "parts": ()}
     return Register(
         branch=branch,
+        earlier=(),
         number=0,
         tips=(branch,),
         author=founder,
@@ -207,7 +211,15 @@ def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | Non
         can_go_on = rules.trust.is_quorum(changed.voters, changed.voters, faults)
         step.require(can_go_on, "leaves too few voters to decide anything")
         changed = replace(changed, voters_since=entry.number, faults=faults)
+    if isinstance(body, Found):
+        earlier = (*register.earlier, register.branch)[-EARLIER:]
+        changed = replace(changed, branch=digest("log branch", entry_digest(entry)), earlier=earlier)
     return replace(changed, number=entry.number, tips=(*changed.tips, entry_digest(entry))[-WINDOW:])
+
+
+def tokens_of(register: Register) -> int:
+    """Behind all states that the log has decided since the run began."""
+    return sum(part.tokens for part in register.parts)
 
 
 def steps(register: Register, entries: Iterable[Decided], rules: Rules) -> Iterator[tuple[Register, Decided, Register]]:
@@ -371,6 +383,29 @@ class _Step:
         self.require(is_done or ordered, "ends a run before its last round")
         return replace(register, is_over=True)
 
+    def found(self, body: Found) -> Register:
+        """Voters come first, in their order. Where a quorum is left nobody may go on without the others."""
+        register, stays = self.register, body.stays
+        survivors = {each.peer for each in stays}
+        self.require(0 < len(survivors) == len(stays) <= MAX_SURVIVORS, "founds a branch of nobody, or too many")
+        for each in stays:
+            self._require_member(each.peer, each.life)
+            is_here = (each.branch, each.before) == (register.branch, register.tip)
+            self.require(is_here and each.founder == stays[0].founder, "founds a branch by statements about another")
+            self.check(each, each.peer)
+        self.require(stays[0].founder in survivors, "founds a branch without its founder")
+        self.require(self.rules.trust.may_branch, "founds a branch though voters may lie")
+        self.require(not self._is_quorum(survivors), "founds a branch of voters who can decide")
+        gone = [Gone(each.peer, each.life) for each in register.members if each.peer not in survivors]
+        members = tuple(each for each in register.members if each.peer in survivors)
+        voters = dict.fromkeys((*register.voters, *(each.peer for each in members)))
+        return replace(
+            register,
+            members=members,
+            voters=tuple(voter for voter in voters if voter in survivors)[: register.most_voters],
+            gone=(*register.gone, *gone)[-REMEMBERED:],
+        )
+
     # -- what they have in common -------------------------------------------------------------------------------
 
     def _require_member(self, peer: PeerId, life: int) -> None:
@@ -437,4 +472,5 @@ _APPLY: dict[type[Message], Callable[[_Step, Any], Register]] = {
     Result: _Step.result,
     Void: _Step.void,
     End: _Step.end,
+    Found: _Step.found,
 }

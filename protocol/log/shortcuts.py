@@ -2,7 +2,8 @@
 
 A peer keeps of the log's past one header for each electorate, and of the last entries now and then the register after
 one. Whoever lacks entries that are no longer kept is shown such a register with the headers that lead from the founder
-to it, checks them, and reads on from there.
+to it, checks them, and reads on from there. Where a branch begins it is shown the register before, and checks by that
+who might found it.
 """
 
 from __future__ import annotations
@@ -12,26 +13,39 @@ from collections.abc import Sequence
 
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.log.certificate import is_founding
 from shoal.protocol.log.headers import fewest, follow_all
-from shoal.protocol.log.register import Rules, electorate_of, register_root
-from shoal.protocol.messages.log import Decided, Header, Register, Shortcut
+from shoal.protocol.log.register import Rules, after, electorate_of, register_root
+from shoal.protocol.messages.log import Crossing, Decided, Header, Register, Shortcut, Way
 
 EVERY, MARKS = 16, 16  # entries from one register that is kept to the next, and how many are
+START = Way((), ())  # to the register before the first entry
 
 
 class Shortcuts:
     """What one peer can show."""
 
-    def __init__(self, founding: Register, headers: Sequence[Header] = ()) -> None:
-        """`headers` lead from the founder to where this peer begins to read."""
-        self._first = electorate_of(founding)
-        self._branch = founding.branch
-        self._headers = list(headers)
-        self._marks: deque[tuple[Register, Header]] = deque(maxlen=MARKS)
+    def __init__(self, first: Register, way: Way = START) -> None:
+        """`way` leads from the founder to where this peer begins to read, on the branch that begins with `first`."""
+        self._begin(first, way)
+        self._marks: deque[tuple[Register, Header | None]] = deque(maxlen=MARKS)
+
+    def _begin(self, first: Register, way: Way) -> None:
+        self._first = first  # that with which the present branch begins
+        self._crossings = way.crossings
+        self._headers = list(way.headers)
+        self._newest: list[Header] = []  # of the last entry that was read, if it is of this branch
 
     def read(self, before: Register, decided: Decided, register: Register) -> None:
         """An entry was decided."""
+        if is_founding(before, register):
+            crossing = Crossing(self._leading([*self._headers, *self._newest]), before, decided.entry)
+            self._begin(register, Way((*self._crossings, crossing), ()))
+            self._marks.clear()
+            self._marks.append((register, None))
+            return
         header = Header(decided.certificate, electorate_of(before))
+        self._newest = [header]
         if not self._headers or self._headers[-1].electorate.since != header.electorate.since:
             self._headers.append(header)
         if register.number % EVERY == 0:
@@ -46,22 +60,44 @@ class Shortcuts:
         newest = usable[-1][0]
         before = [mark for mark in usable if all(part.result > mark[0].number for part in newest.parts)]
         register, header = (before or usable[:1])[-1]
-        earlier = [each for each in self._headers if _number(each) < _number(header)]
-        return Shortcut(self._branch, tuple(fewest(self._first, [*earlier, header])), register)
+        earlier = [each for each in self._headers if header is not None and _number(each) < _number(header)]
+        headers = self._leading([*earlier, *([header] if header is not None else [])])
+        return Shortcut(register.branch, Way(self._crossings, headers), register)
 
-    def take(self, shortcut: Shortcut) -> None:
-        """Go on from what somebody else has shown, and was checked."""
-        self._headers = list(shortcut.headers)
+    def take(self, first: Register, shortcut: Shortcut) -> None:
+        """Go on from what somebody else has shown, and was checked, on the branch that begins with `first`."""
+        headers = shortcut.way.headers
+        self._begin(first, shortcut.way)
         self._marks.clear()
-        self._marks.append((shortcut.register, shortcut.headers[-1]))
+        self._marks.append((shortcut.register, headers[-1] if headers else None))
+
+    def _leading(self, headers: Sequence[Header]) -> tuple[Header, ...]:
+        return tuple(fewest(electorate_of(self._first), headers))
+
+
+def beginning(founding: Register, way: Way, rules: Rules) -> Register:
+    """The register with which the branch begins to which `way`, that was checked, leads from the founder."""
+    return after(way.crossings[-1].register, way.crossings[-1].entry, rules) if way.crossings else founding
 
 
 def check_shortcut(shortcut: Shortcut, founding: Register, rules: Rules, shown_by: PeerId) -> None:
-    """RemoteError unless the headers lead from the founder to the register."""
-    if shortcut.register.branch != founding.branch:
+    """RemoteError unless the way leads from the founder to the register."""
+    here = founding
+    for crossing in shortcut.way.crossings:
+        _check_way(here, crossing.headers, crossing.register, rules, shown_by)
+        here = after(crossing.register, crossing.entry, rules, shown_by)
+        if not is_founding(crossing.register, here):
+            raise RemoteError("shows the beginning of a branch that is none", shown_by)
+    _check_way(here, shortcut.way.headers, shortcut.register, rules, shown_by)
+
+
+def _check_way(here: Register, headers: Sequence[Header], register: Register, rules: Rules, shown_by: PeerId) -> None:
+    if register.branch != here.branch:
         raise RemoteError("shows the register of another branch", shown_by)
-    number, root = follow_all(founding.branch, electorate_of(founding), shortcut.headers, rules, shown_by)
-    if (number, root) != (shortcut.register.number, register_root(shortcut.register)):
+    if register == here and not headers:
+        return
+    number, root = follow_all(here.branch, electorate_of(here), headers, rules, shown_by)
+    if (number, root) != (register.number, register_root(register)):
         raise RemoteError("shows a register that nobody has certified", shown_by)
 
 

@@ -20,6 +20,10 @@ class Trust(Protocol):
     def phases(self) -> tuple[Phase, ...]:
         """In this order each voter votes; who has voted in the last but one may not forget it."""
 
+    @property
+    def may_branch(self) -> bool:
+        """Whether members may go on by themselves once no quorum can be reached."""
+
     def is_quorum(self, present: Collection[PeerId], voters: Sequence[PeerId], faults: int) -> bool:
         """Whether those of `voters` who are `present` may decide, where `faults` of the voters may lie."""
 
@@ -33,6 +37,7 @@ class Crash:
     """
 
     phases: tuple[Phase, ...] = (Phase.COMMIT,)
+    may_branch: bool = True
 
     def is_quorum(self, present: Collection[PeerId], voters: Sequence[PeerId], faults: int) -> bool:
         """More than half of the power."""
@@ -45,6 +50,7 @@ class Byzantine:
     """Up to `faults` of the voters lie (PBFT): any two quorums share one more than those."""
 
     phases: tuple[Phase, ...] = (Phase.PREPARE, Phase.COMMIT)
+    may_branch: bool = False  # liars would found one whenever they like
 
     def is_quorum(self, present: Collection[PeerId], voters: Sequence[PeerId], faults: int) -> bool:
         """floor((n + f) / 2) + 1 voters."""

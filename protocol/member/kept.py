@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from shoal.protocol.base.wire import Message
 from shoal.protocol.log.register import voters_root
-from shoal.protocol.messages.log import Decided, Header, Register, VoteFile
+from shoal.protocol.log.shortcuts import START
+from shoal.protocol.messages.log import Decided, Register, VoteFile, Way
 
 FOUNDING_LIFE = 1  # that of the founder's first vote file: everybody knows it from the run's id
 
@@ -17,16 +18,17 @@ class Kept:
     """What the journal says, and the means beside it."""
 
     first: Register  # before the entries
-    headers: tuple[Header, ...]  # that lead there
+    way: Way  # that leads there
     register: Register  # after them
     entries: tuple[Decided, ...]
     votes: VoteFile
+    was_away: bool = False  # for so long that the others may have gone on without it
     means: tuple[Message, ...] = ()  # and tables, of rounds that are not applied
 
     @classmethod
     def nothing(cls, founding: Register, life: int) -> Kept:
         """That of a peer that has never been in the run; the founder begins in FOUNDING_LIFE."""
-        return cls(founding, (), founding, (), VoteFile(life, voters_root(founding), 0, 0, None, None))
+        return cls(founding, START, founding, (), VoteFile(life, voters_root(founding), 0, 0, None, None))
 
     def without_means(self) -> Kept:
         """The same without what takes much memory."""

@@ -14,7 +14,7 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import EntryDecided, Gone, Judge, Keeper
 from shoal.protocol.log.register import Rules, steps
-from shoal.protocol.log.shortcuts import Shortcuts
+from shoal.protocol.log.shortcuts import Shortcuts, beginning
 from shoal.protocol.member.facts import RunFacts
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
@@ -67,11 +67,11 @@ class Presence(Judge, ABC):
         )
         founding = facts.register()
         self.membership = Membership(me, addresses, self._status, rules.signer, rng)
-        shortcuts = Shortcuts(founding, kept.headers)
+        shortcuts = Shortcuts(beginning(founding, kept.way, rules), kept.way)
         for before, decided, register in steps(kept.first, kept.entries, rules):
             shortcuts.read(before, decided, register)
         core = Core.resume(me, kept.register, kept.entries, kept.votes, rules)
-        self.log = Keeper(core, self.membership, founding, shortcuts, self, facts.anchor)
+        self.log = Keeper(core, self.membership, founding, shortcuts, self, facts.anchor, kept.was_away)
         self._has_parted = False
 
     # -- commands -----------------------------------------------------------------------------------------------
@@ -108,6 +108,10 @@ class Presence(Judge, ABC):
     def promote(self, now: float, peer: PeerId) -> list[Effect]:
         """Order that a member be given a vote, which `log.check_promotion` allows."""
         return self._digest(now, self.log.promote(peer))
+
+    def go_on(self, now: float) -> list[Effect]:
+        """Go on as a branch, without a quorum, which `log.check_going_on` allows."""
+        return self._digest(now, self.log.go_on())
 
     def stop(self, now: float) -> list[Effect]:
         """Ask to be let go, so that the others can decide without us; until then we go on.

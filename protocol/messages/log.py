@@ -102,6 +102,18 @@ class Order(Message):
     signature: bytes
 
 
+@message(137)
+class Stays(Message):
+    """`I hold everything up to the entry `before`, after which nothing can be decided, and go on with this founder`."""
+
+    branch: Digest
+    before: Digest
+    founder: PeerId  # of the branch
+    peer: PeerId
+    life: int
+    signature: bytes
+
+
 # -- bodies of entries ------------------------------------------------------------------------------------------
 
 
@@ -182,7 +194,17 @@ class End(Message):
     orders: tuple[Order, ...]
 
 
-BODY_TAGS = range(125, 133)
+@message(138)
+class Found(Message):
+    """The run goes on as a branch of its log, with these members alone, since no quorum of its voters could be reached.
+
+    No votes decide it but the statements themselves, of all whom it names.
+    """
+
+    stays: tuple[Stays, ...]
+
+
+BODY_TAGS = (*range(125, 133), 138)
 
 
 @value
@@ -334,14 +356,14 @@ class Tip(Message):
 
 @message(17)
 class Statement(Message):
-    """What its author says to all voters, so that a quorum of such can be shown: `Unheard`, `Consent` or `Lacks`."""
+    """What its author says to all whom it concerns, so that enough of such can be shown: evidence, signed."""
 
     branch: Digest
     number: int  # of the last entry in its author's log
     body: bytes
 
 
-STATEMENT_TAGS = range(121, 125)
+STATEMENT_TAGS = (*range(121, 125), 137)
 
 
 LogMessage = Vote | ChangeView | Propose | Request | Decided | GetLog | Tip
@@ -401,6 +423,7 @@ class Register(Message):
     """What the log says in sum (see protocol/log/register.py)."""
 
     branch: Digest
+    earlier: tuple[Digest, ...]  # branches of which this one is a branch, the last ones, the newest last
     number: int  # of the last entry
     tips: tuple[Digest, ...]  # digests of the last entries, the newest last; before the first, the run's id
     author: PeerId
@@ -424,12 +447,29 @@ class Register(Message):
         return self.tips[-1]
 
 
+@value
+class Crossing:
+    """From one branch to the next."""
+
+    headers: tuple[Header, ...]  # on the earlier branch, from voters that are known to those who decided its last entry
+    register: Register  # after that entry
+    entry: Entry  # that founds the next branch
+
+
+@value
+class Way:
+    """How one gets from the run's founder to a register without the entries between."""
+
+    crossings: tuple[Crossing, ...]
+    headers: tuple[Header, ...]  # on the last branch; none, if the register is that with which the branch begins
+
+
 @message(18)
 class Shortcut(Message):
     """To one who lacks entries that are no longer kept: the register after one of the last, and what certifies it."""
 
     branch: Digest
-    headers: tuple[Header, ...]  # from voters that the receiver knows to those who decided the entry
+    way: Way
     register: Register
 
 

@@ -26,7 +26,9 @@ def recall(disk: dict[str, Any], facts: RunFacts, signer: FakeSigner, next_life:
         kept += (b"" if journal.register else framed(first)) + framed(votes)
     disk["journal"] = bytearray(kept)
     means = tuple(disk.get("means", []))
-    return Kept(journal.first or first, journal.headers, register, journal.entries, votes, means)
+    return Kept(
+        journal.first or first, journal.way, register, journal.entries, votes, bool(disk.get("was_away")), means
+    )
 
 
 def put_record(disk: dict[str, Any], record: Message, core: Core) -> None:

@@ -18,7 +18,7 @@ from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import EntryDecided, Keeper, ResultProposed
 from shoal.protocol.log.register import Rules, first_state
-from shoal.protocol.log.shortcuts import Shortcuts
+from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.kept import Kept
@@ -71,12 +71,12 @@ def opened(peer: PeerId, folder: Path) -> tuple[Voter, Kept]:
     folder.mkdir(exist_ok=True)
     store, rules, first = LogStore(folder), rules_for(peer), founding()
     kept = store.open(first, rules, is_founder=True)
-    if not kept.entries and not kept.headers:  # the lives of the three are known from the beginning
+    if not kept.entries and kept.way == START:  # the lives of the three are known from the beginning
         life = next(member.life for member in first.members if member.peer == peer)
         store.put("vote", replace(kept.votes, life=life))
         kept = replace(kept, votes=replace(kept.votes, life=life))
     core = Core.resume(peer, kept.register, kept.entries, kept.votes, rules)
-    return Voter(Keeper(core, EverybodyIsHere(peer), first, Shortcuts(first, kept.headers), Endless()), store), kept
+    return Voter(Keeper(core, EverybodyIsHere(peer), first, Shortcuts(first, kept.way), Endless()), store), kept
 
 
 @dataclass

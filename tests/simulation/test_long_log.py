@@ -47,7 +47,7 @@ def test_disk_and_memory_of_a_long_log_are_bounded(
             f"{log.voters[peer].compactions} times; {most / 2**20:.0f} MiB of memory, {warm / 2**20:.0f} after a fifth"
         )
         print(f"of the steps; {1e3 * took / steps:.2f} ms of processor time a step for all three; a restart reads the")
-        print(f"journal in {reading:.2f} s ({len(kept.entries)} entries, {len(kept.headers)} headers)")
+        print(f"journal in {reading:.2f} s ({len(kept.entries)} entries, {len(kept.way.headers)} headers)")
     assert longest <= LONGEST + MOST_RECORDS
     assert log.voters[peer].compactions >= 1
     assert all(size <= LONGEST + MOST_RECORDS for size in on_disk.values()), on_disk

@@ -16,6 +16,7 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import digest, result_hash
 from shoal.protocol.log.journal import framed
 from shoal.protocol.log.register import after, first_state, founded, voters_root
+from shoal.protocol.log.shortcuts import START
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.messages.averaging import Made, Mean, Table
@@ -39,7 +40,7 @@ def decided(count: int) -> tuple[Decided, ...]:
 
 ENTRIES = decided(3)
 MIDDLE = after(FOUNDING, ENTRIES[0].entry, RULES)  # the register after the first entry
-SHORTCUT = Shortcut(FOUNDING.branch, (), MIDDLE)
+SHORTCUT = Shortcut(FOUNDING.branch, START, MIDDLE)
 VOTED = Voted(2, Phase.PREPARE, ENTRIES[2].entry)
 VOTES = VoteFile(FOUNDING_LIFE, voters_root(FOUNDING), 2, 3, VOTED, None)
 
@@ -80,7 +81,7 @@ def journal_of(store: LogStore) -> Path:
 def test_a_founder_begins_in_the_life_that_all_know_and_others_in_one_of_their_own(tmp_path: Path) -> None:
     assert LogStore(tmp_path).first(RULES) is None
     ours = opened(tmp_path, is_founder=True)
-    assert ours == replace(ours, first=FOUNDING, headers=(), register=FOUNDING, entries=(), means=())
+    assert ours == replace(ours, first=FOUNDING, way=START, register=FOUNDING, entries=(), means=())
     assert ours.votes == VoteFile(FOUNDING_LIFE, voters_root(FOUNDING), 0, 0, None, None)
     assert opened(tmp_path) == ours, "it has begun, so it is opened as it was"
     first = LogStore(tmp_path).first(RULES)

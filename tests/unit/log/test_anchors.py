@@ -123,11 +123,11 @@ def test_a_shortcut_over_another_entry_is_refused_where_its_register_tells(numbe
 def test_a_shortcut_over_another_entry_is_refused_where_its_headers_tell() -> None:
     """Its register has forgotten that entry; one of the headers is of it."""
     way = shortcut()
-    number = way.headers[0].certificate.subject.number
+    number = way.way.headers[0].certificate.subject.number
     late = replace(way.register, tips=way.register.tips[-1:], number=way.register.number + EVERY)
-    check_skip(anchor_at(number), way.headers, late, FOUNDER)
+    check_skip(anchor_at(number), way.way, late, FOUNDER)
     with pytest.raises(RemoteError, match=f"another entry {number}"):
-        check_skip(Anchor(number, b"another!"), way.headers, late, FOUNDER)
+        check_skip(Anchor(number, b"another!"), way.way, late, FOUNDER)
 
 
 def test_a_shortcut_that_ends_below_the_anchor_is_read_on_from() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from shoal.protocol.log.journal import HEAD, Journal, compacted, framed, read
 from shoal.protocol.log.register import after, voters_root
+from shoal.protocol.log.shortcuts import START
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import Decided, VoteFile
 from tests.simulation.log_search import rules_of
@@ -36,7 +37,7 @@ def test_what_was_appended_is_read() -> None:
     assert (journal.entries, journal.votes, journal.length, journal.is_damaged) == (ENTRIES, VOTES, len(WHOLE), False)
     assert journal.register is not None
     assert journal.register.number == 3
-    assert read(b"", RULES) == Journal(None, (), None, (), None, 0, False)
+    assert read(b"", RULES) == Journal(None, START, None, (), None, 0, False)
 
 
 @given(st.integers(0, len(WHOLE) - 1))

@@ -1,0 +1,106 @@
+"""A run that can decide nothing any more goes on as a branch of its log, with those who are left."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId
+from tests.simulation.campaign import build
+from tests.simulation.links import LAN
+from tests.simulation.oracle import Oracle
+from tests.simulation.seeds import seeds
+from tests.simulation.swarm import Peer, Shape, peers_named
+from tests.simulation.world import World
+
+SOON = 60.0  # virtual seconds
+ROUNDS = 3
+
+
+def swarm(seed: int, peers: int) -> tuple[World[Peer], Oracle]:
+    """All of them vote."""
+    world, oracle = build(seed, peers, LAN, Shape(start_members=peers))
+    world.run_until(lambda: len(register(world).voters) == peers, within=SOON)
+    return world, oracle
+
+
+def register(world: World[Peer], peer: PeerId | None = None):  # type: ignore[no-untyped-def]
+    node = world.node(peer) if peer is not None else next(iter(world.nodes()))
+    return node.member.log.register
+
+
+def go_on(world: World[Peer], peer: PeerId) -> None:
+    world.node(peer).member.log.check_going_on()
+    world.command(peer, lambda node, now: node.member.go_on(now))
+
+
+def kill_the_needed(world: World[Peer]) -> list[PeerId]:
+    """So many voters, the first ones first, that the others can decide nothing; those others."""
+    voters = list(register(world).voters)
+    while next(iter(world.nodes())).member.log.is_quorum(voters):
+        world.kill(voters.pop(0))
+    return voters
+
+
+@pytest.mark.parametrize("seed", seeds(4, 20))
+@pytest.mark.parametrize("peers", [2, 3, 5])
+def test_those_who_are_left_go_on_once_one_is_told_to(seed: int, peers: int) -> None:
+    world, oracle = swarm(seed, peers)
+    left = kill_the_needed(world)
+    world.run(30.0)
+    before, number = oracle.newest, register(world, left[0]).number
+    go_on(world, left[-1])
+    world.run_until(lambda: all(node.round >= before + ROUNDS for node in world.nodes()), within=SOON)
+    assert {register(world, peer).branch for peer in left} == {register(world, left[0]).branch}
+    assert set(register(world, left[0]).voters) == set(left)
+    assert register(world, left[0]).number > number
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_who_can_decide_founds_nothing(seed: int) -> None:
+    world, _ = swarm(seed, 3)
+    with pytest.raises(LocalError, match="can decide all by themselves"):
+        go_on(world, peers_named(3)[1])
+
+
+@pytest.mark.parametrize("seed", seeds(4, 20))
+@pytest.mark.parametrize("is_late", [False, True])
+def test_who_comes_back_follows_and_so_does_who_comes_anew(seed: int, is_late: bool) -> None:
+    """Also when the entries before the branch are no longer in memory."""
+    world, oracle = swarm(seed, 2)
+    first = register(world).voters[0]
+    (other,) = kill_the_needed(world)
+    world.run(30.0)
+    go_on(world, other)
+    goal = oracle.newest + ROUNDS
+    if is_late:
+        world.run_until(lambda: register(world, other).number > 300, within=3000.0, every=5.0)
+        goal = oracle.newest + ROUNDS
+    world.disks[first]["was_away"] = True
+    world.start(first)
+    newcomer = PeerId("p02")
+    world.start(newcomer)
+    world.run_until(
+        lambda: oracle.newest >= goal and all(node.round >= goal for node in world.nodes()), within=2 * SOON
+    )
+    assert len({register(world, peer).branch for peer in (first, other, newcomer)}) == 1
+    world.run_until(lambda: len(register(world, other).voters) == 3, within=SOON)
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", seeds(4, 20))
+def test_a_restart_is_on_the_branch_again(seed: int) -> None:
+    world, oracle = swarm(seed, 3)
+    left = kill_the_needed(world)
+    world.run(30.0)
+    go_on(world, left[0])
+    world.run_until(lambda: len(register(world, left[0]).earlier) == 1, within=SOON)
+    branch = register(world, left[0]).branch
+    for peer in left:
+        world.kill(peer)
+    for peer in left:
+        world.start(peer)
+    goal = oracle.newest + ROUNDS
+    world.run_until(lambda: all(node.round >= goal for node in world.nodes()), within=SOON)
+    assert register(world, left[0]).branch == branch
