@@ -25,10 +25,8 @@ def recall(disk: dict[str, Any], facts: RunFacts, signer: FakeSigner, next_life:
         votes = VoteFile(next_life(), voters_root(register), 0, 0, None, None)
         kept += (b"" if journal.register else framed(first)) + framed(votes)
     disk["journal"] = bytearray(kept)
-    means = tuple(disk.get("means", []))
-    return Kept(
-        journal.first or first, journal.way, register, journal.entries, votes, bool(disk.get("was_away")), means
-    )
+    was_away, means = bool(disk.get("was_away")), tuple(disk.get("means", []))
+    return Kept(journal.first or first, journal.way, register, journal.entries, votes, was_away, means)
 
 
 def put_record(disk: dict[str, Any], record: Message, core: Core) -> None:

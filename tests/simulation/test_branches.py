@@ -6,6 +6,7 @@ import pytest
 
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.messages.log import Register
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.oracle import Oracle
@@ -24,7 +25,7 @@ def swarm(seed: int, peers: int) -> tuple[World[Peer], Oracle]:
     return world, oracle
 
 
-def register(world: World[Peer], peer: PeerId | None = None):  # type: ignore[no-untyped-def]
+def register(world: World[Peer], peer: PeerId | None = None) -> Register:
     node = world.node(peer) if peer is not None else next(iter(world.nodes()))
     return node.member.log.register
 
@@ -77,7 +78,7 @@ def test_who_comes_back_follows_and_so_does_who_comes_anew(seed: int, is_late: b
     if is_late:
         world.run_until(lambda: register(world, other).number > 300, within=3000.0, every=5.0)
         goal = oracle.newest + ROUNDS
-    world.disks[first]["was_away"] = True
+    world.disks[first]["was_away"] = True  # type: ignore[assignment]
     world.start(first)
     newcomer = PeerId("p02")
     world.start(newcomer)
