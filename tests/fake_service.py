@@ -299,6 +299,10 @@ class FakeService:
         self.calls.append(("leave", find_run(run, {RUN: "stdlib"})))
         return {"run": RUN, "name": "stdlib"}
 
+    def continue_run(self, run: str, sure: bool) -> Any:
+        self.calls.append(("continue", find_run(run, {RUN: "stdlib"}), sure))
+        return {"run": RUN, "name": "stdlib", "here": [PEER], "away": [EVIL]}
+
     def promote_member(self, run: str, peer: str) -> Any:
         self.calls.append(("promote", find_run(run, {RUN: "stdlib"}), peer))
         return {"run": RUN, "name": "stdlib"}

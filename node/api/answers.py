@@ -385,6 +385,13 @@ class RunName(TypedDict):
     name: str
 
 
+class ContinuedRun(RunName):
+    """A run that can decide nothing, and with whom it goes on."""
+
+    here: Annotated[list[str], "the members with whom it goes on, this node among them"]
+    away: Annotated[list[str], "voters without whom nothing can be decided, and who are left behind"]
+
+
 class LeftRun(RunName):
     """A run that was left."""
 

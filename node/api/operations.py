@@ -21,6 +21,7 @@ from typing import Annotated, Any, Generic, ParamSpec, Protocol, TypeVar, cast, 
 from shoal.node.api.answers import (
     ChangedSettings,
     Checkpoint,
+    ContinuedRun,
     CreatedRun,
     DoctorEvent,
     ExpertRow,
@@ -86,6 +87,14 @@ class MemberRequest:
 
     run: str
     peer: Annotated[str, "its PeerID, or the beginning or end of that"]
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueRequest:
+    """Asks to go on without a quorum of a run's voters."""
+
+    run: str
+    sure: Annotated[bool, "false: only say who is here and who is away"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,6 +432,14 @@ class Operations:
         UnknownRun,
         patience=PATIENT,
         on_page="left the run {run}",
+    )
+    continue_run = Operation(
+        "POST",
+        "/v1/runs/{run}/continue",
+        ContinueRequest,
+        ContinuedRun,
+        "Go on, as a branch of the run's log, with the members that are here, as they can decide nothing.",
+        UnknownRun,
     )
     promote_member = Operation(
         "POST",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.node.api.answers import (
     Checkpoint,
+    ContinuedRun,
     ExpertRow,
     PeerRow,
     Round,
@@ -386,6 +387,7 @@ class Daemon:
             table.join_run.handled_by(runs.join),
             table.join_run_by_id.handled_by(lambda run, train, checkpoint="": runs.join(run, train, checkpoint)),
             table.leave_run.handled_by(lambda run: runs.leave(run)),
+            table.continue_run.handled_by(self._continue),
             table.promote_member.handled_by(self._promote),
             table.save_state.handled_by(self._save_state),
             table.checkpoints.handled_by(self._checkpoints),
@@ -414,6 +416,14 @@ class Daemon:
             raise LocalError(f"{path} is not an absolute path", code="bad-value")
         snapshot = await self._runs.find(run).save(Path(path), own)
         return {"round": snapshot.round, "root": snapshot.root.hex()}
+
+    async def _continue(self, run: str, sure: bool) -> ContinuedRun:
+        found = self._runs.find(run)
+        found.member.log.check_going_on()
+        here, away = found.member.log.here, found.member.awaited_voters
+        if sure:
+            found.go_on()
+        return {"run": found.id.hex(), "name": found.manifest.name, "here": [*here], "away": [*away]}
 
     async def _promote(self, run: str, peer: str) -> RunName:
         found = self._runs.find(run)

@@ -48,6 +48,7 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
+from shoal.protocol.log.keeper import EntryDecided
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.presence import Parted, Presence
 from shoal.protocol.membership.members import NamesakeSeen, PeerUp
@@ -151,6 +152,11 @@ class Run(ABC):
         self.member.log.check_promotion(peer)
         self.driver.command(lambda now: self.member.promote(now, peer))
 
+    def go_on(self) -> None:
+        """Go on with those who are here, as they can decide nothing; LocalError if they can, or if we may not."""
+        self.member.log.check_going_on()
+        self.driver.command(self.member.go_on)
+
     async def close(self, for_good: bool = False) -> None:
         """Be let go by the others, finish what we are doing and its checkpoint, and end our part.
 
@@ -215,6 +221,10 @@ class Run(ABC):
                 self.training.call(round)
             case Parted():
                 self._parted.set()
+            case EntryDecided(_, before, register) if register.branch != before.branch:
+                left = [voter for voter in before.voters if voter not in register.voters]
+                words = f"{self.manifest.name} goes on with {len(register.members)} members, without {names(left)}"
+                warn(log, "branch-founded", words)
             case PeerUp(peer, addresses):
                 self._has_met = True
                 self._network.remember(peer, worth_remembering(addresses, self._network.links()))

@@ -204,6 +204,13 @@ class Keeper:
         """Whether the log must go further than what is known here, as whoever gave us the run's link knew."""
         return self._anchor is not None and self.register.number < self._anchor.number
 
+    @property
+    def here(self) -> list[PeerId]:
+        """The members that are here: voters first, in their order."""
+        register = self.register
+        known = dict.fromkeys((*register.voters, *(member.peer for member in register.members)))
+        return [peer for peer in known if self._is_here(peer)]
+
     # -- commands -----------------------------------------------------------------------------------------------
 
     def start(self) -> list[Effect]:
@@ -263,7 +270,7 @@ class Keeper:
             raise LocalError("a run whose voters may lie goes on with a quorum of them only", code="quorum-only")
         if not self.is_member:
             raise LocalError("this node is no member of the run yet, so it has nothing to go on with", code="not-ready")
-        if self.register.is_over or self.is_quorum(self._here()):
+        if self.register.is_over or self.is_quorum(self.here):
             raise LocalError("the members that are here can decide all by themselves", code="no-need")
 
     def go_on(self) -> list[Effect]:
@@ -377,12 +384,6 @@ class Keeper:
         is_counted = member_of(self.register, peer).counted >= self.register.rounds_to_vote
         return is_counted and self._judge.has_gone(peer)
 
-    def _here(self) -> list[PeerId]:
-        """The members that are here: voters first, in their order."""
-        register = self.register
-        known = dict.fromkeys((*register.voters, *(member.peer for member in register.members)))
-        return [peer for peer in known if self._is_here(peer)]
-
     def _follows(self, shown: Sequence[Decided]) -> bool:
         """Whether to go where these entries lead.
 
@@ -398,7 +399,7 @@ class Keeper:
         is_named = isinstance(body, Found) and any(
             (each.peer, each.life) == (self.core.me, self.core.life) for each in body.stays
         )
-        if is_named or not self.is_quorum(self._here()):
+        if is_named or not self.is_quorum(self.here):
             return True
         *_, (_, _, last) = steps(register, later, self.core.rules)
         return tokens_of(last) > tokens_of(register)
@@ -495,7 +496,7 @@ class Keeper:
     def _go_on(self) -> list[Effect]:
         """Say with whom this peer goes on, and found the branch if that is itself."""
         register, core, since = self.register, self.core, self._goes_on_since
-        here = self._here()
+        here = self.here
         if since is None or not self.is_member or self.is_quorum(here):
             self._goes_on_since = None
             return []
@@ -524,7 +525,7 @@ class Keeper:
         statement = signed(said, self.core.rules.signer)
         self._statements[kind, about, self.core.me] = statement
         carried = Statement(register.branch, register.number, encode(statement))
-        hearers = self._here() if kind is Stays else (*register.voters, *([about] if kind is Order else []))
+        hearers = self.here if kind is Stays else (*register.voters, *([about] if kind is Order else []))
         return [Send(peer, carried) for peer in hearers if peer != self.core.me]
 
     def _take_statement(self, sender: PeerId, message: Statement) -> list[Effect]:
@@ -543,7 +544,7 @@ class Keeper:
 
     def _join_those_who_go_on(self) -> list[Effect]:
         """Somebody was told to go on: who can decide nothing either goes with it."""
-        if self._goes_on_since is None and not self.is_quorum(self._here()):
+        if self._goes_on_since is None and not self.is_quorum(self.here):
             self._goes_on_since = self._clock
         return self._go_on()
 
@@ -564,7 +565,7 @@ class Keeper:
 
     def _take_shortcut(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
         core, register = self.core, shortcut.register
-        is_other = register.branch != core.register.branch and self.is_quorum(self._here())
+        is_other = register.branch != core.register.branch and self.is_quorum(self.here)
         if register.number <= core.register.number or (is_other and tokens_of(register) <= tokens_of(core.register)):
             return []
         check_shortcut(shortcut, self._founding, core.rules, sender)

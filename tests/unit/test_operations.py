@@ -24,7 +24,7 @@ from tests.fake_service import LINK, PEER, RUN, FakeService
 ROOT = Path(__file__).parents[2]
 GIVEN = {"run": RUN, "family": RUN, "round": 3, "link": LINK, "peer": PEER, "manifest": 'name = "a"', "train": False}
 GIVEN |= {"last": 2, "checkpoint": "/c", "checkpoints": ("/c",), "path": "/state", "own": True, "folder": "/experts"}
-GIVEN |= {"prompt": "Once", "max_tokens": 20, "nonce": "0f" * 16}
+GIVEN |= {"prompt": "Once", "max_tokens": 20, "nonce": "0f" * 16, "sure": True}
 GIVEN |= {"seconds": 60.0, "within": 30.0, "settings": {"max-up": "5MB/s"}}
 
 

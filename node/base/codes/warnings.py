@@ -62,6 +62,11 @@ WARNINGS: Mapping[str, Row] = {
     "round-undone": Row(MACHINE, "A result is lost on all disks, as after a power cut: it is undone."),
     "one-sided": Row(NETWORK, "A partner was lost after it had sent its part."),
     "rest-damaged": Row(MACHINE, "What was kept of a run here cannot be used; others may have it."),
+    "branch-founded": Row(
+        YOU,
+        "A run could decide nothing, and goes on without some of its voters.",
+        "Whoever is back joins it by itself. Who went on alone meanwhile must leave the run there, and join again.",
+    ),
     "vote-lost": Row(
         YOU, "A run was left for good whose members needed this node's vote.", "Start the voters that it names."
     ),

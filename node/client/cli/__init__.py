@@ -23,7 +23,7 @@ from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, Shor
 NEED_NO_FOLDER = {  # commands that only ask the node work in a folder that was deleted
     *("status", "peers", "netcheck", "doctor", "logs", "explain", "version", "--version", "node stop"),
     *("pause", "resume", "drain"),
-    *(f"run {each}" for each in ("ls", "show", "link", "leave", "promote", "discover")),
+    *(f"run {each}" for each in ("ls", "show", "link", "leave", "promote", "continue", "discover")),
 }
 
 

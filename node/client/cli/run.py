@@ -25,7 +25,7 @@ from shoal.node.client.waiting import Step, Waiting
 from shoal.protocol.base.errors import LocalError
 
 if TYPE_CHECKING:
-    from shoal.node.api.answers import Answer, Preview, RunLink
+    from shoal.node.api.answers import Answer, ContinuedRun, Preview, RunLink
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, join, leave and look at runs.")
 Run = Annotated[
@@ -203,6 +203,24 @@ def promote(
     _say(answer, f"ordered; `shoal run show {answer['name']}` says when it votes", as_json)
 
 
+@app.command(name="continue")
+def go_on(
+    run: Run,
+    yes: Annotated[bool, typer.Option("--yes", "-y", envvar="SHOAL_YES", help="Go on without being asked.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Go on with the members that are here, when too many voters are lost for good to decide anything."""
+    _check_can_ask(yes, as_json, "go on", "`shoal status`")
+    client = this_node()
+    found = client.continue_run(run, False)
+    if not as_json:
+        _show_who_goes_on(found)
+    if not yes and not _confirmed("Go on without them?"):
+        raise LocalError("nothing is changed", code="not-confirmed")
+    answer = client.continue_run(run, True)
+    _say(answer, f"{answer['name']} goes on within seconds; `shoal status` says how", as_json)
+
+
 @app.command()
 def ls(as_json: Json = False) -> None:
     """List the runs that this node is in."""
@@ -308,7 +326,16 @@ def _whole(link: str, preview: Preview) -> str:
     return run if is_run_id(link) and not is_run_id(link, whole=True) else link
 
 
-def _check_can_ask(yes: bool, as_json: bool) -> None:
+def _show_who_goes_on(found: ContinuedRun) -> None:
+    from shoal.node.base.kept import names
+
+    print(f"{found['name']} can decide nothing: {names(found['away'])} are away; members here: {len(found['here'])}.")
+    print("If those who are away are lost, what they alone had of the last round is, and nothing else.")
+    print("Who was only away joins the others by itself when it is back. But if those who are away live and go on by")
+    print("themselves there are two runs from then on: they must leave theirs, and join this one again.\n")
+
+
+def _check_can_ask(yes: bool, as_json: bool, what: str = "join", instead: str = "`shoal run preview`") -> None:
     """UsageError if the user must be asked and cannot be."""
     from shoal.node.api.present import is_terminal
     from shoal.node.base.options import UsageError
@@ -317,16 +344,16 @@ def _check_can_ask(yes: bool, as_json: bool) -> None:
         return
     if as_json:
         raise UsageError(
-            "--json asks no questions: say --yes to join, or look first with `shoal run preview`", code="nobody-asked"
+            f"--json asks no questions: say --yes to {what}, or look first with {instead}", code="nobody-asked"
         )
     if not (sys.stdin.isatty() and is_terminal()):
         raise UsageError(
-            "nobody is here to say yes: say --yes to join, or look first with `shoal run preview`", code="nobody-asked"
+            f"nobody is here to say yes: say --yes to {what}, or look first with {instead}", code="nobody-asked"
         )
 
 
-def _confirmed() -> bool:
-    print("Join? [y/N] ", end="", flush=True)
+def _confirmed(question: str = "Join?") -> bool:
+    print(f"{question} [y/N] ", end="", flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

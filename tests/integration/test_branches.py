@@ -1,0 +1,69 @@
+"""A run whose needed voter is lost for good goes on once somebody says so; whoever was only away is back by itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from shoal.node.client.up.processes import Children
+from shoal.protocol.base.errors import LocalError
+from tests.integration.nodes import RealNode, until, words_of
+
+MANIFEST = """
+name = "tiny"
+[model]
+dim = 32
+layers = 1
+heads = 2
+kv_heads = 1
+hidden = 64
+context = 32
+[method]
+inner_steps = 2
+batch = 2
+[rounds]
+min_members = 1
+start_members = 2
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.swarm
+def test_the_needed_voter_of_two_is_killed_while_a_third_waits(children: Children, tmp_path: Path) -> None:
+    first = RealNode(tmp_path / "first").start(children)
+    second = RealNode(tmp_path / "second").start(children, first.address)
+    words = partial(words_of, first, second)
+    until(second.client.peers, "a connection", words)
+    run = str(first.client.create_run(MANIFEST, True)["run"])
+    second.client.join_run(run, True)
+    until(lambda: len(voters(second, run)) == 2, "both to vote", words)
+    first.kill()
+    third = RealNode(tmp_path / "third").start(children, second.address)
+    words = partial(words_of, second, third)
+    link = str(second.client.run_link(run)["link"])
+    third.client.join_run(link, True)
+    peer = str(second.client.status()["peer"])
+    until(lambda: "away" in str(second.row().get("waiting_for")), "the lost voter to be missed", words)
+
+    found = second.client.continue_run(run, False)
+    assert found["here"] == [peer]
+    assert len(found["away"]) == 1
+    before = second.round()
+    second.client.continue_run(run, True)
+    until(lambda: min(second.round(), third.round()) >= before + 3, "rounds of those who are left", words)
+    assert "branch-founded" in second.log.read_text()
+    with pytest.raises(LocalError, match="can decide all by themselves"):
+        second.client.continue_run(run, True)
+
+    first.start(children)
+    words = partial(words_of, first, second, third)
+    until(lambda: len(voters(second, run)) == 3, "the one that was away to vote again", words)
+    goal = second.round() + 2
+    until(lambda: min(node.round() for node in (first, second, third)) >= goal, "rounds of all three", words)
+    assert len({node.saved_state(run) for node in (first, second, third)}) == 1
+
+
+def voters(node: RealNode, run: str) -> list[str]:
+    return [each["peer"] for each in node.client.run_details(run)["members"] if each["votes"]]
