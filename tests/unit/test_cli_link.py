@@ -83,6 +83,19 @@ def test_anything_else_is_no(shoal: Shoal, node: FakeService, says: Says, line: 
     assert node.calls == [("preview", LINK)]
 
 
+@pytest.mark.parametrize(("line", "is_sure"), [("y\n", True), ("\n", False)])
+def test_who_has_a_run_go_on_is_told_without_whom(
+    shoal: Shoal, node: FakeService, says: Says, line: str, is_sure: bool
+) -> None:
+    says(line)
+    code, out, _ = shoal("run", "continue", "stdlib")
+    assert code == (Exit.OK if is_sure else Exit.FAILED)
+    assert "stdlib can decide nothing" in out
+    assert "members here: 1" in out
+    assert "Go on without them? [y/N]" in out
+    assert node.calls == [("continue", RUN, False), *([("continue", RUN, True)] if is_sure else [])]
+
+
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_where_nobody_can_say_yes_nothing_is_done(shoal: Shoal, node: FakeService, flags: list[str]) -> None:
     code, out, err = shoal("run", "join", LINK, *flags)

@@ -158,6 +158,10 @@ ERRORS: Mapping[str, Row] = {
         "Ask one of them, or see `shoal run show`.",
     ),
     "votes-already": Row(YOU, "The member has a vote already.", "Nothing: see `shoal run show`."),
+    "no-need": Row(YOU, "The members that are here can decide all by themselves.", "Nothing: see `shoal status`."),
+    "quorum-only": Row(
+        YOU, "A run whose voters may lie goes on with a quorum of them only.", "Start those that are away."
+    ),
     "already-in-run": Row(YOU, "The node is in that run already.", "See `shoal run ls`."),
     "alone": Row(
         YOU,

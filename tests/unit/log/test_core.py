@@ -223,6 +223,15 @@ def test_a_proposer_that_proposes_twice_gets_one_vote() -> None:
     assert not sent(effects, Vote)
 
 
+def test_who_speaks_of_another_branch_is_asked_how_it_goes_there() -> None:
+    register = register_of(3, 3)
+    strange = proposal(register)
+    strange = replace(strange, entry=replace(strange.entry, branch=NO_DIGEST))
+    core, effects = core_of(B, register).receive(C, strange)
+    assert sent(effects, GetLog)
+    assert core.voted is None
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -230,7 +239,6 @@ def test_a_proposer_that_proposes_twice_gets_one_vote() -> None:
         lambda message: replace(message, view=1),
         lambda message: replace(message, signature=b""),
         lambda message: replace(message, entry=replace(message.entry, before=NO_DIGEST)),
-        lambda message: replace(message, entry=replace(message.entry, branch=NO_DIGEST)),
         lambda message: replace(message, life=99),
     ],
 )

@@ -1,0 +1,127 @@
+"""A branch of the log: who may found one, and how it is shown to those who lack the entries before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.signing import signed
+from shoal.protocol.log.certificate import check_certificate, subject_of
+from shoal.protocol.log.core import Core
+from shoal.protocol.log.register import Rules, after, member_of, next_entry, voters_root
+from shoal.protocol.log.shortcuts import START, Shortcuts, beginning, check_shortcut
+from shoal.protocol.log.trust import Byzantine, Crash
+from shoal.protocol.messages.log import Certificate, Decided, Found, Phase, Register, Shortcut, Stays, VoteFile
+from tests.simulation.log_worlds import PEERS, register_of
+from tests.simulation.signing import FakeSigner
+
+A, B, C, D = PEERS[:4]
+READER = PeerId("reader")
+RULES = Rules(Crash(), FakeSigner(READER))
+
+
+def stays(register: Register, peer: PeerId, founder: PeerId = B) -> Stays:
+    life = member_of(register, peer).life
+    return signed(Stays(register.branch, register.tip, founder, peer, life, b""), FakeSigner(peer))
+
+
+def founding(register: Register, survivors: Sequence[PeerId] = (B, D)) -> Decided:
+    """Of four members, of whom A, B and C vote."""
+    entry = next_entry(register, Found(tuple(stays(register, peer) for peer in survivors)))
+    subject = subject_of(register, after(register, entry, RULES), entry, 0, Phase.COMMIT)
+    return Decided(entry, Certificate(subject, ()))
+
+
+def test_those_who_have_signed_are_the_members_and_all_of_them_vote() -> None:
+    register = register_of(4, 3)
+    branch = after(register, founding(register).entry, RULES)
+    assert branch.voters == (B, D)
+    assert [member.peer for member in branch.members] == [B, D]
+    assert {each.peer for each in branch.gone} == {A, C}
+    assert (branch.earlier, branch.number) == ((register.branch,), register.number + 1)
+    assert branch.branch not in (register.branch, NO_DIGEST)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda body: Found(()), "nobody, or too many"),
+        (lambda body: Found((*body.stays, body.stays[0])), "nobody, or too many"),
+        (lambda body: Found(body.stays[1:]), "without its founder"),
+        (lambda body: Found((replace(body.stays[0], before=NO_DIGEST), *body.stays[1:])), "about another"),
+        (lambda body: Found((stays(register_of(4, 3), B, founder=D), body.stays[1])), "about another"),
+        (lambda body: Found((replace(body.stays[0], life=99), *body.stays[1:])), "no member in that life"),
+        (lambda body: Found((replace(body.stays[0], signature=b""), *body.stays[1:])), "signature"),
+    ],
+)
+def test_what_does_not_found_a_branch(spoil: Callable[[Found], Found], words: str) -> None:
+    register = register_of(4, 3)
+    body = spoil(Found((stays(register, B), stays(register, D))))
+    with pytest.raises(RemoteError, match=words) as refusal:
+        after(register, next_entry(register, body), RULES, READER)
+    assert refusal.value.peer == READER
+
+
+def test_who_can_decide_founds_no_branch_and_nor_does_anybody_where_voters_may_lie() -> None:
+    register = register_of(4, 3)
+    entry = next_entry(register, Found((stays(register, B), stays(register, C))))
+    with pytest.raises(RemoteError, match="voters who can decide"):
+        after(register, entry, RULES)
+    entry = next_entry(register, Found((stays(register, B),)))
+    with pytest.raises(RemoteError, match="voters may lie"):
+        after(register, entry, Rules(Byzantine(), FakeSigner(READER)))
+
+
+def test_no_votes_are_needed_and_none_are_asked_for() -> None:
+    register = register_of(4, 3)
+    shown = founding(register)
+    check_certificate(shown.certificate, shown.entry, Phase.COMMIT, register, RULES, READER)
+    core = core_of(B, register)
+    core, effects = core.found(Found((stays(register, B), stays(register, D))))
+    assert core.register.voters == (B, D)
+    assert {effect.to for effect in effects if hasattr(effect, "to")} >= {A, C, D}
+
+
+def core_of(peer: PeerId, register: Register) -> Core:
+    life = member_of(register, peer).life
+    file = VoteFile(life, voters_root(register), 0, 0, None, None)
+    return Core.resume(peer, register, (), file, Rules(Crash(), FakeSigner(peer)))
+
+
+def test_who_lacks_the_entries_before_a_branch_is_shown_the_register_by_which_it_was_founded() -> None:
+    register = register_of(4, 3)
+    shown = founding(register)
+    branch = after(register, shown.entry, RULES)
+    shortcuts = Shortcuts(register)
+    shortcuts.read(register, shown, branch)
+    way = shortcuts.to((shown,))
+    assert way is not None
+    assert way.register == branch
+    check_shortcut(way, register, RULES, READER)
+    assert beginning(register, way.way, RULES) == branch
+    assert beginning(register, START, RULES) == register
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda crossing: replace(crossing, register=replace(crossing.register, voters=(B, D))), "no header"),
+        (lambda crossing: replace(crossing, register=replace(crossing.register, branch=NO_DIGEST)), "another branch"),
+        (lambda crossing: replace(crossing, entry=replace(crossing.entry, before=NO_DIGEST)), "follows another one"),
+    ],
+)
+def test_a_forged_beginning_of_a_branch_is_refused(spoil: Callable, words: str) -> None:  # type: ignore[type-arg]
+    register = register_of(4, 3)
+    shown = founding(register)
+    shortcuts = Shortcuts(register)
+    shortcuts.read(register, shown, after(register, shown.entry, RULES))
+    way = shortcuts.to((shown,))
+    assert way is not None
+    forged = replace(way.way, crossings=(spoil(way.way.crossings[0]),))
+    with pytest.raises(RemoteError, match=words) as refusal:
+        check_shortcut(Shortcut(way.branch, forged, way.register), register, RULES, READER)
+    assert refusal.value.peer == READER
