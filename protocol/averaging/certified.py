@@ -23,7 +23,11 @@ class Certified:
     def __init__(self, origin: Base, register: Register, part: int) -> None:
         self.origin = origin
         self._part = part
-        state = self._state(register)
+        self.restart(register)
+
+    def restart(self, register: Register) -> None:
+        """Begin anew with this register, of another branch."""
+        origin, state = self.origin, self._state(register)
         self._bases = {origin.round: origin}
         self._roots = {origin.round: origin.root}
         self._tokens = {origin.round: 0}

@@ -161,6 +161,15 @@ class Rounds:
         left, self.round, self._applying = self.round, None, None
         return [Withdraw(self._us.part, left.number)] if left is not None else []
 
+    def forget(self) -> list[Effect]:
+        """The log goes on elsewhere, on another state: nothing that was decided or kept counts any more."""
+        self._outcomes.clear()
+        self._voided.clear()
+        self._review = self._doubted = None
+        self.shelf.forget()
+        self._ahead = Mailbox(())
+        return self.suspend()
+
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
         return self._digest(self.round.peer_down(now, peer)) if self.round is not None else []

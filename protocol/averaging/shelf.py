@@ -71,6 +71,12 @@ class Shelf:
         self._asked.clear()
         self._tables.clear()
 
+    def forget(self) -> None:
+        """No decided round counts any more."""
+        self._decisions.clear()
+        self._sought.clear()
+        self.unkept = None
+
     # -- the open round -----------------------------------------------------------------------------------------
 
     def check(self, chunk: int, payload: Payload, sender: PeerId) -> None:

@@ -88,6 +88,11 @@ class Donor:
         """The oldest pinned version; later rounds must be kept for the joiners that download it."""
         return min((lease.version for lease in self._leases.values()), default=None)
 
+    def forget(self) -> None:
+        """No version that was pinned is of use any more."""
+        self._leases.clear()
+        self._pin()
+
     def offer(self, now: float, sender: PeerId, message: GetState) -> list[Effect]:
         """Pin a version and send its layout and hashes; no answer if there is none, or too many ask."""
         version = self.lease(now, sender, _exactly(message.round) if message.round else range(message.least, MAX_INT))
@@ -100,7 +105,8 @@ class Donor:
         """Pin a version of one of the rounds `wanted` for `peer`; None if there is none or no room."""
         self.expire(now)
         before = self._leases.get(peer)
-        version = before.version if before is not None and before.version in wanted else self._choose(peer, wanted)
+        is_held = before is not None and before.version in wanted and before.version in self._store.versions()
+        version = before.version if before is not None and is_held else self._choose(peer, wanted)
         if version is None:
             return None
         _, chunks = self._store.describe(version)

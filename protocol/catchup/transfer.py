@@ -117,6 +117,12 @@ class Transfer:
         self._token += 1
         return [*self._ask(now), self._wake("look")]
 
+    def restart(self, now: float, beyond: int) -> list[Effect]:
+        """The same, whatever was being downloaded, here or from us: that is of use no more."""
+        self.donor.forget()
+        self.active, self._download, self._unchecked = False, None, None
+        return self.start(now, beyond)
+
     def take(self) -> StateReceived | None:
         """The version, once it is complete; it is returned once."""
         download = self._download

@@ -104,6 +104,13 @@ class Leads(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Forked(Event):
+    """`peer` is on a branch that does not go on from ours, nor ours from it."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
 class LogWanted(Event):
     """`peer` lacks entries after `number` that are no longer in memory."""
 
@@ -741,15 +748,17 @@ class Turn:
     # -- being behind -------------------------------------------------------------------------------------------
 
     def _meet(self, sender: PeerId, branch: Digest, message: LogMessage) -> None:
-        """`sender` is on another branch: tell it of ours, if ours is one of it; else have it tell us of its own."""
+        """`sender` is on another branch: tell it of ours, if ours goes on from where it is; else ask for its own."""
+        ends = [stem.end for stem in self.core.register.earlier if stem.branch == branch]
+        known = number_of(message) - 1  # up to where its log goes
         if isinstance(message, Tip):
             self._take_tip(sender, message)
-        elif branch not in self.core.register.earlier:
-            self._ask(sender)
-        elif isinstance(message, GetLog):
-            self._hand(sender, message.number)
+        elif ends and known < ends[0]:
+            self._hand(sender, known)
+        elif ends or isinstance(message, GetLog):
+            self._tell_once(Forked(sender))
         else:
-            self._hand_to_member(sender, number_of(message) - 1)
+            self._ask(sender)
 
     def _is_next(self, sender: PeerId, number: int, tells: bool = False) -> bool:
         """Whether `number` is the next one. Who is ahead is asked; if `tells`, who is behind is told."""
@@ -771,6 +780,10 @@ class Turn:
         """Go on asking whoever has brought something, else wait for the timer to ask another."""
         for decided in tip.entries:
             if decided.entry.number == self.core.number:
+                if decided.entry.before != self.core.register.tip:
+                    self._set(asked=0)
+                    self._tell_once(Forked(sender))
+                    return
                 self._take_decided(sender, decided)
         core = self.core
         if tip.number <= core.register.number:

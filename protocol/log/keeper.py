@@ -21,11 +21,11 @@ from typing import Protocol
 from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.estimate import Estimate
-from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
 from shoal.protocol.log.anchors import check_entry, check_skip
-from shoal.protocol.log.core import Committed, Core, LogWanted, Review
+from shoal.protocol.log.core import Committed, Core, Forked, LogWanted, Review
 from shoal.protocol.log.register import (
     MAX_SURVIVORS,
     entry_digest,
@@ -35,6 +35,7 @@ from shoal.protocol.log.register import (
     last_life,
     may_order,
     member_of,
+    rank,
     steps,
     tokens_of,
 )
@@ -67,6 +68,7 @@ from shoal.protocol.messages.log import (
     Unheard,
     Void,
     What,
+    Yield,
 )
 
 ABSENT, MOST_ABSENT = 60.0, 600.0  # seconds without a sign of life before a voter says so of another: at least, at most
@@ -126,6 +128,14 @@ class Gone(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Switched(Event):
+    """The log goes on from this register on another branch; what this peer has of its own branch counts no more."""
+
+    before: Register
+    register: Register
+
+
+@dataclass(frozen=True, slots=True)
 class LogSkipped(Event):
     """The log goes on from this register; the entries before it are not known here."""
 
@@ -144,8 +154,11 @@ class Keeper:
         judge: Judge,
         anchor: Anchor | None = None,
         was_away: bool = False,
+        continue_after: float | None = None,
     ) -> None:
         """A log that ends below `anchor` is not joined, and one with another entry there is refused.
+
+        After `continue_after` seconds without a quorum this peer goes on with those who are here; None: never.
 
         Who `was_away` for so long that others may have gone on without it looks for them before it decides anything.
         """
@@ -165,8 +178,11 @@ class Keeper:
         self._consented_at: float | None = None  # when the first of those consented who are to be made voters
         self._lacks: int | None = None  # number of the result whose bytes are lost, as far as this peer knows
         self._end_asked: Digest | None = None  # the proposed `End` about which nothing was said yet
-        self._goes_on_since: float | None = None  # without a quorum, as it was told to
+        self._continue_after = continue_after
+        self._stuck_since: float | None = None  # without a quorum
+        self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
         self._looks_around = was_away
+        self._rival: Shortcut | None = None  # to a branch that has more to show than ours
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
@@ -333,11 +349,14 @@ class Keeper:
                     done += self._after_entry(before, register)
                 case Tell(Review(entry, is_bound)):
                     done += self._review(entry, is_bound)
+                case Tell(Forked(peer)):
+                    done += self._show_branch(peer)
                 case Tell(LogWanted(peer=peer)):
                     done += self._show_shortcut(peer)
                 case _:
                     done.append(effect)
         if any(isinstance(effect, Tell) and isinstance(effect.event, Committed) for effect in effects):
+            done += self._yield_if_ended()
             done += self._offer_to_vote()  # at once: in a fast run many rounds hang on the founder in a second
         return done
 
@@ -372,6 +391,9 @@ class Keeper:
                 return peer != self.core.me and not self._view.is_alive(peer)
             case Void():
                 return self._lacks is not None
+            case Yield():
+                rival = self._rival.register if self._rival is not None else None
+                return rival is not None and rival.branch == body.branch and tokens_of(rival) >= body.tokens
             case End(orders=()):
                 return self._judge.has_finished()
         return True
@@ -408,7 +430,7 @@ class Keeper:
         """Whatever this peer wants or has to say now."""
         if self.register.is_over:
             return []
-        if self._is_looking():
+        if self.register.yields_to != NO_DIGEST or self._is_looking():
             return self._miss() + self._ask_around()
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
         effects += self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
@@ -440,10 +462,16 @@ class Keeper:
         return effects
 
     def _ask_around(self) -> list[Effect]:
-        """Ask one peer after the other how the log goes on, if this one is no member yet or no voter answers."""
-        alive, core = self._view.alive(), self.core
-        knows_nobody = not any(voter == core.me or voter in alive for voter in self.register.voters)
-        if not alive or not (knows_nobody or not self.is_member or core.asked):
+        """Ask one peer after the other how the log goes on: who is here and no member may be on another branch.
+
+        So may all be, if this one is no member itself, if no voter answers, or if its branch has ended.
+        """
+        alive, core, register = self._view.alive(), self.core, self.register
+        knows_nobody = not any(voter == core.me or voter in alive for voter in register.voters)
+        if not (knows_nobody or not self.is_member or core.asked or register.yields_to != NO_DIGEST):
+            known = {member.peer for member in register.members}
+            alive = [peer for peer in alive if peer not in known]
+        if not alive:
             return []
         self._turn += 1
         return self._do(core.ask(alive[self._turn % len(alive)]))
@@ -495,10 +523,15 @@ class Keeper:
 
     def _go_on(self) -> list[Effect]:
         """Say with whom this peer goes on, and found the branch if that is itself."""
-        register, core, since = self.register, self.core, self._goes_on_since
-        here = self.here
-        if since is None or not self.is_member or self.is_quorum(here):
-            self._goes_on_since = None
+        register, core, here = self.register, self.core, self.here
+        if not self.is_member or self.is_quorum(here):
+            self._goes_on_since = self._stuck_since = None
+            return []
+        if self._stuck_since is None:
+            self._stuck_since = self._clock
+        if self._continue_after is not None and self._clock - self._stuck_since >= self._continue_after:
+            self._goes_on_since = self._goes_on_since or self._clock
+        if (since := self._goes_on_since) is None:
             return []
         stays = Stays(register.branch, register.tip, here[0], core.me, core.life, b"")
         said = self._say(Stays, here[0], stays)
@@ -565,6 +598,8 @@ class Keeper:
 
     def _take_shortcut(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
         core, register = self.core, shortcut.register
+        if not self._goes_on_from_ours(register):
+            return self._meet_branch(sender, shortcut)
         is_other = register.branch != core.register.branch and self.is_quorum(self.here)
         if register.number <= core.register.number or (is_other and tokens_of(register) <= tokens_of(core.register)):
             return []
@@ -575,6 +610,51 @@ class Keeper:
         self.core = replace(Core.resume(core.me, register, (), core.vote_file(), core.rules), down=core.down)
         skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(register))]
         return [*skipped, *self._after_entry(core.register, register), *self._do(self.core.ask(sender))]
+
+    def _goes_on_from_ours(self, register: Register) -> bool:
+        ours = self.register
+        later = any(stem.branch == ours.branch and stem.end > ours.number for stem in register.earlier)
+        return register.branch == ours.branch or later
+
+    def _show_branch(self, peer: PeerId) -> list[Effect]:
+        if peer in self._shown or len(self._shown) == MOST_SHOWN:
+            return []
+        self._shown.append(peer)
+        return [Send(peer, self._shortcuts.whole(self.register))]
+
+    def _meet_branch(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
+        """Of two branches that do not go on from each other that with more tokens is the run."""
+        if rank(shortcut.register) <= rank(self.register):
+            return self._show_branch(sender)
+        check_shortcut(shortcut, self._founding, self.core.rules, sender)
+        if self._rival is None or rank(self._rival.register) < rank(shortcut.register):
+            self._rival = shortcut
+        return self._yield_to_rival()
+
+    def _yield_to_rival(self) -> list[Effect]:
+        """By an entry, where this branch may still grow: not both can end so. What cannot grow is simply left."""
+        rival, register = self._rival, self.register
+        if rival is None or rank(rival.register) <= rank(register):
+            return []
+        if not self.is_member or register.yields_to != NO_DIGEST or not self.is_quorum(self.here):
+            return self._switch(rival)
+        others = [peer for peer in self.here if peer in register.voters and peer != self.core.me]
+        shown = [Send(voter, rival) for voter in others]
+        return [*shown, *self.want(Yield(rival.register.branch, tokens_of(rival.register)))]
+
+    def _yield_if_ended(self) -> list[Effect]:
+        return self._switch(self._rival) if self._rival is not None and self.register.yields_to != NO_DIGEST else []
+
+    def _switch(self, shortcut: Shortcut) -> list[Effect]:
+        """Go on there, in a later life: what was promised to the voters of before is forgotten."""
+        core, register, before = self.core, shortcut.register, self.register
+        life = max(core.life, last_life(register, core.me)) + 1
+        self._rival, self._seen = None, register
+        self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
+        self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
+        kept = [Persist("vote", self.core.vote_file()), Persist("log", shortcut)]  # in this order: we may be killed
+        self._statements, self._goes_on_since, self._looks_around = {}, None, False
+        return [*kept, Tell(Switched(before, register)), *self._act()]
 
     def _make_entries(self) -> list[Effect]:
         """As proposer, have decided what enough have said."""

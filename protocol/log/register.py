@@ -37,9 +37,11 @@ from shoal.protocol.messages.log import (
     Result,
     Roster,
     Seat,
+    Stem,
     Void,
     Voter,
     What,
+    Yield,
 )
 
 MAX_BODY = 64 << 10  # bytes
@@ -101,6 +103,7 @@ def founded(branch: Digest, founder: PeerId, life: int, **settings: Any) -> Regi
     return Register(
         branch=branch,
         earlier=(),
+        yields_to=NO_DIGEST,
         number=0,
         tips=(branch,),
         author=founder,
@@ -198,7 +201,7 @@ def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | Non
     step = _Step(register, rules, shown_by)
     if (entry.branch, entry.number, entry.before) != (register.branch, register.number + 1, register.tip):
         step.refuse("follows another one")
-    if register.is_over:
+    if register.is_over or register.yields_to != NO_DIGEST:
         step.refuse("comes after the end")
     if len(entry.body) > MAX_BODY:
         step.refuse("is too large")
@@ -212,7 +215,7 @@ def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | Non
         step.require(can_go_on, "leaves too few voters to decide anything")
         changed = replace(changed, voters_since=entry.number, faults=faults)
     if isinstance(body, Found):
-        earlier = (*register.earlier, register.branch)[-EARLIER:]
+        earlier = (*register.earlier, Stem(register.branch, entry.number))[-EARLIER:]
         changed = replace(changed, branch=digest("log branch", entry_digest(entry)), earlier=earlier)
     return replace(changed, number=entry.number, tips=(*changed.tips, entry_digest(entry))[-WINDOW:])
 
@@ -220,6 +223,11 @@ def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | Non
 def tokens_of(register: Register) -> int:
     """Behind all states that the log has decided since the run began."""
     return sum(part.tokens for part in register.parts)
+
+
+def rank(register: Register) -> tuple[int, Digest]:
+    """By which of two branches the higher one is the run: a total order, so that cuts of cuts are settled, too."""
+    return tokens_of(register), register.branch
 
 
 def steps(register: Register, entries: Iterable[Decided], rules: Rules) -> Iterator[tuple[Register, Decided, Register]]:
@@ -406,6 +414,12 @@ class _Step:
             gone=(*register.gone, *gone)[-REMEMBERED:],
         )
 
+    def yield_to(self, body: Yield) -> Register:
+        """Of two branches that both grow not both can end: each would have to have fewer tokens than the other."""
+        self.require(body.branch != self.register.branch, "yields to itself")
+        self.require(body.tokens > tokens_of(self.register), "yields to a branch that has no more to show")
+        return replace(self.register, yields_to=body.branch)
+
     # -- what they have in common -------------------------------------------------------------------------------
 
     def _require_member(self, peer: PeerId, life: int) -> None:
@@ -473,4 +487,5 @@ _APPLY: dict[type[Message], Callable[[_Step, Any], Register]] = {
     Void: _Step.void,
     End: _Step.end,
     Found: _Step.found,
+    Yield: _Step.yield_to,
 }

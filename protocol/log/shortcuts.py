@@ -64,6 +64,10 @@ class Shortcuts:
         headers = self._leading([*earlier, *([header] if header is not None else [])])
         return Shortcut(register.branch, Way(self._crossings, headers), register)
 
+    def whole(self, register: Register) -> Shortcut:
+        """The way to `register`, the one after the last entry that was read."""
+        return Shortcut(register.branch, Way(self._crossings, self._leading([*self._headers, *self._newest])), register)
+
     def take(self, first: Register, shortcut: Shortcut) -> None:
         """Go on from what somebody else has shown, and was checked, on the branch that begins with `first`."""
         headers = shortcut.way.headers

@@ -28,6 +28,7 @@ class RunFacts:
     most_voters: int = MAX_VOTERS
     rounds_to_vote: int = 1
     trust: Trust = field(default_factory=Crash)
+    continue_after: float | None = None  # seconds without a quorum, after which members go on without it; None: never
     anchor: Anchor | None = None  # an entry that its log has, as we were told with the run's link
     has_results: bool = True  # whether the log decides rounds; else its voters see who goes on, and when all is over
 

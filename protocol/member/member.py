@@ -30,7 +30,7 @@ from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode
 from shoal.protocol.catchup.donor import Store
 from shoal.protocol.catchup.transfer import Transfer
-from shoal.protocol.log.keeper import EntryDecided, LogSkipped, ResultProposed
+from shoal.protocol.log.keeper import EntryDecided, LogSkipped, ResultProposed, Switched
 from shoal.protocol.log.register import Rules, steps
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
@@ -73,6 +73,7 @@ class Member(Presence):
         super().__init__(me, addresses, standing, facts, kept, rules, rng, trains=trains)
         self._first = base
         self._origin = facts.origin
+        self._has_switched = False  # to another branch, whose state is not here
         self._policy = facts.policy
         self.certified = certified_by(facts, kept, rules)
         us = Self(me, facts.run, PART, signer, lambda: self.log.core.life)
@@ -200,13 +201,24 @@ class Member(Presence):
                 body = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
                 self.certified.read(body, register)
                 return [*self.rounds.committed(now, entry.number, body, before), *self.transfer.log_read(now)]
+            case Switched():
+                self._has_switched = True
+                return []
             case LogSkipped(register):
                 self.certified.skip(register)
                 return self.rounds.look(now)
         return []
 
     def _settle(self, now: float) -> list[Effect]:
-        return self._install_if_complete() + self._announce(now)
+        return self._leave_branch(now) + self._install_if_complete() + self._announce(now)
+
+    def _leave_branch(self, now: float) -> list[Effect]:
+        """Get the state of the branch that we are on now, when the application is not busy with a result."""
+        if not self._has_switched or self.rounds.phase == "applying":
+            return []
+        self._has_switched, self._first = False, None
+        self.certified.restart(self.log.register)
+        return [*self.rounds.forget(), *self.transfer.restart(now, self._origin.round - 1)]
 
     def _look_for_state(self, now: float) -> list[Effect]:
         if self._first is not None or self.rounds.base is not None:

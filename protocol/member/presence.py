@@ -71,7 +71,9 @@ class Presence(Judge, ABC):
         for before, decided, register in steps(kept.first, kept.entries, rules):
             shortcuts.read(before, decided, register)
         core = Core.resume(me, kept.register, kept.entries, kept.votes, rules)
-        self.log = Keeper(core, self.membership, founding, shortcuts, self, facts.anchor, kept.was_away)
+        self.log = Keeper(
+            core, self.membership, founding, shortcuts, self, facts.anchor, kept.was_away, facts.continue_after
+        )
         self._has_parted = False
 
     # -- commands -----------------------------------------------------------------------------------------------

@@ -204,7 +204,15 @@ class Found(Message):
     stays: tuple[Stays, ...]
 
 
-BODY_TAGS = (*range(125, 133), 138)
+@message(139)
+class Yield(Message):
+    """This branch ends, as another one has more tokens behind its states."""
+
+    branch: Digest  # the other one
+    tokens: int
+
+
+BODY_TAGS = (*range(125, 133), 138, 139)
 
 
 @value
@@ -418,12 +426,21 @@ class Gone:
     life: int
 
 
+@value
+class Stem:
+    """A branch of which another one is a branch."""
+
+    branch: Digest
+    end: int  # number of the entry that founds the other one
+
+
 @message(134)
 class Register(Message):
     """What the log says in sum (see protocol/log/register.py)."""
 
     branch: Digest
-    earlier: tuple[Digest, ...]  # branches of which this one is a branch, the last ones, the newest last
+    earlier: tuple[Stem, ...]  # branches of which this one is a branch, the last ones, the newest last
+    yields_to: Digest  # the branch for which this one has ended; NO_DIGEST: it goes on
     number: int  # of the last entry
     tips: tuple[Digest, ...]  # digests of the last entries, the newest last; before the first, the run's id
     author: PeerId

@@ -26,7 +26,7 @@ from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Store
-from shoal.protocol.log.keeper import EntryDecided, LogSkipped
+from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
 from shoal.protocol.log.register import Rules
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.kept import Kept
@@ -263,7 +263,7 @@ class ReplicaMember(Presence):
             case PeerDown(peer=peer) | PeerLeft(peer=peer):
                 self._seen.pop(peer, None)
                 return self._rounds.peer_down(now, peer)
-            case EntryDecided() | LogSkipped():
+            case EntryDecided() | LogSkipped() | Switched():
                 return self._read_log(now)
         return []
 

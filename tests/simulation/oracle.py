@@ -12,17 +12,21 @@ import msgpack
 
 from shoal.protocol.averaging.shelf import Decision
 from shoal.protocol.base.effects import Effect, Persist
-from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.base.masks import masked
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode
+from shoal.protocol.log.register import entry_digest
 from shoal.protocol.messages.log import BODY_TAGS, Decided, Entry, Result, Void
 from tests.simulation.promises import Violation
 
 
 class Oracle:
-    """Checks every event and every entry against all earlier ones."""
+    """Checks every event and every entry against all earlier ones of the same branch of the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: Oracle | None = None, founding: int = 0) -> None:
+        """That of a branch shares what the peers tell, and begins with what its parent knew of the entries before."""
+        self.branches: dict[Digest, Oracle] = parent.branches if parent is not None else {}
+        self._numbers: dict[int, int] = {}  # of the entry, by round
         self.entries: dict[int, Entry] = {}
         self.results: dict[int, Result] = {}  # decided and not undone
         self.voided: set[int] = set()
@@ -32,6 +36,22 @@ class Oracle:
         self.left: list[PeerId] = []  # for good
         self._lives: dict[PeerId, int] = {}
         self._offers: dict[tuple[PeerId, int], list[tuple[int, tuple[float, ...]]]] = defaultdict(list)
+        if parent is not None:
+            self._lives, self._offers, self.left = parent._lives, parent._offers, parent.left
+            self._inherit(parent, founding)
+
+    def _inherit(self, parent: Oracle, founding: int) -> None:
+        self.entries = {number: entry for number, entry in parent.entries.items() if number < founding}
+        rounds = {round for round, number in parent._numbers.items() if number < founding}
+        self._numbers = {round: parent._numbers[round] for round in rounds}
+        self.results = {round: each for round, each in parent.results.items() if round in rounds}
+        self.decisions = {round: each for round, each in parent.decisions.items() if round in rounds}
+        self.roots = {round: each for round, each in parent.roots.items() if round in rounds or not round}
+        self.voided = set(parent.voided)
+
+    def on(self, branch: Digest) -> Oracle:
+        """The one of this branch; ours is the first of which anything was seen."""
+        return self.branches.setdefault(branch, self)
 
     # -- what the peers tell ------------------------------------------------------------------------------------
 
@@ -49,20 +69,29 @@ class Oracle:
         """An effect of `peer` goes out, or to its disk."""
         if isinstance(effect, Persist) and isinstance(effect.record, Decided):
             entry = effect.record.entry
-            if self.entries.get(entry.number) == entry:
+            if not effect.record.certificate.proofs:
+                made = digest("log branch", entry_digest(entry))
+                if made not in self.branches:
+                    self.branches[made] = Oracle(self.on(entry.branch), entry.number)
                 return
-            if self.entries.setdefault(entry.number, entry) != entry:
-                raise Violation("Agreement", f"two values of number {entry.number}")
-            match decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS):
-                case Result() as result:
-                    if self.roots.get(result.round - 1, result.base_root) != result.base_root:
-                        raise Violation("Fencing", f"round {result.round} was made on another state than the others'")
-                    self.results[result.round] = result
-                case Void():
-                    self.voided.add(undone := self.newest)
-                    del self.results[undone]
-                    self.decisions.pop(undone, None)
-                    self.roots.pop(undone, None)
+            self.on(entry.branch)._saw(entry)
+
+    def _saw(self, entry: Entry) -> None:
+        if self.entries.get(entry.number) == entry:
+            return
+        if self.entries.setdefault(entry.number, entry) != entry:
+            raise Violation("Agreement", f"two values of number {entry.number}")
+        match decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS):
+            case Result() as result:
+                if self.roots.get(result.round - 1, result.base_root) != result.base_root:
+                    raise Violation("Fencing", f"round {result.round} was made on another state than the others'")
+                self.results[result.round] = result
+                self._numbers[result.round] = entry.number
+            case Void():
+                self.voided.add(undone := self.newest)
+                del self.results[undone]
+                self.decisions.pop(undone, None)
+                self.roots.pop(undone, None)
 
     def committed(self, peer: PeerId, decision: Decision, standing: int) -> None:
         """`peer`, whose state is that of round `standing`, is told that a round is decided."""

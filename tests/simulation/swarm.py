@@ -22,6 +22,7 @@ from shoal.protocol.base.effects import Blamed, Effect, Event, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, content_hash, digest
 from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.catchup.transfer import StateReceived
+from shoal.protocol.log.keeper import Switched
 from shoal.protocol.log.register import Rules
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
@@ -58,6 +59,7 @@ class Shape:
     ups: tuple[tuple[PeerId, int], ...] = ()  # who knows how fast its uplink is, in bytes a second
     cycle: tuple[int, ...] = ()  # chunks of the rounds in turn, if each is about one fragment of the state
     forcing: float = FORCING
+    continue_after: float | None = None  # seconds without a quorum
 
     @property
     def cycles(self) -> tuple[int, ...]:
@@ -83,7 +85,7 @@ def facts_of(peers: Sequence[PeerId], shape: Shape) -> RunFacts:
     """What everybody knows of the simulated run."""
     policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.cycles, slack=shape.slack)
     origin = Base(0, 0, digest("genesis", RUN), root_of(initial_state(sum(shape.cycles))))
-    return RunFacts(BRANCH, peers[0], origin, policy)
+    return RunFacts(BRANCH, peers[0], origin, policy, continue_after=shape.continue_after)
 
 
 class Peer(Node):
@@ -123,6 +125,12 @@ class Peer(Node):
         self.has_parted = False
         self.blamed: list[Blamed] = []
         self._role = ""
+        self._is_astray = False
+
+    @property
+    def _on_branch(self) -> Oracle:
+        """Nobody looks at who has left a branch and has not got the state of the next one."""
+        return Oracle() if self._is_astray else self._oracle.on(self.member.log.register.branch)
 
     # -- the disk -----------------------------------------------------------------------------------------------
 
@@ -130,7 +138,7 @@ class Peer(Node):
         """Where we stand, as node/run/agreed_run.py finds it out; None if our log does not know the state."""
         base: Base
         base, state = self._disk.get("snapshot", (facts.origin, initial_state(self._size)))
-        if certified_by(facts, kept, rules).history(base.round) is None:
+        if certified_by(facts, kept, rules).history(base.round) != base.history:
             self._disk.pop("snapshot", None)
             base, state = facts.origin, initial_state(self._size)
         self.state = list(state)
@@ -233,23 +241,25 @@ class Peer(Node):
     def on_event(self, now: float, event: Event) -> list[Effect]:
         match event:
             case Committed(decision=decision, counted=counted):
-                self._oracle.committed(self.me, decision, self._base.round)
+                self._on_branch.committed(self.me, decision, self._base.round)
                 part = self.shape.part(decision.round)
                 offered = self._offered[part]
                 self._residual[part] = [0.0 if was else sent for was, sent in zip(counted, offered, strict=True)]
-                self._oracle.counted(self.me, decision, counted, offered)
+                self._on_branch.counted(self.me, decision, counted, offered)
                 self._decision = decision
                 self._offered = [0.0] * self._size
                 applying, forcing = (self._rng.uniform(0.0, most) for most in (0.05, self.shape.forcing))
                 return [Wake(applying, Timer("app", "apply", 0)), Wake(forcing, Timer("app", "kept", decision.round))]
             case Lapsed():
                 return [Wake(0.0, Timer("app", "apply", 0))]
+            case Switched():
+                self._is_astray = True
             case StateReceived(payloads=payloads):
-                base = event.base
+                base, self._is_astray = event.base, False
                 self.state, self._decision, self._base = [bytes(each) for each in payloads], None, base
                 self._training_for = -1
                 self.store.put(base.round, list(self.state))
-                self._oracle.holds(self.me, base.round, root_of(self.state))
+                self._on_branch.holds(self.me, base.round, root_of(self.state))
                 self._snapshot(base)
                 return self._train_if_open(self.member.opened(now, base))
             case HandIn(round=round) if round == self._training_for:
@@ -268,7 +278,7 @@ class Peer(Node):
         base = self.member.rounds.base
         if base is None or self.member.transfer.active or base.round + 1 == self._training_for:
             return effects
-        self._oracle.holds(self.me, base.round, root_of(self.state))
+        self._on_branch.holds(self.me, base.round, root_of(self.state))
         return self._train(effects)
 
     def _train(self, effects: list[Effect]) -> list[Effect]:
@@ -324,7 +334,7 @@ class Peer(Node):
         round = decision.round if decision is not None else self._base.round + 1
         self.store.put(round, list(self.state))
         self._base = base if base is not None and base.round == round else Base(round, 0, NO_DIGEST, NO_DIGEST)
-        self._oracle.holds(self.me, round, root_of(self.state))
+        self._on_branch.holds(self.me, round, root_of(self.state))
         if base is not None and round % SNAPSHOT == 0:
             self._snapshot(base)
         return self._train_if_open(effects)

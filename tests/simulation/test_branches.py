@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import pytest
 
 from shoal.protocol.base.errors import LocalError
@@ -18,9 +21,9 @@ SOON = 60.0  # virtual seconds
 ROUNDS = 3
 
 
-def swarm(seed: int, peers: int) -> tuple[World[Peer], Oracle]:
+def swarm(seed: int, peers: int, **more: Any) -> tuple[World[Peer], Oracle]:
     """All of them vote."""
-    world, oracle = build(seed, peers, LAN, Shape(start_members=peers))
+    world, oracle = build(seed, peers, LAN, Shape(start_members=peers, **more))
     world.run_until(lambda: len(register(world).voters) == peers, within=SOON)
     return world, oracle
 
@@ -28,6 +31,11 @@ def swarm(seed: int, peers: int) -> tuple[World[Peer], Oracle]:
 def register(world: World[Peer], peer: PeerId | None = None) -> Register:
     node = world.node(peer) if peer is not None else next(iter(world.nodes()))
     return node.member.log.register
+
+
+def newest(oracle: Oracle) -> int:
+    """The last round that is decided on any branch."""
+    return max((each.newest for each in oracle.branches.values()), default=0)
 
 
 def go_on(world: World[Peer], peer: PeerId) -> None:
@@ -49,7 +57,7 @@ def test_those_who_are_left_go_on_once_one_is_told_to(seed: int, peers: int) -> 
     world, oracle = swarm(seed, peers)
     left = kill_the_needed(world)
     world.run(30.0)
-    before, number = oracle.newest, register(world, left[0]).number
+    before, number = newest(oracle), register(world, left[0]).number
     go_on(world, left[-1])
     world.run_until(lambda: all(node.round >= before + ROUNDS for node in world.nodes()), within=SOON)
     assert {register(world, peer).branch for peer in left} == {register(world, left[0]).branch}
@@ -74,16 +82,16 @@ def test_who_comes_back_follows_and_so_does_who_comes_anew(seed: int, is_late: b
     (other,) = kill_the_needed(world)
     world.run(30.0)
     go_on(world, other)
-    goal = oracle.newest + ROUNDS
+    goal = newest(oracle) + ROUNDS
     if is_late:
         world.run_until(lambda: register(world, other).number > 300, within=3000.0, every=5.0)
-        goal = oracle.newest + ROUNDS
+        goal = newest(oracle) + ROUNDS
     world.disks[first]["was_away"] = True  # type: ignore[assignment]
     world.start(first)
     newcomer = PeerId("p02")
     world.start(newcomer)
     world.run_until(
-        lambda: oracle.newest >= goal and all(node.round >= goal for node in world.nodes()), within=2 * SOON
+        lambda: newest(oracle) >= goal and all(node.round >= goal for node in world.nodes()), within=2 * SOON
     )
     assert len({register(world, peer).branch for peer in (first, other, newcomer)}) == 1
     world.run_until(lambda: len(register(world, other).voters) == 3, within=SOON)
@@ -102,6 +110,45 @@ def test_a_restart_is_on_the_branch_again(seed: int) -> None:
         world.kill(peer)
     for peer in left:
         world.start(peer)
-    goal = oracle.newest + ROUNDS
+    goal = newest(oracle) + ROUNDS
     world.run_until(lambda: all(node.round >= goal for node in world.nodes()), within=SOON)
     assert register(world, left[0]).branch == branch
+
+
+PATIENCE = 30.0  # seconds without a quorum
+CUTS = {
+    "3 | 3": (3, 3),
+    "4 | 2": (4, 2),
+    "2 | 2 | 2": (2, 2, 2),
+    "1 | 1": (1, 1),
+    "2 | 1": (2, 1),
+    "1 | 2": (1, 2),
+}
+
+
+@pytest.mark.parametrize("seed", seeds(4, 40))
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_cut_run_is_one_again_soon_after_it_is_whole(cut: str, seed: int) -> None:
+    """Each part without a quorum goes on by itself; of the branches that with the most tokens is the run."""
+    rng, sizes = random.Random(f"cut {cut} {seed}"), CUTS[cut]
+    world, oracle = swarm(seed, sum(sizes), continue_after=PATIENCE)
+    names = peers_named(sum(sizes))
+    rng.shuffle(names)
+    groups = [names[sum(sizes[:place]) : sum(sizes[: place + 1])] for place in range(len(sizes))]
+    world.network.partition(*groups)
+    world.run(PATIENCE + rng.uniform(20.0, 120.0))
+    assert len({register(world, peer).branch for peer in names}) > 1
+    world.network.heal()
+    took = world.run_until(lambda: is_one(world), within=SOON)
+    goal = newest(oracle) + ROUNDS
+    world.run_until(lambda: all(node.round >= goal for node in world.nodes()), within=SOON)
+    world.run_until(lambda: len(register(world).voters) == len(names), within=SOON)
+    print(f"{cut}: one history {took:.1f} s after the cut was mended")
+
+
+def is_one(world: World[Peer]) -> bool:
+    """All are members of one branch, and on its state."""
+    registers = [node.member.log.register for node in world.nodes()]
+    last = max(registers, key=lambda each: each.number)
+    is_same = {each.branch for each in registers} == {last.branch}
+    return is_same and {member.peer for member in last.members} == set(world.living())

@@ -15,7 +15,7 @@ from shoal.protocol.log.core import Core
 from shoal.protocol.log.register import Rules, after, member_of, next_entry, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts, beginning, check_shortcut
 from shoal.protocol.log.trust import Byzantine, Crash
-from shoal.protocol.messages.log import Certificate, Decided, Found, Phase, Register, Shortcut, Stays, VoteFile
+from shoal.protocol.messages.log import Certificate, Decided, Found, Phase, Register, Shortcut, Stays, Stem, VoteFile
 from tests.simulation.log_worlds import PEERS, register_of
 from tests.simulation.signing import FakeSigner
 
@@ -42,7 +42,7 @@ def test_those_who_have_signed_are_the_members_and_all_of_them_vote() -> None:
     assert branch.voters == (B, D)
     assert [member.peer for member in branch.members] == [B, D]
     assert {each.peer for each in branch.gone} == {A, C}
-    assert (branch.earlier, branch.number) == ((register.branch,), register.number + 1)
+    assert (branch.earlier, branch.number) == ((Stem(register.branch, 1),), 1)
     assert branch.branch not in (register.branch, NO_DIGEST)
 
 
