@@ -40,6 +40,7 @@ def subject_of(register: Register, changed: Register, entry: Entry, view: int, p
         entry=entry_digest(entry),
         register=register_root(changed),
         voters=voters_root(register),
+        voters_after=voters_root(changed),
     )
 
 

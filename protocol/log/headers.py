@@ -1,8 +1,9 @@
 """From the founder to now without the entries between: headers, each signed by some of those whom one trusts already.
 
 Whoever joins knows the run's first voters, or later ones from an earlier visit. A header leads from voters that are
-trusted to those who decided its entry, if enough of both signed it: of the trusted ones so many that one of them is
-honest, of the others a quorum. So a joiner reads a header for each few changes of voters, and no entry; the last header
+trusted to those who decided its entry, and to those whom that has made voters, if enough of all have signed it: of the
+trusted ones so many that one of them is honest, of the others a quorum. So a voter leads to those whom it has made
+voters, if it dies then. A joiner reads a header for each few changes of voters, and no entry; the last header
 names the root of the register, and with the register it goes on as everybody does. This is the skipping verification
 of light clients, as in Tendermint (Buchman, Kwon, Milosevic, 2018).
 """
@@ -19,23 +20,26 @@ from shoal.protocol.messages.log import Electorate, Header, Vote
 
 
 def follow(branch: Digest, trusted: Electorate, header: Header, rules: Rules, shown_by: PeerId) -> Electorate:
-    """Those who decided the entry of `header`; RemoteError unless the trusted voters vouch for them."""
-    subject, shown = header.certificate.subject, header.electorate
-    if subject.branch != branch or subject.voters != electorate_root(branch, shown):
+    """Those who decide the entry after that of `header`; RemoteError unless the trusted voters vouch for it."""
+    subject, shown, after = header.certificate.subject, header.electorate, header.after or header.electorate
+    roots = electorate_root(branch, shown), electorate_root(branch, after)
+    if subject.branch != branch or (subject.voters, subject.voters_after) != roots:
         raise RemoteError("shows a header with other voters than it names, or of another branch", shown_by)
     if subject.phase != rules.trust.phases[-1] or shown.since < trusted.since:
         raise RemoteError("shows a header that decides nothing, or leads back", shown_by)
     signed = [proof.peer for proof in header.certificate.proofs]
     if len(set(signed)) != len(signed) or not vouches(trusted, header):
         raise RemoteError("shows a header that too few of the voters before have signed", shown_by)
-    if not rules.trust.is_quorum(signed, [voter.peer for voter in shown.voters], shown.faults):
-        raise RemoteError("shows a header without a quorum", shown_by)
-    lives = {voter.peer: voter.life for voter in shown.voters}
+    for each in (shown, after):
+        if not rules.trust.is_quorum(signed, [voter.peer for voter in each.voters], each.faults):
+            raise RemoteError("shows a header without a quorum", shown_by)
+    lives = {voter.peer: voter.life for voter in (*after.voters, *shown.voters)}
     for proof in header.certificate.proofs:
-        if proof.peer in lives:  # others are voters after the entry, of whom nothing is known here
-            vote = Vote(subject, proof.peer, lives[proof.peer], proof.signature)
-            check_signature(vote, proof.peer, rules.signer, shown_by)
-    return shown
+        if proof.peer not in lives:
+            raise RemoteError("shows a header that somebody without a vote has signed", shown_by)
+        vote = Vote(subject, proof.peer, lives[proof.peer], proof.signature)
+        check_signature(vote, proof.peer, rules.signer, shown_by)
+    return after
 
 
 def vouches(trusted: Electorate, header: Header) -> bool:
@@ -56,7 +60,7 @@ def fewest(trusted: Electorate, headers: Sequence[Header]) -> list[Header]:
         if not reached:
             return []
         at = reached[-1]
-        here = headers[at].electorate
+        here = headers[at].after or headers[at].electorate
         chosen.append(headers[at])
     return chosen
 

@@ -626,10 +626,13 @@ class Keeper:
         """Of two branches that do not go on from each other that with more tokens is the run."""
         if rank(shortcut.register) <= rank(self.register):
             return self._show_branch(sender)
+        if self._rival is not None and rank(shortcut.register) <= rank(self._rival.register):
+            return self._yield_to_rival()
         check_shortcut(shortcut, self._founding, self.core.rules, sender)
-        if self._rival is None or rank(self._rival.register) < rank(shortcut.register):
-            self._rival = shortcut
-        return self._yield_to_rival()
+        is_first, self._rival = self._rival is None, shortcut
+        others = [peer for peer in self.here if peer in self.register.voters and peer != self.core.me]
+        shown = [Send(voter, shortcut) for voter in others] if is_first else []  # they vote on it, too
+        return [*shown, *self._yield_to_rival()]
 
     def _yield_to_rival(self) -> list[Effect]:
         """By an entry, where this branch may still grow: not both can end so. What cannot grow is simply left."""
@@ -638,9 +641,7 @@ class Keeper:
             return []
         if not self.is_member or register.yields_to != NO_DIGEST or not self.is_quorum(self.here):
             return self._switch(rival)
-        others = [peer for peer in self.here if peer in register.voters and peer != self.core.me]
-        shown = [Send(voter, rival) for voter in others]
-        return [*shown, *self.want(Yield(rival.register.branch, tokens_of(rival.register)))]
+        return self.want(Yield(rival.register.branch, tokens_of(rival.register)))
 
     def _yield_if_ended(self) -> list[Effect]:
         return self._switch(self._rival) if self._rival is not None and self.register.yields_to != NO_DIGEST else []

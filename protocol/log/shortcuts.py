@@ -1,9 +1,9 @@
 """How somebody far behind gets to the end of the log without the entries before: a register, and what certifies it.
 
-A peer keeps of the log's past one header for each electorate, and of the last entries now and then the register after
-one. Whoever lacks entries that are no longer kept is shown such a register with the headers that lead from the founder
-to it, checks them, and reads on from there. Where a branch begins it is shown the register before, and checks by that
-who might found it.
+A peer keeps of the log's past one header for each change of voters, and of the last entries now and then the register
+after one. Whoever lacks entries that are no longer kept is shown such a register with the headers that lead from the
+founder to it, checks them, and reads on from there. Where a branch begins it is shown the register before, and checks
+by that who might found it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class Shortcuts:
             self._marks.clear()
             self._marks.append((register, None))
             return
-        header = Header(decided.certificate, electorate_of(before))
+        after = electorate_of(register) if register.voters_since == register.number else None
+        header = Header(decided.certificate, electorate_of(before), after)
         self._newest = [header]
-        if not self._headers or self._headers[-1].electorate.since != header.electorate.since:
+        if after is not None:
             self._headers.append(header)
         if register.number % EVERY == 0:
             self._marks.append((register, header))

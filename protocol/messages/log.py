@@ -247,6 +247,7 @@ class Subject:
     entry: Digest
     register: Digest  # root after the entry
     voters: Digest  # root of those who decide
+    voters_after: Digest  # and of those who decide the next entry
 
 
 @message(10)
@@ -289,7 +290,8 @@ class Header:
     """That an entry was decided, and by whom: enough for one who lacks the entries before it."""
 
     certificate: Certificate
-    electorate: Electorate
+    electorate: Electorate  # those who decided
+    after: Electorate | None  # those who decide the next entry, where it made others voters
 
 
 @value

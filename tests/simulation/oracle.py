@@ -171,3 +171,16 @@ class Oracle:
     def newest(self) -> int:
         """The last round that is decided, and not undone."""
         return max(self.results, default=0)
+
+
+class Blind(Oracle):
+    """Sees nothing of a peer that has left a branch and has not got the state of the next one."""
+
+    def committed(self, peer: PeerId, decision: Decision, standing: int) -> None:
+        pass
+
+    def counted(self, peer: PeerId, decision: Decision, counted: Sequence[bool], offered: Sequence[float]) -> None:
+        pass
+
+    def holds(self, peer: PeerId, round: int, root: Digest) -> None:
+        pass

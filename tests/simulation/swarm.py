@@ -22,7 +22,7 @@ from shoal.protocol.base.effects import Blamed, Effect, Event, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, content_hash, digest
 from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.catchup.transfer import StateReceived
-from shoal.protocol.log.keeper import Switched
+from shoal.protocol.log.keeper import EntryDecided, Switched
 from shoal.protocol.log.register import Rules
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
@@ -33,7 +33,7 @@ from shoal.protocol.messages.transfer import StateChunk
 from tests.simulation.facts import FactReducer
 from tests.simulation.journals import put_record, recall
 from tests.simulation.node import Node
-from tests.simulation.oracle import Oracle
+from tests.simulation.oracle import Blind, Oracle
 from tests.simulation.signing import FakeSigner
 from tests.simulation.versions import Versions, initial_state, root_of
 
@@ -125,12 +125,11 @@ class Peer(Node):
         self.has_parted = False
         self.blamed: list[Blamed] = []
         self._role = ""
-        self._is_astray = False
+        self._is_astray, self._branch = False, self.member.log.register.branch  # as we were told
 
     @property
     def _on_branch(self) -> Oracle:
-        """Nobody looks at who has left a branch and has not got the state of the next one."""
-        return Oracle() if self._is_astray else self._oracle.on(self.member.log.register.branch)
+        return Blind() if self._is_astray else self._oracle.on(self._branch)
 
     # -- the disk -----------------------------------------------------------------------------------------------
 
@@ -252,8 +251,10 @@ class Peer(Node):
                 return [Wake(applying, Timer("app", "apply", 0)), Wake(forcing, Timer("app", "kept", decision.round))]
             case Lapsed():
                 return [Wake(0.0, Timer("app", "apply", 0))]
-            case Switched():
-                self._is_astray = True
+            case EntryDecided(register=register):
+                self._branch = register.branch
+            case Switched(register=register):
+                self._branch, self._is_astray = register.branch, True
             case StateReceived(payloads=payloads):
                 base, self._is_astray = event.base, False
                 self.state, self._decision, self._base = [bytes(each) for each in payloads], None, base

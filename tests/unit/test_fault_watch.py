@@ -16,7 +16,7 @@ from shoal.protocol.messages.replicas import Chunk
 
 ME, OTHER, THIRD = PeerId("me"), PeerId("other"), PeerId("third")
 MADE = Made(NO_DIGEST, b"\x03", 0, OTHER, 1, b"")
-VOTE = Vote(Subject(NO_DIGEST, 9, 0, Phase.COMMIT, *[NO_DIGEST] * 4), ME, 1, b"")
+VOTE = Vote(Subject(NO_DIGEST, 9, 0, Phase.COMMIT, *[NO_DIGEST] * 5), ME, 1, b"")
 
 
 def rounds(round: int, owners: Sequence[PeerId] = (ME, OTHER, THIRD), phase: str = "reducing") -> Rounds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -32,15 +33,18 @@ def electorate(first: int, since: int, faults: int = 0) -> Electorate:
     return Electorate(since, faults, tuple(named(first + place) for place in range(VOTERS)))
 
 
-def header(number: int, who: Electorate, signers: int | None = None, **changes: object) -> Header:
-    """Signed by the first voters of `who`, or by all."""
-    subject = Subject(BRANCH, number, 0, Phase.COMMIT, NO_DIGEST, digest("entry"), digest("register"), NO_DIGEST)
-    subject = replace(subject, voters=electorate_root(BRANCH, who), **changes)  # type: ignore[arg-type]
+def header(
+    number: int, who: Electorate, signers: int | None = None, after: Electorate | None = None, **changes: object
+) -> Header:
+    """Signed by the first voters of `who`, or by all, and by those who vote `after` the entry."""
+    roots = [electorate_root(BRANCH, each) for each in (who, after or who)]
+    subject = Subject(BRANCH, number, 0, Phase.COMMIT, NO_DIGEST, digest("entry"), digest("register"), *roots)
+    subject = replace(subject, **changes)  # type: ignore[arg-type]
     proofs = []
-    for voter in who.voters[:signers]:
+    for voter in dict.fromkeys((*who.voters[:signers], *(after.voters if after is not None else ()))):
         vote = signed(Vote(subject, voter.peer, voter.life, b""), FakeSigner(voter.peer))
         proofs.append(Proof(voter.peer, vote.signature))
-    return Header(Certificate(subject, tuple(proofs)), who)
+    return Header(Certificate(subject, tuple(proofs)), who, after)
 
 
 @pytest.mark.parametrize(("trust", "faults"), [(Crash, 0), (Byzantine, 2)])
@@ -48,13 +52,14 @@ def test_who_joins_after_a_hundred_thousand_rounds_reads_less_than_a_megabyte(tr
     """All seven voters were replaced, one by one, in every thousand rounds."""
     every = TURNOVER // VOTERS
     changes = range(0, ROUNDS, every)
-    headers = [header(number + 1, electorate(place, number, faults)) for place, number in enumerate(changes)]
-    first = electorate(0, 0, faults)
+    voters = [electorate(place, number, faults) for place, number in enumerate(changes)]
+    headers = [header(after.since, before, after=after) for before, after in pairwise(voters)]
+    first = voters[0]
     rules = rules_of(trust, DONOR)
     chosen = fewest(first, headers)
     number, root = follow_all(BRANCH, first, chosen, rules, DONOR)
-    assert (number, root) == (changes[-1] + 1, digest("register"))
-    size = len(encode_value(chosen)) + len(chosen) * VOTERS * (ED25519 - SIZE)
+    assert (number, root) == (changes[-1], digest("register"))
+    size = len(encode_value(chosen)) + sum(len(each.certificate.proofs) for each in chosen) * (ED25519 - SIZE)
     print(f"{trust.__name__}: {len(headers)} changes of voters, {len(chosen)} headers, {size:,} bytes")
     assert size < 1_000_000
 
@@ -63,6 +68,8 @@ def test_a_founder_leads_to_those_it_has_made_voters() -> None:
     founder = founded(BRANCH, named(0).peer, named(0).life)
     rules = rules_of(Crash, DONOR)
     assert follow(BRANCH, electorate_of(founder), header(9, electorate(0, 5)), rules, DONOR) == electorate(0, 5)
+    made = header(5, electorate_of(founder), after=electorate(0, 5))  # after which it may be gone for good
+    assert follow(BRANCH, electorate_of(founder), made, rules, DONOR) == electorate(0, 5)
 
 
 RULES: Rules = rules_of(Byzantine, DONOR)
@@ -80,6 +87,8 @@ RIGHT = header(21, NEXT)
         (header(5, electorate(3, 4, 2)), "leads back"),
         (header(21, electorate(5, 20, 2)), "too few"),  # two of the trusted may both be liars
         (header(21, NEXT, signers=4), "without a quorum"),
+        (replace(header(20, TRUSTED, after=NEXT), after=None), "other voters"),
+        (replace(header(20, TRUSTED), after=NEXT), "other voters"),
         (header(21, replace(NEXT, voters=tuple(replace(each, life=1) for each in NEXT.voters))), "too few"),
         (replace(RIGHT, certificate=replace(RIGHT.certificate, proofs=(RIGHT.certificate.proofs[0],) * 7)), "too few"),
         (
