@@ -120,6 +120,7 @@ class Transfer:
     def restart(self, now: float, beyond: int) -> list[Effect]:
         """The same, whatever was being downloaded, here or from us: that is of use no more."""
         self.donor.forget()
+        self._liars.clear()  # what they offered was of another branch
         self.active, self._download, self._unchecked = False, None, None
         return self.start(now, beyond)
 

@@ -62,6 +62,8 @@ from shoal.protocol.messages.log import (
     Request,
     Result,
     Roster,
+    Shortcut,
+    Statement,
     Tip,
     Vote,
     Voted,
@@ -838,7 +840,7 @@ class Turn:
         self.effects.append(Persist("vote", self.core.vote_file()))
 
 
-def branch_of(message: LogMessage) -> Digest:
+def branch_of(message: LogMessage | Statement | Shortcut) -> Digest:
     """Of which branch of the log the sender speaks."""
     match message:
         case Propose(entry=entry) | Decided(entry=entry):

@@ -25,7 +25,7 @@ from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
 from shoal.protocol.log.anchors import check_entry, check_skip
-from shoal.protocol.log.core import Committed, Core, Forked, LogWanted, Review
+from shoal.protocol.log.core import Committed, Core, Forked, LogWanted, Review, branch_of
 from shoal.protocol.log.register import (
     MAX_SURVIVORS,
     entry_digest,
@@ -182,6 +182,7 @@ class Keeper:
         self._stuck_since: float | None = None  # without a quorum
         self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
         self._looks_around = was_away
+        self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._rival: Shortcut | None = None  # to a branch that has more to show than ours
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
         self._turn = 0
@@ -314,6 +315,7 @@ class Keeper:
 
     def receive(self, sender: PeerId, message: LogMessage | Statement | Shortcut) -> list[Effect]:
         """Any message of the log."""
+        self._note_branch(sender, branch_of(message))
         if isinstance(message, Statement):
             return self._take_statement(sender, message)
         if isinstance(message, Shortcut):
@@ -362,6 +364,8 @@ class Keeper:
 
     def _after_entry(self, before: Register, register: Register) -> list[Effect]:
         me, self._end_asked = self.core.me, None
+        if register.branch != before.branch:
+            self._elsewhere.clear()
         self._statements = {key: each for key, each in self._statements.items() if _counts(each, register)}
         self._promoted -= {peer for peer in self._promoted if not self._may_get_a_vote(peer)}
         was_here = has_life(before, me, self.core.life)
@@ -399,7 +403,7 @@ class Keeper:
         return True
 
     def _is_here(self, peer: PeerId) -> bool:
-        return peer == self.core.me or self._view.is_alive(peer)
+        return peer == self.core.me or (self._view.is_alive(peer) and peer not in self._elsewhere)
 
     def _has_gone(self, peer: PeerId) -> bool:
         """Whether a member has gone enough rounds to get a vote, as the register or else this peer itself knows."""
@@ -611,6 +615,12 @@ class Keeper:
         skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(register))]
         return [*skipped, *self._after_entry(core.register, register), *self._do(self.core.ask(sender))]
 
+    def _note_branch(self, peer: PeerId, branch: Digest) -> None:
+        if branch != self.register.branch:
+            self._elsewhere.add(peer)
+        else:
+            self._elsewhere.discard(peer)
+
     def _goes_on_from_ours(self, register: Register) -> bool:
         ours = self.register
         later = any(stem.branch == ours.branch and stem.end > ours.number for stem in register.earlier)
@@ -654,7 +664,7 @@ class Keeper:
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
         kept = [Persist("vote", self.core.vote_file()), Persist("log", shortcut)]  # in this order: we may be killed
-        self._statements, self._goes_on_since, self._looks_around = {}, None, False
+        self._statements, self._elsewhere, self._goes_on_since, self._looks_around = {}, set(), None, False
         return [*kept, Tell(Switched(before, register)), *self._act()]
 
     def _make_entries(self) -> list[Effect]:
