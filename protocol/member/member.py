@@ -25,7 +25,7 @@ from shoal.protocol.averaging.replay import decisions_of, outcomes
 from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.effects import Effect, Event, Tell, Timer
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode
 from shoal.protocol.catchup.donor import Store
@@ -218,7 +218,11 @@ class Member(Presence):
             return []
         self._has_switched, self._first = False, None
         self.certified.restart(self.log.register)
-        return [*self.rounds.forget(), *self.transfer.restart(now, self._origin.round - 1)]
+        forgotten = self.rounds.forget()
+        nothing = dataclasses.replace(self._status, round=0, history=NO_DIGEST, root=NO_DIGEST, phase="syncing")
+        self._status = nothing  # so that nobody asks us for a state
+        told = self.membership.set_status(now, nothing)
+        return [*forgotten, *told, *self.transfer.restart(now, self._origin.round - 1)]
 
     def _look_for_state(self, now: float) -> list[Effect]:
         if self._first is not None or self.rounds.base is not None:
