@@ -32,12 +32,14 @@ from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.transfer import StateReceived
+from shoal.protocol.log.keeper import Switched
 from shoal.protocol.log.register import Rules
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.member.member import Member, certified_by
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis
+from shoal.protocol.messages.log import Register
 from shoal.protocol.net.bulk.backlog import LatePayload
 from shoal.protocol.net.peers.network import Network
 
@@ -141,6 +143,17 @@ class AgreedRun(Run):
                 self.detours.begun(event, self._network.own_addresses())
             case Lapsed():
                 self._tasks.spawn(self._lapse(event))
+            case Switched(before, register):
+                self._tasks.spawn(self._leave_branch(before, register))
+
+    async def _leave_branch(self, before: Register, register: Register) -> None:
+        """Others have done more on another branch: what is on our disk is of this one no more."""
+        words = (
+            f"{self.manifest.name} had gone on in two parts: this node joins that of {len(register.members)} members"
+        )
+        warn(log, "branch-left", f"{words}, which has more to show")
+        async with self._busy:
+            await self.saving.set_aside(short(before.branch))
 
     async def _apply(self, event: Committed) -> None:
         """The outer step on what was decided; only when it is read back do we say so."""
@@ -151,8 +164,8 @@ class AgreedRun(Run):
             self._members = decision.roster
             if self.training is not None:
                 self.training.note(decision.round, self.outer.outcome(event))
+            base = self.member.certified.base(decision.round, snapshot.root)  # before we may leave this branch
             self.driver.command(lambda now: self.member.applied(now, snapshot.root))
-            base = self.member.certified.base(decision.round, snapshot.root)
             driver, resent = self.driver, self.outgoing.resent
             record = self.commits.add(
                 decision, base.history, self._me, driver.now(), resent, driver.phases, self.samples
@@ -238,6 +251,9 @@ def _standing(facts: RunFacts, kept: Kept, rules: Rules, snapshot: Checkpoint | 
         return facts.origin if is_whole and outer.root == facts.origin.root else None
     round, root = snapshot.about.round, outer.root
     certified = certified_by(facts, kept, rules)
-    if certified.history(round) is None or certified.certified_root(round) not in (None, root):
+    history = certified.history(round)
+    if history is None or history.hex() != snapshot.about.history:
+        return None  # later than our log, or of another branch of it
+    if certified.certified_root(round) not in (None, root):
         return None
     return certified.base(round, root)

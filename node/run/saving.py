@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class Saving:
     ) -> None:
         """`store` has the run's log."""
         self.keeper = Keeper(settings.folder / CHECKPOINTS, settings.keeping, manifest.rounds.last)
-        self._manifest, self._run = manifest, run
+        self._manifest, self._run, self._keeping = manifest, run, settings.keeping
         self._me = me
         self._state = state
         self._run_folder = settings.folder
@@ -97,6 +98,16 @@ class Saving:
         """Wait for checkpoints and snapshots that are under way."""
         if self._write is not None:
             await asyncio.wait([self._write])
+
+    async def set_aside(self, branch: str) -> None:
+        """What is saved is of a branch of the run that we have left: whoever wants it finds it beside the others."""
+        await self.written()
+        try:
+            await DISK.run(_set_aside, self._run_folder, branch)
+        except OSError as error:
+            warn(log, "checkpoint-failed", f"checkpoints of the branch {branch} are still among the others: {error}")
+        self.keeper = Keeper(self._run_folder / CHECKPOINTS, self._keeping, self._manifest.rounds.last)
+        self._snapshot_of = -1
 
     def _is_long(self, round: int) -> bool:
         """Whether the means since the last snapshot take more room than it would, or the journal is to be cut there."""
@@ -143,6 +154,14 @@ class Saving:
     def _about(self, base: Base, members: tuple[PeerId, ...], samples: int, moments: FloatArray | None) -> About:
         steps = int(moments[0]) if moments is not None else 0
         return About.of(self._manifest, self._run, base, members, samples=samples, peer=self._me, inner_steps=steps)
+
+
+def _set_aside(run_folder: Path, branch: str) -> None:
+    if (folder := run_folder / CHECKPOINTS).exists():
+        aside = run_folder / f"set-aside-{branch}"
+        aside.mkdir(exist_ok=True)
+        folder.rename(aside / CHECKPOINTS)
+    shutil.rmtree(run_folder / LOG / STATE, ignore_errors=True)
 
 
 def newest_state(run_folder: Path, run: RunId) -> Checkpoint | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -67,3 +69,28 @@ def test_the_needed_voter_of_two_is_killed_while_a_third_waits(children: Childre
 
 def voters(node: RealNode, run: str) -> list[str]:
     return [each["peer"] for each in node.client.run_details(run)["members"] if each["votes"]]
+
+
+@pytest.mark.slow
+@pytest.mark.swarm
+def test_a_laptop_that_slept_meanwhile_wakes_goes_on_alone_and_is_back(children: Children, tmp_path: Path) -> None:
+    """Its vote is all that it needs, so there are two histories until it hears of the other one."""
+    first = RealNode(tmp_path / "first").start(children)
+    second = RealNode(tmp_path / "second").start(children, first.address)
+    words = partial(words_of, first, second)
+    until(second.client.peers, "a connection", words)
+    run = str(first.client.create_run(MANIFEST, True)["run"])
+    second.client.join_run(run, True)
+    until(lambda: len(voters(second, run)) == 2, "both to vote", words)
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        until(lambda: "away" in str(second.row().get("waiting_for")), "the sleeper to be missed", second.words)
+        before = second.round()
+        second.client.continue_run(run, True)
+        until(lambda: second.round() >= before + 5, "rounds without it", second.words)
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    until(lambda: len(voters(second, run)) == 2, "the one that slept to vote again", words)
+    goal = second.round() + 3
+    until(lambda: min(first.round(), second.round()) >= goal, "rounds of both", words)
+    assert len({node.saved_state(run) for node in (first, second)}) == 1

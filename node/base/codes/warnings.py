@@ -65,7 +65,12 @@ WARNINGS: Mapping[str, Row] = {
     "branch-founded": Row(
         YOU,
         "A run could decide nothing, and goes on without some of its voters.",
-        "Whoever is back joins it by itself. Who went on alone meanwhile must leave the run there, and join again.",
+        "Whoever is back joins it by itself. Of two parts that went on, that which has done less joins the other.",
+    ),
+    "branch-left": Row(
+        NETWORK,
+        "A run had gone on in two parts; this node joins the one that has done more.",
+        "Checkpoints of the other part lie in the run's folder, beside the others.",
     ),
     "vote-lost": Row(
         YOU, "A run was left for good whose members needed this node's vote.", "Start the voters that it names."
