@@ -183,7 +183,7 @@ class Keeper:
         self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
         self._looks_around = was_away
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
-        self._rival: Shortcut | None = None  # to a branch that has more to show than ours
+        self._rival: tuple[PeerId, Shortcut] | None = None  # the way to a branch with more tokens, and who showed it
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
@@ -351,9 +351,7 @@ class Keeper:
                     done += self._after_entry(before, register)
                 case Tell(Review(entry, is_bound)):
                     done += self._review(entry, is_bound)
-                case Tell(Forked(peer)):
-                    done += self._show_branch(peer)
-                case Tell(LogWanted(peer=peer)):
+                case Tell(LogWanted(peer=peer) | Forked(peer=peer)):
                     done += self._show_shortcut(peer)
                 case _:
                     done.append(effect)
@@ -396,8 +394,8 @@ class Keeper:
             case Void():
                 return self._lacks is not None
             case Yield():
-                rival = self._rival.register if self._rival is not None else None
-                return rival is not None and rival.branch == body.branch and tokens_of(rival) >= body.tokens
+                rival = self._rival[1] if self._rival is not None else None
+                return rival is not None and rival.branch == body.branch and rival.tokens >= body.tokens
             case End(orders=()):
                 return self._judge.has_finished()
         return True
@@ -587,14 +585,15 @@ class Keeper:
 
     def compact(self, part: int, round: int) -> list[Effect]:
         """Make the journal shorter, but for what follows the state of `part` after `round`, which is on our disk."""
-        shortcut = self._shortcuts.to(self.core.log)
+        shortcut = self._shortcuts.to(self.core.log, self.register)
         if shortcut is None or any(each.round > round for each in shortcut.register.parts if each.part == part):
             return []
         later = tuple(each for each in self.core.log if each.entry.number > shortcut.register.number)
         return [Persist("log", Compaction(shortcut, later))]
 
     def _show_shortcut(self, peer: PeerId) -> list[Effect]:
-        shortcut = self._shortcuts.to(self.core.log)
+        """To one who is far behind, or on another branch."""
+        shortcut = self._shortcuts.to(self.core.log, self.register)
         if shortcut is None or peer in self._shown or len(self._shown) == MOST_SHOWN:
             return []
         self._shown.append(peer)
@@ -602,10 +601,10 @@ class Keeper:
 
     def _take_shortcut(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
         core, register = self.core, shortcut.register
-        if not self._goes_on_from_ours(register):
+        if not self._goes_on_from_ours(register) and shortcut.branch != core.register.branch:
             return self._meet_branch(sender, shortcut)
-        is_other = register.branch != core.register.branch and self.is_quorum(self.here)
-        if register.number <= core.register.number or (is_other and tokens_of(register) <= tokens_of(core.register)):
+        is_other = shortcut.branch != core.register.branch and self.is_quorum(self.here)
+        if register.number <= core.register.number or (is_other and rank_of(shortcut) <= rank(core.register)):
             return []
         check_shortcut(shortcut, self._founding, core.rules, sender)
         check_skip(self._anchor, shortcut.way, register, sender)
@@ -615,6 +614,8 @@ class Keeper:
         skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(register))]
         return [*skipped, *self._after_entry(core.register, register), *self._do(self.core.ask(sender))]
 
+    # -- branches -----------------------------------------------------------------------------------------------
+
     def _note_branch(self, peer: PeerId, branch: Digest) -> None:
         if branch != self.register.branch:
             self._elsewhere.add(peer)
@@ -622,24 +623,19 @@ class Keeper:
             self._elsewhere.discard(peer)
 
     def _goes_on_from_ours(self, register: Register) -> bool:
+        """Whether our log leads to `register`, which is later."""
         ours = self.register
-        later = any(stem.branch == ours.branch and stem.end > ours.number for stem in register.earlier)
-        return register.branch == ours.branch or later
-
-    def _show_branch(self, peer: PeerId) -> list[Effect]:
-        if peer in self._shown or len(self._shown) == MOST_SHOWN:
-            return []
-        self._shown.append(peer)
-        return [Send(peer, self._shortcuts.whole(self.register))]
+        is_later = register.branch == ours.branch and register.number > ours.number
+        return is_later or any(stem.branch == ours.branch and stem.end > ours.number for stem in register.earlier)
 
     def _meet_branch(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
         """Of two branches that do not go on from each other that with more tokens is the run."""
-        if rank(shortcut.register) <= rank(self.register):
-            return self._show_branch(sender)
-        if self._rival is not None and rank(shortcut.register) <= rank(self._rival.register):
+        if rank_of(shortcut) <= rank(self.register):
+            return self._show_shortcut(sender)
+        if self._rival is not None and rank_of(shortcut) <= rank_of(self._rival[1]):
             return self._yield_to_rival()
         check_shortcut(shortcut, self._founding, self.core.rules, sender)
-        is_first, self._rival = self._rival is None, shortcut
+        is_first, self._rival = self._rival is None, (sender, shortcut)
         others = [peer for peer in self.here if peer in self.register.voters and peer != self.core.me]
         shown = [Send(voter, shortcut) for voter in others] if is_first else []  # they vote on it, too
         return [*shown, *self._yield_to_rival()]
@@ -647,16 +643,16 @@ class Keeper:
     def _yield_to_rival(self) -> list[Effect]:
         """By an entry, where this branch may still grow: not both can end so. What cannot grow is simply left."""
         rival, register = self._rival, self.register
-        if rival is None or rank(rival.register) <= rank(register):
+        if rival is None or rank_of(rival[1]) <= rank(register):
             return []
         if not self.is_member or register.yields_to != NO_DIGEST or not self.is_quorum(self.here):
-            return self._switch(rival)
-        return self.want(Yield(rival.register.branch, tokens_of(rival.register)))
+            return self._switch(*rival)
+        return self.want(Yield(rival[1].branch, rival[1].tokens))
 
     def _yield_if_ended(self) -> list[Effect]:
-        return self._switch(self._rival) if self._rival is not None and self.register.yields_to != NO_DIGEST else []
+        return self._switch(*self._rival) if self._rival is not None and self.register.yields_to != NO_DIGEST else []
 
-    def _switch(self, shortcut: Shortcut) -> list[Effect]:
+    def _switch(self, shown_by: PeerId, shortcut: Shortcut) -> list[Effect]:
         """Go on there, in a later life: what was promised to the voters of before is forgotten."""
         core, register, before = self.core, shortcut.register, self.register
         life = max(core.life, last_life(register, core.me)) + 1
@@ -665,7 +661,7 @@ class Keeper:
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
         kept = [Persist("vote", self.core.vote_file()), Persist("log", shortcut)]  # in this order: we may be killed
         self._statements, self._elsewhere, self._goes_on_since, self._looks_around = {}, set(), None, False
-        return [*kept, Tell(Switched(before, register)), *self._act()]
+        return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
 
     def _make_entries(self) -> list[Effect]:
         """As proposer, have decided what enough have said."""
@@ -739,6 +735,11 @@ class Keeper:
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("log", "duties", 0))
+
+
+def rank_of(shortcut: Shortcut) -> tuple[int, Digest]:
+    """That of the log of who shows it, as it says itself: see `rank`."""
+    return shortcut.tokens, shortcut.branch
 
 
 def _subject(said: Said) -> PeerId:

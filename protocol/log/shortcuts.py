@@ -10,74 +10,78 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.log.certificate import is_founding
 from shoal.protocol.log.headers import fewest, follow_all
-from shoal.protocol.log.register import Rules, after, electorate_of, register_root
+from shoal.protocol.log.register import Rules, after, electorate_of, register_root, tokens_of
 from shoal.protocol.messages.log import Crossing, Decided, Header, Register, Shortcut, Way
 
 EVERY, MARKS = 16, 16  # entries from one register that is kept to the next, and how many are
 START = Way((), ())  # to the register before the first entry
 
 
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What is known of one branch of the log."""
+
+    first: Register  # with which it begins
+    crossings: tuple[Crossing, ...]  # that lead there
+    headers: list[Header]  # of the changes of its voters, so far
+
+
 class Shortcuts:
     """What one peer can show."""
 
-    def __init__(self, first: Register, way: Way = START) -> None:
-        """`way` leads from the founder to where this peer begins to read, on the branch that begins with `first`."""
-        self._begin(first, way)
-        self._marks: deque[tuple[Register, Header | None]] = deque(maxlen=MARKS)
+    def __init__(self, first: Register, way: Way, register: Register) -> None:
+        """`way` leads from the founder to `register`, from which this peer reads on; its branch begins with `first`."""
+        self._marks: deque[tuple[Branch, Register, Header | None]] = deque(maxlen=MARKS)
+        self._begin(first, way, register)
 
-    def _begin(self, first: Register, way: Way) -> None:
-        self._first = first  # that with which the present branch begins
-        self._crossings = way.crossings
-        self._headers = list(way.headers)
-        self._newest: list[Header] = []  # of the last entry that was read, if it is of this branch
+    def _begin(self, first: Register, way: Way, register: Register) -> None:
+        self._branch = Branch(first, way.crossings, list(way.headers))
+        self._newest = way.headers[-1:]  # of the last entry that was read, if it is of this branch
+        self._marks.append((self._branch, register, way.headers[-1] if way.headers else None))
 
     def read(self, before: Register, decided: Decided, register: Register) -> None:
         """An entry was decided."""
         if is_founding(before, register):
-            crossing = Crossing(self._leading([*self._headers, *self._newest]), before, decided.entry)
-            self._begin(register, Way((*self._crossings, crossing), ()))
-            self._marks.clear()
-            self._marks.append((register, None))
+            headers = _leading(self._branch.first, [*self._branch.headers, *self._newest])
+            crossings = (*self._branch.crossings, Crossing(headers, before, decided.entry))
+            self._begin(register, Way(crossings, ()), register)
             return
         after = electorate_of(register) if register.voters_since == register.number else None
         header = Header(decided.certificate, electorate_of(before), after)
-        self._newest = [header]
+        self._newest = (header,)
         if after is not None:
-            self._headers.append(header)
+            self._branch.headers.append(header)
         if register.number % EVERY == 0:
-            self._marks.append((register, header))
+            self._marks.append((self._branch, register, header))
 
-    def to(self, log: Sequence[Decided]) -> Shortcut | None:
-        """A way to a register from which `log`, the entries that are kept, goes on; best before the last results."""
-        first = log[0].entry.number if log else 0
-        usable = [mark for mark in self._marks if mark[0].number + 1 >= first]
+    def to(self, log: Sequence[Decided], now: Register) -> Shortcut | None:
+        """A way to a register from which `log`, the entries that are kept, goes on to `now`; best before the last
+        results, so that who takes it can still have their bytes."""
+        first = log[0].entry.number if log else now.number + 1
+        usable = [mark for mark in self._marks if mark[1].number + 1 >= first]
         if not usable:
             return None
-        newest = usable[-1][0]
-        before = [mark for mark in usable if all(part.result > mark[0].number for part in newest.parts)]
-        register, header = (before or usable[:1])[-1]
-        earlier = [each for each in self._headers if header is not None and _number(each) < _number(header)]
-        headers = self._leading([*earlier, *([header] if header is not None else [])])
-        return Shortcut(register.branch, Way(self._crossings, headers), register)
-
-    def whole(self, register: Register) -> Shortcut:
-        """The way to `register`, the one after the last entry that was read."""
-        return Shortcut(register.branch, Way(self._crossings, self._leading([*self._headers, *self._newest])), register)
+        before = [mark for mark in usable if all(part.result > mark[1].number for part in now.parts)]
+        branch, register, header = (before or usable[:1])[-1]
+        last = [header] if header is not None else []
+        earlier = [each for each in branch.headers if last and _number(each) < _number(last[0])]
+        way = Way(branch.crossings, _leading(branch.first, [*earlier, *last]))
+        return Shortcut(now.branch, tokens_of(now), way, register)
 
     def take(self, first: Register, shortcut: Shortcut) -> None:
         """Go on from what somebody else has shown, and was checked, on the branch that begins with `first`."""
-        headers = shortcut.way.headers
-        self._begin(first, shortcut.way)
         self._marks.clear()
-        self._marks.append((shortcut.register, headers[-1] if headers else None))
+        self._begin(first, shortcut.way, shortcut.register)
 
-    def _leading(self, headers: Sequence[Header]) -> tuple[Header, ...]:
-        return tuple(fewest(electorate_of(self._first), headers))
+
+def _leading(first: Register, headers: Sequence[Header]) -> tuple[Header, ...]:
+    return tuple(fewest(electorate_of(first), headers))
 
 
 def beginning(founding: Register, way: Way, rules: Rules) -> Register:

@@ -67,7 +67,7 @@ class Presence(Judge, ABC):
         )
         founding = facts.register()
         self.membership = Membership(me, addresses, self._status, rules.signer, rng)
-        shortcuts = Shortcuts(beginning(founding, kept.way, rules), kept.way)
+        shortcuts = Shortcuts(beginning(founding, kept.way, rules), kept.way, kept.first)
         for before, decided, register in steps(kept.first, kept.entries, rules):
             shortcuts.read(before, decided, register)
         core = Core.resume(me, kept.register, kept.entries, kept.votes, rules)

@@ -487,9 +487,10 @@ class Way:
 class Shortcut(Message):
     """To one who lacks entries that are no longer kept: the register after one of the last, and what certifies it."""
 
-    branch: Digest
+    branch: Digest  # on which its sender is
+    tokens: int  # behind all states that its log has decided
     way: Way
-    register: Register
+    register: Register  # of that branch or an earlier one
 
 
 @message(136)

@@ -76,7 +76,9 @@ def opened(peer: PeerId, folder: Path) -> tuple[Voter, Kept]:
         store.put("vote", replace(kept.votes, life=life))
         kept = replace(kept, votes=replace(kept.votes, life=life))
     core = Core.resume(peer, kept.register, kept.entries, kept.votes, rules)
-    return Voter(Keeper(core, EverybodyIsHere(peer), first, Shortcuts(first, kept.way), Endless()), store), kept
+    return Voter(
+        Keeper(core, EverybodyIsHere(peer), first, Shortcuts(first, kept.way, kept.first), Endless()), store
+    ), kept
 
 
 @dataclass

@@ -21,7 +21,7 @@ from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, Payload, decode
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import EntryDecided, Keeper, ResultProposed
 from shoal.protocol.log.register import Rules, first_state, founded, voters_root
-from shoal.protocol.log.shortcuts import Shortcuts
+from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.membership.members import PeerDown, PeerUp
 from shoal.protocol.membership.membership import Membership
@@ -62,7 +62,7 @@ class Fragments(Node):
         self.membership = Membership(me, (), status(), signer, rng)
         votes = VoteFile(1, voters_root(first), 0, 0, None, None)
         core = Core.resume(me, first, (), votes, Rules(Crash(), signer))
-        self.log = Keeper(core, self.membership, first, Shortcuts(first), Endless())
+        self.log = Keeper(core, self.membership, first, Shortcuts(first, START, first), Endless())
         self.parts = [self._rounds(part, signer) for part in range(2)]
         self.states: list[list[bytes]] = [[b""], [b""]]  # by part, by round
         self.submitted: list[list[bytes]] = [[], []]  # by part, by chunk

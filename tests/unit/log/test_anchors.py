@@ -15,7 +15,7 @@ from shoal.protocol.log.anchors import EVERY, anchor_of, check_skip
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import Keeper
 from shoal.protocol.log.register import entry_digest, founded, voters_root
-from shoal.protocol.log.shortcuts import Shortcuts
+from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.log import Admit, Asks, Decided, Register, Request, Shortcut, Tip, VoteFile
@@ -47,7 +47,7 @@ def keeper(me: PeerId, anchor: Anchor | None = None) -> Keeper:
     votes = VoteFile(1, voters_root(FOUNDING), 0, 0, None, None)
     core = Core.resume(me, FOUNDING, (), votes, rules_of(Crash, me))
     others = Others(() if me == FOUNDER else (FOUNDER,))
-    return Keeper(core, others, FOUNDING, Shortcuts(FOUNDING), Endless(), anchor)
+    return Keeper(core, others, FOUNDING, Shortcuts(FOUNDING, START, FOUNDING), Endless(), anchor)
 
 
 def log_of(entries: int) -> tuple[Keeper, list[Decided]]:
@@ -74,7 +74,7 @@ def asks_to_be_admitted(effects: list[Effect]) -> bool:
 
 
 def shortcut() -> Shortcut:
-    found = FOUNDERS._shortcuts.to(FOUNDERS.core.log[-4:])  # a peer that has made its log shorter
+    found = FOUNDERS._shortcuts.to(FOUNDERS.core.log[-4:], FOUNDERS.register)  # a peer that has made its log shorter
     assert found is not None
     assert found.register.number < LATEST
     return found

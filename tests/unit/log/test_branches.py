@@ -15,7 +15,7 @@ from shoal.protocol.log.core import Core
 from shoal.protocol.log.register import Rules, after, member_of, next_entry, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts, beginning, check_shortcut
 from shoal.protocol.log.trust import Byzantine, Crash
-from shoal.protocol.messages.log import Certificate, Decided, Found, Phase, Register, Shortcut, Stays, Stem, VoteFile
+from shoal.protocol.messages.log import Certificate, Decided, Found, Phase, Register, Stays, Stem, VoteFile
 from tests.simulation.log_worlds import PEERS, register_of
 from tests.simulation.signing import FakeSigner
 
@@ -96,11 +96,11 @@ def test_who_lacks_the_entries_before_a_branch_is_shown_the_register_by_which_it
     register = register_of(4, 3)
     shown = founding(register)
     branch = after(register, shown.entry, RULES)
-    shortcuts = Shortcuts(register)
+    shortcuts = Shortcuts(register, START, register)
     shortcuts.read(register, shown, branch)
-    way = shortcuts.to((shown,))
+    way = shortcuts.to((), branch)
     assert way is not None
-    assert way.register == branch
+    assert (way.register, way.branch) == (branch, branch.branch)
     check_shortcut(way, register, RULES, READER)
     assert beginning(register, way.way, RULES) == branch
     assert beginning(register, START, RULES) == register
@@ -117,11 +117,12 @@ def test_who_lacks_the_entries_before_a_branch_is_shown_the_register_by_which_it
 def test_a_forged_beginning_of_a_branch_is_refused(spoil: Callable, words: str) -> None:  # type: ignore[type-arg]
     register = register_of(4, 3)
     shown = founding(register)
-    shortcuts = Shortcuts(register)
-    shortcuts.read(register, shown, after(register, shown.entry, RULES))
-    way = shortcuts.to((shown,))
+    shortcuts = Shortcuts(register, START, register)
+    branch = after(register, shown.entry, RULES)
+    shortcuts.read(register, shown, branch)
+    way = shortcuts.to((), branch)
     assert way is not None
     forged = replace(way.way, crossings=(spoil(way.way.crossings[0]),))
     with pytest.raises(RemoteError, match=words) as refusal:
-        check_shortcut(Shortcut(way.branch, forged, way.register), register, RULES, READER)
+        check_shortcut(replace(way, way=forged), register, RULES, READER)
     assert refusal.value.peer == READER

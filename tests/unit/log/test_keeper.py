@@ -8,7 +8,7 @@ from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import ABSENT, TICK, Keeper
 from shoal.protocol.log.register import member_of
-from shoal.protocol.log.shortcuts import Shortcuts
+from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import STATEMENT_TAGS, Statement, Unheard
 from tests.simulation.log_search import rules_of
@@ -37,7 +37,7 @@ class Bench:
         register = register_of(3, 3)
         self.seen, self.now = Seen(), 1000.0
         core = Core(A, member_of(register, A).life, register, rules_of(Crash, A))
-        self.keeper = Keeper(core, self.seen, register, Shortcuts(register), Endless())
+        self.keeper = Keeper(core, self.seen, register, Shortcuts(register, START, register), Endless())
         self.keeper.start()
 
     def lose(self, *peers: PeerId) -> None:
