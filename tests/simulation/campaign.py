@@ -85,6 +85,7 @@ def make_peace(world: World[Peer], oracle: Oracle) -> Peace:
     world.network.set_loss(None)
     for peer in world.living():
         world.resume(peer)
+        world.free_disk(peer)
     dead = [peer for peer in world.disks if not world.is_alive(peer) and peer not in oracle.left]
     revived = dead if excuse(world) else []
     for peer in revived:

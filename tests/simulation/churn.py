@@ -14,6 +14,7 @@ from tests.simulation.swarm import Peer, Shape
 from tests.simulation.world import World
 
 GOING = 4.5  # seconds that who leaves waits for that to be decided
+SEEDS = 3  # members by whom a peer finds the others
 SAFE = 3  # voters, of whom one may lose its vote
 SMALLEST_LEAVE = 4  # the smallest swarm that somebody leaves
 
@@ -24,6 +25,8 @@ def draw_shape(rng: random.Random, names: list[PeerId]) -> Shape:
     keepers = rng.sample(names, rng.randint(1, (count + 1) // 3)) if count > 2 and rng.random() < 0.25 else []
     hides = rng.random() < 0.25 and count > 1  # alone it would be found by nobody
     unreachable = rng.sample(names, rng.randint(1, max(1, (count + 1) // 3))) if hides else []
+    if set(names[:SEEDS]) <= set(unreachable):  # nor would those be by whom the others are to find it
+        unreachable.remove(names[0])
     min_members = rng.choice((min(2, count), count // 2 + 1, max(1, count - 1), count)) if rng.random() < 0.25 else 1
     return Shape(
         min_members=min_members,
@@ -67,7 +70,7 @@ class Churn:
     def draw_damage(self, rng: random.Random, names: list[PeerId], until: float) -> None:
         """Schedule that a disk is damaged while its peer is down; of who has no vote it may be an old copy."""
         victim, damage = rng.choice(names), rng.choice(DAMAGES)
-        keepers = [name for name in names if name in self._world.node(name).shape.keepers]
+        keepers = [name for name in names[1:] if name in self._world.node(name).shape.keepers]  # the founder votes
         if keepers and rng.random() < 0.5:
             self._at(rng.uniform(2.0, until / 2), f"{keepers[0]} is copied", partial(self._copy, keepers[0]))
             victim, damage = keepers[0], self._put_back
