@@ -7,11 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from shoal.node.base.keys import Form, Help
+from shoal.node.base.options import UsageError
+from shoal.node.base.quantities import parse_duration
 from shoal.node.manifest.base import Spec
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.peer_ids import key_of_peer
 
 MOST_STEWARDS = 32
+NEVER = "never"
+LEAST_PATIENCE = 30.0  # seconds
 
 
 def _not_yet(values: tuple[str, ...], what: str) -> BeforeValidator:
@@ -36,10 +40,17 @@ def _peers(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _never(value: Any) -> Any:
-    if value != "never":
-        raise ValueError('a run does not go on without a quorum of its voters: that is not built yet; say "never"')
-    return value
+def _duration(text: str) -> str:
+    if text != NEVER:
+        try:
+            seconds = parse_duration("continue_after", text)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        if seconds < LEAST_PATIENCE:
+            raise ValueError(
+                f"{text} is too soon: the members of a run lose each other for {LEAST_PATIENCE:g} s at times"
+            )
+    return text
 
 
 class TrustSpec(Spec):
@@ -76,7 +87,16 @@ class TrustSpec(Spec):
         Help('Who becomes a member: "open", whoever asks.'),
     ] = "open"
     continue_after: Annotated[
-        Literal["never"],
-        BeforeValidator(_never),
-        Help('After how long without a quorum of voters the others go on: "never".'),
-    ] = "never"
+        str,
+        Form('"never", or a time as 90s, 20min, 2h or 1d, of at least 30 s'),
+        AfterValidator(_duration),
+        Help(
+            "After how long without a quorum of voters those who are left go on by themselves "
+            "([log.md](log.md#going-on-without-a-quorum)); in runs of replicas they never do."
+        ),
+    ] = NEVER
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds without a quorum, after which others go on; None: they never do."""
+        return parse_duration("continue_after", self.continue_after) if self.continue_after != NEVER else None

@@ -41,6 +41,7 @@ def run_facts(
         stewards=tuple(map(PeerId, trust.stewards)),
         most_voters=trust.voters,
         trust=trust_of(manifest),
+        continue_after=trust.patience,
         anchor=anchor,
     )
 

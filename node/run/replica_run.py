@@ -72,7 +72,7 @@ class ReplicaRun(Run):
         outer = ReplicaState(manifest, saved.committed() if saved is not None else None)
         chunks = (len(outer.exchange),)
         facts = run_facts(manifest, genesis.run, genesis.author, seeded=NO_DIGEST, chunks=chunks, anchor=anchor)
-        self._facts = replace(facts, has_results=False)
+        self._facts = replace(facts, has_results=False, continue_after=None)
         self._kept = store.open(self._facts.register(), rules, is_founding)
         self._has_replica = saved is not None or manifest.origin is None
         super().__init__(manifest, genesis, signer, network, settings, outer, saved, store)
