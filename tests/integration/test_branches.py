@@ -94,3 +94,20 @@ def test_a_laptop_that_slept_meanwhile_wakes_goes_on_alone_and_is_back(children:
     goal = second.round() + 3
     until(lambda: min(first.round(), second.round()) >= goal, "rounds of both", words)
     assert len({node.saved_state(run) for node in (first, second)}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.swarm
+def test_with_a_patience_those_who_are_left_go_on_by_themselves(children: Children, tmp_path: Path) -> None:
+    first = RealNode(tmp_path / "first").start(children)
+    second = RealNode(tmp_path / "second").start(children, first.address)
+    words = partial(words_of, first, second)
+    until(second.client.peers, "a connection", words)
+    run = str(first.client.create_run(MANIFEST + '[trust]\ncontinue_after = "30s"\n', True)["run"])
+    second.client.join_run(run, True)
+    until(lambda: len(voters(second, run)) == 2, "both to vote", words)
+    first.kill()
+    until(lambda: "away" in str(second.row().get("waiting_for")), "the lost voter to be missed", second.words)
+    before = second.round()
+    until(lambda: second.round() >= before + 3, "rounds without it", second.words)
+    assert voters(second, run) == [second.client.status()["peer"]]
