@@ -312,7 +312,9 @@ class Ending(SimpleNamespace):
 
     def __init__(self, name: str, error: Exception | None = None, go_on: asyncio.Event | None = None) -> None:
         manifest = SimpleNamespace(name=name, data=DataSpec())
-        super().__init__(manifest=manifest, has_ended=False, is_finished=False, is_resting=name == "kept")
+        super().__init__(
+            manifest=manifest, has_ended=False, is_finished=False, is_resting=name == "kept", stuck_without_us=""
+        )
         self._error, self._go_on = error, go_on
         self.kept = 0
         self.training: Any = None
