@@ -12,7 +12,7 @@ from kit.peer import Fleet
 from kit.vectors import vector
 
 FIND_A_GROUP = 3.0  # seconds
-PATIENCE = 150.0  # seconds for an average: more than hivemind's own timeouts, which stay as they are
+PATIENCE = 60.0  # seconds for an average; its own timeouts stay as they are, and are shorter
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -136,15 +137,21 @@ class Fleet:
     def strike(self, round: int, rank: int, after: float, blow: signal.Signals) -> list[dict[str, Any]]:
         """Runs one all-reduce, in which the peer of this rank gets a signal so many seconds after its beginning.
 
-        The answers of the others.
+        So do the processes that it has started. The answers of the others.
         """
         self._tell_all(round=round)
         self._answers()
         self._tell_all(go=True)
         time.sleep(after)
         victim = self._children[rank]
-        victim.process.send_signal(blow)
-        return [child.answer() for child in self._children if child is not victim]
+        processes = [victim.process.pid, *descendants(victim.process.pid)]
+        for process in processes:
+            os.kill(process, blow)
+        answers = [child.answer() for child in self._children if child is not victim]
+        for process in processes:  # one that was stopped would not end
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        return answers
 
     def __enter__(self) -> Fleet:
         return self
@@ -164,6 +171,12 @@ class Fleet:
 
     def _answers(self) -> list[dict[str, Any]]:
         return [child.answer() for child in self._children]
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that this one has started, and those that they have (Linux)."""
+    started = [int(each) for file in Path(f"/proc/{pid}/task").glob("*/children") for each in file.read_text().split()]
+    return [*started, *(each for child in started for each in descendants(child))]
 
 
 def script(name: str, python: Path | str = sys.executable) -> list[str]:

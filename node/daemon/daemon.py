@@ -420,7 +420,8 @@ class Daemon:
     async def _continue(self, run: str, sure: bool) -> ContinuedRun:
         found = self._runs.find(run)
         found.member.log.check_going_on()
-        here, away = found.member.log.here, found.member.awaited_voters
+        here = found.member.log.here
+        away = [voter for voter in found.member.log.register.voters if voter not in here]
         if sure:
             found.go_on()
         return {"run": found.id.hex(), "name": found.manifest.name, "here": [*here], "away": [*away]}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 from pathlib import Path
 
 from shoal.node.base.logs import warn
-from shoal.node.base.pools import DISK, ROUNDS
+from shoal.node.base.pools import DISK, RECORDS, ROUNDS
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.reach import own_standing
@@ -30,7 +31,7 @@ from shoal.protocol.base.effects import Event
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
-from shoal.protocol.base.wire import Message
+from shoal.protocol.base.wire import MAX_INT, Message
 from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.log.keeper import Switched
 from shoal.protocol.log.register import Rules
@@ -154,17 +155,19 @@ class AgreedRun(Run):
         warn(log, "branch-left", f"{words}, which has more to show")
         async with self._busy:
             await self.saving.set_aside(short(before.branch))
+            await RECORDS.run(self.store.forget_means, MAX_INT)
 
     async def _apply(self, event: Committed) -> None:
         """The outer step on what was decided; only when it is read back do we say so."""
         async with self._busy:
             decision = event.decision
+            known = self.member.certified.base(decision.round, NO_DIGEST)  # before we may leave this branch
             snapshot: Snapshot = await ROUNDS.run(self.outer.apply, decision.payloads)
             self.samples += decision.tokens
             self._members = decision.roster
             if self.training is not None:
                 self.training.note(decision.round, self.outer.outcome(event))
-            base = self.member.certified.base(decision.round, snapshot.root)  # before we may leave this branch
+            base = dataclasses.replace(known, root=snapshot.root)
             self.driver.command(lambda now: self.member.applied(now, snapshot.root))
             driver, resent = self.driver, self.outgoing.resent
             record = self.commits.add(

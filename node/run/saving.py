@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -157,11 +158,11 @@ class Saving:
 
 
 def _set_aside(run_folder: Path, branch: str) -> None:
-    if (folder := run_folder / CHECKPOINTS).exists():
-        aside = run_folder / f"set-aside-{branch}"
-        aside.mkdir(exist_ok=True)
-        folder.rename(aside / CHECKPOINTS)
     shutil.rmtree(run_folder / LOG / STATE, ignore_errors=True)
+    if (folder := run_folder / CHECKPOINTS).exists():
+        aside = run_folder / f"set-aside-{branch}-{time.time_ns()}"  # the same branch may be left twice
+        aside.mkdir()
+        folder.rename(aside / CHECKPOINTS)
 
 
 def newest_state(run_folder: Path, run: RunId) -> Checkpoint | None:

@@ -166,6 +166,7 @@ class Rounds:
         self._outcomes.clear()
         self._voided.clear()
         self._review = self._doubted = None
+        self._draft = ()
         self.shelf.forget()
         self._ahead = Mailbox(())
         return self.suspend()

@@ -182,6 +182,12 @@ class Core:
         turn.start()
         return turn.core, turn.effects
 
+    def look(self) -> tuple[Core, list[Effect]]:
+        """After a restart: ask the voters for what came after, and say nothing yet."""
+        turn = Turn(self)
+        turn._ask_another()
+        return turn.core, turn.effects
+
     def begin_life(self, life: int) -> tuple[Core, list[Effect]]:
         """Go on in a later life, in which nothing was said yet: the present one is no member's any more."""
         core = Core(self.me, life, self.register, self.rules, self.patience, self.log, down=self.down)

@@ -60,6 +60,7 @@ from shoal.protocol.messages.log import (
     Order,
     Register,
     Remove,
+    Request,
     Result,
     Shortcut,
     Statement,
@@ -182,6 +183,7 @@ class Keeper:
         self._stuck_since: float | None = None  # without a quorum
         self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
         self._looks_around = was_away
+        self._lives: dict[PeerId, int] = {}  # in which peers ask to be admitted
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._rival: tuple[PeerId, Shortcut] | None = None  # the way to a branch with more tokens, and who showed it
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
@@ -232,7 +234,8 @@ class Keeper:
 
     def start(self) -> list[Effect]:
         """Begin, or go on after a restart."""
-        return [*self._do(self.core.start()), *self._act(), self._wake()]
+        begun = self._do(self.core.look() if self._looks_around else self.core.start())
+        return [*begun, *self._act(), self._wake()]
 
     def want(self, body: Message) -> list[Effect]:
         """Have `body` decided, if it still fits."""
@@ -287,7 +290,7 @@ class Keeper:
             raise LocalError("a run whose voters may lie goes on with a quorum of them only", code="quorum-only")
         if not self.is_member:
             raise LocalError("this node is no member of the run yet, so it has nothing to go on with", code="not-ready")
-        if self.register.is_over or self.is_quorum(self.here):
+        if self.register.is_over or self.register.yields_to != NO_DIGEST or self.is_quorum(self.here):
             raise LocalError("the members that are here can decide all by themselves", code="no-need")
 
     def go_on(self) -> list[Effect]:
@@ -316,6 +319,8 @@ class Keeper:
     def receive(self, sender: PeerId, message: LogMessage | Statement | Shortcut) -> list[Effect]:
         """Any message of the log."""
         self._note_branch(sender, branch_of(message))
+        if isinstance(message, Request):
+            self._note_life(sender, message)
         if isinstance(message, Statement):
             return self._take_statement(sender, message)
         if isinstance(message, Shortcut):
@@ -373,7 +378,7 @@ class Keeper:
         body, digest = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS), entry_digest(entry)
         if isinstance(body, Result):
             return [Tell(ResultProposed(digest, body, is_bound))]
-        if isinstance(body, End) and not (is_bound or self._is_good(body)):
+        if isinstance(body, End) and not self._is_good(body):
             self._end_asked = digest  # others are ahead of us
             return []
         return self._do(self.core.answer(digest, is_bound or self._is_good(body)))
@@ -401,7 +406,14 @@ class Keeper:
         return True
 
     def _is_here(self, peer: PeerId) -> bool:
-        return peer == self.core.me or (self._view.is_alive(peer) and peer not in self._elsewhere)
+        if peer == self.core.me:
+            return self.is_member
+        return self._view.is_alive(peer) and peer not in self._elsewhere and not self._is_anew(peer)
+
+    def _is_anew(self, peer: PeerId) -> bool:
+        """Whether a member asks to be admitted in a later life: then it does not speak for this one any more."""
+        life = next((each.life for each in self.register.members if each.peer == peer), None)
+        return life is not None and self._lives.get(peer, life) > life
 
     def _has_gone(self, peer: PeerId) -> bool:
         """Whether a member has gone enough rounds to get a vote, as the register or else this peer itself knows."""
@@ -425,6 +437,8 @@ class Keeper:
         )
         if is_named or not self.is_quorum(self.here):
             return True
+        if later[0].entry.before != register.tip:
+            return True  # the core asks for what is between, or finds that we have gone on elsewhere
         *_, (_, _, last) = steps(register, later, self.core.rules)
         return tokens_of(last) > tokens_of(register)
 
@@ -432,8 +446,11 @@ class Keeper:
         """Whatever this peer wants or has to say now."""
         if self.register.is_over:
             return []
+        was_looking = self._looks_around
         if self.register.yields_to != NO_DIGEST or self._is_looking():
             return self._miss() + self._ask_around()
+        if was_looking:
+            return [*self._do(self.core.start()), *self._act()]
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
         effects += self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
         effects += self._say_whom_to_promote() + self._go_on()
@@ -526,7 +543,7 @@ class Keeper:
     def _go_on(self) -> list[Effect]:
         """Say with whom this peer goes on, and found the branch if that is itself."""
         register, core, here = self.register, self.core, self.here
-        if not self.is_member or self.is_quorum(here):
+        if not (self.is_member and core.rules.trust.may_branch) or self.is_quorum(here):
             self._goes_on_since = self._stuck_since = None
             return []
         if self._stuck_since is None:
@@ -536,11 +553,16 @@ class Keeper:
         if (since := self._goes_on_since) is None:
             return []
         stays = Stays(register.branch, register.tip, here[0], core.me, core.life, b"")
+        if (Stays, here[0], core.me) not in self._statements:  # it was about an earlier entry
+            self._said.pop((Stays, here[0]), None)
         said = self._say(Stays, here[0], stays)
-        with_us = [each for each in self._said_by(Stays) if each.founder == core.me and each.peer in here]
+        named = {each.peer: each for each in self._said_by(Stays) if each.founder == core.me}
+        with_us = [named[peer] for peer in here if peer in named]
         if here[0] != core.me or (len(with_us) < len(here) and self._clock - since < FOUNDING):
             return said
-        return [*said, *self._do(core.found(Found(tuple(with_us[:MAX_SURVIVORS]))))]
+        with suppress(RemoteError):  # somebody is in a later life by now
+            return [*said, *self._do(core.found(Found(tuple(with_us[:MAX_SURVIVORS]))))]
+        return said
 
     def _say_whom_to_promote(self) -> list[Effect]:
         register, core = self.register, self.core
@@ -574,6 +596,8 @@ class Keeper:
         check_signature(said, said.peer, self.core.rules.signer, sender)
         self._statements[type(said), _subject(said), said.peer] = said
         if isinstance(said, Stays):
+            if self._looks_around:
+                return []
             return self._join_those_who_go_on()
         return [*(self._offer_to_vote() if isinstance(said, Order) else []), *self._make_entries()]
 
@@ -593,7 +617,7 @@ class Keeper:
 
     def _show_shortcut(self, peer: PeerId) -> list[Effect]:
         """To one who is far behind, or on another branch."""
-        shortcut = self._shortcuts.to(self.core.log, self.register)
+        shortcut = self._shortcuts.to(self.core.log, self.register, self.is_quorum(self.here))
         if shortcut is None or peer in self._shown or len(self._shown) == MOST_SHOWN:
             return []
         self._shown.append(peer)
@@ -604,7 +628,7 @@ class Keeper:
         if not self._goes_on_from_ours(register) and shortcut.branch != core.register.branch:
             return self._meet_branch(sender, shortcut)
         is_other = shortcut.branch != core.register.branch and self.is_quorum(self.here)
-        if register.number <= core.register.number or (is_other and rank_of(shortcut) <= rank(core.register)):
+        if register.number <= core.register.number or (is_other and rank_of(shortcut) <= self._rank):
             return []
         check_shortcut(shortcut, self._founding, core.rules, sender)
         check_skip(self._anchor, shortcut.way, register, sender)
@@ -615,6 +639,12 @@ class Keeper:
         return [*skipped, *self._after_entry(core.register, register), *self._do(self.core.ask(sender))]
 
     # -- branches -----------------------------------------------------------------------------------------------
+
+    def _note_life(self, sender: PeerId, request: Request) -> None:
+        body = decode(request.body, sender, MAX_CONTROL_FRAME, BODY_TAGS)
+        for asks in body.asks if isinstance(body, Admit) else ():
+            if asks.peer == sender:
+                self._lives[sender] = asks.life
 
     def _note_branch(self, peer: PeerId, branch: Digest) -> None:
         if branch != self.register.branch:
@@ -628,22 +658,29 @@ class Keeper:
         is_later = register.branch == ours.branch and register.number > ours.number
         return is_later or any(stem.branch == ours.branch and stem.end > ours.number for stem in register.earlier)
 
+    @property
+    def _rank(self) -> tuple[bool, int, Digest]:
+        return self.is_quorum(self.here), *rank(self.register)
+
     def _meet_branch(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
-        """Of two branches that do not go on from each other that with more tokens is the run."""
-        if rank_of(shortcut) <= rank(self.register):
+        """Of two branches that do not go on from each other that with more tokens is the run.
+
+        But what can decide nothing is left for what can, whatever it has: it may never grow again.
+        """
+        if rank_of(shortcut) <= self._rank:
             return self._show_shortcut(sender)
         if self._rival is not None and rank_of(shortcut) <= rank_of(self._rival[1]):
             return self._yield_to_rival()
         check_shortcut(shortcut, self._founding, self.core.rules, sender)
-        is_first, self._rival = self._rival is None, (sender, shortcut)
+        self._rival = (sender, shortcut)
         others = [peer for peer in self.here if peer in self.register.voters and peer != self.core.me]
-        shown = [Send(voter, shortcut) for voter in others] if is_first else []  # they vote on it, too
+        shown = [Send(voter, shortcut) for voter in others]  # they vote on it, too
         return [*shown, *self._yield_to_rival()]
 
     def _yield_to_rival(self) -> list[Effect]:
         """By an entry, where this branch may still grow: not both can end so. What cannot grow is simply left."""
         rival, register = self._rival, self.register
-        if rival is None or rank_of(rival[1]) <= rank(register):
+        if rival is None or rank_of(rival[1]) <= self._rank:
             return []
         if not self.is_member or register.yields_to != NO_DIGEST or not self.is_quorum(self.here):
             return self._switch(*rival)
@@ -660,7 +697,9 @@ class Keeper:
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
         kept = [Persist("vote", self.core.vote_file()), Persist("log", shortcut)]  # in this order: we may be killed
-        self._statements, self._elsewhere, self._goes_on_since, self._looks_around = {}, set(), None, False
+        self._statements, self._promoted, self._elsewhere, self._looks_around = {}, set(), set(), False
+        self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
+        self._anchor = None  # it is of the branch that we leave
         return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
 
     def _make_entries(self) -> list[Effect]:
@@ -737,9 +776,9 @@ class Keeper:
         return Wake(TICK, Timer("log", "duties", 0))
 
 
-def rank_of(shortcut: Shortcut) -> tuple[int, Digest]:
+def rank_of(shortcut: Shortcut) -> tuple[bool, int, Digest]:
     """That of the log of who shows it, as it says itself: see `rank`."""
-    return shortcut.tokens, shortcut.branch
+    return shortcut.can_decide, shortcut.tokens, shortcut.branch
 
 
 def _subject(said: Said) -> PeerId:

@@ -130,6 +130,7 @@ def first_state(part: int, round: int = 0, root: Digest = NO_DIGEST, history: Di
         history=history,
         tokens=0,
         last_tokens=0,
+        voided=0,
         last_history=history,
     )
 
@@ -221,8 +222,8 @@ def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | Non
 
 
 def tokens_of(register: Register) -> int:
-    """Behind all states that the log has decided since the run began."""
-    return sum(part.tokens for part in register.parts)
+    """Behind all results that the log has decided since the run began; so it only grows, whatever is undone."""
+    return sum(part.tokens + part.voided for part in register.parts)
 
 
 def rank(register: Register) -> tuple[int, Digest]:
@@ -359,6 +360,7 @@ class _Step:
             history=next_history(part.history, body.table, tokens),
             tokens=part.tokens + tokens,
             last_tokens=tokens,
+            voided=part.voided,
             last_history=part.history,
         )
         return self._with_part(replace(register, members=members), state)
@@ -380,6 +382,7 @@ class _Step:
             history=part.last_history,
             tokens=part.tokens - part.last_tokens,
             last_tokens=0,
+            voided=part.voided + part.last_tokens,
         )
         return self._with_part(self.register, undone)
 
@@ -417,7 +420,7 @@ class _Step:
     def yield_to(self, body: Yield) -> Register:
         """Of two branches that both grow not both can end: each would have to have fewer tokens than the other."""
         self.require(body.branch != self.register.branch, "yields to itself")
-        self.require(body.tokens > tokens_of(self.register), "yields to a branch that has no more to show")
+        self.require((body.tokens, body.branch) > rank(self.register), "yields to a branch that has no more to show")
         return replace(self.register, yields_to=body.branch)
 
     # -- what they have in common -------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class Shortcuts:
         if register.number % EVERY == 0:
             self._marks.append((self._branch, register, header))
 
-    def to(self, log: Sequence[Decided], now: Register) -> Shortcut | None:
+    def to(self, log: Sequence[Decided], now: Register, can_decide: bool = True) -> Shortcut | None:
         """A way to a register from which `log`, the entries that are kept, goes on to `now`; best before the last
         results, so that who takes it can still have their bytes."""
         first = log[0].entry.number if log else now.number + 1
@@ -72,7 +72,7 @@ class Shortcuts:
         last = [header] if header is not None else []
         earlier = [each for each in branch.headers if last and _number(each) < _number(last[0])]
         way = Way(branch.crossings, _leading(branch.first, [*earlier, *last]))
-        return Shortcut(now.branch, tokens_of(now), way, register)
+        return Shortcut(now.branch, tokens_of(now), can_decide, way, register)
 
     def take(self, first: Register, shortcut: Shortcut) -> None:
         """Go on from what somebody else has shown, and was checked, on the branch that begins with `first`."""

@@ -100,7 +100,9 @@ class Member(Presence):
         return self._digest(now, self.rounds.kept(now, round))
 
     def opened(self, now: float, base: Base) -> list[Effect]:
-        """The state that we were told of is installed."""
+        """The state that we were told of is installed, unless we have left the branch that it is of meanwhile."""
+        if self.certified.history(base.round) not in (None, base.history):
+            return []
         return self._digest(now, self.rounds.open(now, base))
 
     # -- inputs -------------------------------------------------------------------------------------------------

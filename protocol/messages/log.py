@@ -417,6 +417,7 @@ class PartState:
     history: Digest  # of all results, in order
     tokens: int  # of all results
     last_tokens: int  # of the last one
+    voided: int  # tokens of results that were undone
     last_history: Digest  # before the last one
 
 
@@ -488,7 +489,8 @@ class Shortcut(Message):
     """To one who lacks entries that are no longer kept: the register after one of the last, and what certifies it."""
 
     branch: Digest  # on which its sender is
-    tokens: int  # behind all states that its log has decided
+    tokens: int  # behind all results that its log has decided, undone ones among them
+    can_decide: bool  # as it sees who is there
     way: Way
     register: Register  # of that branch or an earlier one
 

@@ -40,7 +40,7 @@ def decided(count: int) -> tuple[Decided, ...]:
 
 ENTRIES = decided(3)
 MIDDLE = after(FOUNDING, ENTRIES[0].entry, RULES)  # the register after the first entry
-SHORTCUT = Shortcut(FOUNDING.branch, 0, START, MIDDLE)
+SHORTCUT = Shortcut(FOUNDING.branch, 0, True, START, MIDDLE)
 VOTED = Voted(2, Phase.PREPARE, ENTRIES[2].entry)
 VOTES = VoteFile(FOUNDING_LIFE, voters_root(FOUNDING), 2, 3, VOTED, None)
 

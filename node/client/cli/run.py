@@ -331,8 +331,8 @@ def _show_who_goes_on(found: ContinuedRun) -> None:
 
     print(f"{found['name']} can decide nothing: {names(found['away'])} are away; members here: {len(found['here'])}.")
     print("If those who are away are lost, what they alone had of the last round is, and nothing else.")
-    print("Who was only away joins the others by itself when it is back. But if those who are away live and go on by")
-    print("themselves there are two runs from then on: they must leave theirs, and join this one again.\n")
+    print("Who was only away joins the others by itself when it is back. If those who are away live and go on by")
+    print("themselves, too, the part that has done less joins the other when they meet, and drops what it did.\n")
 
 
 def _check_can_ask(yes: bool, as_json: bool, what: str = "join", instead: str = "`shoal run preview`") -> None:
