@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.log.certificate import check_certificate, subject_of
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.register import Rules, after, member_of, next_entry, voters_root
+from shoal.protocol.log.register import Rules, after, first_state, member_of, next_entry, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts, beginning, check_shortcut
 from shoal.protocol.log.trust import Byzantine, Crash
-from shoal.protocol.messages.log import Certificate, Decided, Found, Phase, Register, Stays, Stem, VoteFile
+from shoal.protocol.messages.log import Certificate, Decided, Found, Phase, Register, Stays, Stem, VoteFile, Yield
 from tests.simulation.log_worlds import PEERS, register_of
 from tests.simulation.signing import FakeSigner
 
@@ -126,3 +126,23 @@ def test_a_forged_beginning_of_a_branch_is_refused(spoil: Callable, words: str) 
     with pytest.raises(RemoteError, match=words) as refusal:
         check_shortcut(replace(way, way=forged), register, RULES, READER)
     assert refusal.value.peer == READER
+
+
+@pytest.mark.parametrize(
+    ("tokens", "branch", "fits"),
+    [(101, bytes(32), True), (100, b"\xff" * 32, True), (100, bytes(32), False), (99, b"\xff" * 32, False)],
+)
+def test_of_two_branches_with_as_many_tokens_that_with_the_lower_digest_yields(
+    tokens: int, branch: bytes, fits: bool
+) -> None:
+    part = replace(first_state(0), tokens=60, voided=40)  # what was undone was worked for all the same
+    register = replace(register_of(3, 3), parts=(part,))
+    entry = next_entry(register, Yield(Digest(branch), tokens))
+    if not fits:
+        with pytest.raises(RemoteError, match="no more to show"):
+            after(register, entry, RULES)
+        return
+    ended = after(register, entry, RULES)
+    assert ended.yields_to == branch
+    with pytest.raises(RemoteError, match="after the end"):
+        after(ended, next_entry(ended, Found((stays(ended, B),))), RULES)
