@@ -130,7 +130,7 @@ def test_a_forged_beginning_of_a_branch_is_refused(spoil: Callable, words: str) 
 
 @pytest.mark.parametrize(
     ("tokens", "branch", "fits"),
-    [(101, bytes(32), True), (100, b"\xff" * 32, True), (100, bytes(32), False), (99, b"\xff" * 32, False)],
+    [(101, b"\x01" * 32, True), (100, b"\xff" * 32, True), (100, b"\x01" * 32, False), (99, b"\xff" * 32, False)],
 )
 def test_of_two_branches_with_as_many_tokens_that_with_the_lower_digest_yields(
     tokens: int, branch: bytes, fits: bool
