@@ -271,7 +271,7 @@ class Keeper:
         register, core = self.register, self.core
         if not may_order(register, core.me, core.life):
             raise LocalError("only the author of a run, its stewards and its voters may do that", code="no-steward")
-        if not any(member.peer == peer for member in register.members):
+        if not self._is_known(peer):
             raise LocalError(f"{peer} is no member of the run; `shoal run show` lists them", code="unknown-peer")
         if peer in register.voters:
             raise LocalError(f"{peer} has a vote already", code="votes-already")
@@ -643,14 +643,18 @@ class Keeper:
     def _note_life(self, sender: PeerId, request: Request) -> None:
         body = decode(request.body, sender, MAX_CONTROL_FRAME, BODY_TAGS)
         for asks in body.asks if isinstance(body, Admit) else ():
-            if asks.peer == sender:
+            if asks.peer == sender and self._is_known(sender):
                 self._lives[sender] = asks.life
 
     def _note_branch(self, peer: PeerId, branch: Digest) -> None:
-        if branch != self.register.branch:
-            self._elsewhere.add(peer)
-        else:
+        if branch == self.register.branch:
             self._elsewhere.discard(peer)
+        elif self._is_known(peer):
+            self._elsewhere.add(peer)
+
+    def _is_known(self, peer: PeerId) -> bool:
+        """Whether it is a member, in any life: of strangers nothing is kept."""
+        return any(member.peer == peer for member in self.register.members)
 
     def _goes_on_from_ours(self, register: Register) -> bool:
         """Whether our log leads to `register`, which is later."""
@@ -671,6 +675,8 @@ class Keeper:
             return self._show_shortcut(sender)
         if self._rival is not None and rank_of(shortcut) <= rank_of(self._rival[1]):
             return self._yield_to_rival()
+        if not (self._is_known(sender) or any(each.peer == sender for each in shortcut.register.members)):
+            return []  # what is claimed of a branch is believed of members only: nobody has signed its tokens
         check_shortcut(shortcut, self._founding, self.core.rules, sender)
         self._rival = (sender, shortcut)
         others = [peer for peer in self.here if peer in self.register.voters and peer != self.core.me]
@@ -757,8 +763,7 @@ class Keeper:
         return self._may_get_a_vote(peer) and self._is_here(peer) and self._has_earned(peer)
 
     def _may_get_a_vote(self, peer: PeerId) -> bool:
-        is_member = any(member.peer == peer for member in self.register.members)
-        return is_member and peer not in self.register.voters
+        return self._is_known(peer) and peer not in self.register.voters
 
     def _has_earned(self, peer: PeerId) -> bool:
         """Whether a member may get a vote: by its rounds, or because others want it to."""

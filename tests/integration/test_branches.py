@@ -31,16 +31,23 @@ start_members = 2
 """
 
 
+def two_voters(children: Children, folder: Path, manifest: str) -> tuple[RealNode, RealNode, str]:
+    """Who founded the run, and whose vote is needed; another voter; the run."""
+    first = RealNode(folder / "first").start(children)
+    second = RealNode(folder / "second").start(children, first.address)
+    words = partial(words_of, first, second)
+    until(second.client.peers, "a connection", words)
+    run = str(first.client.create_run(manifest, True)["run"])
+    second.client.join_run(run, True)
+    until(lambda: len(voters(second, run)) == 2, "both to vote", words)
+    return first, second, run
+
+
 @pytest.mark.slow
 @pytest.mark.swarm
 def test_the_needed_voter_of_two_is_killed_while_a_third_waits(children: Children, tmp_path: Path) -> None:
-    first = RealNode(tmp_path / "first").start(children)
-    second = RealNode(tmp_path / "second").start(children, first.address)
+    first, second, run = two_voters(children, tmp_path, MANIFEST)
     words = partial(words_of, first, second)
-    until(second.client.peers, "a connection", words)
-    run = str(first.client.create_run(MANIFEST, True)["run"])
-    second.client.join_run(run, True)
-    until(lambda: len(voters(second, run)) == 2, "both to vote", words)
     first.kill()
     third = RealNode(tmp_path / "third").start(children, second.address)
     words = partial(words_of, second, third)
@@ -80,13 +87,8 @@ def voters(node: RealNode, run: str) -> list[str]:
 @pytest.mark.swarm
 def test_a_laptop_that_slept_meanwhile_wakes_goes_on_alone_and_is_back(children: Children, tmp_path: Path) -> None:
     """Its vote is all that it needs, so there are two histories until it hears of the other one."""
-    first = RealNode(tmp_path / "first").start(children)
-    second = RealNode(tmp_path / "second").start(children, first.address)
+    first, second, run = two_voters(children, tmp_path, MANIFEST)
     words = partial(words_of, first, second)
-    until(second.client.peers, "a connection", words)
-    run = str(first.client.create_run(MANIFEST, True)["run"])
-    second.client.join_run(run, True)
-    until(lambda: len(voters(second, run)) == 2, "both to vote", words)
     os.kill(first.pid, signal.SIGSTOP)
     try:
         until(lambda: "away" in str(second.row().get("waiting_for")), "the sleeper to be missed", second.words)
@@ -104,13 +106,7 @@ def test_a_laptop_that_slept_meanwhile_wakes_goes_on_alone_and_is_back(children:
 @pytest.mark.slow
 @pytest.mark.swarm
 def test_with_a_patience_those_who_are_left_go_on_by_themselves(children: Children, tmp_path: Path) -> None:
-    first = RealNode(tmp_path / "first").start(children)
-    second = RealNode(tmp_path / "second").start(children, first.address)
-    words = partial(words_of, first, second)
-    until(second.client.peers, "a connection", words)
-    run = str(first.client.create_run(MANIFEST + '[trust]\ncontinue_after = "30s"\n', True)["run"])
-    second.client.join_run(run, True)
-    until(lambda: len(voters(second, run)) == 2, "both to vote", words)
+    first, second, run = two_voters(children, tmp_path, MANIFEST + '[trust]\ncontinue_after = "30s"\n')
     first.kill()
     until(lambda: "away" in str(second.row().get("waiting_for")), "the lost voter to be missed", second.words)
     before = second.round()
