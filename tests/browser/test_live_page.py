@@ -67,6 +67,7 @@ def test_log_in_and_watch(browser: Browser, pair: Pair, tmp_path: Path) -> None:
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
     assert pair.token not in cookie["value"]
 
+    page.wait_for_selector("table.rounds tbody td")  # a round is in the table once this node has applied it
     seen, round = page.evaluate(POINTS), page.evaluate(LAST_ROUND)
     witness.until(f"{POINTS} > {seen + 1}", "the curve to move")
     witness.until(f"{LAST_ROUND} > {round}", "a new round in the table")
