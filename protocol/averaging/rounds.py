@@ -161,12 +161,15 @@ class Rounds:
         left, self.round, self._applying = self.round, None, None
         return [Withdraw(self._us.part, left.number)] if left is not None else []
 
-    def forget(self) -> list[Effect]:
-        """The log goes on elsewhere, on another state: nothing that was decided or kept counts any more."""
+    def switch(self) -> None:
+        """The log goes on elsewhere: what it had decided counts no more. `forget` follows, once nothing is applied."""
         self._outcomes.clear()
         self._voided.clear()
         self._review = self._doubted = None
         self._draft = ()
+
+    def forget(self) -> list[Effect]:
+        """The state is another one: nothing that was kept for the others counts any more."""
         self.shelf.forget()
         self._ahead = Mailbox(())
         return self.suspend()

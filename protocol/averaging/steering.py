@@ -205,9 +205,14 @@ class Steering:
         return max(BEHIND * self.patience(), self._context.lasting.deadline())
 
     def _lacks_last_means(self, peer: PeerId) -> bool:
-        """Whether `peer` is one round behind us, so that it may be waiting for its means over a slow line."""
+        """Whether `peer` is one round behind us, so that it may be waiting for its means over a slow line.
+
+        Who downloads a state has none to wait for.
+        """
         status = self._context.view.status(peer)
-        return status is not None and self._context.view.is_alive(peer) and status.round + 1 == self._base.round
+        if status is None or status.phase == "syncing" or not self._context.view.is_alive(peer):
+            return False
+        return status.round + 1 == self._base.round
 
     def _replace_lost(self, now: float) -> list[Effect]:
         if not self._exchange.roster:

@@ -203,8 +203,10 @@ class Member(Presence):
                 body = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
                 self.certified.read(body, register)
                 return [*self.rounds.committed(now, entry.number, body, before), *self.transfer.log_read(now)]
-            case Switched():
+            case Switched(register=register):
                 self._has_switched = True
+                self.certified.restart(register)
+                self.rounds.switch()
                 return []
             case LogSkipped(register):
                 self.certified.skip(register)
@@ -219,7 +221,6 @@ class Member(Presence):
         if not self._has_switched or self.rounds.phase == "applying":
             return []
         self._has_switched, self._first = False, None
-        self.certified.restart(self.log.register)
         forgotten = self.rounds.forget()
         nothing = dataclasses.replace(self._status, round=0, history=NO_DIGEST, root=NO_DIGEST, phase="syncing")
         self._status = nothing  # so that nobody asks us for a state

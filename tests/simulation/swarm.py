@@ -258,7 +258,7 @@ class Peer(Node):
             case StateReceived(payloads=payloads):
                 base, self._is_astray = event.base, False
                 self.state, self._decision, self._base = [bytes(each) for each in payloads], None, base
-                self._training_for = -1
+                self._training_for, self._offered = -1, [0.0] * self._size  # of another state, so of no use
                 self.store.put(base.round, list(self.state))
                 self._on_branch.holds(self.me, base.round, root_of(self.state))
                 self._snapshot(base)
