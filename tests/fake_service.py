@@ -151,7 +151,7 @@ class FakeService:
             "model_flops_utilization": 0.375,
         }
         run |= {"seconds_left": 840.0, "checkpoint": 2, "checkpoint_at": 1.7e9, "writes_text": True, "device": "cpu"}
-        run |= {"step": 7, "samples": 4096, "phase": "training", "waiting_for": None} | self.news
+        run |= {"step": 7, "samples": 4096, "phase": "training", "waiting_for": None, "branches": 1} | self.news
         return {
             "version": shoal_version(),
             "peer": PEER,

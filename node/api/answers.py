@@ -170,6 +170,8 @@ class RunRow(WorkerRow):
     worker_failure: Annotated[str | None, "why no worker trains here until somebody fixes that"]
     worker_lost: Annotated[str | None, "why its last worker ended; null again once the next one has made a step"]
     waiting_for: Annotated[str | None, "what holds it up, a sentence"]
+    branch: Annotated[str | None, "that it has gone on without a quorum of its voters, and who is not back, a sentence"]
+    branches: Annotated[int | None, "how often it has gone on so, of the last 16 times"]
     bytes_sent: int | None
     bytes_received: int | None
     bulk: Annotated[

@@ -1,4 +1,4 @@
-"""Parses and prints rates and volumes as people write them: `20Mbit` and `2.5MB/s` are the same rate.
+"""Parses and prints rates, volumes and durations as people write them: `20Mbit` and `2.5MB/s` are the same rate.
 
 Links are sold in bits and volumes in bytes. `20M` alone could be either, so a unit is required.
 """
@@ -79,6 +79,15 @@ def as_rate(rate: float) -> str:
 def as_volume(volume: float) -> str:
     """A volume in bytes, printed with decimal units."""
     return f"{_scaled(volume)}B"
+
+
+def as_duration(seconds: float) -> str:
+    """Seconds, printed in the largest unit that says enough."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def limits_in_words(limits: Mapping[str, Any]) -> str | None:

@@ -420,7 +420,7 @@ class Daemon:
     async def _continue(self, run: str, sure: bool) -> ContinuedRun:
         found = self._runs.find(run)
         found.member.log.check_going_on()
-        here = found.member.log.here
+        here = found.member.log.survivors
         away = [voter for voter in found.member.log.register.voters if voter not in here]
         if sure:
             found.go_on()

@@ -92,9 +92,10 @@ class TrustSpec(Spec):
         AfterValidator(_duration),
         Help(
             "After how long without a quorum of voters those who are left go on by themselves "
-            "([log.md](log.md#going-on-without-a-quorum)); in runs of replicas they never do."
+            "([log.md](log.md#going-on-without-a-quorum)). In runs of replicas they never do: no exchange waits "
+            "for a quorum."
         ),
-    ] = NEVER
+    ] = "5min"
 
     @property
     def patience(self) -> float | None:

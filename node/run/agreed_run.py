@@ -149,10 +149,7 @@ class AgreedRun(Run):
 
     async def _leave_branch(self, before: Register, register: Register) -> None:
         """Others have done more on another branch: what is on our disk is of this one no more."""
-        words = (
-            f"{self.manifest.name} had gone on in two parts: this node joins that of {len(register.members)} members"
-        )
-        warn(log, "branch-left", f"{words}, which has more to show")
+        self._warn_of_switch(register)
         async with self._busy:
             await self.saving.set_aside(short(before.branch))
             await RECORDS.run(self.store.forget_means, MAX_INT)

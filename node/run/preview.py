@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from shoal.node.api.answers import Answer
-from shoal.node.base.quantities import size
+from shoal.node.base.quantities import as_duration, size
 from shoal.node.manifest.codec import CODECS
 
 DAY = 86_400
@@ -91,7 +91,7 @@ def _rounds(preview: Answer, members: str) -> str:
     last = preview["manifest"]["rounds"]["last"]
     count = f"{preview['round']:,}" if preview["round"] else "none"
     done = f"{count} of {last:,} done" if last else f"{count} done, and no last one"
-    pace = f"; about one every {_duration(preview['pace'])}" if preview["pace"] else ""
+    pace = f"; about one every {as_duration(preview['pace'])}" if preview["pace"] else ""
     return f"{done}; {members}{pace}"
 
 
@@ -116,11 +116,3 @@ def _about(count: float) -> str:
     amount, unit = size(count).split(" ")
     whole = float(amount)
     return f"{whole:.1f} {unit}" if whole < 10 else f"{round(whole, -1 if whole >= 100 else 0):.0f} {unit}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

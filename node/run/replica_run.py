@@ -27,7 +27,7 @@ from shoal.protocol.base.effects import Event
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import MAX_INT, Message
-from shoal.protocol.log.keeper import EntryDecided, LogSkipped
+from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
 from shoal.protocol.log.register import Rules
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis
@@ -72,7 +72,7 @@ class ReplicaRun(Run):
         outer = ReplicaState(manifest, saved.committed() if saved is not None else None)
         chunks = (len(outer.exchange),)
         facts = run_facts(manifest, genesis.run, genesis.author, seeded=NO_DIGEST, chunks=chunks, anchor=anchor)
-        self._facts = replace(facts, has_results=False, continue_after=None)
+        self._facts = replace(facts, has_results=False)
         self._kept = store.open(self._facts.register(), rules, is_founding)
         self._has_replica = saved is not None or manifest.origin is None
         super().__init__(manifest, genesis, signer, network, settings, outer, saved, store)
@@ -129,6 +129,8 @@ class ReplicaRun(Run):
                 self._tasks.spawn(self._install(event))
             case EntryDecided() | LogSkipped():
                 self._begin_round()  # we may have been admitted
+            case Switched(register=register):
+                self._warn_of_switch(register)
 
     async def _take(self, event: Exchanged) -> None:
         """Apply what was exchanged; only when the replica is read back do we say so."""

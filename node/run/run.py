@@ -237,6 +237,12 @@ class Run(ABC):
             case _:
                 self._on_outcome(event)
 
+    def _warn_of_switch(self, register: Register) -> None:
+        words = (
+            f"{self.manifest.name} had gone on in two parts: this node joins that of {len(register.members)} members"
+        )
+        warn(log, "branch-left", f"{words}, which has more to show")
+
     @abstractmethod
     def _make_member(self) -> Presence:
         """The machine that talks for us, with what an earlier life of ours has left on disk."""

@@ -13,6 +13,7 @@ from shoal.node.api import answers
 from shoal.node.api.answers import PeerConnection, PeerRow, RunDetails, RunMetrics, RunRow, Timeline, WorkerRow
 from shoal.node.base.kept import names
 from shoal.node.base.malloc import resident_bytes
+from shoal.node.base.quantities import as_duration
 from shoal.node.manifest.model import writes_text
 from shoal.node.manifest.requirements import requirements
 from shoal.node.run import node_state
@@ -64,6 +65,8 @@ def row(run: Run, traffic: Traffic) -> RunRow:
         "worker_failure": (run.training.failure or None) if run.training is not None else None,
         "worker_lost": (run.training.lost or None) if run.training is not None else None,
         "waiting_for": waiting_for(run),
+        "branch": branch(run),
+        "branches": len(member.log.register.earlier),
         "bytes_sent": traffic.sent,
         "bytes_received": traffic.received,
         "bulk": by_path(traffic),
@@ -169,11 +172,29 @@ def waiting_for(run: Run) -> str | None:
         return f"the state is being downloaded: {here} of {whole} chunks are here" if whole else _not_admitted(run)
     if away := run.member.awaited_voters:
         voters = len(run.member.log.register.voters)
-        return f"the run waits until a quorum of its {voters} voters is back; away: {names(away)}"
+        return f"the run waits until a quorum of its {voters} voters is back; away: {names(away)}; {_goes_on(run)}"
     if run.obstacle and run.member.phase == "matching":
         return f"round {number} waits: {run.obstacle}"
     missing = run.member.waiting_for()
     return f"round {number} waits for {', '.join(map(short, missing))}" if missing else None
+
+
+def _goes_on(run: Run) -> str:
+    """What this node does if they do not come back."""
+    left = run.member.log.goes_on_in
+    if left is None:
+        return "only `shoal run continue` goes on without them"
+    return f"it goes on without them in {as_duration(left)}, or at once by `shoal run continue`"
+
+
+def branch(run: Run) -> str | None:
+    """That the run has gone on without a quorum, and who is not back yet; None if it has not, or all are."""
+    if (found := run.member.log.left_behind) is None or not found[1]:
+        return None
+    before, away = found
+    rounds = [part.round for part in before.parts]
+    since = f"after round {max(rounds)}" if any(rounds) else "before its first round"
+    return f"could decide nothing {since}, and goes on without {names(away)}, who may come back"
 
 
 def _not_admitted(run: Run) -> str | None:

@@ -34,10 +34,12 @@ from shoal.protocol.log.register import (
     is_voter,
     last_life,
     may_order,
+    may_stay,
     member_of,
     rank,
     steps,
     tokens_of,
+    who_left,
 )
 from shoal.protocol.log.shortcuts import Shortcuts, beginning, check_shortcut
 from shoal.protocol.messages.anchor import Anchor
@@ -230,6 +232,30 @@ class Keeper:
         known = dict.fromkeys((*register.voters, *(member.peer for member in register.members)))
         return [peer for peer in known if self._is_here(peer)]
 
+    @property
+    def survivors(self) -> list[PeerId]:
+        """Those who may go on without a quorum: the members that are here, and who is back after it had left."""
+        return [*self.here, *(peer for peer in who_left(self.register) if self._is_back(peer))]
+
+    @property
+    def goes_on_in(self) -> float | None:
+        """Seconds until this peer goes on without those who are away; None: it need not, or waits for them for ever."""
+        if self._continue_after is None or self._stuck_since is None:
+            return None
+        return max(0.0, self._stuck_since + self._continue_after - self._clock)
+
+    @property
+    def left_behind(self) -> tuple[Register, list[PeerId]] | None:
+        """The register before the log's branch began, and who did not go on and is not back; None: it is the first."""
+        if (found := self._shortcuts.left_behind) is None:
+            return None
+        return found[0], [peer for peer in found[1] if not self._is_known(peer)]
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether this peer may be one of them."""
+        return may_stay(self.register, self.core.me, self.core.life)
+
     # -- commands -----------------------------------------------------------------------------------------------
 
     def start(self) -> list[Effect]:
@@ -288,7 +314,7 @@ class Keeper:
         """LocalError unless this peer may go on with those who are here, since they cannot decide anything."""
         if not self.core.rules.trust.may_branch:
             raise LocalError("a run whose voters may lie goes on with a quorum of them only", code="quorum-only")
-        if not self.is_member:
+        if not self.may_stay:
             raise LocalError("this node is no member of the run yet, so it has nothing to go on with", code="not-ready")
         if self.register.is_over or self.register.yields_to != NO_DIGEST or self.is_quorum(self.here):
             raise LocalError("the members that are here can decide all by themselves", code="no-need")
@@ -367,8 +393,10 @@ class Keeper:
 
     def _after_entry(self, before: Register, register: Register) -> list[Effect]:
         me, self._end_asked = self.core.me, None
-        if register.branch != before.branch:
+        if register.branch != before.branch:  # who still speaks of the one before is on its way
             self._elsewhere.clear()
+            self._goes_on_since = self._stuck_since = None
+        self._elsewhere -= {each.peer for each in register.members if each not in before.members}  # they came over
         self._statements = {key: each for key, each in self._statements.items() if _counts(each, register)}
         self._promoted -= {peer for peer in self._promoted if not self._may_get_a_vote(peer)}
         was_here = has_life(before, me, self.core.life)
@@ -409,6 +437,12 @@ class Keeper:
         if peer == self.core.me:
             return self.is_member
         return self._view.is_alive(peer) and peer not in self._elsewhere and not self._is_anew(peer)
+
+    def _is_back(self, peer: PeerId) -> bool:
+        """Whether somebody who had left is here again."""
+        if peer == self.core.me:
+            return self.may_stay
+        return self._view.is_alive(peer) and peer not in self._elsewhere
 
     def _is_anew(self, peer: PeerId) -> bool:
         """Whether a member asks to be admitted in a later life: then it does not speak for this one any more."""
@@ -542,8 +576,8 @@ class Keeper:
 
     def _go_on(self) -> list[Effect]:
         """Say with whom this peer goes on, and found the branch if that is itself."""
-        register, core, here = self.register, self.core, self.here
-        if not (self.is_member and core.rules.trust.may_branch) or self.is_quorum(here):
+        register, core, here = self.register, self.core, self.survivors
+        if not (self.may_stay and core.rules.trust.may_branch) or self.is_quorum(here):
             self._goes_on_since = self._stuck_since = None
             return []
         if self._stuck_since is None:
@@ -582,7 +616,7 @@ class Keeper:
         statement = signed(said, self.core.rules.signer)
         self._statements[kind, about, self.core.me] = statement
         carried = Statement(register.branch, register.number, encode(statement))
-        hearers = self.here if kind is Stays else (*register.voters, *([about] if kind is Order else []))
+        hearers = self.survivors if kind is Stays else (*register.voters, *([about] if kind is Order else []))
         return [Send(peer, carried) for peer in hearers if peer != self.core.me]
 
     def _take_statement(self, sender: PeerId, message: Statement) -> list[Effect]:
@@ -649,7 +683,7 @@ class Keeper:
     def _note_branch(self, peer: PeerId, branch: Digest) -> None:
         if branch == self.register.branch:
             self._elsewhere.discard(peer)
-        elif self._is_known(peer):
+        elif self._is_known(peer) or peer in who_left(self.register):
             self._elsewhere.add(peer)
 
     def _is_known(self, peer: PeerId) -> bool:
@@ -808,7 +842,7 @@ def _counts(said: Said, register: Register) -> bool:
             is_due and may_order(register, said.peer, said.life) and has_life(register, said.subject, said.subject_life)
         )
     if isinstance(said, Stays):
-        return has_life(register, said.peer, said.life) and said.before == register.tip
+        return may_stay(register, said.peer, said.life) and said.before == register.tip
     return has_life(register, said.peer, said.life) and said.before in register.tips
 
 

@@ -163,6 +163,18 @@ def last_life(register: Register, peer: PeerId) -> int:
     return max([*lives, *(each.life for each in register.gone if each.peer == peer)], default=-1)
 
 
+def who_left(register: Register) -> list[PeerId]:
+    """Those who left by their own wish, and have been neither admitted nor removed since."""
+    last = {each.peer: each.left for each in register.gone}
+    members = {member.peer for member in register.members}
+    return [peer for peer, left in last.items() if left and peer not in members]
+
+
+def may_stay(register: Register, peer: PeerId, life: int) -> bool:
+    """Whether `peer` may go on without a quorum: as a member, or in a new life if it had left by its own wish."""
+    return has_life(register, peer, life) or (peer in who_left(register) and life > last_life(register, peer))
+
+
 def is_voter(register: Register, peer: PeerId, life: int) -> bool:
     """Whether `peer` votes on the next entry, in this life."""
     return peer in register.voters and has_life(register, peer, life)
@@ -276,7 +288,7 @@ class _Step:
             self.require(asks.life > last_life(register, asks.peer), "admits a member, or a life that is over")
             self.check(asks, asks.peer)
             if any(member.peer == asks.peer for member in register.members):
-                register = self._without(register, asks.peer)
+                register = self._without(register, asks.peer, left=False)
             register = replace(register, members=(*register.members, Member(asks.peer, asks.life, 0)))
         self.require(len(register.members) <= MAX_MEMBERS, "admits more members than a run may have")
         return register
@@ -286,7 +298,7 @@ class _Step:
         self.require(asks.leaves and asks.branch == self.register.branch, "lets go who has not asked")
         self._require_member(asks.peer, asks.life)
         self.check(asks, asks.peer)
-        return self._without(self.register, asks.peer)
+        return self._without(self.register, asks.peer, left=True)
 
     def remove(self, body: Remove) -> Register:
         self._require_member(body.peer, body.life)
@@ -300,7 +312,7 @@ class _Step:
         witnessed = self._is_quorum(unheard.peer for unheard in body.unheard)
         ordered = self._ordered(What.REMOVE, body.peer, body.life, body.orders)
         self.require(witnessed or ordered, "removes without proof")
-        return self._without(self.register, body.peer)
+        return self._without(self.register, body.peer, left=False)
 
     # -- voters -------------------------------------------------------------------------------------------------
 
@@ -395,20 +407,26 @@ class _Step:
         return replace(register, is_over=True)
 
     def found(self, body: Found) -> Register:
-        """Voters come first, in their order. Where a quorum is left nobody may go on without the others."""
+        """Voters come first, in their order, and those last who had left before and are back.
+
+        Where a quorum is left nobody may go on without the others.
+        """
         register, stays = self.register, body.stays
         survivors = {each.peer for each in stays}
         self.require(0 < len(survivors) == len(stays) <= MAX_SURVIVORS, "founds a branch of nobody, or too many")
         for each in stays:
-            self._require_member(each.peer, each.life)
+            may = may_stay(register, each.peer, each.life)
+            self.require(may, "founds a branch of somebody who was no member, or not in that life")
             is_here = (each.branch, each.before) == (register.branch, register.tip)
             self.require(is_here and each.founder == stays[0].founder, "founds a branch by statements about another")
             self.check(each, each.peer)
         self.require(stays[0].founder in survivors, "founds a branch without its founder")
         self.require(self.rules.trust.may_branch, "founds a branch though voters may lie")
         self.require(not self._is_quorum(survivors), "founds a branch of voters who can decide")
-        gone = [Gone(each.peer, each.life) for each in register.members if each.peer not in survivors]
-        members = tuple(each for each in register.members if each.peer in survivors)
+        gone = [Gone(each.peer, each.life, False) for each in register.members if each.peer not in survivors]
+        stayed = [each for each in register.members if each.peer in survivors]
+        back = [Member(each.peer, each.life, 0) for each in stays if not has_life(register, each.peer, each.life)]
+        members = (*stayed, *back)
         voters = dict.fromkeys((*register.voters, *(each.peer for each in members)))
         return replace(
             register,
@@ -439,11 +457,14 @@ class _Step:
         known = {member.peer for member in self.register.members}
         return tuple(seat for seat in seats if seat.peer in known)
 
-    def _without(self, register: Register, peer: PeerId) -> Register:
-        """`register` without a member and its vote. Its place in a round that is under way stays, and stays empty."""
+    def _without(self, register: Register, peer: PeerId, left: bool) -> Register:
+        """`register` without a member and its vote; `left`: by its own wish.
+
+        Its place in a round that is under way stays, and stays empty.
+        """
         voters = tuple(voter for voter in register.voters if voter != peer)
         self.require(bool(voters), "takes the last vote away")
-        gone = Gone(peer, member_of(register, peer).life)
+        gone = Gone(peer, member_of(register, peer).life, left)
         return replace(
             register,
             gone=(*register.gone, gone)[-REMEMBERED:],

@@ -74,6 +74,14 @@ class Shortcuts:
         way = Way(branch.crossings, _leading(branch.first, [*earlier, *last]))
         return Shortcut(now.branch, tokens_of(now), can_decide, way, register)
 
+    @property
+    def left_behind(self) -> tuple[Register, list[PeerId]] | None:
+        """The register before the present branch began, and the members that did not go on; None: it is the first."""
+        if not self._branch.crossings:
+            return None
+        before, went_on = self._branch.crossings[-1].register, {each.peer for each in self._branch.first.members}
+        return before, [each.peer for each in before.members if each.peer not in went_on]
+
     def take(self, first: Register, shortcut: Shortcut) -> None:
         """Go on from what somebody else has shown, and was checked, on the branch that begins with `first`."""
         self._marks.clear()

@@ -423,10 +423,11 @@ class PartState:
 
 @value
 class Gone:
-    """A member that is none any more."""
+    """A member that is none any more; `left`: by its own wish, so it may go on if those who stayed are lost."""
 
     peer: PeerId
     life: int
+    left: bool
 
 
 @value

@@ -59,6 +59,7 @@ class Shape:
     joiners: tuple[PeerId, ...] = ()  # do not hold what the run begins with
     wedged: tuple[PeerId, ...] = ()  # never hand in, even when they are called
     uplinks: tuple[tuple[PeerId, float], ...] = ()  # (member, bytes a second): its payloads leave one after the other
+    continue_after: float | None = None  # see RunFacts
 
 
 def check(chunk: int, payload: Payload) -> None:
@@ -153,7 +154,9 @@ class Replica(Node):
         self.store = Versions({0: list(self.state)} if holds else {})
         policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, (shape.chunks,), slack=shape.slack)
         origin = Base(0, 0, HISTORY, root_of(self.state))
-        run = RunFacts(BRANCH, seeds[0], origin, policy, shape.last, has_results=False)
+        run = RunFacts(
+            BRANCH, seeds[0], origin, policy, shape.last, continue_after=shape.continue_after, has_results=False
+        )
         facts = ReplicaFacts(
             run=run,
             seed=b"simulated",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.log.keeper import LOOK
+from shoal.protocol.member.presence import GOING
 from shoal.protocol.messages.log import Register
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
@@ -63,6 +66,47 @@ def test_those_who_are_left_go_on_once_one_is_told_to(seed: int, peers: int) -> 
     assert {register(world, peer).branch for peer in left} == {register(world, left[0]).branch}
     assert set(register(world, left[0]).voters) == set(left)
     assert register(world, left[0]).number > number
+    assert not world.errors
+
+
+def has_parted(world: World[Peer], peer: PeerId) -> bool:
+    return world.node(peer).has_parted
+
+
+def stop_all(world: World[Peer], names: list[PeerId]) -> None:
+    """In this order, each in order; the last one keeps the only vote."""
+    for name in names:
+        world.command(name, lambda node, now: node.stop(now))
+        world.run_until(partial(has_parted, world, name), within=GOING + 1.0)
+        world.kill(name)
+
+
+@pytest.mark.parametrize("seed", seeds(6, 60))
+@pytest.mark.parametrize("peers", [2, 3, 5])
+def test_all_stopped_in_order_and_the_last_to_stop_is_lost_for_good(seed: int, peers: int) -> None:
+    """Whoever had left before goes on where the log ends that any of them has, and holds the state of."""
+    rng = random.Random(f"last to stop {seed}")
+    world, oracle = swarm(seed, peers, continue_after=PATIENCE)
+    names = peers_named(peers)
+    rng.shuffle(names)
+    stop_all(world, names)
+    newest_here = register(world, names[-1]).parts[0].round
+    world.run(rng.uniform(0.0, 100.0))
+    for name in names[:-1]:
+        world.at(world.now + rng.uniform(0.0, 20.0), partial(world.start, name))
+    back = world.now
+    left = set(names[:-1])
+    world.run_until(
+        lambda: set(world.living()) == left and all(node.round >= newest_here + ROUNDS for node in world.nodes()),
+        within=20.0 + LOOK + PATIENCE + SOON,
+    )
+    print(f"\nseed {seed}: three rounds {world.now - back:.0f} s after the start")
+    assert {register(world, name).branch for name in left} == {register(world, names[0]).branch}
+    world.run_until(lambda: set(register(world, names[0]).voters) == left, within=SOON)  # one may have been late
+    world.start(names[-1])
+    world.run_until(lambda: len(register(world, names[0]).voters) == peers, within=2 * SOON)
+    goal = newest(oracle) + ROUNDS
+    world.run_until(lambda: all(node.round >= goal for node in world.nodes()), within=SOON)
     assert not world.errors
 
 

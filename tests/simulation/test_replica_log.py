@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
 from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.log.keeper import LOOK
+from shoal.protocol.member.presence import GOING
 from shoal.protocol.messages.log import GetLog, Tip
 from shoal.protocol.messages.replicas import Meet
+from shoal.protocol.replicas.member import LINGER
 from tests.simulation.links import WAN
 from tests.simulation.replicas import Oracle, Replica, Shape, build
+from tests.simulation.seeds import seeds
 from tests.simulation.swarm import peers_named
 from tests.simulation.test_replicas import all_at
 from tests.simulation.world import Step, World
 
 NAMES = peers_named(5)
 NEWCOMER = NAMES[4]
+PATIENCE = 30.0  # virtual seconds without a quorum
 FOUR = Shape(start_members=4, joiners=(NEWCOMER,))
 
 
@@ -58,6 +67,66 @@ def test_exchanges_go_on_while_the_log_has_no_quorum() -> None:
     assert sorted(newcomer.members()) == NAMES[:4], "though it has read the log"
     world.start(NAMES[1])
     world.run_until(lambda: NEWCOMER in [partner for partner in oracle.partners(newest(world)).values()], within=200.0)
+
+
+def patient(seed: int) -> World[Replica]:
+    """Four voters that do not wait for a quorum for ever, and a newcomer that is not there yet."""
+    world, _ = build(seed, 4, WAN, replace(FOUR, continue_after=PATIENCE), newcomers=1)
+    world.run_until(lambda: all_vote(world, 4), within=100.0)
+    return world
+
+
+def is_one(world: World[Replica], names: list[PeerId]) -> bool:
+    """Whether all of these, and nobody else, are members and vote, by one log."""
+    logs = [world.node(name).member.log.register for name in names]
+    return len({log.branch for log in logs}) == 1 and all(sorted(log.voters) == names for log in logs)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_without_a_quorum_newcomers_get_in_after_a_while_and_who_was_away_is_let_in_again(seed: int) -> None:
+    world = patient(seed)
+    world.kill(NAMES[0])
+    world.kill(NAMES[1])
+    world.start(NEWCOMER)
+    world.run_until(lambda: is_one(world, NAMES[2:]), within=PATIENCE + 30.0)
+    world.start(NAMES[0])
+    world.start(NAMES[1])
+    world.run_until(lambda: is_one(world, NAMES), within=2 * PATIENCE + 60.0)
+    reached = newest(world)
+    world.run_until(lambda: all(node.standing >= reached + 3 for node in world.nodes()), within=60.0)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_the_halves_of_a_cut_run_are_one_again_and_each_keeps_its_replica(seed: int) -> None:
+    world = patient(seed)
+    halves = NAMES[:2], NAMES[2:4]
+    world.network.partition(*halves)
+    world.run_until(lambda: any(is_one(world, half) for half in halves), within=PATIENCE + 30.0)
+    world.run(random.Random(f"halves {seed}").uniform(0.0, 60.0))
+    standing = {name: world.node(name).standing for name in NAMES[:4]}
+    world.network.heal()
+    world.run_until(lambda: is_one(world, NAMES[:4]), within=60.0)
+    assert all(world.node(name).standing >= standing[name] for name in NAMES[:4])
+    reached = newest(world)
+    world.run_until(lambda: all(node.standing >= reached + 3 for node in world.nodes()), within=60.0)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_all_have_stopped_and_the_last_to_stop_is_lost_for_good(seed: int) -> None:
+    world = patient(seed)
+    names = random.Random(f"last to stop {seed}").sample(NAMES[:4], 4)
+    for name in names:
+        world.command(name, lambda node, now: node.stop(now))
+        world.run_until(partial(has_parted, world, name), within=GOING + LINGER + 1.0)
+        world.kill(name)
+    left = sorted(names[:-1])
+    for name in left:
+        world.start(name)
+    world.run_until(lambda: is_one(world, left), within=LOOK + PATIENCE + 30.0)
+
+
+def has_parted(world: World[Replica], name: PeerId) -> bool:
+    return world.node(name).has_parted
 
 
 def newest(world: World[Replica]) -> int:

@@ -28,7 +28,7 @@ from tests.run_kit import NONCE
 from tests.simulation.signing import FakeSigner
 
 BUILT_IN = Path(__file__).parents[2] / "examples" / "stdlib.toml"
-GOLDEN = "15871bb7d15c770af50a84e047b566016df543cd8a3d34231b381ffc46bbaa8c"
+GOLDEN = "5e70da617d79055876d604e3c3aca824dd1f74c6c9a6bec4bfd22fc0f5f60932"
 MANIFEST = Manifest(name="test", seed=7)
 ALICE, BOB = FakeSigner(PeerId("alice")), FakeSigner(PeerId("bob"))
 

@@ -17,7 +17,7 @@ from shoal.node.training.models.registry import layout_of
 from shoal.protocol.base.errors import LocalError
 
 BUILT_IN = Path(__file__).parents[2] / "examples" / "stdlib.toml"
-BEFORE = "69fc210dbc0479354501a707969f4a8b96559409e297d2ad5117afa248b81f41"  # its run id when only diloco existed
+BEFORE = "7ba14cd0c3fb4897b4d12db3eb9568b2c03514734fd4c4c3379c6fd4a3e72649"  # its run id when only diloco existed
 NAMES = [name for name in get_args(MethodName) if name != "experts"]  # whose experts are trained by others
 SUITING = {  # inner steps, outer rate and momentum, and the codecs, of a manifest that names a method and no more
     "ddp": (1, 1.0, 0.0, "fp32", "fp32"),

@@ -12,7 +12,7 @@ import pytest
 from shoal.node.run.meters import Meters
 from shoal.node.run.records import CommitLog
 from shoal.node.run.run import Run
-from shoal.node.run.view import all_rows, is_active, meters, needs_others, seconds_left, waiting_for
+from shoal.node.run.view import all_rows, branch, is_active, meters, needs_others, seconds_left, waiting_for
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.net.measure.rates import Traffic
 
@@ -30,12 +30,20 @@ def run(
     away: Sequence[str] = (),
     is_member: bool = True,
     is_below: bool = False,
+    goes_on_in: float | None = None,
+    left_behind: tuple[Any, list[str]] | None = None,
     **changes: Any,
 ) -> Run:
     """A run that has committed three rounds."""
     usual: dict[str, Any] = {"failure": "", "obstacle": "", "is_finished": False}
     register = SimpleNamespace(voters=("far", *PEERS))
-    log = SimpleNamespace(is_member=is_member, is_below_anchor=is_below, register=register)
+    log = SimpleNamespace(
+        is_member=is_member,
+        is_below_anchor=is_below,
+        register=register,
+        goes_on_in=goes_on_in,
+        left_behind=left_behind,
+    )
     membership = SimpleNamespace(is_alive=lambda peer: peer in PEERS)
     member = SimpleNamespace(
         phase=phase,
@@ -82,13 +90,40 @@ def run(
         (run("matching", training=None, peers=[], obstacle="why"), "round 4 waits: why"),
         (
             run("reducing", away=["12D3KooWabcdef"]),
-            "the run waits until a quorum of its 3 voters is back; away: abcdef",
+            "the run waits until a quorum of its 3 voters is back; away: abcdef; "
+            "only `shoal run continue` goes on without them",
+        ),
+        (
+            run("reducing", away=["12D3KooWabcdef"], goes_on_in=240.0),
+            "the run waits until a quorum of its 3 voters is back; away: abcdef; "
+            "it goes on without them in 4 min, or at once by `shoal run continue`",
         ),
         (run("syncing", downloaded=(0, 0), away=["12D3KooWabcdef"]), None),
     ],
 )
 def test_sentences(run: Run, sentence: str | None) -> None:
     assert waiting_for(run) == sentence
+
+
+@pytest.mark.parametrize(
+    ("left_behind", "sentence"),
+    [
+        (None, None),
+        ((0, []), None),
+        ((0, ["12D3KooWabcdef"]), "could decide nothing before its first round, and goes on without abcdef"),
+        ((7, ["12D3KooWabcdef"]), "could decide nothing after round 7, and goes on without abcdef"),
+    ],
+)
+def test_of_a_branch_it_is_said_since_when_and_who_is_not_back(
+    left_behind: tuple[int, list[str]] | None, sentence: str | None
+) -> None:
+    if left_behind is None:
+        assert branch(run()) is None
+        return
+    round, away = left_behind
+    before = SimpleNamespace(parts=[SimpleNamespace(round=round)])
+    said = branch(run(left_behind=(before, away)))
+    assert said == (sentence and f"{sentence}, who may come back")
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,8 @@ def _run(run: RunRow, whole: bool) -> Iterator[Line]:
         yield f"failed on this node: {run['failure']}", "bold red"
     elif run.get("waiting_for"):
         yield str(run["waiting_for"]), "yellow"
+    if run.get("branch"):
+        yield str(run["branch"]), "yellow"
     for warning in run.get("warnings") or ():
         yield f"{warning['words']} ({warning['code']})", "yellow"
 

@@ -77,7 +77,8 @@ export class Card {
     this.waiting.title = this.waiting.textContent;
     setText(this.notice, row.failure ? `It has failed on this node: ${row.failure}` : isQuiet ? "" : waiting);
     setClass(this.notice, row.failure || row.worker_failure ? "notice bad" : "notice");
-    setText(this.warnings, (row.warnings ?? []).map((each) => each.words).join("; "));
+    const warnings = (row.warnings ?? []).map((each) => each.words);
+    setText(this.warnings, [...(row.branch ? [row.branch] : []), ...warnings].join("; "));
   }
 
   /** Show tiles, each [name, value]. */

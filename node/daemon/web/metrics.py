@@ -118,6 +118,7 @@ def _runs(rows: Sequence[RunRow]) -> Iterator[Metric]:
         "validation_round": ("validation_round", "The round after which the state had that validation loss."),
         "members": ("members", "Live members of the run, this node included."),
         "round": ("round", "The last round that was applied here."),
+        "branches": ("branches", "How often the run has gone on without a quorum of its voters."),
         "tokens_per_second": ("tokens_per_second", "How fast this node trains."),
         "utilisation": ("utilisation", "The share of its time in which this node's worker trains."),
         "model_flops_utilization": (

@@ -12,10 +12,35 @@ from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.log.certificate import check_certificate, subject_of
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.register import Rules, after, first_state, member_of, next_entry, voters_root
+from shoal.protocol.log.register import (
+    Rules,
+    after,
+    first_state,
+    last_life,
+    member_of,
+    next_entry,
+    voters_root,
+    who_left,
+)
 from shoal.protocol.log.shortcuts import START, Shortcuts, beginning, check_shortcut
 from shoal.protocol.log.trust import Byzantine, Crash
-from shoal.protocol.messages.log import Certificate, Decided, Found, Phase, Register, Stays, Stem, VoteFile, Yield
+from shoal.protocol.messages.log import (
+    Asks,
+    Certificate,
+    Decided,
+    Found,
+    Leave,
+    Member,
+    Order,
+    Phase,
+    Register,
+    Remove,
+    Stays,
+    Stem,
+    VoteFile,
+    What,
+    Yield,
+)
 from tests.simulation.log_worlds import PEERS, register_of
 from tests.simulation.signing import FakeSigner
 
@@ -54,7 +79,7 @@ def test_those_who_have_signed_are_the_members_and_all_of_them_vote() -> None:
         (lambda body: Found(body.stays[1:]), "without its founder"),
         (lambda body: Found((replace(body.stays[0], before=NO_DIGEST), *body.stays[1:])), "about another"),
         (lambda body: Found((stays(register_of(4, 3), B, founder=D), body.stays[1])), "about another"),
-        (lambda body: Found((replace(body.stays[0], life=99), *body.stays[1:])), "no member in that life"),
+        (lambda body: Found((replace(body.stays[0], life=99), *body.stays[1:])), "no member, or not in that life"),
         (lambda body: Found((replace(body.stays[0], signature=b""), *body.stays[1:])), "signature"),
     ],
 )
@@ -64,6 +89,34 @@ def test_what_does_not_found_a_branch(spoil: Callable[[Found], Found], words: st
     with pytest.raises(RemoteError, match=words) as refusal:
         after(register, next_entry(register, body), RULES, READER)
     assert refusal.value.peer == READER
+
+
+def gone(register: Register, peer: PeerId, is_removed: bool = False) -> Register:
+    """After `peer` left by its own wish, or was removed by the author."""
+    life = member_of(register, peer).life
+    body: Leave | Remove = Leave(signed(Asks(register.branch, peer, life, True, b""), FakeSigner(peer)))
+    if is_removed:
+        order = Order(register.branch, What.REMOVE, peer, life, register.author, 0, b"")
+        body = Remove(peer, life, (), (signed(order, FakeSigner(register.author)),))
+    return after(register, next_entry(register, body), RULES)
+
+
+def test_who_had_left_by_its_own_wish_may_go_on_in_a_new_life_and_who_was_removed_may_not() -> None:
+    register = gone(gone(register_of(4, 4), B), D, is_removed=True)
+    assert who_left(register) == [B]
+
+    def found(peer: PeerId, life: int) -> Register:
+        said = Stays(register.branch, register.tip, peer, peer, life, b"")
+        return after(register, next_entry(register, Found((signed(said, FakeSigner(peer)),))), RULES)
+
+    over = last_life(register, B)
+    branch = found(B, over + 1)
+    assert branch.voters == (B,)
+    assert branch.members == (Member(B, over + 1, 0),)
+    assert who_left(branch) == []
+    for peer, life in ((B, over), (D, last_life(register, D) + 1), (READER, 1)):
+        with pytest.raises(RemoteError, match="no member, or not in that life"):
+            found(peer, life)
 
 
 def test_who_can_decide_founds_no_branch_and_nor_does_anybody_where_voters_may_lie() -> None:

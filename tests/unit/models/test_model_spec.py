@@ -26,7 +26,7 @@ from shoal.protocol.base.errors import LocalError, RemoteError
 from tests.hf_kit import CONFIG, TABLE
 from tests.run_kit import AUTHOR, id_of, on_paper
 
-BUILT_IN = "15871bb7d15c770af50a84e047b566016df543cd8a3d34231b381ffc46bbaa8c"
+BUILT_IN = "5e70da617d79055876d604e3c3aca824dd1f74c6c9a6bec4bfd22fc0f5f60932"
 TENSORS = fold({"e": (256, 16), **{f"model.layers.{n}.w": (16, 16) for n in range(2)}})
 
 
