@@ -225,7 +225,16 @@ class AgreedRun(Run):
 
     @property
     def _to_keep(self) -> Base | None:
-        return self.member.rounds.base if self.member.keeps_vote else None
+        """Also if the member was closed while it was told of a round that is applied by now."""
+        state, certified = self.outer.committed.current, self.member.certified
+        is_known = certified.history(state.round) is not None
+        if (
+            not self.member.keeps_vote
+            or not is_known
+            or certified.certified_root(state.round) not in (None, state.root)
+        ):
+            return None
+        return certified.base(state.round, state.root)
 
     def _count_sent(self, to: PeerId, message: Message) -> None:
         self.outgoing.sent(to, message, self.member.rounds)

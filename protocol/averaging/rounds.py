@@ -61,7 +61,7 @@ class Rounds:
         self._us = us
         self._reducer = reducer  # opens the reducer of a round
         self._outcomes: dict[int, Outcome] = {}  # decided, and not applied here
-        self._voided: set[int] = set()  # rounds whose result was undone before we applied it
+        self._voided: set[int] = set()  # rounds from ours on whose result was undone
         self._review: tuple[Digest, Result, bool] | None = None
         self._applying: tuple[int, Decision | None] | None = None  # round, and what it decided
         self._before = Base(0, 0, Digest(b""), Digest(b""))  # the base that is being applied to
@@ -93,6 +93,13 @@ class Rounds:
         """Where the log stands with this part."""
         return state_of(self._context.log.register, self._us.part)
 
+    @property
+    def held_round(self) -> int | None:
+        """The round after which the state is that is here, or that is being applied; None: there is none."""
+        if self.round is not None:
+            return self.round.base.round
+        return self._applying[0] if self._applying is not None else None
+
     def waiting_for(self) -> list[PeerId]:
         """Whom the current round hangs on."""
         return self.round.waiting_for() if self.round is not None else []
@@ -122,9 +129,8 @@ class Rounds:
             elif isinstance(record, wire.Table) and record.round == number:
                 self.shelf.put_table(record.means)
         self._draft = tuple(each for each in self._draft if each.round > number)  # type: ignore[attr-defined]
-        if base.round in self._voided:
-            self._voided.discard(base.round)
-        if number in self._voided:
+        self._voided = {round for round in self._voided if round >= base.round}
+        if number in self._voided or self._is_undone(base):
             return [*effects, *self._lapse(number)]
         if (known := self.shelf.decision(number)) is not None:  # we have been here before
             return [*effects, *self._commit(known, (False,) * len(known.means))]
@@ -147,7 +153,8 @@ class Rounds:
         round, decision = self._applying
         if decision is None:
             return self.open(now, Base(round, self._before.entry, self._before.history, root))
-        return self.open(now, base_after(self._before, decision, root))
+        opened = self.open(now, base_after(self._before, decision, root))
+        return [*opened, *(self._doubt(is_proven=True) if round in self._voided else [])]
 
     def kept(self, now: float, round: int) -> list[Effect]:
         """The means of a round's result are on our disk, and survive a power cut."""
@@ -247,15 +254,18 @@ class Rounds:
         """The last result is undone. Who has applied it stands on a state that there is not."""
         round = self.state.round
         self._outcomes.pop(round, None)
+        self._voided.add(round)
+        self.shelf.undo(round)
         if self.round is None:
-            if self._applying is not None and self._applying[0] == round:
-                return [Tell(Behind(round + 1))]
-            self._voided.add(round)
             return []
         if self.round.base.round >= round:
             return self._doubt(is_proven=True)
-        self._voided.add(round)
         return self._lapse(round) if self.round.number == round else []
+
+    def _is_undone(self, base: Base) -> bool:
+        """Whether the result of the round after `base` was undone, as an earlier process of ours may have read."""
+        state = self.state
+        return (state.round, state.result, state.root) == (base.round + 1, state.before, base.root)
 
     def _lapse(self, round: int) -> list[Effect]:
         assert self.round is not None

@@ -77,6 +77,11 @@ class Shelf:
         self._sought.clear()
         self.unkept = None
 
+    def undo(self, round: int) -> None:
+        """That decided round counts no more."""
+        self._decisions.pop(round, None)
+        self._sought.discard(round)
+
     # -- the open round -----------------------------------------------------------------------------------------
 
     def check(self, chunk: int, payload: Payload, sender: PeerId) -> None:

@@ -68,9 +68,17 @@ def _exactly(round: int) -> range:
 class Donor:
     """Serves joiners."""
 
-    def __init__(self, part: int, may_offer: Callable[[int, Digest], bool], store: Store) -> None:
+    def __init__(
+        self,
+        part: int,
+        may_offer: Callable[[int, Digest], bool],
+        store: Store,
+        is_vouched: Callable[[int, Digest], bool] = lambda round, root: False,
+    ) -> None:
+        """`may_offer` says of a version's round and root whether it may be offered; else one that `is_vouched` is."""
         self._part = part
         self._may_offer = may_offer
+        self._is_vouched = is_vouched
         self._store = store
         self._leases: dict[PeerId, Lease] = {}
         self._waiting: dict[PeerId, set[tuple[int, int]]] = {}  # chunks (version, index) that have not left yet
@@ -161,8 +169,11 @@ class Donor:
         versions = [version for version in self._store.versions() if version in wanted]
         if len(set(others)) >= MAX_VERSIONS:
             versions = [version for version in versions if version in others]
-        offered = [each for each in versions if self._may_offer(each, state_root(*self._store.describe(each)))]
-        return offered[-1] if offered else None
+        roots = {version: state_root(*self._store.describe(version)) for version in versions}
+        offered = [version for version, root in roots.items() if self._may_offer(version, root)]
+        vouched = [version for version, root in roots.items() if not offered and self._is_vouched(version, root)]
+        found = offered or vouched
+        return found[-1] if found else None
 
     def _pin(self) -> None:
         self._store.pin(sorted({lease.version for lease in self._leases.values()}))

@@ -7,8 +7,9 @@
              ◄───────────────────────── STATE_CHUNK
 
 Rules:
-- A version counts only if the log certifies its root: the result that was made on it names that. So donors offer the
+- A version counts if the log certifies its root: the result that was made on it names that. So donors offer the
   version before their newest, or the run's first one; the rounds after it are replayed.
+- Who has just started may hold its newest version alone. That counts if voters enough to be believed stand on it.
 - Every chunk is checked by hash; a donor that sends a wrong one is named and not asked again.
 - A silent donor's chunks are asked of others.
 - Only versions later than ours are fetched: if we advance by rounds meanwhile, older ones are of no use any more.
@@ -17,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from shoal.protocol.averaging.certified import Certified
@@ -79,8 +80,18 @@ class Download:
 class Transfer:
     """One member's side of state transfer: joiner when it must be, donor whenever it can."""
 
-    def __init__(self, me: PeerId, part: int, certified: Certified, view: View, store: Store) -> None:
+    def __init__(
+        self,
+        me: PeerId,
+        part: int,
+        certified: Certified,
+        view: View,
+        store: Store,
+        is_vouched: Callable[[int, Digest], bool] = lambda round, root: False,
+    ) -> None:
+        """`is_vouched` says of a round and a root whether the voters say that this is its state."""
         self._me = me
+        self._is_vouched = is_vouched
         self._part = part
         self._certified = certified
         self._view = view
@@ -93,7 +104,7 @@ class Transfer:
         self._tries = 0
         self._token = 0
         self._leases_watched = False
-        self.donor = Donor(part, certified.certifies, store)
+        self.donor = Donor(part, certified.certifies, store, is_vouched)
         self.active = False
         self.beyond = -1  # only versions after this round are of use
 
@@ -194,7 +205,7 @@ class Transfer:
             status = self._view.status(peer)
             return status.round if status is not None and (status.round or status.root != NO_DIGEST) else -1
 
-        ahead = [peer for peer in self._view.alive() if self._is_useful(round_of(peer))]
+        ahead = [peer for peer in self._view.alive() if self._is_useful(round_of(peer)) or self._is_newest(peer)]
         if all(peer in self._liars for peer in ahead):
             self._liars.clear()
         honest = [peer for peer in ahead if peer not in self._liars]
@@ -206,12 +217,19 @@ class Transfer:
         first = self._certified.origin.round
         return round >= first and (round if round == first else round - 1) > self.beyond
 
+    def _is_newest(self, peer: PeerId) -> bool:
+        """Whether a donor stands on the newest state, as the voters say: it may hold no other."""
+        status = self._view.status(peer)
+        return status is not None and status.round > self.beyond and self._is_vouched(status.round, status.root)
+
     def _invite(self, donors: Iterable[PeerId], round: int) -> list[Effect]:
         self._invited = [*self._invited, *donors][-2 * MAX_DONORS :]
         return [Send(peer, GetState(self._part, round, max(0, self.beyond + 1))) for peer in donors]
 
     def _receive_offer(self, now: float, sender: PeerId, message: StateIs) -> list[Effect]:
         root, certified = state_root(message.layout, message.chunks), self._certified.certified_root(message.round)
+        if certified is None and self._is_vouched(message.round, root):
+            certified = root
         if certified is not None and certified != root:
             return self._blame(sender, f"offers a state of round {message.round} that no certificate names")
         effects: list[Effect] = []

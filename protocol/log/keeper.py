@@ -7,7 +7,8 @@
 - Whoever is told to go on without a quorum founds a branch with the members that are here, or joins that of another.
 - Whoever leaves asks for that, and goes on until it is decided.
 
-A `Judge` says what the log does not: whether the last round is over and, where it has no results, who has gone enough.
+A `Judge` says what the log does not: which state is here, whether the last round is over and, where the log has no
+results, who has gone enough.
 """
 
 from __future__ import annotations
@@ -97,6 +98,11 @@ class Alive(Protocol):
 
 class Judge(Protocol):
     """What this peer has seen of the rounds, and the log does not show."""
+
+    @property
+    def held_round(self) -> int | None:
+        """The round after which the state is that is here, or is being made; None: none is."""
+        ...
 
     def has_gone(self, peer: PeerId) -> bool:
         """Whether `peer` has gone as many rounds as it takes to get a vote; yes, where the log has results."""
@@ -291,6 +297,11 @@ class Keeper:
         """Nobody that this peer reaches has the bytes of the last result."""
         self._lacks = result
         return self._act()
+
+    def has_bytes(self) -> None:
+        """The bytes of the last result are here after all."""
+        self._lacks = None
+        self._statements.pop((Lacks, PeerId(""), self.core.me), None)
 
     def check_promotion(self, peer: PeerId) -> None:
         """LocalError unless this peer may order that a member be given a vote, and that is due."""
@@ -586,7 +597,9 @@ class Keeper:
             self._goes_on_since = self._goes_on_since or self._clock
         if (since := self._goes_on_since) is None:
             return []
-        stays = Stays(register.branch, register.tip, here[0], core.me, core.life, b"")
+        held = self._judge.held_round
+        standing = held + 1 if held is not None else 0
+        stays = Stays(register.branch, register.tip, here[0], standing, core.me, core.life, b"")
         if (Stays, here[0], core.me) not in self._statements:  # it was about an earlier entry
             self._said.pop((Stays, here[0]), None)
         said = self._say(Stays, here[0], stays)

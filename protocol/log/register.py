@@ -409,7 +409,8 @@ class _Step:
     def found(self, body: Found) -> Register:
         """Voters come first, in their order, and those last who had left before and are back.
 
-        Where a quorum is left nobody may go on without the others.
+        Who lacks the newest state that is here, and could not make it from the one before, has no vote: it could say
+        nothing about the next result. Where a quorum is left nobody may go on without the others.
         """
         register, stays = self.register, body.stays
         survivors = {each.peer for each in stays}
@@ -427,11 +428,13 @@ class _Step:
         stayed = [each for each in register.members if each.peer in survivors]
         back = [Member(each.peer, each.life, 0) for each in stays if not has_life(register, each.peer, each.life)]
         members = (*stayed, *back)
+        newest = max(each.standing for each in stays)
+        able = {each.peer for each in stays if each.standing >= newest - 1 and bool(each.standing) == bool(newest)}
         voters = dict.fromkeys((*register.voters, *(each.peer for each in members)))
         return replace(
             register,
             members=members,
-            voters=tuple(voter for voter in voters if voter in survivors)[: register.most_voters],
+            voters=tuple(voter for voter in voters if voter in able)[: register.most_voters],
             gone=(*register.gone, *gone)[-REMEMBERED:],
         )
 

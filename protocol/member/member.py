@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from shoal.protocol.averaging import events as told
@@ -78,7 +79,7 @@ class Member(Presence):
         self.certified = certified_by(facts, kept, rules)
         us = Self(me, facts.run, PART, signer, lambda: self.log.core.life)
         self.rounds = Rounds(us, self.membership, facts.policy, self.log, reducer)
-        self.transfer = Transfer(me, PART, self.certified, self.membership, store)
+        self.transfer = Transfer(me, PART, self.certified, self.membership, store, self._is_vouched)
         results = outcomes(kept.first, kept.entries, rules, PART)
         self.rounds.recall(results)
         self.rounds.recall_means(kept.means)
@@ -140,6 +141,11 @@ class Member(Presence):
 
     # -- what the log asks --------------------------------------------------------------------------------------
 
+    @property
+    def held_round(self) -> int | None:
+        """See Judge."""
+        return self.rounds.held_round
+
     def has_gone(self, peer: PeerId) -> bool:
         """See Judge."""
         return True
@@ -197,6 +203,7 @@ class Member(Presence):
             case told.Behind(round):
                 return self._catch_up(now, round)
             case told.Committed(decision=decision):
+                self.log.has_bytes()
                 self.transfer.passed(decision.round)
                 self.rounds.shelf.keep_after = self.transfer.donor.oldest_lease()
             case EntryDecided(entry, before, register):
@@ -226,6 +233,17 @@ class Member(Presence):
         self._status = nothing  # so that nobody asks us for a state
         told = self.membership.set_status(now, nothing)
         return [*forgotten, *told, *self.transfer.restart(now, self._origin.round - 1)]
+
+    def _is_vouched(self, round: int, root: Digest) -> bool:
+        """Whether f + 1 voters, and most of those who stand after that round, say that this is its state.
+
+        No result was made on it yet; if it is wrong the next one is made on another, and who took it catches up again.
+        """
+        register, history = self.log.register, self.certified.history(round)
+        statuses = [self._status if each == self.me else self.membership.status(each) for each in register.voters]
+        said = Counter(each.root for each in statuses if each and (each.round, each.history) == (round, history))
+        is_newest = round == self.certified.newest
+        return is_newest and said[root] > register.faults and said[root] == max(said.values())
 
     def _look_for_state(self, now: float) -> list[Effect]:
         if self._first is not None or self.rounds.base is not None:

@@ -109,6 +109,7 @@ class Stays(Message):
     branch: Digest
     before: Digest
     founder: PeerId  # of the branch
+    standing: int  # one more than the round after which the state is that is here; 0: none is
     peer: PeerId
     life: int
     signature: bytes

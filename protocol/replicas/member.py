@@ -195,6 +195,11 @@ class ReplicaMember(Presence):
 
     # -- what the log asks ----------------------------------------------------------------------------------
 
+    @property
+    def held_round(self) -> int | None:
+        """See Judge: no vote is about a state, so whoever is a member can cast it."""
+        return 0
+
     def has_gone(self, peer: PeerId) -> bool:
         """See Judge: it has gone them before our eyes, as it says."""
         seen = self._seen.get(peer)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import time
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from shoal.node.client.up.processes import Children
 from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import PeerId, short
 from tests.integration.nodes import RealNode, until, words_of
 
 MANIFEST = """
@@ -112,3 +115,44 @@ def test_with_a_patience_those_who_are_left_go_on_by_themselves(children: Childr
     before = second.round()
     until(lambda: second.round() >= before + 3, "rounds without it", second.words)
     assert voters(second, run) == [second.client.status()["peer"]]
+
+
+@pytest.mark.slow
+@pytest.mark.swarm
+def test_all_are_stopped_in_order_and_the_home_of_the_last_one_is_deleted(children: Children, tmp_path: Path) -> None:
+    """It had the only vote. Whoever had left before it holds the state, and goes on."""
+    first, second, run = two_voters(children, tmp_path, MANIFEST + '[trust]\ncontinue_after = "30s"\n')
+    third = RealNode(tmp_path / "third").start(children, first.address)
+    words = partial(words_of, first, second, third)
+    third.client.join_run(str(first.client.run_link(run)["link"]), True)
+    until(lambda: len(voters(third, run)) == 3, "all to vote", words)
+    for node in (third, first, second):
+        node.client.stop()
+        until(lambda node=node: not node.is_running, "the end of a node", node.words)  # type: ignore[misc]
+    assert "keeps tiny" in second.words() or "stopped with a vote that is needed" in second.words()
+    shutil.rmtree(second.home.root)
+
+    third.start(children)
+    first.start(children, third.address)
+    until(lambda: "goes on without them in" in str(third.row().get("waiting_for")), "the countdown", words)
+    before = first.round()
+    until(lambda: "goes on without" in str(first.row().get("branch")), "a branch", words)
+    until(lambda: min(first.round(), third.round()) >= before + 3, "rounds without the last one", words)
+    until(lambda: len(voters(first, run)) == 2, "both to vote", words)
+    until(lambda: is_same_state(first, third), "the same state", words)
+
+
+@pytest.mark.slow
+@pytest.mark.swarm
+def test_a_run_that_is_never_to_go_on_waits_and_says_for_whom(children: Children, tmp_path: Path) -> None:
+    first, second, _ = two_voters(children, tmp_path, MANIFEST + '[trust]\ncontinue_after = "never"\n')
+    name = short(PeerId(str(first.client.status()["peer"])))
+    first.kill()
+    until(lambda: "away" in str(second.row().get("waiting_for")), "the lost voter to be missed", second.words)
+    said = str(second.row()["waiting_for"])
+    assert f"away: {name}; only `shoal run continue` goes on without them" in said
+    round, begin = second.round(), time.monotonic()
+    while time.monotonic() - begin < 45.0:  # longer than the shortest patience that a manifest may have
+        row = second.row()
+        assert (row["round"], row["branch"]) == (round, None)
+        time.sleep(1.0)

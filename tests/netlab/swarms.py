@@ -66,10 +66,18 @@ class Diary:
 class Swarm:
     """A run, and doors: public nodes that are in no run, by which all others find it."""
 
-    def __init__(self, lab: Lab, children: Children, folder: Path, doors: int, link: Link | None = None) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        children: Children,
+        folder: Path,
+        doors: int,
+        link: Link | None = None,
+        manifest: str = MANIFEST,
+    ) -> None:
         self._lab, self._children, self._folder, self._link = lab, children, folder, link
         self._manifest = folder / "tiny.toml"
-        self._manifest.write_text(MANIFEST)
+        self._manifest.write_text(manifest)
         self.doors: list[Resident] = []
         self.members: list[Resident] = []
         for number in range(doors):

@@ -110,7 +110,8 @@ class Peer:
             match decision:
                 case Yield(to):
                     assert before is not None
-                    self._check_cause(before, next(each for each in sight.claims if each.peer == to))
+                    rivals = [each for each in sight.claims if each.peer == to]  # one that it has left may be seen, too
+                    self._check_cause(before, next((each for each in rivals if each.part == before.part), rivals[0]))
                     self.yields += 1
                     self._withdraw(now, before.part)
                 case Release():

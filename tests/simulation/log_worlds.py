@@ -22,6 +22,8 @@ PEERS = tuple(PeerId(name) for name in (*"ABCDEFG", *(f"H{number:02}" for number
 class Endless:
     """A judge of rounds of which there is no last, and which the log has."""
 
+    held_round = 0
+
     def has_gone(self, peer: PeerId) -> bool:
         return True
 

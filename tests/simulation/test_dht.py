@@ -67,7 +67,7 @@ def test_records_are_found_while_half_of_the_nodes_are_replaced(size: int, capsy
 @pytest.mark.parametrize(
     ("size", "copies", "seconds"),
     [
-        (700, [0, 1, 2], SHORT),
+        pytest.param(700, [0, 1, 2], SHORT, marks=pytest.mark.slow),
         pytest.param(700, [0], SHORT, marks=pytest.mark.slow),
         pytest.param(700, [1], SHORT, marks=pytest.mark.slow),
         pytest.param(700, [2], SHORT, marks=pytest.mark.slow),

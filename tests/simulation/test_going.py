@@ -25,7 +25,7 @@ def counted(oracle: Oracle, round: int) -> list[PeerId]:
     return list(masked(decision.roster, decision.result.counted))
 
 
-@pytest.mark.parametrize("seed", seeds(2, 6))
+@pytest.mark.parametrize("seed", seeds(1, 6))
 def test_who_does_not_train_holds_every_state_counts_in_none_and_has_no_vote(seed: int) -> None:
     keepers = peers_named(5)[3:]
     world, oracle = settled(seed, 5, Shape(start_members=5, keepers=tuple(keepers)))
@@ -37,7 +37,7 @@ def test_who_does_not_train_holds_every_state_counts_in_none_and_has_no_vote(see
     assert not world.errors
 
 
-@pytest.mark.parametrize("seed", seeds(2, 6))
+@pytest.mark.parametrize("seed", seeds(1, 6))
 def test_who_finishes_its_round_and_goes_counts_in_it_and_is_not_waited_for(seed: int) -> None:
     """What `shoal drain` does; `shoal pause` does not wait for the round. Back again it counts, and votes."""
     world, oracle = settled(seed, 4)
@@ -69,7 +69,7 @@ def _is_back(world: World[Peer], oracle: Oracle, name: PeerId) -> bool:
     return votes and oracle.newest in oracle.decisions and name in counted(oracle, oracle.newest)
 
 
-@pytest.mark.parametrize("seed", seeds(2, 6))
+@pytest.mark.parametrize("seed", seeds(1, 6))
 def test_a_process_that_stood_still_for_hours_is_in_the_rounds_again_soon(seed: int) -> None:
     """A laptop that slept: what it had said counts no more, and it catches up with what was decided."""
     world, oracle = build(seed, 4, LAN)

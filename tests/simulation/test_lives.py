@@ -7,13 +7,14 @@ from functools import partial
 
 import pytest
 
+from shoal.protocol.base.effects import Effect
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.log.core import TAIL
 from shoal.protocol.log.keeper import ABSENT
 from shoal.protocol.member.presence import GOING
 from tests.simulation import swarm
 from tests.simulation.campaign import build
-from tests.simulation.disks import lose_power
+from tests.simulation.disks import lose_power, lose_the_state
 from tests.simulation.links import LAN
 from tests.simulation.oracle import Oracle
 from tests.simulation.seeds import seeds
@@ -92,6 +93,22 @@ def test_all_are_killed_at_once_and_go_on_where_they_were(seed: int) -> None:
         world.run(2.1)
         goes_on(world, oracle)
         assert set(range(1, before + 1)) <= set(oracle.results), "a decided round is lost"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_are_killed_at_once_and_one_of_two_loses_its_state(seed: int) -> None:
+    """A round needs both, and the other one holds no state but the newest, on which nothing was decided yet."""
+    world, oracle = build(seed, 2, LAN, Shape(start_members=2, min_members=2))
+    rng = random.Random(f"one of two {seed}")
+    world.run_until(lambda: len(voters(world)) == 2, within=SOON)
+    world.run(rng.uniform(0.0, 10.0))
+    names = world.living()
+    for name in names:
+        world.kill(name)
+    lose_the_state(world.disks[names[seed % 2]], rng)
+    for name in names:
+        world.start(name)
+    goes_on(world, oracle)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -174,6 +191,34 @@ def test_a_result_whose_means_are_lost_everywhere_is_undone_and_no_other(seed: i
     assert not world.errors
     assert (goal in oracle.results) == has_power
     assert set(range(1, goal + 2)) - {goal} <= set(oracle.results)
+
+
+@pytest.mark.parametrize("seed", seeds(4, 40))
+@pytest.mark.parametrize("are_killed", [False, True])
+def test_what_a_quorum_says_is_lost_is_undone_also_where_it_was_applied(seed: int, are_killed: bool) -> None:
+    """What voters have signed counts for a while, though they may have found the bytes by now."""
+    world, oracle = build(seed, 3, LAN, Shape(start_members=3, min_members=2 + seed % 2))
+    world.run_until(lambda: len(voters(world)) == 3, within=SOON)
+    world.run(random.Random(f"undone {seed}").uniform(0.0, 5.0))
+    world.run_until(lambda: everywhere(world, oracle.newest), within=SOON)
+    undone = oracle.newest
+    for name in world.living():
+        world.command(name, say_that_the_last_is_lost)
+    world.run_until(lambda: undone in oracle.voided, within=SOON)
+    if are_killed:
+        names = world.living()
+        for name in names:
+            world.kill(name)
+        for name in names:
+            world.start(name)
+    goes_on(world, oracle)
+    assert not world.errors
+
+
+def say_that_the_last_is_lost(node: Peer, now: float) -> list[Effect]:
+    """It is not, so it would be taken back when a later one is applied."""
+    (part,) = node.member.log.register.parts
+    return node.member._digest(now, node.member.log.lacks(part.result))
 
 
 @pytest.mark.parametrize("seed", seeds(4, 40))

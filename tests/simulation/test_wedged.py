@@ -63,7 +63,7 @@ def swarm(seed: int, peers: int) -> tuple[World[Peer], Oracle, list[PeerId]]:
 
 
 @pytest.mark.parametrize(("peers", "wedged"), [(3, 1), (4, 1), (5, 2), (9, 4)])
-@pytest.mark.parametrize("seed", seeds(2, 4))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_who_never_hands_in_is_gone_on_without(seed: int, peers: int, wedged: int) -> None:
     """The proposer is among them."""
     world, oracle, order = swarm(seed, peers)
@@ -75,7 +75,7 @@ def test_who_never_hands_in_is_gone_on_without(seed: int, peers: int, wedged: in
 
 
 @pytest.mark.parametrize("is_waiting", [False, True])
-@pytest.mark.parametrize("place", [0, 1, 3])
+@pytest.mark.parametrize("place", [0, 3, pytest.param(1, marks=pytest.mark.slow)])
 def test_who_brings_nothing_and_always_has_an_excuse_is_given_up(place: int, is_waiting: bool) -> None:
     """The others go on: there are only so many payloads to move."""
     world, oracle, order = swarm(2, 4)

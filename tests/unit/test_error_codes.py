@@ -15,33 +15,21 @@ from tests.error_codes import Found, codes_in, listed
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
 def sources() -> dict[str, str]:
+    """All code, by its place."""
     files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
     return {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in files}
 
 
-@pytest.fixture(scope="module")
-def found(sources: dict[str, str]) -> Found:
-    return codes_in(sources)
-
-
-def test_every_code_is_spelled_out_and_every_warning_has_one(found: Found) -> None:
-    assert not found.faults, "\n".join(found.faults)
-
-
-def test_every_code_that_can_be_given_is_explained(found: Found) -> None:
+def test_the_codes_that_can_be_given_are_those_that_are_explained() -> None:
+    """One test, as reading all of the code takes seconds."""
+    found = codes_in(sources())
+    assert not found.faults, "spell each code out, and give every warning one:\n" + "\n".join(found.faults)
     lacking = {code: listed(places) for code, places in found.codes.items() if code not in CODES}
     assert not lacking, f"without a row in node/base/codes: {lacking}"
     assert len(found.codes) > 150, "the scan misses codes"
-
-
-def test_every_code_that_is_explained_can_be_given(found: Found) -> None:
-    assert sorted(CODES.keys() - found.codes.keys()) == []
-
-
-def test_every_error_has_a_code_of_its_own(found: Found) -> None:
-    """That of its class blames the user, tells nothing and is not shown."""
+    assert sorted(CODES.keys() - found.codes.keys()) == [], "explained, and never given"
+    # that of its class blames the user, tells nothing and is not shown
     assert not found.bare, f"give yours a code of docs/errors.md, or a new one: {listed(found.bare)}"
 
 

@@ -84,16 +84,25 @@ class Bench:
         self.tasks.append(asyncio.create_task(work))
         return self.tasks[-1]
 
-    async def end(self, *, keeps_vote: bool = True, samples: int = SAMPLES, trained: bool = True) -> None:
-        """The end of a run, as far as its files are concerned."""
-        rounds = SimpleNamespace(base=base_of(self.held))
+    async def end(
+        self, *, keeps_vote: bool = True, samples: int = SAMPLES, trained: bool = True, is_ours: bool = True
+    ) -> None:
+        """The end of a run, as far as its files are concerned; `is_ours`: the log knows the state that is held."""
+        state = self.held.current
+        history = HISTORY if is_ours else None
+        certified = SimpleNamespace(
+            history=lambda round: history,
+            certified_root=lambda round: None,
+            base=lambda round, root: base_of(self.held),
+        )
         log = SimpleNamespace(register=SimpleNamespace(voters=(ME, OTHER, THIRD)))
-        member = SimpleNamespace(keeps_vote=keeps_vote, rounds=rounds, log=log, awaited_voters=[OTHER])
+        member = SimpleNamespace(keeps_vote=keeps_vote, certified=certified, log=log, awaited_voters=[OTHER])
         training = Trained() if trained else None
         manifest = self.saving._manifest
         run = SimpleNamespace(
             manifest=manifest, store=self.store, member=member, saving=self.saving, training=training, samples=samples
         )
+        run.outer = SimpleNamespace(committed=SimpleNamespace(current=state))
         run._members, run._to_keep = MEMBERS, AgreedRun._to_keep.fget(run)  # type: ignore[attr-defined]
         await AgreedRun._keep(cast(AgreedRun, run))
 
@@ -151,6 +160,14 @@ async def test_while_others_can_go_on_there_is_the_log_alone(tmp_path: Path) -> 
     assert not bench.is_marked
     assert bench.states() == []
     assert bench.kept_means() == [ROUND - 1, ROUND, ROUND + 1]
+
+
+@pytest.mark.asyncio
+async def test_a_state_that_the_log_does_not_know_is_not_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.end(is_ours=False)
+    assert not bench.is_marked
+    assert bench.states() == []
 
 
 @pytest.mark.asyncio

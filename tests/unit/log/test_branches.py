@@ -49,9 +49,9 @@ READER = PeerId("reader")
 RULES = Rules(Crash(), FakeSigner(READER))
 
 
-def stays(register: Register, peer: PeerId, founder: PeerId = B) -> Stays:
+def stays(register: Register, peer: PeerId, founder: PeerId = B, standing: int = 1) -> Stays:
     life = member_of(register, peer).life
-    return signed(Stays(register.branch, register.tip, founder, peer, life, b""), FakeSigner(peer))
+    return signed(Stays(register.branch, register.tip, founder, standing, peer, life, b""), FakeSigner(peer))
 
 
 def founding(register: Register, survivors: Sequence[PeerId] = (B, D)) -> Decided:
@@ -69,6 +69,21 @@ def test_those_who_have_signed_are_the_members_and_all_of_them_vote() -> None:
     assert {each.peer for each in branch.gone} == {A, C}
     assert (branch.earlier, branch.number) == ((Stem(register.branch, 1),), 1)
     assert branch.branch not in (register.branch, NO_DIGEST)
+
+
+@pytest.mark.parametrize(
+    ("standings", "voters"),
+    [((8, 8), (B, D)), ((8, 7), (B, D)), ((8, 6), (B,)), ((0, 8), (D,)), ((1, 0), (B,)), ((0, 0), (B, D))],
+)
+def test_who_lacks_the_newest_state_that_is_left_and_the_one_before_has_no_vote(
+    standings: tuple[int, int], voters: tuple[PeerId, ...]
+) -> None:
+    register = register_of(4, 3)
+    survivors = zip((B, D), standings, strict=True)
+    body = Found(tuple(stays(register, peer, standing=standing) for peer, standing in survivors))
+    branch = after(register, next_entry(register, body), RULES)
+    assert branch.voters == voters
+    assert [member.peer for member in branch.members] == [B, D]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +121,7 @@ def test_who_had_left_by_its_own_wish_may_go_on_in_a_new_life_and_who_was_remove
     assert who_left(register) == [B]
 
     def found(peer: PeerId, life: int) -> Register:
-        said = Stays(register.branch, register.tip, peer, peer, life, b"")
+        said = Stays(register.branch, register.tip, peer, 1, peer, life, b"")
         return after(register, next_entry(register, Found((signed(said, FakeSigner(peer)),))), RULES)
 
     over = last_life(register, B)

@@ -1,0 +1,77 @@
+"""A run of six is cut for longer than it waits for a quorum: each part goes on, and when it is whole it is one run."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+
+import pytest
+
+from shoal.node.client.up.processes import Children
+from tests.integration.nodes import until
+from tests.integration.test_node import MANIFEST
+from tests.netlab.lab import Lab
+from tests.netlab.swarms import Resident, Swarm, newest, sample
+
+CUT = 180.0  # seconds
+HEALED_LIMIT = 60.0
+LONG = 300.0
+SLACK = 0.1  # of the loss: that of one round's few tokens goes up and down
+
+CUTS = {"3 | 3": (3, 3), "4 | 2": (4, 2), "2 | 2 | 2": (2, 2, 2)}
+
+
+@pytest.mark.slow
+@pytest.mark.patient
+@pytest.mark.parametrize("cut", CUTS)
+def test_each_part_goes_on_and_the_whole_has_one_history_soon(
+    lab: Lab, children: Children, tmp_path: Path, cut: str
+) -> None:
+    manifest = MANIFEST + '[trust]\ncontinue_after = "30s"\n'
+    swarm = Swarm(lab, children, tmp_path, doors=len(CUTS[cut]), manifest=manifest)
+    parts = [[swarm.join("public", train=True) for _ in range(size)] for size in CUTS[cut]]
+    until(swarm.is_whole, "a round of all", swarm.words, LONG)
+
+    sides = [[each.outside for each in (door, *part)] for door, part in zip(swarm.doors, parts, strict=True)]
+    for one, other in itertools.combinations(sides, 2):
+        lab.internet.cut(one, other)
+    begin, before = time.monotonic(), [max(map(round_of, part)) for part in parts]
+    sample(lambda: None, lambda _: False, CUT, 1.0)
+    rounds = [min(map(round_of, part)) for part in parts]
+    print(f"\n{cut}: rounds {before} at the cut, {rounds} after {time.monotonic() - begin:.0f} s of it")
+    assert all(after > at for after, at in zip(rounds, before, strict=True)), swarm.words()
+    greatest = max(zip(CUTS[cut], rounds, parts, strict=True), key=lambda part: part[:2])[2]
+    alone = mean_loss(greatest)
+
+    lab.internet.mend()
+    begin = time.monotonic()
+    until(lambda: is_one(swarm), "one history", swarm.words, LONG)
+    took = time.monotonic() - begin
+    goal = max(map(round_of, swarm.members)) + 3
+    until(lambda: min(map(round_of, swarm.members)) >= goal, "three more rounds of all", swarm.words, LONG)
+    healed = mean_loss(swarm.members)
+    print(
+        f"one history {took:.0f} s after it was mended; loss {alone:.3f} of the greater part alone, {healed:.3f} then"
+    )
+    assert took < HEALED_LIMIT
+    assert healed < alone + SLACK
+    said = [each.node.log.read_text(errors="replace") for each in swarm.members]
+    assert any("branch-founded" in words for words in said)
+    assert any("branch-left" in words for words in said)
+
+
+def round_of(each: Resident) -> int:
+    return int(newest(each.node).get("round", -1))
+
+
+def mean_loss(of: list[Resident]) -> float:
+    """Of the last round, over those who have trained for it."""
+    losses = [loss for each in of if (loss := newest(each.node).get("loss")) is not None]
+    return float(sum(losses) / len(losses))
+
+
+def is_one(swarm: Swarm) -> bool:
+    """Whether all six have been in the same last round, and have the same history."""
+    rounds = [newest(each.node) for each in swarm.members]
+    return swarm.is_whole() and len({(each.get("round"), each.get("digest")) for each in rounds}) == 1
