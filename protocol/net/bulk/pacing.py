@@ -13,6 +13,8 @@ Rules of pacing (`Pacing`):
 
 Rules of the line's rate (`LineRate`, pure). A queue on (nearly) all paths at once may be in our own line; the line is
 then full, and what arrives is what it carries. A queue on some paths only is further away and says little of our line.
+- A path without something to send or unconfirmed for most of an interval shows no queue: what arrives there is what we
+  had, and not what the line carries. Nor does one on which nothing arrives: its peer may be gone.
 - Nothing is known until the line was full for ENOUGH seconds: a line that is never full needs no pacing. The first
   estimate is too low, as TCP is still speeding up, so it is multiplied by FIRST.
 - The line is full if there are queues on nearly all paths and less arrives than the rate allows. The rate then falls
@@ -40,7 +42,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.net.bulk.spare_capacity import PathRtt, tcp_info
+from shoal.protocol.net.bulk.spare_capacity import BUSY, PathRtt, TcpInfo, tcp_info
 
 TICK = 0.25  # seconds between two looks at what has arrived
 LINGER = 2.0  # seconds for which a socket that has stopped sending keeps its part
@@ -67,6 +69,7 @@ class Delivered:
 
     size: int  # bytes
     has_queue: bool
+    is_busy: bool = True  # with something to send or unconfirmed, nearly all the time
 
 
 class LineRate:
@@ -182,7 +185,8 @@ class Pacing:
             now = self._clock()
             self._sockets = {pacer: until for pacer, until in self._sockets.items() if until > now}
             passed = self._passed()
-            if passed and math.inf in self._sockets.values():
+            is_sending = math.inf in self._sockets.values() or any(each.is_busy for each in passed)
+            if passed and is_sending:
                 self._line.see(now - self._looked_at, passed, len({pacer.peer for pacer in self._sockets}))
             self._looked_at = now
             for pacer in self._sockets:
@@ -199,13 +203,13 @@ class Pacing:
 
     def _passed(self) -> list[Delivered]:
         """What has arrived at each peer, without peers at which nothing has."""
-        sizes, queues = Counter[PeerId](), set[PeerId]()
+        sizes, queues, busy = Counter[PeerId](), set[PeerId](), set[PeerId]()
         for pacer in self._sockets:
             if (news := pacer.passed()).size:
                 sizes[pacer.peer] += news.size
-                if news.has_queue:
-                    queues.add(pacer.peer)
-        return [Delivered(size, peer in queues) for peer, size in sizes.items()]
+                queues |= {pacer.peer} if news.has_queue else set()
+                busy |= {pacer.peer} if news.is_busy else set()
+        return [Delivered(size, peer in queues & busy, peer in busy) for peer, size in sizes.items()]
 
     def _parts(self) -> dict[PeerId, int]:
         """The rate of each socket to a peer, in bytes a second."""
@@ -225,7 +229,7 @@ class PacedSocket:
         self.peer, self.loop = peer, loop
         self._pacing, self._socket, self._path = pacing, connection, path
         self._is_sending = False
-        self._arrived = 0  # bytes, at the last look
+        self._seen: TcpInfo | None = None  # at the last look
         self._rate = UNLIMITED
 
     def take(self) -> None:
@@ -244,8 +248,12 @@ class PacedSocket:
         """What has arrived since the last call."""
         if (seen := tcp_info(self._socket)) is None:
             return Delivered(0, has_queue=False)
-        size, self._arrived = seen.arrived - self._arrived, seen.arrived
-        return Delivered(size, has_queue=not self._path.has_no_queue(seen))
+        last, self._seen = self._seen, seen
+        has_queue = not self._path.has_no_queue(seen)
+        if last is None:
+            return Delivered(seen.arrived, has_queue, is_busy=False)
+        is_busy = seen.busy - last.busy >= BUSY * (seen.at - last.at)
+        return Delivered(seen.arrived - last.arrived, has_queue, is_busy)
 
     def hold(self, rate: int) -> None:
         """Limit the socket to so many bytes a second."""

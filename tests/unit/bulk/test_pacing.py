@@ -9,22 +9,25 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path as File
 
 import pytest
 
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.net.bulk import pacing
 from shoal.protocol.net.bulk.pacing import (
     CLOSE,
     LINGER,
     SO_MAX_PACING_RATE,
     UNLIMITED,
+    Delivered,
     LineRate,
     PacedSocket,
     Pacing,
     SocketPacer,
 )
-from shoal.protocol.net.bulk.spare_capacity import PathRtt, tcp_info
+from shoal.protocol.net.bulk.spare_capacity import PathRtt, TcpInfo, tcp_info
 from tests.unit.bulk.kit import in_thread, tcp_pair
 from tests.unit.bulk.test_receiver import eventually
 
@@ -154,6 +157,34 @@ async def test_what_arrives_is_seen_as_long_as_anything_is_sent() -> None:
         at.now += LINGER
         await asyncio.sleep(0)
         assert not at.pacing.look()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("busy", "is_busy"), [(0.1, False), (0.24, True)])
+async def test_a_path_with_little_to_send_shows_no_queue_and_one_with_unsent_bytes_is_seen(
+    monkeypatch: pytest.MonkeyPatch, busy: float, is_busy: bool
+) -> None:
+    """Small payloads are in the system's buffer at once: the thread rests, and our pace sends them for a while yet."""
+    with home() as at:
+        looks = dict.fromkeys((A, B), 0)
+        peers = dict[socket.socket, PeerId]()
+        slow = TcpInfo(0.0, 0.0, 0.0, 0.0, rtt=0.5, least_rtt=0.01, lost=0, arrived=0, is_held_back=False)
+
+        def info(connection: socket.socket) -> TcpInfo:
+            count = looks[peers[connection]] = looks[peers[connection]] + 1
+            return replace(slow, at=0.25 * count, busy=busy * count, arrived=1000 * count)
+
+        monkeypatch.setattr(pacing, "tcp_info", info)
+        seen = list[list[Delivered]]()
+        at.found.see = lambda seconds, passed, parts: seen.append(list(passed))  # type: ignore[method-assign]
+        for peer in (A, B):
+            turn, mine = at.open(peer)
+            peers[mine] = peer
+            turn.take()
+            turn.rest()
+        at.now += 0.25
+        at.pacing.look()
+        assert seen == ([[Delivered(1000, has_queue=True)] * 2] if is_busy else [])
 
 
 @pytest.mark.asyncio
