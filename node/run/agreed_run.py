@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import random
 from pathlib import Path
@@ -158,13 +157,12 @@ class AgreedRun(Run):
         """The outer step on what was decided; only when it is read back do we say so."""
         async with self._busy:
             decision = event.decision
-            known = self.member.certified.base(decision.round, NO_DIGEST)  # before we may leave this branch
             snapshot: Snapshot = await ROUNDS.run(self.outer.apply, decision.payloads)
             self.samples += decision.tokens
             self._members = decision.roster
             if self.training is not None:
                 self.training.note(decision.round, self.outer.outcome(event))
-            base = dataclasses.replace(known, root=snapshot.root)
+            base = self.member.rounds.base_with(decision, snapshot.root)  # before we may leave this branch of the log
             self.driver.command(lambda now: self.member.applied(now, snapshot.root))
             driver, resent = self.driver, self.outgoing.resent
             record = self.commits.add(

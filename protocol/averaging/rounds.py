@@ -153,8 +153,12 @@ class Rounds:
         round, decision = self._applying
         if decision is None:
             return self.open(now, Base(round, self._before.entry, self._before.history, root))
-        opened = self.open(now, base_after(self._before, decision, root))
+        opened = self.open(now, self.base_with(decision, root))
         return [*opened, *(self._doubt(is_proven=True) if round in self._voided else [])]
+
+    def base_with(self, decision: Decision, root: Digest) -> Base:
+        """What we stand on once the result that we were told of is applied, and the new state has this root."""
+        return base_after(self._before, decision, root)
 
     def kept(self, now: float, round: int) -> list[Effect]:
         """The means of a round's result are on our disk, and survive a power cut."""
@@ -210,7 +214,7 @@ class Rounds:
             case Roster(part=self._us.part) if self.round is not None and self.round.base.round == self.state.round:
                 return [*self._digest(self.round.seat(now, body.seats)), *self._replay(now)]
             case Void(part=self._us.part):
-                return self._void(now)
+                return self._void(now, state_of(before, self._us.part).round)  # our log may be further already
         return self.look(now)
 
     def review(self, now: float, entry: Digest, result: Result, is_bound: bool) -> list[Effect]:
@@ -250,9 +254,8 @@ class Rounds:
         is_behind = newest > number or (newest == number and outcome is None)
         return [Tell(Behind(newest))] if is_astray or is_behind else []
 
-    def _void(self, now: float) -> list[Effect]:
-        """The last result is undone. Who has applied it stands on a state that there is not."""
-        round = self.state.round
+    def _void(self, now: float, round: int) -> list[Effect]:
+        """The result of `round` is undone. Who has applied it stands on a state that there is not."""
         self._outcomes.pop(round, None)
         self._voided.add(round)
         self.shelf.undo(round)

@@ -53,7 +53,8 @@ class Applying(SimpleNamespace):
             ),
             member=SimpleNamespace(
                 base_round=None,
-                certified=SimpleNamespace(tokens=lambda _: 0, base=lambda round, root: Base(round, 0, NO_DIGEST, root)),
+                certified=SimpleNamespace(tokens=lambda _: 0),
+                rounds=SimpleNamespace(base_with=lambda decision, root: Base(decision.round, 0, NO_DIGEST, root)),
                 applied=None,
             ),
             driver=SimpleNamespace(command=lambda _: None, now=lambda: 0.0, phases=None),
