@@ -36,6 +36,13 @@ def lose_the_state(disk: Disk, rng: random.Random) -> None:
     disk["means"] = []
 
 
+def lose_the_means(disk: Disk, since: int) -> None:
+    """Those of the rounds from `since` on are gone, and no snapshot is as new."""
+    disk["means"] = [each for each in disk.get("means", []) if each.round < since]
+    if "snapshot" in disk and disk["snapshot"][0].round >= since:
+        disk.pop("snapshot")
+
+
 DAMAGES: tuple[Damage, ...] = (flip_a_bit, lose_the_journal, lose_the_state)
 
 

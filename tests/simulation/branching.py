@@ -1,0 +1,217 @@
+"""Plays in which a run goes on without a quorum, and what is promised of its branches; a broken promise is named.
+
+- No haste: nobody founds a branch while it reaches a quorum, or sooner than it may, and who was away decides nothing
+  before it has looked for the others.
+- No swap: of two branches that meet one yields, and never both.
+- One history: soon after the network is whole all are members of one branch, and decide rounds.
+- Once: the tokens behind the run are those of the results that its own branch has decided, each counted once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from shoal.protocol.base.effects import Effect, Persist
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode
+from shoal.protocol.log.keeper import LOOK
+from shoal.protocol.log.register import tokens_of
+from shoal.protocol.log.trust import Crash
+from shoal.protocol.member.presence import GOING
+from shoal.protocol.messages.log import BODY_TAGS, Decided, Register, Yield
+from tests.simulation.campaign import build
+from tests.simulation.disks import Disk, lose_the_means, lose_the_state
+from tests.simulation.links import LAN
+from tests.simulation.oracle import Oracle
+from tests.simulation.promises import Violation
+from tests.simulation.swarm import Peer, Shape, peers_named
+from tests.simulation.world import World
+
+PROMISES = ("No haste", "No swap", "One history", "Once")
+PATIENCE = 30.0  # virtual seconds without a quorum
+SOON = 60.0
+ROUNDS = 3
+CUTS = {
+    "3 | 3": (3, 3),
+    "4 | 2": (4, 2),
+    "2 | 2 | 2": (2, 2, 2),
+    "1 | 1": (1, 1),
+    "2 | 1": (2, 1),
+    "1 | 2": (1, 2),
+}
+
+
+def swarm(seed: int, peers: int, **more: Any) -> tuple[World[Peer], Oracle]:
+    """All of them vote."""
+    world, oracle = build(seed, peers, LAN, Shape(start_members=peers, **more))
+    world.run_until(lambda: len(register(world).voters) == peers, within=SOON)
+    return world, oracle
+
+
+def register(world: World[Peer], peer: PeerId | None = None) -> Register:
+    """As `peer` knows it, or the first of those who live."""
+    node = world.node(peer) if peer is not None else next(iter(world.nodes()))
+    return node.member.log.register
+
+
+def newest(oracle: Oracle) -> int:
+    """The last round that is decided on any branch."""
+    return max((each.newest for each in oracle.branches.values()), default=0)
+
+
+class Branching:
+    """Looks after every input at who founds a branch, and which one yields to which."""
+
+    def __init__(self, world: World[Peer]) -> None:
+        self._world = world
+        self._known = {register(world).branch}
+        self._living = set(world.living())
+        self._able_at = dict.fromkeys(world.disks, world.now)  # when a peer last reached a quorum, or was started
+        self._yields: dict[Digest, Digest] = {}
+        world.watchers.append(self._look)
+        world.taps.append(self._hear)
+
+    def _look(self, peer: PeerId) -> None:
+        if not self._world.is_alive(peer):
+            return
+        now = register(self._world, peer)
+        if peer not in self._living:
+            self._able_at[peer] = self._world.now
+        self._living = set(self._world.living())
+        if now.branch not in self._known:
+            self._known.add(now.branch)
+            self._check_founding(peer, now)
+        if self._reaches_quorum(peer, now):
+            self._able_at[peer] = self._world.now
+
+    def _reaches_quorum(self, peer: PeerId, now: Register) -> bool:
+        world = self._world
+        here = [voter for voter in now.voters if world.is_alive(voter) and world.network.connects(peer, voter)]
+        return Crash().is_quorum(here, now.voters, now.faults)
+
+    def _check_founding(self, founder: PeerId, begun: Register) -> None:
+        """One of those who go on has waited for so long; the others go with it."""
+        waited = self._world.now - min(self._able_at[member.peer] for member in begun.members)
+        if waited < PATIENCE - 2.0:  # ticks of a clock that counts seconds
+            raise Violation("No haste", f"{founder} founds a branch {waited:.1f} s after all had reached a quorum")
+
+    def _hear(self, peer: PeerId, effect: Effect) -> None:
+        if not (isinstance(effect, Persist) and isinstance(effect.record, Decided)):
+            return
+        entry = effect.record.entry
+        body = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
+        if isinstance(body, Yield):
+            self._yields[entry.branch] = body.branch
+            if self._yields.get(body.branch) == entry.branch:
+                raise Violation("No swap", "two branches yield to each other")
+
+
+def become_one(world: World[Peer], oracle: Oracle, names: Sequence[PeerId], within: float) -> float:
+    """All of these are in one run soon, and decide rounds; the virtual seconds until they were."""
+    took = soon(world, partial(is_one, world, names), within, "not all are members of one branch")
+    goal = newest(oracle) + ROUNDS
+    soon(world, lambda: all(node.round >= goal for node in world.nodes()), SOON, "rounds do not go on")
+    check_tokens(world, oracle)
+    return took
+
+
+def soon(world: World[Peer], condition: Callable[[], bool], within: float, what: str) -> float:
+    """The virtual seconds until `condition` holds; a broken promise if that is not soon."""
+    try:
+        return world.run_until(condition, within)
+    except Violation:
+        raise
+    except AssertionError as error:
+        raise Violation("One history", what) from error
+
+
+def is_one(world: World[Peer], names: Sequence[PeerId]) -> bool:
+    """Whether these are all who live, and all are members of one branch."""
+    if set(world.living()) != set(names):
+        return False
+    registers = [node.member.log.register for node in world.nodes()]
+    last = max(registers, key=lambda each: each.number)
+    is_same = {each.branch for each in registers} == {last.branch}
+    return is_same and set(names) <= {member.peer for member in last.members}
+
+
+def check_tokens(world: World[Peer], oracle: Oracle) -> None:
+    """Those behind the run are those of the results that its own branch has, each counted once."""
+    now = max((node.member.log.register for node in world.nodes()), key=lambda each: each.number)
+    of_branch = oracle.on(now.branch)
+    if of_branch.voided:
+        return
+    decided = sum(sum(each.weights) for each in of_branch.results.values())
+    if tokens_of(now) != decided:
+        raise Violation("Once", f"the run counts {tokens_of(now)} tokens, and its branch has decided {decided}")
+
+
+# -- plays --------------------------------------------------------------------------------------------------------
+
+
+def cut(seed: int, sizes: Sequence[int] = (3, 3)) -> float:
+    """A run is cut into parts of these sizes for longer than it waits; seconds until it was one again."""
+    rng = random.Random(f"cut {sizes} {seed}")
+    world, oracle = swarm(seed, sum(sizes), continue_after=PATIENCE)
+    Branching(world)
+    names = peers_named(sum(sizes))
+    rng.shuffle(names)
+    world.network.partition(*(names[sum(sizes[:at]) : sum(sizes[: at + 1])] for at in range(len(sizes))))
+    world.run(PATIENCE + rng.uniform(20.0, 120.0))
+    if len({register(world, peer).branch for peer in names}) == 1:
+        raise Violation("One history", "no part that had no quorum goes on")
+    world.network.heal()
+    return become_one(world, oracle, names, SOON)
+
+
+def last_to_stop(seed: int, peers: int = 3, bare: int = 0) -> float:
+    """All stop in order, and the last one is lost; seconds until the others were one run again.
+
+    So many are `bare`: they have lost their states, and the others the last round's means; then a round needs two.
+    """
+    rng = random.Random(f"last to stop {seed}")
+    world, oracle = swarm(seed, peers, continue_after=PATIENCE, min_members=2 if bare else 1)
+    Branching(world)
+    names = peers_named(peers)
+    rng.shuffle(names)
+    for name in names:
+        world.command(name, lambda node, now: node.stop(now))
+        world.run_until(partial(_has_parted, world, name), within=GOING + 1.0)
+        world.kill(name)
+    last = register(world, names[-1]).parts[0].round
+    for name in names[:-1] if bare else ():
+        disk: Disk = world.disks[name]
+        lose_the_state(disk, rng) if name in names[:bare] else lose_the_means(disk, last)
+    world.run(rng.uniform(0.0, 100.0))
+    left = names[:-1]
+    for name in left:
+        world.at(world.now + rng.uniform(0.0, 20.0), partial(world.start, name))
+    took = become_one(world, oracle, left, 20.0 + LOOK + PATIENCE + SOON)
+    world.start(names[-1])
+    become_one(world, oracle, names, 2 * SOON)
+    soon(world, lambda: len(register(world, names[0]).voters) == peers, SOON, "not all vote again")
+    return took
+
+
+def _has_parted(world: World[Peer], peer: PeerId) -> bool:
+    return world.node(peer).has_parted
+
+
+def boots_before_its_network(seed: int) -> None:
+    """The needed voter of two was away for long, and sees nobody for a while when it is back."""
+    world, oracle = swarm(seed, 2, continue_after=PATIENCE)
+    first, second = register(world).voters
+    world.kill(first)
+    world.run(PATIENCE + random.Random(f"boots {seed}").uniform(20.0, 120.0))
+    world.network.partition([first], [second])
+    world.disks[first]["was_away"] = True  # type: ignore[assignment]
+    world.start(first)
+    number = register(world, first).number
+    world.run(0.5 * LOOK)
+    if register(world, first).number != number:
+        raise Violation("No haste", f"{first} was away for long, and decides without having looked for the others")
+    world.network.heal()
+    become_one(world, oracle, [first, second], SOON)
