@@ -109,8 +109,9 @@ ALONE := $(addprefix tests/integration/test_,death_in_round.py leaks.py resume.p
 test: install
 	$(BIN)/pytest $(TOGETHER) $(TIERS:%=--ignore=%) -m 'not slow'
 
+# File by file and two at once: nodes behind routers wait for most of the time.
 test-tiers: install
-	$(BIN)/pytest $(TIERS) -m 'not compose and not patient'
+	$(BIN)/pytest $(TIERS) -m 'not compose and not patient' --numprocesses=2 --dist=loadfile
 
 # File by file, as tests share daemons (tests/integration/swarm.py). The containers come first: they take longest.
 test-swarms: install

@@ -92,8 +92,7 @@ class TrustSpec(Spec):
         AfterValidator(_duration),
         Help(
             "After how long without a quorum of voters those who are left go on by themselves "
-            "([log.md](log.md#going-on-without-a-quorum)). In runs of replicas they never do: no exchange waits "
-            "for a quorum."
+            "([log.md](log.md#going-on-without-a-quorum)). In runs of replicas newcomers alone wait for that."
         ),
     ] = "5min"
 

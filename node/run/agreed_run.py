@@ -25,7 +25,7 @@ from shoal.node.training.state.file import save_weights
 from shoal.node.training.state.outer import OuterState
 from shoal.protocol.averaging.events import Begun, Committed, Lapsed
 from shoal.protocol.averaging.policy import Base, Ready
-from shoal.protocol.averaging.replay import base_after, decisions_after, outcomes
+from shoal.protocol.averaging.replay import base_after, base_without, outcomes, rounds_after
 from shoal.protocol.base.effects import Event
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
@@ -99,7 +99,10 @@ class AgreedRun(Run):
         """Apply the results whose means are on our disk, so that we stand where we stood."""
         assert self._base is not None
         decided = outcomes(self._kept.first, self._kept.entries, rules, PART)
-        for decision in decisions_after(self._base, decided, self._kept.means):
+        for round, decision in rounds_after(self._base, decided, self._kept.means):
+            if decision is None:
+                self._base = base_without(self._base, self.outer.committed.skip(round).round)
+                continue
             if decision.result.base_root != self.outer.root:
                 return  # what our disk says of the state is wrong; others, or proof, will tell
             snapshot = self.outer.apply(decision.payloads)
@@ -225,7 +228,7 @@ class AgreedRun(Run):
     def _to_keep(self) -> Base | None:
         """Also if the member was closed while it was told of a round that is applied by now."""
         state, certified = self.outer.committed.current, self.member.certified
-        is_known = certified.history(state.round) is not None
+        is_known = self.member.held_round is not None and certified.history(state.round) is not None
         if (
             not self.member.keeps_vote
             or not is_known

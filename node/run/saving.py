@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -158,11 +157,11 @@ class Saving:
 
 
 def _set_aside(run_folder: Path, branch: str) -> None:
-    shutil.rmtree(run_folder / LOG / STATE, ignore_errors=True)
-    if (folder := run_folder / CHECKPOINTS).exists():
-        aside = run_folder / f"set-aside-{branch}-{time.time_ns()}"  # the same branch may be left twice
-        aside.mkdir()
-        folder.rename(aside / CHECKPOINTS)
+    folders = [each for each in (run_folder / CHECKPOINTS, run_folder / LOG / STATE) if each.exists()]
+    aside = run_folder / f"set-aside-{branch}-{time.time_ns()}"  # the same branch may be left twice
+    for folder in folders:
+        aside.mkdir(exist_ok=True)
+        folder.rename(aside / folder.name)
 
 
 def newest_state(run_folder: Path, run: RunId) -> Checkpoint | None:

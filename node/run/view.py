@@ -167,10 +167,14 @@ def waiting_for(run: Run) -> str | None:
     if run.training is not None and run.training.trouble:
         return run.training.trouble
     number = run.outer.committed.current.round + 1
+    away = run.member.awaited_voters
     if run.member.phase == "syncing":
         here, whole = run.member.progress()
-        return f"the state is being downloaded: {here} of {whole} chunks are here" if whole else _not_admitted(run)
-    if away := run.member.awaited_voters:
+        if whole:
+            return f"the state is being downloaded: {here} of {whole} chunks are here"
+        if not away:
+            return _not_admitted(run)
+    if away:
         voters = len(run.member.log.register.voters)
         return f"the run waits until a quorum of its {voters} voters is back; away: {names(away)}; {_goes_on(run)}"
     if run.obstacle and run.member.phase == "matching":
@@ -181,10 +185,13 @@ def waiting_for(run: Run) -> str | None:
 
 def _goes_on(run: Run) -> str:
     """What this node does if they do not come back."""
-    left = run.member.log.goes_on_in
-    if left is None:
+    log = run.member.log
+    if log.goes_on_in is None and log.waits_for_ever:
         return "only `shoal run continue` goes on without them"
-    return f"it goes on without them in {as_duration(left)}, or at once by `shoal run continue`"
+    if log.goes_on_in == 0:
+        return "it goes on without them once somebody who is here has the state"
+    after = f"in {as_duration(log.goes_on_in)}" if log.goes_on_in is not None else "after a while"
+    return f"it goes on without them {after}, or at once by `shoal run continue`"
 
 
 def branch(run: Run) -> str | None:
@@ -192,9 +199,8 @@ def branch(run: Run) -> str | None:
     if (found := run.member.log.left_behind) is None or not found[1]:
         return None
     before, away = found
-    rounds = [part.round for part in before.parts]
-    since = f"after round {max(rounds)}" if any(rounds) else "before its first round"
-    return f"could decide nothing {since}, and goes on without {names(away)}, who may come back"
+    since = "".join(f" after round {part.round}" for part in before.parts)
+    return f"could decide nothing{since}, and goes on without {names(away)}, who may come back"
 
 
 def _not_admitted(run: Run) -> str | None:

@@ -15,44 +15,60 @@ from shoal.protocol.messages.averaging import Made, Mean, Table
 from shoal.protocol.messages.log import BODY_TAGS, Decided, Register, Result, Void
 
 
-def outcomes(first: Register, entries: Iterable[Decided], rules: Rules, part: int) -> dict[int, Outcome]:
-    """By round, what the entries after `first` have decided and not undone."""
-    found: dict[int, Outcome] = {}
+def outcomes(first: Register, entries: Iterable[Decided], rules: Rules, part: int) -> dict[int, Outcome | None]:
+    """By round, what the entries after `first` have decided; None where that was undone."""
+    found: dict[int, Outcome | None] = {}
     for before, decided, _ in steps(first, entries, rules):
         body = decode(decided.entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
-        state = before.parts[part]
         if isinstance(body, Result) and body.part == part:
-            found[body.round] = Outcome(decided.entry.number, body, tuple(seat.peer for seat in state.roster))
+            roster = tuple(seat.peer for seat in before.parts[part].roster)
+            found[body.round] = Outcome(decided.entry.number, body, roster)
         elif isinstance(body, Void) and body.part == part:
-            found.pop(state.round, None)
+            found[before.parts[part].round] = None
     return found
 
 
-def decisions_of(
-    rounds: Iterable[int], decided: Mapping[int, Outcome], records: Iterable[Message]
-) -> Iterator[Decision]:
-    """The results of these rounds, one by one, as long as all their means are among `records`."""
-    means: dict[tuple[int, int, Digest], Payload] = {}
-    tables: dict[Digest, tuple[Made, ...]] = {}
-    for record in records:
-        match record:
-            case Mean():
-                means[record.round, record.chunk, record.made.hash] = record.payload
-            case Table():
-                tables[table_digest(record.means)] = record.means
-    for round in rounds:
-        outcome = decided.get(round)
-        table = tables.get(outcome.result.table, ()) if outcome is not None else ()
-        payloads = [means.get((round, chunk, made.hash)) for chunk, made in enumerate(table)]
-        if outcome is None or not table or None in payloads:
-            return
+class Records:
+    """The means and tables that are on the disk."""
+
+    def __init__(self, records: Iterable[Message]) -> None:
+        self._means: dict[tuple[int, int, Digest], Payload] = {}
+        self._tables: dict[Digest, tuple[Made, ...]] = {}
+        for record in records:
+            match record:
+                case Mean():
+                    self._means[record.round, record.chunk, record.made.hash] = record.payload
+                case Table():
+                    self._tables[table_digest(record.means)] = record.means
+
+    def decision(self, outcome: Outcome) -> Decision | None:
+        """That result with its bytes; None unless all of them are here."""
+        round, table = outcome.result.round, self._tables.get(outcome.result.table, ())
+        payloads = [self._means.get((round, chunk, made.hash)) for chunk, made in enumerate(table)]
         whole = tuple(each for each in payloads if each is not None)
-        yield Decision(outcome.number, outcome.result, outcome.roster, table, whole)
+        if not table or len(whole) < len(table):
+            return None
+        return Decision(outcome.number, outcome.result, outcome.roster, table, whole)
 
 
-def decisions_after(base: Base, decided: Mapping[int, Outcome], records: Iterable[Message]) -> Iterator[Decision]:
-    """The results after `base`, as far as all their means are here."""
-    return decisions_of(count(base.round + 1), decided, records)
+def rounds_after(
+    base: Base, decided: Mapping[int, Outcome | None], records: Iterable[Message]
+) -> Iterator[tuple[int, Decision | None]]:
+    """The rounds after `base`, each with what was decided, or None if that was undone; as far as all bytes are here."""
+    found = Records(records)
+    for round in count(base.round + 1):
+        if round not in decided:
+            return
+        outcome = decided[round]
+        decision = found.decision(outcome) if outcome is not None else None
+        if outcome is not None and decision is None:
+            return
+        yield round, decision
+
+
+def base_without(base: Base, round: int) -> Base:
+    """What the round after `round` builds on, whose result was undone."""
+    return Base(round, base.entry, base.history, base.root)
 
 
 def base_after(base: Base, decision: Decision, root: Digest) -> Base:

@@ -30,7 +30,7 @@ from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.averaging.owners import PLACES
 from shoal.protocol.averaging.policy import Base, Policy, Ready
 from shoal.protocol.averaging.reducer import Contribute, Reducer
-from shoal.protocol.averaging.replay import base_after
+from shoal.protocol.averaging.replay import base_after, base_without
 from shoal.protocol.averaging.round import Round
 from shoal.protocol.averaging.shelf import Decision, Shelf
 from shoal.protocol.base.effects import Blamed, Effect, Send, Tell, Timer, Wake, Withdraw
@@ -152,7 +152,7 @@ class Rounds:
         assert self._applying is not None
         round, decision = self._applying
         if decision is None:
-            return self.open(now, Base(round, self._before.entry, self._before.history, root))
+            return self.open(now, base_without(self._before, round))
         opened = self.open(now, self.base_with(decision, root))
         return [*opened, *(self._doubt(is_proven=True) if round in self._voided else [])]
 
@@ -197,9 +197,10 @@ class Rounds:
         """Means and tables of rounds that were not applied when an earlier process of ours ended."""
         self._draft = tuple(records)
 
-    def recall(self, decided: Mapping[int, Outcome]) -> None:
-        """What the log had decided when we started, some of which is not applied here."""
-        self._outcomes.update(decided)
+    def recall(self, decided: Mapping[int, Outcome | None]) -> None:
+        """What the log had decided, or undone, when we started; some of it is not applied here."""
+        self._outcomes.update({round: each for round, each in decided.items() if each is not None})
+        self._voided |= {round for round, each in decided.items() if each is None}
 
     # -- the log ------------------------------------------------------------------------------------------------
 
@@ -266,7 +267,7 @@ class Rounds:
         return self._lapse(round) if self.round.number == round else []
 
     def _is_undone(self, base: Base) -> bool:
-        """Whether the result of the round after `base` was undone, as an earlier process of ours may have read."""
+        """Whether the result of the round after `base` was undone, by entries that were not shown to us."""
         state = self.state
         return (state.round, state.result, state.root) == (base.round + 1, state.before, base.root)
 

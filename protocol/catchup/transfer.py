@@ -147,6 +147,9 @@ class Transfer:
     def log_read(self, now: float) -> list[Effect]:
         """Our log has gone on: perhaps it certifies now what was offered to us."""
         offer, self._unchecked = self._unchecked, None
+        base = self._download.base if self._download is not None else None
+        if base is not None and self._certified.certified_root(base.round) not in (None, base.root):
+            return self._begin_anew(now)  # the voters on whose word we took it were wrong
         return self._receive_offer(now, *offer) if offer is not None and self.active else []
 
     def passed(self, round: int) -> None:
@@ -224,7 +227,10 @@ class Transfer:
 
     def _invite(self, donors: Iterable[PeerId], round: int) -> list[Effect]:
         self._invited = [*self._invited, *donors][-2 * MAX_DONORS :]
-        return [Send(peer, GetState(self._part, round, max(0, self.beyond + 1))) for peer in donors]
+        least = self._certified.least_after(
+            max(0, self.beyond + 1)
+        )  # a donor may have pinned an older one for us before
+        return [Send(peer, GetState(self._part, round, least)) for peer in donors]
 
     def _receive_offer(self, now: float, sender: PeerId, message: StateIs) -> list[Effect]:
         root, certified = state_root(message.layout, message.chunks), self._certified.certified_root(message.round)
@@ -241,7 +247,7 @@ class Transfer:
                 return []
             self._download = Download(self._certified.base(message.round, root), message.layout, message.chunks)
             effects = self._invite([peer for peer in self._candidates() if peer != sender], message.round)
-        elif message.round != self._download.base.round:
+        elif (message.round, root) != (self._download.base.round, self._download.base.root):
             return []
         if sender not in self._download.donors:
             self._download.donors.append(sender)

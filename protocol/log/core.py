@@ -308,7 +308,8 @@ class Turn:
         core, changed = self.core, self._changed(entry)
         subject = subject_of(core.register, changed, entry, 0, core.rules.trust.phases[-1])
         self._decide(entry, Certificate(subject, ()), changed)
-        self._send([member.peer for member in core.register.members], self.core.log[-1])
+        told = dict.fromkeys(member.peer for member in (*core.register.members, *changed.members))
+        self._send(tuple(told), self.core.log[-1])
 
     def answer(self, entry: Digest, is_approved: bool) -> None:
         """For this number: after the next decision, what is still wanted is asked for anew."""

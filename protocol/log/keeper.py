@@ -191,6 +191,7 @@ class Keeper:
         self._stuck_since: float | None = None  # without a quorum
         self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
         self._looks_around = was_away
+        self._looks_since = 0.0  # by our clock
         self._lives: dict[PeerId, int] = {}  # in which peers ask to be admitted
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._rival: tuple[PeerId, Shortcut] | None = None  # the way to a branch with more tokens, and who showed it
@@ -244,8 +245,15 @@ class Keeper:
         return [*self.here, *(peer for peer in who_left(self.register) if self._is_back(peer))]
 
     @property
+    def waits_for_ever(self) -> bool:
+        """Whether this peer goes on without a quorum only if it is told to."""
+        return self._continue_after is None
+
+    @property
     def goes_on_in(self) -> float | None:
-        """Seconds until this peer goes on without those who are away; None: it need not, or waits for them for ever."""
+        """Seconds until this peer goes on without those who are away; None while it counts none."""
+        if self._goes_on_since is not None:
+            return 0.0
         if self._continue_after is None or self._stuck_since is None:
             return None
         return max(0.0, self._stuck_since + self._continue_after - self._clock)
@@ -255,7 +263,8 @@ class Keeper:
         """The register before the log's branch began, and who did not go on and is not back; None: it is the first."""
         if (found := self._shortcuts.left_behind) is None:
             return None
-        return found[0], [peer for peer in found[1] if not self._is_known(peer)]
+        here = {self.core.me, *who_left(self.register)}  # who has left since is missed by nobody
+        return found[0], [peer for peer in found[1] if not self._is_known(peer) and peer not in here]
 
     @property
     def may_stay(self) -> bool:
@@ -372,10 +381,11 @@ class Keeper:
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """A timer of the core, or a second is over."""
         if timer.name == "duties":
-            self._clock += min(2 * TICK, now - self._ticked_at) if self._ticked_at is not None else 0.0
+            slept = now - self._ticked_at if self._ticked_at is not None else 0.0
+            self._clock += min(2 * TICK, slept)
             self._ticked_at = now
             self._shown.clear()
-            return [self._wake(), *self._act()]
+            return [self._wake(), *(self._look_around() if slept > LOOK else []), *self._act()]
         return self._do(self.core.fire(timer))
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -407,7 +417,10 @@ class Keeper:
         if register.branch != before.branch:  # who still speaks of the one before is on its way
             self._elsewhere.clear()
             self._goes_on_since = self._stuck_since = None
-        self._elsewhere -= {each.peer for each in register.members if each not in before.members}  # they came over
+        if self._elsewhere and register.members is not before.members:
+            lives = {(each.peer, each.life) for each in before.members}
+            came = {each.peer for each in register.members if (each.peer, each.life) not in lives}
+            self._elsewhere -= came  # from the other branch
         self._statements = {key: each for key, each in self._statements.items() if _counts(each, register)}
         self._promoted -= {peer for peer in self._promoted if not self._may_get_a_vote(peer)}
         was_here = has_life(before, me, self.core.life)
@@ -501,11 +514,16 @@ class Keeper:
         effects += self._say_whom_to_promote() + self._go_on()
         return effects + self._make_entries() + self._end()
 
+    def _look_around(self) -> list[Effect]:
+        """This machine slept: the others may have gone on without it."""
+        self._looks_around, self._looks_since = True, self._clock
+        return self._do(self.core.look())
+
     def _is_looking(self) -> bool:
         """Until all members are here and have told how their logs end, or for a minute."""
         others = [member.peer for member in self.register.members if member.peer != self.core.me]
         are_met = not self.core.asked and all(map(self._view.is_alive, others))
-        self._looks_around = self._looks_around and not are_met and self._clock < LOOK
+        self._looks_around = self._looks_around and not are_met and self._clock - self._looks_since < LOOK
         return self._looks_around
 
     def _end(self) -> list[Effect]:
@@ -600,7 +618,8 @@ class Keeper:
         held = self._judge.held_round
         standing = held + 1 if held is not None else 0
         stays = Stays(register.branch, register.tip, here[0], standing, core.me, core.life, b"")
-        if (Stays, here[0], core.me) not in self._statements:  # it was about an earlier entry
+        said_before = self._statements.get((Stays, here[0], core.me))
+        if not isinstance(said_before, Stays) or said_before.standing != standing:  # or about an earlier entry
             self._said.pop((Stays, here[0]), None)
         said = self._say(Stays, here[0], stays)
         named = {each.peer: each for each in self._said_by(Stays) if each.founder == core.me}

@@ -409,8 +409,8 @@ class _Step:
     def found(self, body: Found) -> Register:
         """Voters come first, in their order, and those last who had left before and are back.
 
-        Who lacks the newest state that is here, and could not make it from the one before, has no vote: it could say
-        nothing about the next result. Where a quorum is left nobody may go on without the others.
+        Where a quorum is left nobody may go on without the others, nor where nobody holds the state that the log ends
+        with, or the one before. Who lacks both has no vote: it could say nothing about the next result.
         """
         register, stays = self.register, body.stays
         survivors = {each.peer for each in stays}
@@ -428,8 +428,9 @@ class _Step:
         stayed = [each for each in register.members if each.peer in survivors]
         back = [Member(each.peer, each.life, 0) for each in stays if not has_life(register, each.peer, each.life)]
         members = (*stayed, *back)
-        newest = max(each.standing for each in stays)
-        able = {each.peer for each in stays if each.standing >= newest - 1 and bool(each.standing) == bool(newest)}
+        least = max((part.round for part in register.parts), default=0)
+        able = {each.peer for each in stays if each.standing >= max(1, least)}
+        self.require(bool(able), "founds a branch of members that hold no state of it")
         voters = dict.fromkeys((*register.voters, *(each.peer for each in members)))
         return replace(
             register,

@@ -22,7 +22,7 @@ from shoal.protocol.averaging.certified import Certified
 from shoal.protocol.averaging.exchange import Self
 from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.averaging.reducer import Contribute, Reducer
-from shoal.protocol.averaging.replay import decisions_of, outcomes
+from shoal.protocol.averaging.replay import Records, outcomes
 from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.effects import Effect, Event, Tell, Timer
 from shoal.protocol.base.errors import RemoteError
@@ -75,6 +75,7 @@ class Member(Presence):
         self._first = base
         self._origin = facts.origin
         self._has_switched = False  # to another branch, whose state is not here
+        self._installing: int | None = None  # the round after which the state is that is being installed
         self._policy = facts.policy
         self.certified = certified_by(facts, kept, rules)
         us = Self(me, facts.run, PART, signer, lambda: self.log.core.life)
@@ -83,8 +84,9 @@ class Member(Presence):
         results = outcomes(kept.first, kept.entries, rules, PART)
         self.rounds.recall(results)
         self.rounds.recall_means(kept.means)
-        for last in decisions_of([base.round], results, kept.means) if base is not None else ():
-            self.rounds.shelf.decide(last)  # others may still need its means, and nobody else may have them
+        last = results.get(base.round) if base is not None else None
+        if last is not None and (decision := Records(kept.means).decision(last)) is not None:
+            self.rounds.shelf.decide(decision)  # others may still need its means, and nobody else may have them
 
     # -- commands -----------------------------------------------------------------------------------------------
 
@@ -102,6 +104,7 @@ class Member(Presence):
 
     def opened(self, now: float, base: Base) -> list[Effect]:
         """The state that we were told of is installed, unless we have left the branch that it is of meanwhile."""
+        self._installing = None
         if self.certified.history(base.round) not in (None, base.history):
             return []
         return self._digest(now, self.rounds.open(now, base))
@@ -144,7 +147,9 @@ class Member(Presence):
     @property
     def held_round(self) -> int | None:
         """See Judge."""
-        return self.rounds.held_round
+        if self._has_switched:
+            return None
+        return self.rounds.held_round if self.rounds.held_round is not None else self._installing
 
     def has_gone(self, peer: PeerId) -> bool:
         """See Judge."""
@@ -227,7 +232,7 @@ class Member(Presence):
         """Get the state of the branch that we are on now, when the application is not busy with a result."""
         if not self._has_switched or self.rounds.phase == "applying":
             return []
-        self._has_switched, self._first = False, None
+        self._has_switched, self._first, self._installing = False, None, None
         forgotten = self.rounds.forget()
         nothing = dataclasses.replace(self._status, round=0, history=NO_DIGEST, root=NO_DIGEST, phase="syncing")
         self._status = nothing  # so that nobody asks us for a state
@@ -242,8 +247,8 @@ class Member(Presence):
         register, history = self.log.register, self.certified.history(round)
         statuses = [self._status if each == self.me else self.membership.status(each) for each in register.voters]
         said = Counter(each.root for each in statuses if each and (each.round, each.history) == (round, history))
-        is_newest = round == self.certified.newest
-        return is_newest and said[root] > register.faults and said[root] == max(said.values())
+        is_newest = round == self.certified.newest and root != NO_DIGEST
+        return is_newest and said[root] > register.faults and 2 * said[root] > said.total()
 
     def _look_for_state(self, now: float) -> list[Effect]:
         if self._first is not None or self.rounds.base is not None:
@@ -262,6 +267,7 @@ class Member(Presence):
         received = self.transfer.take() if self.rounds.phase != "applying" else None
         if received is None:
             return []
+        self._installing = received.base.round
         return [*self.rounds.suspend(), Tell(received)]
 
     def _announce(self, now: float) -> list[Effect]:

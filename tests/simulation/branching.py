@@ -4,6 +4,7 @@
   before it has looked for the others.
 - No swap: of two branches that meet one yields, and never both.
 - One history: soon after the network is whole all are members of one branch, and decide rounds.
+- Held: no branch is founded by members none of whom holds the state that the log ends with, or the one before.
 - Once: the tokens behind the run are those of the results that its own branch has decided, each counted once.
 """
 
@@ -30,7 +31,7 @@ from tests.simulation.promises import Violation
 from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
-PROMISES = ("No haste", "No swap", "One history", "Once")
+PROMISES = ("No haste", "No swap", "One history", "Once", "Held")
 PATIENCE = 30.0  # virtual seconds without a quorum
 SOON = 60.0
 ROUNDS = 3
@@ -114,6 +115,7 @@ def become_one(world: World[Peer], oracle: Oracle, names: Sequence[PeerId], with
     took = soon(world, partial(is_one, world, names), within, "not all are members of one branch")
     goal = newest(oracle) + ROUNDS
     soon(world, lambda: all(node.round >= goal for node in world.nodes()), SOON, "rounds do not go on")
+    soon(world, lambda: set(register(world).voters) == set(names), SOON, "not all vote again")
     check_tokens(world, oracle)
     return took
 
@@ -192,7 +194,6 @@ def last_to_stop(seed: int, peers: int = 3, bare: int = 0) -> float:
     took = become_one(world, oracle, left, 20.0 + LOOK + PATIENCE + SOON)
     world.start(names[-1])
     become_one(world, oracle, names, 2 * SOON)
-    soon(world, lambda: len(register(world, names[0]).voters) == peers, SOON, "not all vote again")
     return took
 
 
@@ -215,3 +216,39 @@ def boots_before_its_network(seed: int) -> None:
         raise Violation("No haste", f"{first} was away for long, and decides without having looked for the others")
     world.network.heal()
     become_one(world, oracle, [first, second], SOON)
+
+
+def wakes_before_its_network(seed: int) -> None:
+    """The same of a machine that slept, and whose process goes on where it was."""
+    world, oracle = swarm(seed, 2, continue_after=PATIENCE)
+    first, second = register(world).voters
+    world.pause(first)
+    world.run(LOOK + PATIENCE + random.Random(f"wakes {seed}").uniform(20.0, 120.0))
+    world.network.partition([first], [second])
+    number = register(world, first).number
+    world.resume(first)
+    world.run(0.5 * LOOK)
+    if register(world, first).number > number + 1:  # what was decided as it fell asleep may be read now
+        raise Violation("No haste", f"{first} slept for long, and decides without having looked for the others")
+    world.network.heal()
+    become_one(world, oracle, [first, second], 2 * SOON)
+
+
+def holder_comes_later(seed: int) -> None:
+    """One stops, then the other, and the first has lost its state: nothing goes on before the other is back."""
+    world, oracle = swarm(seed, 2, continue_after=PATIENCE)
+    Branching(world)
+    world.run_until(lambda: newest(oracle) >= 3, within=SOON)  # so what all begin with is not the state before
+    names = random.Random(f"holder {seed}").sample(peers_named(2), 2)
+    for name in names:
+        world.command(name, lambda node, now: node.stop(now))
+        world.run_until(partial(_has_parted, world, name), within=GOING + 1.0)
+        world.kill(name)
+    last = register(world, names[-1]).parts[0].round
+    lose_the_state(world.disks[names[0]], random.Random(seed))
+    world.start(names[0])
+    world.run(LOOK + PATIENCE + SOON)
+    if register(world, names[0]).earlier:
+        raise Violation("Held", f"{names[0]} goes on without the state after round {last}")
+    world.start(names[1])
+    become_one(world, oracle, names, SOON)

@@ -16,7 +16,7 @@ import msgpack
 from shoal.protocol.averaging.apart import Standing
 from shoal.protocol.averaging.events import Committed, HandIn, Lapsed, Waiting
 from shoal.protocol.averaging.policy import Base, Policy, Ready
-from shoal.protocol.averaging.replay import base_after, decisions_after, outcomes
+from shoal.protocol.averaging.replay import base_after, base_without, outcomes, rounds_after
 from shoal.protocol.averaging.shelf import Decision
 from shoal.protocol.base.effects import Blamed, Effect, Event, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, content_hash, digest
@@ -143,7 +143,10 @@ class Peer(Node):
         self.state = list(state)
         if base == facts.origin and kept.first.parts[PART].round != facts.origin.round:
             return None
-        for decision in decisions_after(base, outcomes(kept.first, kept.entries, rules, 0), kept.means):
+        for round, decision in rounds_after(base, outcomes(kept.first, kept.entries, rules, 0), kept.means):
+            if decision is None:
+                base = base_without(base, round)
+                continue
             self._put(decision)
             base = base_after(base, decision, root_of(self.state))
         return base

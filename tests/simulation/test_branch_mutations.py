@@ -15,6 +15,7 @@ from shoal.protocol.base.wire import MAX_INT
 from shoal.protocol.log import keeper as keeping
 from shoal.protocol.log import register as registering
 from shoal.protocol.log.keeper import Keeper
+from shoal.protocol.member.member import Member
 from shoal.protocol.messages.log import Found, Register, Yield
 from tests.simulation import branching as play
 from tests.simulation.branching import CUTS, PROMISES
@@ -57,6 +58,16 @@ def wait_for_nobody(patch: pytest.MonkeyPatch) -> None:
 def decide_at_once_after_an_absence(patch: pytest.MonkeyPatch) -> None:
     """Who was away does not look for the others first."""
     _with_settings(patch, was_away=False)
+
+
+def sleep_unnoticed(patch: pytest.MonkeyPatch) -> None:
+    """Whose machine slept goes on as if it had not."""
+    patch.setattr(Keeper, "_look_around", lambda self: [])
+
+
+def go_on_without_the_state(patch: pytest.MonkeyPatch) -> None:
+    """A branch is founded by whoever is there, whatever state it holds."""
+    patch.setattr(Member, "held_round", 1_000_000)
 
 
 def found_again_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -136,7 +147,9 @@ MUTATIONS = [
     Mutation(go_on_beside_a_quorum, "No haste", HALVES, (0,)),
     Mutation(wait_for_nobody, "No haste", HALVES, (0,)),
     Mutation(decide_at_once_after_an_absence, "No haste", play.boots_before_its_network, (0,)),
-    Mutation(found_again_at_once, "No haste", STOPPED, (0, 1, 2)),
+    Mutation(sleep_unnoticed, "No haste", play.wakes_before_its_network, (0, 1, 2)),
+    Mutation(go_on_without_the_state, "Held", play.holder_comes_later, (0, 1, 2, 3)),
+    Mutation(found_again_at_once, "No haste", HALVES, (2,)),
     Mutation(meet_nobody, "One history", HALVES, (0,)),
     Mutation(never_yield, "One history", THIRDS, (0,)),
     Mutation(forget_who_left, "One history", STOPPED, (0,)),

@@ -12,10 +12,12 @@ from tests.simulation.branching import (
     SOON,
     boots_before_its_network,
     cut,
+    holder_comes_later,
     last_to_stop,
     newest,
     register,
     swarm,
+    wakes_before_its_network,
 )
 from tests.simulation.seeds import seeds
 from tests.simulation.swarm import Peer, peers_named
@@ -60,6 +62,12 @@ def test_all_stopped_in_order_and_the_last_to_stop_is_lost_for_good(seed: int, p
 @pytest.mark.parametrize("seed", seeds(3, 60))
 def test_who_was_away_and_sees_nobody_decides_nothing_before_it_has_looked(seed: int) -> None:
     boots_before_its_network(seed)
+    wakes_before_its_network(seed)
+
+
+@pytest.mark.parametrize("seed", seeds(3, 60))
+def test_without_the_state_that_the_log_ends_with_nobody_goes_on(seed: int) -> None:
+    holder_comes_later(seed)
 
 
 @pytest.mark.parametrize("seed", seeds(2, 20))

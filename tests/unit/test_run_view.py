@@ -32,6 +32,7 @@ def run(
     is_below: bool = False,
     goes_on_in: float | None = None,
     left_behind: tuple[Any, list[str]] | None = None,
+    waits_for_ever: bool = False,
     **changes: Any,
 ) -> Run:
     """A run that has committed three rounds."""
@@ -43,6 +44,7 @@ def run(
         register=register,
         goes_on_in=goes_on_in,
         left_behind=left_behind,
+        waits_for_ever=waits_for_ever,
     )
     membership = SimpleNamespace(is_alive=lambda peer: peer in PEERS)
     member = SimpleNamespace(
@@ -89,7 +91,7 @@ def run(
         (run("reducing", is_finished=True), None),
         (run("matching", training=None, peers=[], obstacle="why"), "round 4 waits: why"),
         (
-            run("reducing", away=["12D3KooWabcdef"]),
+            run("reducing", away=["12D3KooWabcdef"], waits_for_ever=True),
             "the run waits until a quorum of its 3 voters is back; away: abcdef; "
             "only `shoal run continue` goes on without them",
         ),
@@ -98,7 +100,16 @@ def run(
             "the run waits until a quorum of its 3 voters is back; away: abcdef; "
             "it goes on without them in 4 min, or at once by `shoal run continue`",
         ),
-        (run("syncing", downloaded=(0, 0), away=["12D3KooWabcdef"]), None),
+        (
+            run("syncing", downloaded=(0, 0), away=["12D3KooWabcdef"]),
+            "the run waits until a quorum of its 3 voters is back; away: abcdef; "
+            "it goes on without them after a while, or at once by `shoal run continue`",
+        ),
+        (
+            run("reducing", away=["12D3KooWabcdef"], goes_on_in=0.0),
+            "the run waits until a quorum of its 3 voters is back; away: abcdef; "
+            "it goes on without them once somebody who is here has the state",
+        ),
     ],
 )
 def test_sentences(run: Run, sentence: str | None) -> None:
@@ -110,18 +121,19 @@ def test_sentences(run: Run, sentence: str | None) -> None:
     [
         (None, None),
         ((0, []), None),
-        ((0, ["12D3KooWabcdef"]), "could decide nothing before its first round, and goes on without abcdef"),
+        ((None, ["12D3KooWabcdef"]), "could decide nothing, and goes on without abcdef"),  # of replicas
+        ((0, ["12D3KooWabcdef"]), "could decide nothing after round 0, and goes on without abcdef"),
         ((7, ["12D3KooWabcdef"]), "could decide nothing after round 7, and goes on without abcdef"),
     ],
 )
 def test_of_a_branch_it_is_said_since_when_and_who_is_not_back(
-    left_behind: tuple[int, list[str]] | None, sentence: str | None
+    left_behind: tuple[int | None, list[str]] | None, sentence: str | None
 ) -> None:
     if left_behind is None:
         assert branch(run()) is None
         return
     round, away = left_behind
-    before = SimpleNamespace(parts=[SimpleNamespace(round=round)])
+    before = SimpleNamespace(parts=[SimpleNamespace(round=round)] if round is not None else [])
     said = branch(run(left_behind=(before, away)))
     assert said == (sentence and f"{sentence}, who may come back")
 

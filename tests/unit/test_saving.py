@@ -96,7 +96,9 @@ class Bench:
             base=lambda round, root: base_of(self.held),
         )
         log = SimpleNamespace(register=SimpleNamespace(voters=(ME, OTHER, THIRD)))
-        member = SimpleNamespace(keeps_vote=keeps_vote, certified=certified, log=log, awaited_voters=[OTHER])
+        member = SimpleNamespace(
+            keeps_vote=keeps_vote, held_round=1, certified=certified, log=log, awaited_voters=[OTHER]
+        )
         training = Trained() if trained else None
         manifest = self.saving._manifest
         run = SimpleNamespace(

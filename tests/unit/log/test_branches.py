@@ -73,17 +73,25 @@ def test_those_who_have_signed_are_the_members_and_all_of_them_vote() -> None:
 
 @pytest.mark.parametrize(
     ("standings", "voters"),
-    [((8, 8), (B, D)), ((8, 7), (B, D)), ((8, 6), (B,)), ((0, 8), (D,)), ((1, 0), (B,)), ((0, 0), (B, D))],
+    [((8, 8), (B, D)), ((8, 7), (B, D)), ((8, 6), (B,)), ((0, 7), (D,)), ((7, 0), (B,))],
 )
-def test_who_lacks_the_newest_state_that_is_left_and_the_one_before_has_no_vote(
+def test_who_lacks_the_state_with_which_the_log_ends_and_the_one_before_has_no_vote(
     standings: tuple[int, int], voters: tuple[PeerId, ...]
 ) -> None:
-    register = register_of(4, 3)
+    register = replace(register_of(4, 3), parts=(replace(first_state(0), round=7),))
     survivors = zip((B, D), standings, strict=True)
     body = Found(tuple(stays(register, peer, standing=standing) for peer, standing in survivors))
     branch = after(register, next_entry(register, body), RULES)
     assert branch.voters == voters
     assert [member.peer for member in branch.members] == [B, D]
+
+
+@pytest.mark.parametrize(("round", "standing"), [(7, 6), (7, 0), (0, 0)])
+def test_members_none_of_whom_holds_that_state_found_nothing(round: int, standing: int) -> None:
+    register = replace(register_of(4, 3), parts=(replace(first_state(0), round=round),))
+    body = Found((stays(register, B, standing=standing),))
+    with pytest.raises(RemoteError, match="hold no state of it"):
+        after(register, next_entry(register, body), RULES)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +160,14 @@ def test_no_votes_are_needed_and_none_are_asked_for() -> None:
     core, effects = core.found(Found((stays(register, B), stays(register, D))))
     assert core.register.voters == (B, D)
     assert {effect.to for effect in effects if hasattr(effect, "to")} >= {A, C, D}
+
+
+def test_the_founding_is_sent_to_who_had_left_and_is_back_too() -> None:
+    register = gone(register_of(4, 2), B)
+    said = Stays(register.branch, register.tip, C, 1, B, last_life(register, B) + 1, b"")
+    core, effects = core_of(C, register).found(Found((stays(register, C, founder=C), signed(said, FakeSigner(B)))))
+    assert core.register.voters == (C, B)
+    assert B in {effect.to for effect in effects if hasattr(effect, "to")}
 
 
 def core_of(peer: PeerId, register: Register) -> Core:
