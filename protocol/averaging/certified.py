@@ -59,10 +59,6 @@ class Certified:
         """Whether the state after `round` is known to have this root."""
         return self._roots.get(round) == root
 
-    def least_after(self, round: int) -> int:
-        """The first round from this one on whose state is certified, beside the run's first; `round`, if none is."""
-        return min((each for each in self._roots if each >= round and each != self.origin.round), default=round)
-
     def history(self, round: int) -> Digest | None:
         """The history digest after a round; None if it is not known here."""
         base = self._bases.get(round)

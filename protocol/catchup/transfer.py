@@ -98,6 +98,7 @@ class Transfer:
         self._download: Download | None = None
         self._unchecked: tuple[PeerId, StateIs] | None = None  # an offer that our log does not certify yet
         self._invited: list[PeerId] = []
+        self._least = 0  # no version of an earlier round can be certified, though donors may have pinned one for us
         self._heard_at = 0.0
         self._patience = PATIENCE
         self._liars: deque[PeerId] = deque(maxlen=MAX_LIARS)
@@ -124,7 +125,7 @@ class Transfer:
         self.beyond = beyond
         if not self._candidates():
             return []
-        self.active, self._download, self._patience = True, None, PATIENCE
+        self.active, self._download, self._patience, self._least = True, None, PATIENCE, 0
         self._token += 1
         return [*self._ask(now), self._wake("look")]
 
@@ -227,9 +228,7 @@ class Transfer:
 
     def _invite(self, donors: Iterable[PeerId], round: int) -> list[Effect]:
         self._invited = [*self._invited, *donors][-2 * MAX_DONORS :]
-        least = self._certified.least_after(
-            max(0, self.beyond + 1)
-        )  # a donor may have pinned an older one for us before
+        least = max(0, self.beyond + 1, self._least)
         return [Send(peer, GetState(self._part, round, least)) for peer in donors]
 
     def _receive_offer(self, now: float, sender: PeerId, message: StateIs) -> list[Effect]:
@@ -242,6 +241,9 @@ class Transfer:
         if self._download is None:
             if message.round <= self.beyond:
                 return []
+            if certified is None and message.round < self._certified.newest:  # our log begins later: it never will be
+                self._least = max(self._least, message.round + 1)
+                return self._ask(now)
             if certified is None:
                 self._unchecked = (sender, message)
                 return []

@@ -88,8 +88,8 @@ def voters(node: RealNode, run: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.swarm
-def test_a_laptop_that_slept_meanwhile_wakes_goes_on_alone_and_is_back(children: Children, tmp_path: Path) -> None:
-    """Its vote is all that it needs, so there are two histories until it hears of the other one."""
+def test_a_laptop_that_slept_meanwhile_is_back_with_the_others(children: Children, tmp_path: Path) -> None:
+    """Its vote is all that it needs; if it has decided something before it hears of the others, that counts no more."""
     first, second, run = two_voters(children, tmp_path, MANIFEST)
     words = partial(words_of, first, second)
     os.kill(first.pid, signal.SIGSTOP)

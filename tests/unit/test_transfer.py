@@ -106,6 +106,40 @@ def test_an_offer_that_our_log_does_not_reach_yet_waits_for_it() -> None:
     assert len(sent(joiner.log_read(0.4), GetStateChunk)) == WINDOW
 
 
+def test_an_offer_from_before_our_log_begins_is_not_taken_again() -> None:
+    """A donor goes on offering what it has pinned for us, as before we came over from another branch."""
+    joiner = Transfer(C, 0, certified_by(3), _View((A,)), Versions())
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetState)
+    old = dataclasses.replace(make_offer(make_donor()), round=VERSION - 2)
+    (again,) = sent(joiner.receive(0.2, ask.to, old), GetState)
+    assert isinstance(again.message, GetState)
+    assert (again.message.round, again.message.least) == (0, VERSION - 1)
+
+
+def test_of_two_states_that_voters_vouch_for_one_is_taken_and_nobody_is_blamed() -> None:
+    certified = certified_by(0)
+    joiner = Transfer(C, 0, certified, _View((A, B)), Versions(), lambda round, root: round == VERSION)
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetState)
+    sound = make_offer(make_donor())
+    joiner.receive(0.2, ask.to, sound)
+    other = B if ask.to == A else A
+    assert joiner.receive(0.3, other, dataclasses.replace(sound, layout=b"another")) == []
+    certify_next(certified)
+    assert joiner.log_read(0.4) == []
+    assert joiner.progress() == (0, len(STATE))
+
+
+def test_a_vouched_state_that_turns_out_to_be_another_is_dropped() -> None:
+    certified = certified_by(0)
+    joiner = Transfer(C, 0, certified, _View((A, B)), Versions(), lambda round, root: round == VERSION)
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetState)
+    joiner.receive(0.2, ask.to, dataclasses.replace(make_offer(make_donor()), layout=b"another"))
+    assert joiner.progress() == (0, len(STATE))
+    certify_next(certified)
+    assert len(sent(joiner.log_read(0.4), GetState)) == 1
+    assert joiner.progress() == (0, 0)
+
+
 def test_who_offers_what_the_log_never_reaches_is_left() -> None:
     joiner = _joiner()
     (ask,) = sent(joiner.start(0.0, beyond=-1), GetState)
