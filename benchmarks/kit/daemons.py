@@ -6,6 +6,8 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from shoal.node.api.answers import Answer
@@ -40,10 +42,15 @@ class Daemon:
             bootstrap=(bootstrap,) if bootstrap else (),
         )
         environ = {"SHOAL_HOME": str(self._home.root), FAULT_VARIABLE: fault}
-        self._child = children.start(foreground_argv(settings), self._log, environ)
+        self._start = partial(children.start, foreground_argv(settings), self._log, environ)
+        self._child = self._start()
         until(lambda: self._home.read_daemon() is not None, "a daemon to start", 120.0, self.words)
-        self.client = Client(self._home)
         self.address = str(self.client.status()["addresses"][0])
+
+    @property
+    def client(self) -> Client:
+        """Of its API, which has another port after a restart."""
+        return Client(self._home)
 
     @property
     def is_struck(self) -> bool:
@@ -63,6 +70,25 @@ class Daemon:
         if self._child.code() is None:
             os.kill(self._child.process.pid, signal.SIGKILL)
         until(lambda: self._child.code() is not None, "the end of a daemon", 30.0, self.words)
+
+    def restart(self) -> None:
+        """SIGKILL of the daemon and its worker, and a new daemon at once, which enters its runs by itself."""
+        pids = self.processes()
+        for pid in pids:
+            with suppress(ProcessLookupError):  # the worker has seen its daemon die
+                os.kill(pid, signal.SIGKILL)
+        self.kill()
+        self._child = self._start()
+
+    def processes(self) -> list[int]:
+        """The daemon and its workers."""
+        daemon = self._child.process.pid
+        children = Path(f"/proc/{daemon}/task/{daemon}/children").read_text(encoding="ascii")
+        return [daemon, *map(int, children.split())]
+
+    def run_folder(self, run: str) -> Path:
+        """Where its home has the run's files."""
+        return self._home.run_folder(run)
 
     def words(self) -> str:
         """The end of its log."""

@@ -79,6 +79,20 @@ def test_the_benchmark_of_deaths_says_how_much_longer_a_round_took() -> None:
     assert result["calm"] > 0
 
 
+@pytest.mark.slow
+def test_the_benchmark_of_goodput_says_what_a_run_keeps_under_kills() -> None:
+    words = ["--peers", "3", "--every", "8", "--seconds", "24", "--turns", "1", "--json"]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "goodput.py"), *words], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    assert (result["every"], result["turns"]) == (8.0, 1)
+    assert 0 < result["of_calm"] < 1.5
+    assert result["pause"] > 0
+
+
 def test_a_case_of_deaths_is_good_if_it_was_right_soon_enough_and_cheap() -> None:
     program = """
 from churn import Case, Strike, of_strikes
