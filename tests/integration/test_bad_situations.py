@@ -43,6 +43,13 @@ def node(forking: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
+def met(forking: ForkServer, tmp_path: Path) -> Iterator[RealNode]:
+    """Such a node for a command that starts another one: it may know that one afterwards."""
+    with Children(server=forking) as children:
+        yield RealNode(tmp_path / "met").start(children, mdns=False, port_mapping=False)
+
+
+@pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     place = Place(tmp_path / "place")
     place.folder.mkdir()
@@ -62,7 +69,7 @@ def start(children: Children, command: str, place: Place, home: Path) -> tuple[C
 def test_what_is_said_and_left(
     row: Situation, place: Place, children: Children, request: pytest.FixtureRequest, forking: ForkServer
 ) -> None:
-    asked: RealNode | None = request.getfixturevalue("node") if row.asks else None
+    asked: RealNode | None = request.getfixturevalue("met" if row.goes_on else "node") if row.asks else None
     row.make(place)
     place.node = asked.address.partition("/p2p/")[0] if asked else ""
     row = replace(row, command=place.fill(row.command), says=place.fill(row.says))
