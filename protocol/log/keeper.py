@@ -191,7 +191,6 @@ class Keeper:
         self._stuck_since: float | None = None  # without a quorum
         self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
         self._looks_around = was_away
-        self._looks_since = 0.0  # by our clock
         self._lives: dict[PeerId, int] = {}  # in which peers ask to be admitted
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._rival: tuple[PeerId, Shortcut] | None = None  # the way to a branch with more tokens, and who showed it
@@ -381,11 +380,10 @@ class Keeper:
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """A timer of the core, or a second is over."""
         if timer.name == "duties":
-            slept = now - self._ticked_at if self._ticked_at is not None else 0.0
-            self._clock += min(2 * TICK, slept)
+            self._clock += min(2 * TICK, now - self._ticked_at) if self._ticked_at is not None else 0.0
             self._ticked_at = now
             self._shown.clear()
-            return [self._wake(), *(self._look_around() if slept > LOOK else []), *self._act()]
+            return [self._wake(), *self._act()]
         return self._do(self.core.fire(timer))
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -514,16 +512,11 @@ class Keeper:
         effects += self._say_whom_to_promote() + self._go_on()
         return effects + self._make_entries() + self._end()
 
-    def _look_around(self) -> list[Effect]:
-        """This machine slept: the others may have gone on without it."""
-        self._looks_around, self._looks_since = True, self._clock
-        return self._do(self.core.look())
-
     def _is_looking(self) -> bool:
         """Until all members are here and have told how their logs end, or for a minute."""
         others = [member.peer for member in self.register.members if member.peer != self.core.me]
         are_met = not self.core.asked and all(map(self._view.is_alive, others))
-        self._looks_around = self._looks_around and not are_met and self._clock - self._looks_since < LOOK
+        self._looks_around = self._looks_around and not are_met and self._clock < LOOK
         return self._looks_around
 
     def _end(self) -> list[Effect]:

@@ -218,22 +218,6 @@ def boots_before_its_network(seed: int) -> None:
     become_one(world, oracle, [first, second], SOON)
 
 
-def wakes_before_its_network(seed: int) -> None:
-    """The same of a machine that slept, and whose process goes on where it was."""
-    world, oracle = swarm(seed, 2, continue_after=PATIENCE)
-    first, second = register(world).voters
-    world.pause(first)
-    world.run(LOOK + PATIENCE + random.Random(f"wakes {seed}").uniform(20.0, 120.0))
-    world.network.partition([first], [second])
-    number = register(world, first).number
-    world.resume(first)
-    world.run(0.5 * LOOK)
-    if register(world, first).number > number + 1:  # what was decided as it fell asleep may be read now
-        raise Violation("No haste", f"{first} slept for long, and decides without having looked for the others")
-    world.network.heal()
-    become_one(world, oracle, [first, second], 2 * SOON)
-
-
 def holder_comes_later(seed: int) -> None:
     """One stops, then the other, and the first has lost its state: nothing goes on before the other is back."""
     world, oracle = swarm(seed, 2, continue_after=PATIENCE)

@@ -60,11 +60,6 @@ def decide_at_once_after_an_absence(patch: pytest.MonkeyPatch) -> None:
     _with_settings(patch, was_away=False)
 
 
-def sleep_unnoticed(patch: pytest.MonkeyPatch) -> None:
-    """Whose machine slept goes on as if it had not."""
-    patch.setattr(Keeper, "_look_around", lambda self: [])
-
-
 def go_on_without_the_state(patch: pytest.MonkeyPatch) -> None:
     """A branch is founded by whoever is there, whatever state it holds."""
     patch.setattr(Member, "held_round", 1_000_000)
@@ -147,7 +142,6 @@ MUTATIONS = [
     Mutation(go_on_beside_a_quorum, "No haste", HALVES, (0,)),
     Mutation(wait_for_nobody, "No haste", HALVES, (0,)),
     Mutation(decide_at_once_after_an_absence, "No haste", play.boots_before_its_network, (0,)),
-    Mutation(sleep_unnoticed, "No haste", play.wakes_before_its_network, (0, 1, 2)),
     Mutation(go_on_without_the_state, "Held", play.holder_comes_later, (0, 1, 2, 3)),
     Mutation(found_again_at_once, "No haste", HALVES, (2,)),
     Mutation(meet_nobody, "One history", HALVES, (0,)),

@@ -17,7 +17,6 @@ from tests.simulation.branching import (
     newest,
     register,
     swarm,
-    wakes_before_its_network,
 )
 from tests.simulation.seeds import seeds
 from tests.simulation.swarm import Peer, peers_named
@@ -62,7 +61,6 @@ def test_all_stopped_in_order_and_the_last_to_stop_is_lost_for_good(seed: int, p
 @pytest.mark.parametrize("seed", seeds(3, 60))
 def test_who_was_away_and_sees_nobody_decides_nothing_before_it_has_looked(seed: int) -> None:
     boots_before_its_network(seed)
-    wakes_before_its_network(seed)
 
 
 @pytest.mark.parametrize("seed", seeds(3, 60))
