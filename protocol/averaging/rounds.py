@@ -290,6 +290,8 @@ class Rounds:
             if not self._is_early(sender, message):
                 return self._digest(self.round.receive(now, sender, message))
         elif self.round is not None and number != self.round.number + 1:
+            if isinstance(message, wire.Give | wire.GetTable) and number < self.round.number:
+                return [Tell(LogEnds(sender, 0))]  # it may wait for what was undone meanwhile
             return [Tell(LogEnds(sender, message.number))] if isinstance(message, wire.Offer) else []
         self._ahead.keep(sender, message)
         return []
