@@ -866,8 +866,9 @@ def _counts(said: Said, register: Register) -> bool:
         return (
             is_due and may_order(register, said.peer, said.life) and has_life(register, said.subject, said.subject_life)
         )
-    if isinstance(said, Stays):
-        return may_stay(register, said.peer, said.life) and said.before == register.tip
+    if isinstance(said, Stays):  # one is kept for each founder that is named, so not of anybody
+        is_known = said.founder in who_left(register) or any(said.founder == each.peer for each in register.members)
+        return is_known and may_stay(register, said.peer, said.life) and said.before == register.tip
     return has_life(register, said.peer, said.life) and said.before in register.tips
 
 

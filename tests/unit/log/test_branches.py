@@ -12,6 +12,7 @@ from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.log.certificate import check_certificate, subject_of
 from shoal.protocol.log.core import Core
+from shoal.protocol.log.keeper import _counts
 from shoal.protocol.log.register import (
     Rules,
     after,
@@ -230,3 +231,10 @@ def test_of_two_branches_with_as_many_tokens_that_with_the_lower_digest_yields(
     assert ended.yields_to == branch
     with pytest.raises(RemoteError, match="after the end"):
         after(ended, next_entry(ended, Found((stays(ended, B),))), RULES)
+
+
+def test_statements_about_strangers_as_founders_are_not_kept() -> None:
+    register = gone(register_of(4, 3), D)
+    assert _counts(stays(register, B, founder=C), register)
+    assert _counts(stays(register, B, founder=D), register), "it had left, and may found"
+    assert not _counts(stays(register, B, founder=READER), register)
