@@ -239,7 +239,7 @@ class Transfer:
             return self._blame(sender, f"offers a state of round {message.round} that no certificate names")
         effects: list[Effect] = []
         if self._download is None:
-            if message.round <= self.beyond:
+            if message.round <= self.beyond or message.round < self._least:
                 return []
             if certified is None and message.round < self._certified.newest:  # our log begins later: it never will be
                 self._least = max(self._least, message.round + 1)

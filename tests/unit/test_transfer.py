@@ -114,6 +114,7 @@ def test_an_offer_from_before_our_log_begins_is_not_taken_again() -> None:
     (again,) = sent(joiner.receive(0.2, ask.to, old), GetState)
     assert isinstance(again.message, GetState)
     assert (again.message.round, again.message.least) == (0, VERSION - 1)
+    assert joiner.receive(0.3, A, old) == [], "who offers it again all the same makes us ask no more"
 
 
 def test_of_two_states_that_voters_vouch_for_one_is_taken_and_nobody_is_blamed() -> None:
