@@ -145,6 +145,7 @@ class Core:
     expects: bool = False  # an entry is due that only a proposer can want
     armed: tuple[int, int] | None = None  # the live timer's number and view
     down: tuple[PeerId, ...] = ()  # voters that membership takes for dead: views that they would lead are left at once
+    looks: bool = False  # it reads how the log goes on, and says nothing yet
     asked: int = 0  # the place, from 1, of the voter that it has asked for entries; 0: it lacks none that it knows of
     asked_at: int = 0  # the number at which its log ended when it did so
 
@@ -166,8 +167,8 @@ class Core:
 
     @property
     def votes_here(self) -> bool:
-        """Whether this peer, in its present life, is one of the voters."""
-        return is_voter(self.register, self.me, self.life)
+        """Whether this peer, in its present life, is one of the voters, and says something."""
+        return is_voter(self.register, self.me, self.life) and not self.looks
 
     @property
     def proposer(self) -> PeerId:
@@ -183,8 +184,8 @@ class Core:
         return turn.core, turn.effects
 
     def look(self) -> tuple[Core, list[Effect]]:
-        """After a restart: ask the voters for what came after, and say nothing yet."""
-        turn = Turn(self)
+        """After a restart: ask the voters for what came after, and say nothing before `start`."""
+        turn = Turn(replace(self, looks=True))
         turn._ask_another()
         return turn.core, turn.effects
 
@@ -278,6 +279,7 @@ class Turn:
     # -- inputs -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        self._set(looks=False)
         self._ask_another()
         core = self.core
         if core.votes_here and core.view and core.proposer == core.me:
@@ -639,6 +641,7 @@ class Turn:
             asked=core.asked,
             asked_at=core.asked_at,
             down=core.down,
+            looks=core.looks,
             changes=core.changes if is_same else (),
         )
         self._set(wanted=tuple(body for body in core.wanted if self._fits(body)))
@@ -694,25 +697,27 @@ class Turn:
         wanted = sorted(self.core.wanted, key=lambda body: body in failed)
         self._set(view=view, proposal=None, wanted=tuple(wanted))
         self._persist_vote()
-        core = self.core
-        change = signed(
-            ChangeView(
-                branch=core.register.branch,
-                number=core.number,
-                view=view,
-                voters=voters_root(core.register),
-                lock=core.lock,
-                peer=core.me,
-                life=core.life,
-                signature=b"",
-            ),
-            core.rules.signer,
-        )
-        self._set(changes=_with_change(core.changes, change))
-        self._send(core.register.voters, change)
+        change = self._change()
+        self._set(changes=_with_change(self.core.changes, change))
+        self._send(self.core.register.voters, change)
         self._repeat_wishes()
         self._arm()
         self._lead()
+
+    def _change(self) -> ChangeView:
+        """Our statement about the present view."""
+        core = self.core
+        change = ChangeView(
+            branch=core.register.branch,
+            number=core.number,
+            view=core.view,
+            voters=voters_root(core.register),
+            lock=core.lock,
+            peer=core.me,
+            life=core.life,
+            signature=b"",
+        )
+        return signed(change, core.rules.signer)
 
     def _take_change(self, sender: PeerId, change: ChangeView) -> None:
         core = self.core

@@ -190,7 +190,7 @@ class Keeper:
         self._continue_after = continue_after
         self._stuck_since: float | None = None  # without a quorum
         self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
-        self._looks_around = was_away
+        self._was_away = was_away
         self._lives: dict[PeerId, int] = {}  # in which peers ask to be admitted
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._rival: tuple[PeerId, Shortcut] | None = None  # the way to a branch with more tokens, and who showed it
@@ -219,7 +219,7 @@ class Keeper:
     @property
     def votes_here(self) -> bool:
         """Whether this peer is a voter."""
-        return self.core.votes_here
+        return is_voter(self.register, self.core.me, self.core.life)
 
     @property
     def is_member(self) -> bool:
@@ -274,12 +274,12 @@ class Keeper:
 
     def start(self) -> list[Effect]:
         """Begin, or go on after a restart."""
-        begun = self._do(self.core.look() if self._looks_around else self.core.start())
+        begun = self._do(self.core.look() if self._was_away else self.core.start())
         return [*begun, *self._act(), self._wake()]
 
     def want(self, body: Message) -> list[Effect]:
         """Have `body` decided, if it still fits."""
-        if self._looks_around:
+        if self.core.looks:
             return []
         with suppress(
             RemoteError, LocalError
@@ -289,7 +289,7 @@ class Keeper:
 
     def expect(self) -> list[Effect]:
         """A result is due."""
-        return self._do(self.core.expect()) if not self._looks_around else []
+        return self._do(self.core.expect()) if not self.core.looks else []
 
     def answer(self, entry: Digest, is_approved: bool) -> list[Effect]:
         """Whether this peer may vote for a result."""
@@ -373,7 +373,7 @@ class Keeper:
         shown = message.entries if isinstance(message, Tip) else (message,) if isinstance(message, Decided) else ()
         for each in shown:
             check_entry(self._anchor, each.entry.number, entry_digest(each.entry), sender)
-        if not self._follows(shown) or (self._looks_around and not isinstance(message, GetLog | Tip | Decided)):
+        if not self._follows(shown) or (self.core.looks and not isinstance(message, GetLog | Tip | Decided)):
             return []
         return self._do(self.core.receive(sender, message))
 
@@ -502,22 +502,20 @@ class Keeper:
         """Whatever this peer wants or has to say now."""
         if self.register.is_over:
             return []
-        was_looking = self._looks_around
-        if self.register.yields_to != NO_DIGEST or self._is_looking():
+        if self.register.yields_to != NO_DIGEST or self._must_look():
             return self._miss() + self._ask_around()
-        if was_looking:
+        if self.core.looks:
             return [*self._do(self.core.start()), *self._act()]
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
         effects += self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
         effects += self._say_whom_to_promote() + self._go_on()
         return effects + self._make_entries() + self._end()
 
-    def _is_looking(self) -> bool:
-        """Until all members are here and have told how their logs end, or for a minute."""
+    def _must_look(self) -> bool:
+        """Who was away: until all members are here and have told how their logs end, or for a minute."""
         others = [member.peer for member in self.register.members if member.peer != self.core.me]
         are_met = not self.core.asked and all(map(self._view.is_alive, others))
-        self._looks_around = self._looks_around and not are_met and self._clock < LOOK
-        return self._looks_around
+        return self.core.looks and not are_met and self._clock < LOOK
 
     def _end(self) -> list[Effect]:
         """Vote for the end that others saw before us."""
@@ -655,7 +653,7 @@ class Keeper:
         check_signature(said, said.peer, self.core.rules.signer, sender)
         self._statements[type(said), _subject(said), said.peer] = said
         if isinstance(said, Stays):
-            if self._looks_around:
+            if self.core.looks:
                 return []
             return self._join_those_who_go_on()
         return [*(self._offer_to_vote() if isinstance(said, Order) else []), *self._make_entries()]
@@ -693,7 +691,8 @@ class Keeper:
         check_skip(self._anchor, shortcut.way, register, sender)
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self._seen = register
-        self.core = replace(Core.resume(core.me, register, (), core.vote_file(), core.rules), down=core.down)
+        resumed = Core.resume(core.me, register, (), core.vote_file(), core.rules)
+        self.core = replace(resumed, down=core.down, looks=core.looks)
         skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(register))]
         return [*skipped, *self._after_entry(core.register, register), *self._do(self.core.ask(sender))]
 
@@ -762,14 +761,14 @@ class Keeper:
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
         kept = [Persist("vote", self.core.vote_file()), Persist("log", shortcut)]  # in this order: we may be killed
-        self._statements, self._promoted, self._elsewhere, self._looks_around = {}, set(), set(), False
+        self._statements, self._promoted, self._elsewhere = {}, set(), set()
         self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
         self._anchor = None  # it is of the branch that we leave
         return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
 
     def _make_entries(self) -> list[Effect]:
         """As proposer, have decided what enough have said."""
-        if not self.votes_here:
+        if not self.core.votes_here:
             return []
         voids = self._voids()
         if self.proposer != self.core.me:  # nothing else may be due before a lost result is undone

@@ -34,6 +34,8 @@ from tests.simulation.world import World
 PROMISES = ("No haste", "No swap", "One history", "Once", "Held")
 PATIENCE = 30.0  # virtual seconds without a quorum
 SOON = 60.0
+LATE = 10.0  # virtual seconds within which all come back
+SETTLING = 25.0  # in which voters find each other, and a view in which to decide
 ROUNDS = 3
 CUTS = {
     "3 | 3": (3, 3),
@@ -216,6 +218,25 @@ def boots_before_its_network(seed: int) -> None:
         raise Violation("No haste", f"{first} was away for long, and decides without having looked for the others")
     world.network.heal()
     become_one(world, oracle, [first, second], SOON)
+
+
+def back_without_some(seed: int, peers: int, lost: int) -> float:
+    """All were away for long, and so many never come back; seconds until the others decided rounds."""
+    rng = random.Random(f"back without some {peers} {lost} {seed}")
+    world, oracle = swarm(seed, peers)
+    names = peers_named(peers)
+    rng.shuffle(names)
+    for name in names:
+        world.kill(name)
+    world.run(PATIENCE)
+    started = world.now
+    for name in names[lost:]:
+        world.disks[name]["was_away"] = True  # type: ignore[assignment]
+        world.at(world.now + rng.uniform(0.0, LATE), partial(world.start, name))
+    world.run(LATE)
+    goal = newest(oracle) + ROUNDS
+    soon(world, lambda: all(node.round >= goal for node in world.nodes()), LOOK + SETTLING, "rounds do not go on")
+    return world.now - started
 
 
 def holder_comes_later(seed: int) -> None:

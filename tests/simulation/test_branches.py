@@ -10,6 +10,7 @@ from tests.simulation.branching import (
     CUTS,
     ROUNDS,
     SOON,
+    back_without_some,
     boots_before_its_network,
     cut,
     holder_comes_later,
@@ -61,6 +62,13 @@ def test_all_stopped_in_order_and_the_last_to_stop_is_lost_for_good(seed: int, p
 @pytest.mark.parametrize("seed", seeds(3, 60))
 def test_who_was_away_and_sees_nobody_decides_nothing_before_it_has_looked(seed: int) -> None:
     boots_before_its_network(seed)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 60))
+@pytest.mark.parametrize(("peers", "lost"), [(3, 1), (5, 2), (7, 3)])
+def test_all_were_away_for_long_and_some_never_come_back(seed: int, peers: int, lost: int) -> None:
+    """They look for those who are lost for a minute, and then find a view together."""
+    print(f"\nseed {seed}: rounds {back_without_some(seed, peers, lost):.0f} s after the start")
 
 
 @pytest.mark.parametrize("seed", seeds(3, 60))
