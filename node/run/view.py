@@ -97,7 +97,7 @@ def restoring_row(run: str, is_paused: bool = False, lack: str | None = None, na
 
 def all_rows(runs: Runs, network: Network) -> list[RunRow]:
     """The runs in `shoal status`: families of experts, in whose rows most values are None, then the other runs."""
-    families = [cast(RunRow, {**_unknown(), **row}) for row in runs.families.rows()]
+    families = [cast(RunRow, {**_unknown(), **each}) for each in runs.families.rows()]
     open_runs = [row(run, network.traffic(run.id)) for run in runs.open.values()]
     return [*(_with_link(each, runs) for each in (*families, *open_runs)), *rows_of_closed(runs)]
 

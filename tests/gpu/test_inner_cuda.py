@@ -16,6 +16,7 @@ from shoal.node.training.methods.registry import method_of
 from shoal.node.training.trainer.device import device_bytes, device_name, peak_flops, pin
 from shoal.node.training.trainer.inner import InnerTrainer
 from shoal.node.training.trainer.recorded_step import RecordedStep
+from shoal.node.training.trainer.stepper import make_room
 from shoal.node.worker.stints import Orders
 from shoal.node.worker.weights import WorkerWeights
 from shoal.node.worker.worker import TrainingLoop
@@ -99,6 +100,7 @@ def test_another_batch_size_is_recorded_anew() -> None:
         assert one.train(round, lanes).loss < 6
 
 
+@pytest.mark.filterwarnings("default:::torch")  # its compiler warns of its own parts
 @pytest.mark.parametrize(
     "options",
     [TrainerOptions(2), TrainerOptions(recompute=True), TrainerOptions(compiled=True), TrainerOptions(1, True)],
@@ -129,6 +131,16 @@ def test_what_does_not_fit_a_gpu_is_halved_while_it_is_written_and_while_it_is_r
     assert losses[1] < losses[0]
     assert isinstance(one.stepper._run, RecordedStep)
     assert played
+
+
+def test_a_step_that_is_recorded_anew_takes_no_more_of_the_device() -> None:
+    one, used = trainer(), list[int]()
+    for round in range(1, 4):
+        one.train(round, [0])
+        one.stepper.begin_anew()
+        make_room(one.device)
+        used.append(torch.cuda.memory_allocated())
+    assert used[-1] - used[0] < 1 << 20
 
 
 def test_muon_learns_there_without_being_recorded() -> None:

@@ -9,11 +9,18 @@ moments and the learning rate are changed in place.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
 
 WARMUP_STEPS = 3  # before recording: libraries that a step needs cannot be loaded while recording
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all recorded steps: for each one that it has seen, cuBLAS keeps memory for good, up to 64 MiB."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class NotRecordedError(RuntimeError):
@@ -25,7 +32,7 @@ class RecordedStep:
 
     def __init__(self, step: Callable[[Tensor], Tensor], device: torch.device) -> None:
         self._step = step
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = _stream(device)
         self._tokens = torch.empty(0, device=device)
         self._loss = torch.empty(0, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
