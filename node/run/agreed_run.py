@@ -30,7 +30,7 @@ from shoal.protocol.base.effects import Event
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
-from shoal.protocol.base.wire import MAX_INT, Message
+from shoal.protocol.base.wire import MAX_INT
 from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.log.keeper import Switched
 from shoal.protocol.log.register import Rules
@@ -40,7 +40,6 @@ from shoal.protocol.member.member import Member, certified_by
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.log import Register
-from shoal.protocol.net.bulk.backlog import LatePayload
 from shoal.protocol.net.peers.network import Network
 
 log = logging.getLogger("shoal.run")
@@ -236,22 +235,6 @@ class AgreedRun(Run):
         ):
             return None
         return certified.base(state.round, state.root)
-
-    def _count_sent(self, to: PeerId, message: Message) -> None:
-        self.outgoing.sent(to, message, self.member.rounds)
-        if self._faults is not None:
-            self._faults.sent(to, message, self.member.rounds, self.member.log.proposer == self._me)
-
-    def received(self, sender: PeerId, message: Message) -> None:
-        """See Run."""
-        super().received(sender, message)
-        if self._faults is not None:
-            self._faults.received(message, self.member.rounds)
-
-    def _send(self, to: PeerId, message: Message, late: LatePayload | None) -> None:
-        if self._faults is not None:
-            self._faults.leaves(message, self.member.rounds)
-        super()._send(to, message, late)
 
 
 def _standing(facts: RunFacts, kept: Kept, rules: Rules, snapshot: Checkpoint | None, outer: OuterState) -> Base | None:

@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from shoal.node.base.disk import Records, write_with_retries
 from shoal.node.base.logs import warn
@@ -37,7 +36,6 @@ from shoal.protocol.base.errors import LocalError, RemoteError, Shortage
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message
-from shoal.protocol.member.member import Member
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.messages.averaging import Table
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
@@ -240,8 +238,8 @@ class Driver:
     async def _put_result(self, effect: Persist) -> None:
         await self._put(effect)
         if isinstance(effect.record, Table):
-            member, round = cast(Member, self.member), effect.record.round  # a replica has no results
-            self.command(lambda now: member.kept(now, round))
+            round = effect.record.round
+            self.command(lambda now: self.member.kept(now, round))
 
     async def _put(self, effect: Persist) -> None:
         assert self._store is not None

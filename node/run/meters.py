@@ -97,16 +97,14 @@ class Outgoing:
         self._chunks: set[int] = set()
 
     def sent(self, to: PeerId, message: Message, rounds: Rounds) -> None:
-        """A payload of a run with a common state was written to the network."""
+        """A payload was written to the network."""
         match message:
             case Contribution():
                 self._contributed(message.round, 0, message.chunk, len(message.payload))
+            case Chunk():
+                self._contributed(message.round, message.number, message.chunk, len(message.payload))
             case Mean() if to in rounds.roster(message.round):  # whoever was not there catches up
                 self._commits.sent(message.round, len(message.payload))
-
-    def exchanged(self, message: Chunk) -> None:
-        """A payload of ours was written to the partner of a replica."""
-        self._contributed(message.round, message.number, message.chunk, len(message.payload))
 
     def _contributed(self, round: int, number: int, chunk: int, size: int) -> None:
         self._commits.sent(round, size)

@@ -128,9 +128,20 @@ class CommitLog:
             self.records[place] = replace(record, validation_loss=loss, validation_sequences=sequences)
 
     def add(
-        self, decision: Decision, history: Digest, me: PeerId, now: float, resent: int, phases: PhaseLog, samples: int
+        self,
+        decision: Decision,
+        history: Digest,
+        me: PeerId,
+        now: float,
+        resent: int,
+        phases: PhaseLog,
+        samples: int,
+        tokens: int | None = None,
     ) -> CommitRecord:
-        """Records a round that was applied; its history digest is `history`, with `samples` tokens behind the state."""
+        """Records a round that was applied; its history digest is `history`, with `samples` tokens behind the state.
+
+        `tokens` are those of the round, where its weights do not tell them.
+        """
         result, members = decision.result, len(decision.roster)
         self.group = members
         return self._append(
@@ -143,7 +154,7 @@ class CommitLog:
             digest=history.hex(),
             took_part=me in decision.roster,
             resent=resent,
-            round_samples=decision.tokens,
+            round_samples=tokens if tokens is not None else decision.tokens,
             samples=samples,
         )
 

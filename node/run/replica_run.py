@@ -1,15 +1,20 @@
-"""A run whose members have replicas: a round is an exchange with one partner, or passes without."""
+"""A run whose members have replicas: a round is an exchange with one partner, or passes without.
+
+In the last round all replicas are averaged, and what all hold then is the run's result.
+"""
 
 from __future__ import annotations
 
 import logging
 import random
 from dataclasses import replace
+from pathlib import Path
 
 from shoal.node.base.logs import warn
-from shoal.node.base.pools import ROUNDS
+from shoal.node.base.pools import DISK, ROUNDS
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
+from shoal.node.peers.reach import own_standing
 from shoal.node.run.facts import first_history, run_facts, samples_before, trust_of
 from shoal.node.run.log_store import LogStore
 from shoal.node.run.records import ReplicaOutcome, why_lapsed
@@ -20,10 +25,13 @@ from shoal.node.training.checkpoint.lineage import check_fits
 from shoal.node.training.checkpoint.read import Checkpoint
 from shoal.node.training.data.lanes import newcomer_lane
 from shoal.node.training.state.committed import Snapshot
+from shoal.node.training.state.file import save_weights
 from shoal.node.training.state.outer import Outcome
 from shoal.node.training.state.replica_state import ReplicaState
-from shoal.protocol.averaging.policy import Base
+from shoal.protocol.averaging import events as told
+from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.base.effects import Event
+from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import MAX_INT, Message
@@ -70,11 +78,12 @@ class ReplicaRun(Run):
         has_been_here = store.first(rules) is not None
         saved = (newest_state(settings.folder, genesis.run) if has_been_here else None) or checkpoint
         outer = ReplicaState(manifest, saved.committed() if saved is not None else None)
-        chunks = (len(outer.exchange),)
+        chunks = (outer.last_chunks,)
         facts = run_facts(manifest, genesis.run, genesis.author, seeded=NO_DIGEST, chunks=chunks, anchor=anchor)
-        self._facts = replace(facts, has_results=False)
+        self._facts = replace(facts, has_replicas=True)
         self._kept = store.open(self._facts.register(), rules, is_founding)
         self._has_replica = saved is not None or manifest.origin is None
+        self._own: FloatArray | None = None  # our weights before the last round's average
         super().__init__(manifest, genesis, signer, network, settings, outer, saved, store)
 
     @property
@@ -111,6 +120,7 @@ class ReplicaRun(Run):
             self._kept,
             self._base if self._has_replica else None,
             self._signer,
+            lambda _: self.outer.last_reducer(),
             self._states,
             random.Random(),
             trains=self._settings.trains,
@@ -127,6 +137,10 @@ class ReplicaRun(Run):
                 self._tasks.spawn(self._pass(event))
             case ReplicaReceived():
                 self._tasks.spawn(self._install(event))
+            case told.Committed():
+                self._tasks.spawn(self._conclude(event))
+            case told.Lapsed():
+                self._tasks.spawn(self._lapse(event))
             case EntryDecided() | LogSkipped():
                 self._begin_round()  # we may have been admitted
             case Switched(register=register):
@@ -159,6 +173,39 @@ class ReplicaRun(Run):
             log.info("round %d passes without an exchange: %s", event.round, reason)
             await self._is_over(ReplicaOutcome(event.round, lapse=str(event.reason)), snapshot)
         self._begin_round(goes_on=True)
+
+    async def _conclude(self, event: told.Committed) -> None:
+        """What all have trained is averaged: the run's result."""
+        async with self._busy:
+            decision = event.decision
+            if self._own is None:
+                self._own = self.outer.weights(None)
+            snapshot = await ROUNDS.run(self.outer.concluded, decision.round, decision.payloads)
+            self._sources.forget()
+            if self.training is not None:
+                self.training.note(decision.round, Outcome(len(decision.roster), ()))
+            tokens, driver = self.commits.tokens, self.driver
+            self.samples += tokens
+            history = self.member.rounds.base_with(decision, snapshot.root).history
+            driver.command(lambda now: self.member.concluded(now, snapshot.root))
+            resent, phases = self.outgoing.resent, driver.phases
+            record = self.commits.add(
+                decision, history, self._me, driver.now(), resent, phases, self.samples, tokens=tokens
+            )
+            self.meters.committed(tokens, record.seconds, took_part=record.took_part)
+            members = len(decision.result.weights)
+            log.info("round %d, the last: the mean of %d replicas: %s", record.round, members, short(snapshot.root))
+            await self.saving.checkpoint(self._base, decision.roster, self.samples, self.training)
+        self._begin_round(goes_on=True)
+
+    async def _lapse(self, event: told.Lapsed) -> None:
+        """The last round is over without a result: each keeps its replica."""
+        async with self._busy:
+            snapshot = self.outer.passed(event.round)
+            self.meters.voided()
+            warn(log, "round-undone", f"the result of round {event.round} is lost on all disks: it counts for nothing")
+            self.driver.command(lambda now: self.member.concluded(now, snapshot.root))
+        self._begin_round()
 
     async def _is_over(self, outcome: ReplicaOutcome, snapshot: Snapshot) -> None:
         tokens, driver = self.commits.tokens, self.driver
@@ -196,19 +243,49 @@ class ReplicaRun(Run):
         return max(samples_before(self.manifest), min(known[donor].samples if donor in known else 0, most))
 
     def _offer(self, round: int, tokens: int, vector: FloatArray | None) -> None:
+        if round == self.manifest.rounds.last:
+            self._offer_weights(round, vector)
+            return
         own = self.outer.encoder(self.outer.untrained() if vector is None else vector, round)
         self._sources.submit(round, own)
         self.driver.command(self.member.submit)
 
+    def _offer_weights(self, round: int, vector: FloatArray | None) -> None:
+        """In the last round all who train take part, each with the same weight."""
+        if not self._settings.trains:
+            return
+        self._own = self.outer.weights(vector)
+        contribution = self.outer.last_encoder(self._own)
+        self._sources.submit(round, contribution)
+        ready = Ready(1, *self._network.bandwidth.claim(), own_standing(self._network, self.member.membership))
+        self.driver.command(lambda now: self.member.submit_last(now, ready, contribution))
+
     def _absent(self, round: int) -> None:
-        """Nobody needs a vote of ours; who would exchange with us looks for another after a while, or trains on."""
+        """Who would exchange with us looks for another after a while, or trains on; in the last round all wait for us.
+
+        Nobody needs a vote of ours.
+        """
+        if round == self.manifest.rounds.last == self._open_round:
+            self._submit(round, 0, None)
+
+    async def save(self, path: Path, own: bool = False) -> Snapshot:
+        """See Run; our own are the weights with which we went into the last round's average."""
+        if not own:
+            return await super().save(path)
+        if self._own is None or not self.is_finished:
+            raise LocalError(
+                "a node shows its own weights, beside the mean of all, when the run's last round is over, until it is "
+                "stopped",
+                code="not-ready",
+            )
+        weights, state = self._own, self.outer.committed.current
+        return await DISK.run(save_weights, state.shape, weights, state.round, path)
 
     @property
     def _to_keep(self) -> Base | None:
         return self._base if self._has_replica else None
 
     def _count_sent(self, to: PeerId, message: Message) -> None:
-        if isinstance(message, Chunk):
-            self.outgoing.exchanged(message)
-            if self._faults is not None:
-                self._faults.exchanged(message, len(self.outer.exchange))
+        super()._count_sent(to, message)
+        if isinstance(message, Chunk) and self._faults is not None:
+            self._faults.exchanged(message, len(self.outer.exchange))

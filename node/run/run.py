@@ -320,8 +320,12 @@ class Run(ABC):
         """A message of this run; RemoteError if it is bad, and then nothing has changed."""
         self.meters.received(message)
         self.driver.receive(sender, message)
+        if self._faults is not None:
+            self._faults.received(message, self.member.rounds)
 
     def _send(self, to: PeerId, message: Message, late: LatePayload | None) -> None:
+        if self._faults is not None:
+            self._faults.leaves(message, self.member.rounds)
         self._network.send(to, self.id, message, late)
 
     def _shorten_log(self) -> None:
@@ -336,9 +340,11 @@ class Run(ABC):
             self.meters.sent(message)
         self.driver.left(to, message, sent)
 
-    @abstractmethod
     def _count_sent(self, to: PeerId, message: Message) -> None:
         """A payload was written to the network."""
+        self.outgoing.sent(to, message, self.member.rounds)
+        if self._faults is not None:
+            self._faults.sent(to, message, self.member.rounds, self.member.log.proposer == self._me)
 
     async def _report(self) -> None:
         said = ""

@@ -51,10 +51,19 @@ TICK = 1.0  # seconds
 class Rounds:
     """One member's rounds in one part of one run."""
 
-    def __init__(self, us: Self, view: View, policy: Policy, log: LogView, reducer: Callable[[int], Reducer]) -> None:
+    def __init__(
+        self,
+        us: Self,
+        view: View,
+        policy: Policy,
+        log: LogView,
+        reducer: Callable[[int], Reducer],
+        spread: Estimate | None = None,
+    ) -> None:
+        """`spread`: what was learned already of how much later than the first one the last is ready."""
         self.shelf = Shelf()
         self.outbox = Outbox(key_of)
-        spread = Estimate(initial=10.0, floor=0.5, ceiling=600.0)
+        spread = spread or Estimate(initial=10.0, floor=0.5, ceiling=600.0)
         pace = Estimate(initial=4.0, floor=2.0, ceiling=10.0)  # a reminder costs words only, so it may come soon
         lasting = Estimate(initial=0.0, floor=0.0, ceiling=3600.0)
         self._context = Context(us, view, policy, log, self.shelf, self.outbox, spread, pace, lasting)

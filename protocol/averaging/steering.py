@@ -123,8 +123,9 @@ class Steering:
             reason = f"{len(ready)} of at least {needed} members are here"
         elif not any(self._offers[peer].weight for peer in ready):
             reason = "nobody here has trained anything yet"
-        effects: list[Effect] = [Tell(Waiting(reason))] if reason not in ("", self._reason) else []
-        self._reason = reason
+        is_news = reason not in ("", self._reason) and bool(self._offers)  # else all still train
+        effects: list[Effect] = [Tell(Waiting(reason))] if is_news else []
+        self._reason = reason if self._offers else ""
         if reason or self._opened_at is None or (self.missing() and now - self._opened_at < CLOSE * self.patience()):
             return effects
         return effects + self._want_seats(ready)

@@ -13,7 +13,7 @@ results, who has gone enough.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -81,6 +81,7 @@ TICK = 1.0  # seconds
 RECENT = 8  # entries for which a statement is not repeated; it counts for 32
 MOST_SHOWN = 4  # shortcuts that are shown in a second
 REPEAT = 5.0  # seconds after which it is repeated all the same
+MOST_ASKED = 5  # times, of who is no member, how the log goes on after the end
 LOOK = 60.0  # seconds in which whoever was away for long looks for the others, at most
 FOUNDING = 10.0  # seconds that the founder of a branch waits for the statements of all who are here
 TOGETHER = 3.0  # seconds that a proposer waits for the consents of others who may vote, once it has one
@@ -197,6 +198,7 @@ class Keeper:
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
+        self._asked_after_end: Counter[PeerId] = Counter()  # how often, of those who are here
         self.is_leaving = False
 
     # -- read side ----------------------------------------------------------------------------------------------
@@ -351,6 +353,7 @@ class Keeper:
     def peer_down(self, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
         self._lost_at.setdefault(peer, self._clock)
+        del self._asked_after_end[peer]
         return self._do(self.core.lost(peer))
 
     def peer_up(self, peer: PeerId) -> list[Effect]:
@@ -501,7 +504,7 @@ class Keeper:
     def _act(self) -> list[Effect]:
         """Whatever this peer wants or has to say now."""
         if self.register.is_over:
-            return []
+            return self._ask_who_is_no_member()
         if self.register.yields_to != NO_DIGEST or self._must_look():
             return self._miss() + self._ask_around()
         if self.core.looks:
@@ -537,17 +540,29 @@ class Keeper:
     def _ask_around(self) -> list[Effect]:
         """Ask one peer after the other how the log goes on: who is here and no member may be on another branch.
 
-        So may all be, if this one is no member itself, if no voter answers, or if its branch has ended.
+        So may all be, if this one is no member itself, if no voter answers, or if its branch has ended. After the last
+        round whoever has missed the end hears nothing of it, unless it asks.
         """
         alive, core, register = self._view.alive(), self.core, self.register
         knows_nobody = not any(voter == core.me or voter in alive for voter in register.voters)
-        if not (knows_nobody or not self.is_member or core.asked or register.yields_to != NO_DIGEST):
+        awaits_end = bool(register.last_round) and all(part.round == register.last_round for part in register.parts)
+        asks_all = knows_nobody or core.asked or awaits_end or not self.is_member or register.yields_to != NO_DIGEST
+        if not asks_all:
             known = {member.peer for member in register.members}
             alive = [peer for peer in alive if peer not in known]
         if not alive:
             return []
         self._turn += 1
         return self._do(core.ask(alive[self._turn % len(alive)]))
+
+    def _ask_who_is_no_member(self) -> list[Effect]:
+        """After the end: who is here and was no member may be at the end of another branch."""
+        members = {member.peer for member in self.register.members}
+        for peer in self._view.alive():
+            if peer not in members and self._asked_after_end[peer] < MOST_ASKED:
+                self._asked_after_end[peer] += 1
+                return self._do(self.core.ask(peer))
+        return []
 
     def _be_let_in(self) -> list[Effect]:
         if self.is_member or self.is_below_anchor:
@@ -674,7 +689,7 @@ class Keeper:
 
     def _show_shortcut(self, peer: PeerId) -> list[Effect]:
         """To one who is far behind, or on another branch."""
-        shortcut = self._shortcuts.to(self.core.log, self.register, self.is_quorum(self.here))
+        shortcut = self._shortcuts.to(self.core.log, self.register, self._can_decide)
         if shortcut is None or peer in self._shown or len(self._shown) == MOST_SHOWN:
             return []
         self._shown.append(peer)
@@ -722,7 +737,12 @@ class Keeper:
 
     @property
     def _rank(self) -> tuple[bool, int, Digest]:
-        return self.is_quorum(self.here), *rank(self.register)
+        return self._can_decide, *rank(self.register)
+
+    @property
+    def _can_decide(self) -> bool:
+        """All that it has to: after the end that is nothing."""
+        return self.register.is_over or self.is_quorum(self.here)
 
     def _meet_branch(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
         """Of two branches that do not go on from each other that with more tokens is the run.
@@ -746,7 +766,8 @@ class Keeper:
         rival, register = self._rival, self.register
         if rival is None or rank_of(rival[1]) <= self._rank:
             return []
-        if not self.is_member or register.yields_to != NO_DIGEST or not self.is_quorum(self.here):
+        may_grow = self.is_member and self.is_quorum(self.here) and not register.is_over
+        if register.yields_to != NO_DIGEST or not may_grow:
             return self._switch(*rival)
         return self.want(Yield(rival[1].branch, rival[1].tokens))
 

@@ -67,7 +67,8 @@ class Shortcuts:
         usable = [mark for mark in self._marks if mark[1].number + 1 >= first]
         if not usable:
             return None
-        before = [mark for mark in usable if all(part.result > mark[1].number for part in now.parts)]
+        results = [part.result for part in now.parts if part.result]
+        before = [mark for mark in usable if all(result > mark[1].number for result in results)]
         branch, register, header = (before or usable[:1])[-1]
         last = [header] if header is not None else []
         earlier = [each for each in branch.headers if last and _number(each) < _number(last[0])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shoal.protocol.averaging.policy import Base, Policy
-from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.log.register import MAX_VOTERS, first_state, founded
 from shoal.protocol.log.trust import Crash, Trust
 from shoal.protocol.member.kept import FOUNDING_LIFE
@@ -30,19 +30,30 @@ class RunFacts:
     trust: Trust = field(default_factory=Crash)
     continue_after: float | None = None  # seconds without a quorum, after which members go on without it; None: never
     anchor: Anchor | None = None  # an entry that its log has, as we were told with the run's link
-    has_results: bool = True  # whether the log decides rounds; else its voters see who goes on, and when all is over
+    has_replicas: bool = False  # until the last round, which alone the log decides; who goes on, its voters see
+
+    @property
+    def decided_from(self) -> Base | None:
+        """What the first round builds on that the log decides; None: it decides none.
+
+        Replicas are not alike, so the last round builds on nothing that has a root.
+        """
+        if not self.has_replicas:
+            return self.origin
+        return Base(self.last_round - 1, 0, self.origin.history, NO_DIGEST) if self.last_round else None
 
     def register(self) -> Register:
         """The register before the first entry."""
-        first = first_state(PART, self.origin.round, self.origin.root, self.origin.history)
+        base = self.decided_from
+        parts = (first_state(PART, base.round, base.root, base.history),) if base is not None else ()
         return founded(
             self.run,
             self.founder,
             FOUNDING_LIFE,
             stewards=self.stewards,
             most_voters=self.most_voters,
-            rounds_to_vote=self.rounds_to_vote if self.has_results else 0,
+            rounds_to_vote=self.rounds_to_vote if not self.has_replicas else 0,
             last_round=self.last_round,
-            parts=(first,) if self.has_results else (),
-            part_count=int(self.has_results),
+            parts=parts,
+            part_count=len(parts),
         )

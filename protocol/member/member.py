@@ -19,11 +19,8 @@ from collections.abc import Callable, Sequence
 
 from shoal.protocol.averaging import events as told
 from shoal.protocol.averaging.certified import Certified
-from shoal.protocol.averaging.exchange import Self
 from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.averaging.reducer import Contribute, Reducer
-from shoal.protocol.averaging.replay import Records, outcomes
-from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.effects import Effect, Event, Tell, Timer
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
@@ -31,12 +28,12 @@ from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode
 from shoal.protocol.catchup.donor import Store
 from shoal.protocol.catchup.transfer import Transfer
-from shoal.protocol.log.keeper import EntryDecided, LogSkipped, ResultProposed, Switched
+from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
 from shoal.protocol.log.register import Rules, steps
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.member.presence import Presence
-from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
+from shoal.protocol.membership.members import PeerUp, StatusChanged
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES
 from shoal.protocol.messages.log import BODY_TAGS
 from shoal.protocol.messages.membership import RunStatus
@@ -71,22 +68,14 @@ class Member(Presence):
         """`base` is the state that is here; None: none is."""
         standing = (base.round, base.history, base.root) if base is not None else None
         rules = Rules(facts.trust, signer)
-        super().__init__(me, addresses, standing, facts, kept, rules, rng, trains=trains)
+        super().__init__(me, addresses, standing, facts, kept, rules, reducer, rng, trains=trains)
         self._first = base
         self._origin = facts.origin
         self._has_switched = False  # to another branch, whose state is not here
         self._installing: int | None = None  # the round after which the state is that is being installed
         self._policy = facts.policy
         self.certified = certified_by(facts, kept, rules)
-        us = Self(me, facts.run, PART, signer, lambda: self.log.core.life)
-        self.rounds = Rounds(us, self.membership, facts.policy, self.log, reducer)
         self.transfer = Transfer(me, PART, self.certified, self.membership, store, self._is_vouched)
-        results = outcomes(kept.first, kept.entries, rules, PART)
-        self.rounds.recall(results)
-        self.rounds.recall_means(kept.means)
-        last = results.get(base.round) if base is not None else None
-        if last is not None and (decision := Records(kept.means).decision(last)) is not None:
-            self.rounds.shelf.decide(decision)  # others may still need its means, and nobody else may have them
 
     # -- commands -----------------------------------------------------------------------------------------------
 
@@ -97,10 +86,6 @@ class Member(Presence):
     def applied(self, now: float, root: Digest) -> list[Effect]:
         """What we were told of is applied and read back."""
         return self._digest(now, self.rounds.applied(now, root))
-
-    def kept(self, now: float, round: int) -> list[Effect]:
-        """The records "result" of a round are on disk."""
-        return self._digest(now, self.rounds.kept(now, round))
 
     def opened(self, now: float, base: Base) -> list[Effect]:
         """The state that we were told of is installed, unless we have left the branch that it is of meanwhile."""
@@ -116,7 +101,7 @@ class Member(Presence):
         if isinstance(message, StateChunk):
             self.transfer.donor.payload_done(to, message)
         else:
-            self.rounds.left(now, to, message, sent)
+            super().left(now, to, message, sent)
 
     # -- read side ----------------------------------------------------------------------------------------------
 
@@ -155,15 +140,6 @@ class Member(Presence):
         """See Judge."""
         return True
 
-    def has_finished(self) -> bool:
-        """See Judge: what is decided after it could undo nothing, so the last means are on our disk."""
-        register, base = self.log.register, self.rounds.base
-        if base is None or base.round < register.last_round or self.rounds.shelf.unkept is not None:
-            return False
-        here = [each.peer for each in register.members if self.membership.is_alive(each.peer)]
-        statuses = [status for peer in here if (status := self.membership.status(peer)) is not None]
-        return all(status.round >= register.last_round for status in statuses)
-
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _begin(self, now: float) -> list[Effect]:
@@ -181,49 +157,24 @@ class Member(Presence):
     def _fire(self, now: float, timer: Timer) -> list[Effect]:
         return (self.transfer if timer.core == "transfer" else self.rounds).fire(now, timer)
 
-    def _follow_up(self, now: float, event: Event) -> list[Effect] | None:
-        match event:
-            case told.Want(body):
-                return self.log.want(body)
-            case told.Due():
-                return self.log.expect()
-            case told.Reviewed(entry, is_approved):
-                return self.log.answer(entry, is_approved)
-            case told.LogEnds(peer, number):
-                return self.log.heard_end(peer, number)
-            case told.Doubted(peer):
-                return self.membership.doubt(now, peer)
-            case told.Lost(entry):
-                return self.log.lacks(entry)
-            case ResultProposed(entry, result, is_bound):
-                return self.rounds.review(now, entry, result, is_bound)
-        return None
-
     def _note(self, now: float, event: Event) -> list[Effect]:
         match event:
             case PeerUp() | StatusChanged():
-                return [*self._look_for_state(now), *self.rounds.look(now)]
-            case PeerDown(peer=peer) | PeerLeft(peer=peer):
-                return self.rounds.peer_down(now, peer)
+                return [*self._look_for_state(now), *self._tell_rounds(now, event)]
             case told.Behind(round):
                 return self._catch_up(now, round)
             case told.Committed(decision=decision):
-                self.log.has_bytes()
                 self.transfer.passed(decision.round)
                 self.rounds.shelf.keep_after = self.transfer.donor.oldest_lease()
-            case EntryDecided(entry, before, register):
-                body = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
-                self.certified.read(body, register)
-                return [*self.rounds.committed(now, entry.number, body, before), *self.transfer.log_read(now)]
+            case EntryDecided(entry, _, register):
+                self.certified.read(decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS), register)
+                return [*self._tell_rounds(now, event), *self.transfer.log_read(now)]
             case Switched(register=register):
                 self._has_switched = True
                 self.certified.restart(register)
-                self.rounds.switch()
-                return []
             case LogSkipped(register):
                 self.certified.skip(register)
-                return self.rounds.look(now)
-        return []
+        return self._tell_rounds(now, event)
 
     def _settle(self, now: float) -> list[Effect]:
         return self._leave_branch(now) + self._install_if_complete() + self._announce(now)

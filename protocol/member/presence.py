@@ -5,21 +5,27 @@ from __future__ import annotations
 import dataclasses
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from shoal.protocol.averaging import events as told
+from shoal.protocol.averaging.exchange import Self
+from shoal.protocol.averaging.reducer import Reducer
+from shoal.protocol.averaging.replay import Records, outcomes
+from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.effects import Effect, Event, Tell, Timer, Wake
+from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
-from shoal.protocol.base.wire import Message
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import EntryDecided, Gone, Judge, Keeper
+from shoal.protocol.log.keeper import EntryDecided, Gone, Judge, Keeper, LogSkipped, ResultProposed, Switched
 from shoal.protocol.log.register import Rules, steps
 from shoal.protocol.log.shortcuts import Shortcuts, beginning
-from shoal.protocol.member.facts import RunFacts
+from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.membership.membership import Membership
-from shoal.protocol.messages.log import LogMessage, Shortcut, Statement
+from shoal.protocol.messages.log import BODY_TAGS, LogMessage, Shortcut, Statement
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
 
 GOING = 8.0  # seconds that we wait, at a stop, until we are let go
@@ -45,11 +51,16 @@ class Presence(Judge, ABC):
         facts: RunFacts,
         kept: Kept,
         rules: Rules,
+        reducer: Callable[[int], Reducer],
         rng: random.Random,
         *,
         trains: bool,
+        spread: Estimate | None = None,
     ) -> None:
-        """`standing`: round, history and root of the state that is here; None before there is one."""
+        """`standing`: round, history and root of the state that is here; None before there is one.
+
+        `spread`: see Rounds.
+        """
         round, history, root = standing or (0, NO_DIGEST, NO_DIGEST)
         self.me = me
         self._status = RunStatus(
@@ -74,6 +85,14 @@ class Presence(Judge, ABC):
         self.log = Keeper(
             core, self.membership, founding, shortcuts, self, facts.anchor, kept.was_away, facts.continue_after
         )
+        us = Self(me, facts.run, PART, rules.signer, lambda: self.log.core.life)
+        self.rounds = Rounds(us, self.membership, facts.policy, self.log, reducer, spread)
+        results = outcomes(kept.first, kept.entries, rules, PART)
+        self.rounds.recall(results)
+        self.rounds.recall_means(kept.means)
+        last = results.get(round) if standing is not None else None
+        if last is not None and (decision := Records(kept.means).decision(last)) is not None:
+            self.rounds.shelf.decide(decision)  # others may still need its means, and nobody else may have them
         self._has_parted = False
 
     # -- commands -----------------------------------------------------------------------------------------------
@@ -98,6 +117,10 @@ class Presence(Judge, ABC):
             self._status, step=step, samples=samples, loss=loss, up=up, down=down, reachability=reachability
         )
         return self._digest(now, [])
+
+    def kept(self, now: float, round: int) -> list[Effect]:
+        """The records "result" of a round are on disk."""
+        return self._digest(now, self.rounds.kept(now, round))
 
     def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         """The connection with `peer` was closed."""
@@ -154,9 +177,9 @@ class Presence(Judge, ABC):
             return self._digest(now, self.log.fire(now, timer))
         return self._digest(now, self._fire(now, timer))
 
-    @abstractmethod
     def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         """A bulk message no longer waits at this node: it was sent, or dropped together with its connection."""
+        self.rounds.left(now, to, message, sent)
 
     # -- read side ----------------------------------------------------------------------------------------------
 
@@ -201,6 +224,17 @@ class Presence(Judge, ABC):
     def history_after(self, round: int) -> Digest | None:
         """The history digest after a decided round; None if we do not know that. With replicas it is constant."""
 
+    # -- what the log asks --------------------------------------------------------------------------------------
+
+    def has_finished(self) -> bool:
+        """See Judge: what is decided after it could undo nothing, so the last means are on our disk."""
+        register, base = self.log.register, self.rounds.base
+        if base is None or base.round < register.last_round or self.rounds.shelf.unkept is not None:
+            return False
+        here = [each.peer for each in register.members if self.membership.is_alive(each.peer)]
+        statuses = [status for peer in here if (status := self.membership.status(peer)) is not None]
+        return all(status.round >= register.last_round for status in statuses)
+
     # -- of each kind of run ------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -214,10 +248,6 @@ class Presence(Judge, ABC):
     @abstractmethod
     def _fire(self, now: float, timer: Timer) -> list[Effect]:
         """Such a timer."""
-
-    @abstractmethod
-    def _follow_up(self, now: float, event: Event) -> list[Effect] | None:
-        """What follows from what the cores tell each other; None for what is told to the application."""
 
     @abstractmethod
     def _note(self, now: float, event: Event) -> list[Effect]:
@@ -243,6 +273,40 @@ class Presence(Judge, ABC):
                 noted = [*self._note_for_log(now, event), *self._note(now, event), *self._go_if_let(now, event)]
                 done += self._digest(now, noted) if noted else []
         return done if self._has_parted else [*done, *self._settle(now)]
+
+    def _follow_up(self, now: float, event: Event) -> list[Effect] | None:
+        """What follows from what the cores tell each other; None for what is told to the application."""
+        match event:
+            case told.Want(body):
+                return self.log.want(body)
+            case told.Due():
+                return self.log.expect()
+            case told.Reviewed(entry, is_approved):
+                return self.log.answer(entry, is_approved)
+            case told.LogEnds(peer, number):
+                return self.log.heard_end(peer, number)
+            case told.Doubted(peer):
+                return self.membership.doubt(now, peer)
+            case told.Lost(entry):
+                return self.log.lacks(entry)
+            case ResultProposed(entry, result, is_bound):
+                return self.rounds.review(now, entry, result, is_bound)
+        return None
+
+    def _tell_rounds(self, now: float, event: Event) -> list[Effect]:
+        match event:
+            case PeerUp() | StatusChanged() | LogSkipped():
+                return self.rounds.look(now)
+            case PeerDown(peer=peer) | PeerLeft(peer=peer):
+                return self.rounds.peer_down(now, peer)
+            case told.Committed():
+                self.log.has_bytes()
+            case EntryDecided(entry, before, _):
+                body = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
+                return self.rounds.committed(now, entry.number, body, before)
+            case Switched():
+                self.rounds.switch()
+        return []
 
     def _note_for_log(self, now: float, event: Event) -> list[Effect]:
         match event:

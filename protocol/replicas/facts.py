@@ -15,9 +15,9 @@ WINDOW = 8  # rounds
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFacts:
-    """All of it follows from the manifest; the run's policy is asked for the least number of members only."""
+    """All of it follows from the manifest; the run's policy says how many members a round takes, also the last one."""
 
-    run: RunFacts  # its log has no results
+    run: RunFacts
     seed: bytes  # of the pairings
     chunks: int  # of what two exchange
     check: Callable[[int, Payload], None]  # PayloadError for bytes that are no such chunk, by its index
@@ -43,5 +43,8 @@ class ReplicaFacts:
 
     @property
     def limit(self) -> int:
-        """No replica stands after a later round, whoever says so; numbers near it can still be sent."""
-        return self.run.last_round or MAX_INT - self.window
+        """No replica stands after a later round, whoever says so; numbers near it can still be sent.
+
+        The round after it is the run's last, in which all replicas are averaged.
+        """
+        return self.run.last_round - 1 if self.run.last_round else MAX_INT - self.window

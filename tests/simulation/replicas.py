@@ -1,7 +1,8 @@
 """A simulated swarm of replicas: `ReplicaMember` as it is in production, names for vectors, and an oracle beside it.
 
 A contribution is a list of chunks that say whose they are, of which life and which round; what is told must be one that
-was submitted, so a mixture of two, or one of another round, is seen at once.
+was submitted, so a mixture of two, or one of another round, is seen at once. What the last round brings must be made of
+what was submitted to it, and the same for all.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any
 
 import msgpack
 
-from shoal.protocol.averaging.events import HandIn, Waiting
-from shoal.protocol.averaging.policy import Base, Policy
+from shoal.protocol.averaging import events as told
+from shoal.protocol.averaging.events import Committed, HandIn, Waiting
+from shoal.protocol.averaging.policy import Base, Policy, Ready
 from shoal.protocol.base.effects import Blamed, Effect, Event, Timer, Wake
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.ids import Digest, PeerId, content_hash, digest
@@ -23,11 +25,13 @@ from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.member.facts import RunFacts
 from shoal.protocol.member.kept import FOUNDING_LIFE
 from shoal.protocol.member.presence import Parted
+from shoal.protocol.messages.averaging import Contribution
 from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, Met, ReplicaReceived
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.member import ReplicaMember
+from tests.simulation.facts import FactReducer
 from tests.simulation.journals import put_record, recall
 from tests.simulation.links import LAN, Link
 from tests.simulation.node import Node
@@ -89,6 +93,7 @@ class Oracle:
         self.replicas: dict[tuple[PeerId, int], list[Digest]] = defaultdict(list)  # roots that a peer stood on
         self.lapses: Counter[Lapse] = Counter()
         self.copies: list[tuple[PeerId, ReplicaReceived]] = []
+        self.results: dict[Digest, Committed] = {}  # of the last round, on each branch of the log
 
     def told(self, peer: PeerId, life: int, standing: int, event: Exchanged | Lapsed, reach: int | None) -> None:
         """`peer`, whose replica is that of round `standing`, is told how a round ends.
@@ -110,6 +115,17 @@ class Oracle:
         if [bytes(each) for each in event.payloads] not in self.submitted[event.partner, event.round]:
             raise Violation("Whole or nothing", f"{event.partner} never contributed this to round {event.round}")
         self.exchanged[key] = event
+
+    def concluded(self, peer: PeerId, branch: Digest, event: Committed) -> None:
+        """`peer` is told what the last round has brought."""
+        known = self.results.setdefault(branch, event).decision
+        if list(known.payloads) != list(event.decision.payloads):
+            raise Violation("One final model", f"{peer} ends with another result than others")
+        offered = {payload for each in self.submitted.values() for payloads in each for payload in payloads}
+        for chunk in event.decision.payloads:
+            for facts in msgpack.unpackb(chunk)[0]:
+                if msgpack.packb(facts[:-1]) not in offered:  # the last one is its weight
+                    raise Violation("One final model", f"{peer} ends with what nobody has submitted")
 
     def _check_leap(self, peer: PeerId, standing: int, event: Lapsed, reach: int | None) -> None:
         if event.reason is not Lapse.BEHIND:
@@ -155,7 +171,7 @@ class Replica(Node):
         policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, (shape.chunks,), slack=shape.slack)
         origin = Base(0, 0, HISTORY, root_of(self.state))
         run = RunFacts(
-            BRANCH, seeds[0], origin, policy, shape.last, continue_after=shape.continue_after, has_results=False
+            BRANCH, seeds[0], origin, policy, shape.last, continue_after=shape.continue_after, has_replicas=True
         )
         facts = ReplicaFacts(
             run=run,
@@ -170,12 +186,21 @@ class Replica(Node):
         trains, signer = me not in shape.keepers, FakeSigner(me)
         kept = recall(disk, run, signer, lambda: FOUNDING_LIFE + life + (me != run.founder))
         self.member = ReplicaMember(
-            me, (), facts, kept, origin if holds else None, signer, self.store, rng, trains=trains
+            me,
+            (),
+            facts,
+            kept,
+            origin if holds else None,
+            signer,
+            lambda _: FactReducer(),
+            self.store,
+            rng,
+            trains=trains,
         )
         self._training_for = -1
         self._token = 0
         self._submitted: tuple[int, list[bytes]] = (0, [])  # a round, and the chunks that we exchange in it
-        self._outcome: Exchanged | Lapsed | None = None
+        self._outcome: Exchanged | Lapsed | Committed | told.Lapsed | None = None
         self._is_fresh = False  # whether our replica is a copy, with which no round has ended yet
         self.has_parted = False
         self.blamed: list[Blamed] = []
@@ -198,6 +223,8 @@ class Replica(Node):
             return self._train_if_open(self.member.fire(now, timer))
         if timer.name == "apply":
             return self._apply(now)
+        if timer.name == "kept":
+            return self._train_if_open(self.member.kept(now, timer.token))
         if timer.name == "install":
             return self._train_if_open(self.member.opened(now, self.standing, root_of(self.state)))
         return self._submit(now) if timer.token == self._token else []
@@ -215,7 +242,7 @@ class Replica(Node):
         if isinstance(message, StateChunk):
             return self.store.chunk(message.round, message.index)
         round, payloads = self._submitted
-        assert isinstance(message, Chunk)
+        assert isinstance(message, Chunk | Contribution)
         assert message.round == round
         return payloads[message.chunk]
 
@@ -223,7 +250,7 @@ class Replica(Node):
         self.member.left(now, to, message, sent)
 
     def accuse(self, now: float, peer: PeerId) -> list[Effect]:
-        return self._train_if_open(self.member._digest(now, self.member.rounds.peer_down(now, peer)))
+        return self._train_if_open(self.member._digest(now, self.member.exchanges.peer_down(now, peer)))
 
     def stop(self, now: float) -> list[Effect]:
         """End, as a service that is stopped."""
@@ -243,6 +270,14 @@ class Replica(Node):
                 self._oracle.told(self.me, self.life, self.standing, event, reach)
                 self._outcome = event
                 return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
+            case Committed():
+                self._oracle.concluded(self.me, self.member.log.register.branch, event)
+                self._outcome = event
+                kept = Timer("app", "kept", event.decision.round)
+                return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0)), Wake(0.1, kept)]
+            case told.Lapsed():
+                self._outcome = event
+                return [Wake(0.0, Timer("app", "apply", 0))]
             case ReplicaReceived():
                 return self._install(event)
             case HandIn(round=round):
@@ -287,12 +322,16 @@ class Replica(Node):
         payloads = [bytes(msgpack.packb([*name, chunk, self._rng.random()])) for chunk in chunks]
         self._submitted = base + 1, payloads
         self._oracle.submitted[self.me, base + 1].append(payloads)
+        if base + 1 == self.shape.last:
+            return self._train_if_open(self.member.submit_last(now, Ready(1), payloads.__getitem__))
         return self._train_if_open(self.member.submit(now))
 
     def _apply(self, now: float) -> list[Effect]:
         outcome, self._outcome, self._is_fresh = self._outcome, None, False
         if outcome is None:
             return []
+        if isinstance(outcome, Committed | told.Lapsed):
+            return self._conclude(now, outcome)
         if isinstance(outcome, Exchanged):
             made = b"".join(bytes(each) for each in outcome.payloads)
             self.state = [content_hash(old + made) for old in self.state]
@@ -300,6 +339,13 @@ class Replica(Node):
         self.store.put(outcome.round, list(self.state))
         self._holds(outcome.round)
         return self._train_if_open(self.member.applied(now, root_of(self.state)))
+
+    def _conclude(self, now: float, outcome: Committed | told.Lapsed) -> list[Effect]:
+        if isinstance(outcome, Committed):
+            self.state = [content_hash(b"".join(map(bytes, outcome.decision.payloads)))] * STATE_CHUNKS
+        self.standing = self.shape.last
+        self.store.put(self.standing, list(self.state))
+        return self._train_if_open(self.member.concluded(now, root_of(self.state)))
 
     def _install(self, event: ReplicaReceived) -> list[Effect]:
         self._oracle.copies.append((self.me, event))

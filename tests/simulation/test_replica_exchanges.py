@@ -54,7 +54,7 @@ def test_who_reads_slowly_holds_nobody_for_ever_and_its_own_bytes_count_on_one_s
 def test_who_reads_no_more_and_answers_every_word_holds_nobody() -> None:
     world, oracle = in_an_exchange(5, slow=A)
     throttle(world, A, 1e9)
-    exchange = world.node(B).member.rounds.exchange
+    exchange = world.node(B).member.exchanges.exchange
     assert exchange is not None
     exchange.tick = lambda now: []  # type: ignore[method-assign]
     round = world.node(A).standing + 1
@@ -67,7 +67,7 @@ def test_who_has_become_slow_is_given_more_time_after_a_while() -> None:
     before = world.node(A).standing
     world.run_until(lambda: any(round > before for (_, _, round) in oracle.exchanged), within=20 * IN_ALL)
     throttle(world, B, FAST)
-    length = world.node(A).member.rounds._means.length
+    length = world.node(A).member.exchanges._means.length
     assert length.deadline() > LEAST
     world.run_until(lambda: length.deadline() == LEAST, within=20 * IN_ALL)
 

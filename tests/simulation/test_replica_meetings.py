@@ -67,7 +67,7 @@ def used_to_little_waiting(count: int) -> World[Replica]:
     world, _ = build(2, count, WAN, Shape(start_members=count, slow=tuple((name, 20.0) for name in names)))
     for name in names:
         for _ in range(9):
-            world.node(name).member.rounds._means.spread.observe(0.1)
+            world.node(name).member.exchanges._means.spread.observe(0.1)
     world.run(1.0)
     return world
 
@@ -86,7 +86,7 @@ def test_whom_the_draw_does_not_give_us_hurries_nobody(ahead: int) -> None:
 @pytest.mark.parametrize("ahead", [1, 2])
 def test_who_says_that_it_is_urgent_waits_for_as_long_as_we_have_patience(ahead: int) -> None:
     world = used_to_little_waiting(2)
-    patience = world.node(A).member.rounds._means.patience()
+    patience = world.node(A).member.exchanges._means.patience()
     world.command(A, meet(B, ahead, is_urgent=True))
     world.run(patience - 0.1)
     assert not world.node(A).called
@@ -99,4 +99,4 @@ def test_those_who_are_urged_teach_no_patience() -> None:
     world.run_until(partial(all_at, world, 5), within=200.0)
     assert world.node(B).called == [1, 2, 3, 4, 5]
     assert len(oracle.exchanged) >= 10
-    assert [world.node(name).member.rounds._means.spread.samples for name in (A, B)] == [0, 0]
+    assert [world.node(name).member.exchanges._means.spread.samples for name in (A, B)] == [0, 0]

@@ -158,7 +158,7 @@ def mail_of_another_life() -> None:
 
     def watch(peer: PeerId) -> None:
         node = world.node(names[0])
-        exchange = node.member.rounds.exchange
+        exchange = node.member.exchanges.exchange
         if exchange is None or exchange.is_over or exchange.has_all or exchange.pairing.round in rounds:
             return
         missing, round = exchange.missing[0], exchange.pairing.round

@@ -97,7 +97,7 @@ def test_one_liar_does_not_move_the_pack() -> None:
 def facts_of(first: int = 0, last: int = 0) -> ReplicaFacts:
     """Of a run that begins after round `first`."""
     origin = Base(first, 0, NO_DIGEST, NO_DIGEST)
-    run = RunFacts(NO_DIGEST, PeerId("founder"), origin, Policy(1, 1, 64, 1, (1,)), last, has_results=False)
+    run = RunFacts(NO_DIGEST, PeerId("founder"), origin, Policy(1, 1, 64, 1, (1,)), last, has_replicas=True)
     return ReplicaFacts(run, b"seed", 1, lambda chunk, payload: None, b"", 1, lambda chunk, payload: None)
 
 

@@ -1,6 +1,7 @@
-"""No name is a comprehension's variable and, beside it in the same function, a global: Python 3.12.0 to 3.12.3 mix them up.
+"""No name is a comprehension's variable and, beside it in the same function, a global.
 
-They inline comprehensions, and take the global for the variable (CPython issue 118513). Ubuntu 24.04 ships 3.12.3.
+Python 3.12.0 to 3.12.3, one of which Ubuntu 24.04 ships, mix them up: they inline comprehensions, and take the global
+for the variable (CPython issue 118513).
 """
 
 from __future__ import annotations

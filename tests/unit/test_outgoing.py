@@ -75,7 +75,7 @@ def test_what_is_contributed_twice_in_a_round_is_sent_again() -> None:
 def test_of_a_replica_each_pairing_is_counted_by_itself() -> None:
     outgoing = Outgoing(CommitLog())
     for number, chunk in ((3, 0), (3, 0), (4, 0)):
-        outgoing.exchanged(Chunk(7, number, chunk, bytes(10)))
+        outgoing.sent(OTHER, Chunk(7, number, chunk, bytes(10)), rounds(7))
     assert outgoing.resent == 0
 
 

@@ -17,6 +17,7 @@ from shoal.node.client.up.measuring import References, Replicas
 from shoal.node.client.up.peers import LocalPeer
 from shoal.node.client.up.plan import builtin_manifest, make_plan
 from shoal.node.client.up.verdict import Finding, PeerEnd, as_json, in_words, problems
+from shoal.node.manifest.method import MethodSpec
 
 PARAMETERS = 1000
 
@@ -83,19 +84,26 @@ def test_other_bytes_in_a_file_are_a_problem(good: Finding) -> None:
     assert "PROBLEM: the live peers" in "\n".join(in_words(finding))
 
 
-def test_replicas_need_not_be_equal_and_are_told_apart(good: Finding) -> None:
+def test_replicas_need_not_be_equal_before_the_end_and_are_told_apart(good: Finding) -> None:
     ledger = Ledger()
     for name, digest, partner in (("peer-1", "01", "B"), ("peer-2", "02", "A"), ("peer-3", "03", None)):
         ledger.add(name, [record(1, digest=digest, partner=partner, lapse="" if partner else "bye")])
     assert ledger.disputed() == []
     assert ledger.exchanges() == 1
-    odd = tuple(replace(peer, file_hash=str(number)) for number, peer in enumerate(good.peers))
-    finding = replace(good, peers=odd, ledger=ledger, replicas=Replicas((2.0, 2.5), 1.9))
+    noloco = good.plan.manifest.model_copy(update={"method": MethodSpec(name="noloco")})
+    plan = replace(good.plan, manifest=noloco)
+    finding = replace(good, plan=plan, ledger=ledger, replicas=Replicas((2.0, 2.5), 1.9, agreed=1.8))
     assert problems(finding) == []
     words = "\n".join(in_words(finding))
     assert "2 replicas: validation loss 2.250 on average, 0.500 from the best to the worst" in words
     assert "1 exchanges in 1 rounds" in words
-    assert as_json(finding)["replicas"] == {"each": [2.0, 2.5], "mean": 2.25, "spread": 0.5, "merged": 1.9}
+    assert as_json(finding)["replicas"] == {
+        "each": [2.0, 2.5],
+        "mean": 2.25,
+        "spread": 0.5,
+        "merged": 1.9,
+        "agreed": 1.8,
+    }
 
 
 def test_replicas_beside_a_state_do_not_take_its_place(good: Finding) -> None:

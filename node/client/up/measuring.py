@@ -2,10 +2,10 @@
 
 References are trained after the swarm, two one-thread processes at a time, the longest first.
 
-In a run of replicas the plain mean of all peers' weights is the result. Where a state is agreed, but workers' weights
-differ from it (diloco-eager, streaming-diloco), that state is the result, and the replicas' losses are told beside it.
-Few exchanges suffice while training goes on if all replicas are merged once at its end (arXiv 2507.06542): single
-replicas are worse than their mean, and the spread of their losses tells how well the exchanges held them together.
+Where peers' own weights differ from the state that all agree on in the end (noloco, gossip, diloco-eager,
+streaming-diloco), that state is the result, and the losses of the replicas are told beside it. Few exchanges suffice
+while training goes on if all replicas are merged once at its end (arXiv 2507.06542): single replicas are worse than
+their mean, and the spread of their losses tells how well the exchanges held them together.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.node.api.answers import Answer
+from shoal.node.client.up.peers import LocalPeer
 from shoal.node.client.up.plan import Plan
 from shoal.node.client.up.processes import Jobs
 from shoal.protocol.base.errors import LocalError
@@ -92,8 +93,8 @@ class Replicas:
 
     each: tuple[float, ...]
     merged: float  # of the replicas' mean
+    agreed: float  # of the state that all agree on
     file: str = MERGED  # with that mean
-    agreed: float | None = None  # of the agreed state, if there is one
 
     @property
     def mean(self) -> float:
@@ -107,33 +108,33 @@ class Replicas:
 
     def as_json(self) -> dict[str, Any]:
         """The object of `--json`."""
-        return {"each": list(self.each), "mean": self.mean, "spread": self.spread, "merged": self.merged} | (
-            {} if self.agreed is None else {"agreed": self.agreed}
-        )
+        found = {"each": list(self.each), "mean": self.mean, "spread": self.spread}
+        return found | {"merged": self.merged, "agreed": self.agreed}
 
     def __str__(self) -> str:
         """For the person who watched."""
         return (
             f"{len(self.each)} replicas: validation loss {self.mean:.3f} on average, {self.spread:.3f} from the best "
-            f"to the worst; their mean, {self.file}, has {self.merged:.3f}"
-            + ("." if self.agreed is None else f", the state that all agree on {self.agreed:.3f}.")
+            f"to the worst; their mean, {self.file}, has {self.merged:.3f}, the state that all agree on "
+            f"{self.agreed:.3f}."
         )
 
 
-async def measure(plan: Plan, jobs: Jobs, device: str, files: Sequence[Path]) -> tuple[Answer, Replicas]:
-    """Write the mean of the replicas in these files to the play's folder, and measure it and each of them.
+async def measure(plan: Plan, jobs: Jobs, device: str, peers: Sequence[LocalPeer]) -> tuple[Answer, Replicas]:
+    """Measure the state that these peers agree on, each one's own weights, and their mean, which is written to a file.
 
-    Each file lies in its peer's folder. Returns the answer of `validate` for the mean, and all losses. LocalError if
-    there are no files.
+    Returns the answer of `validate` for the state, and all losses. LocalError if there are no peers.
     """
-    if not files:
+    if not peers:
         raise LocalError(
             "no peer is left at the end, so there is no replica to measure; see the logs", code="nobody-left"
         )
+    files = [peer.own_file for peer in peers]
     merged = await jobs.run("merge", "merge", plan.manifest_file, plan.out / MERGED, *files)
     each = [await _loss(plan, jobs, device, f"validate-{file.parent.name}", file) for file in files]
-    mean = await jobs.run("validate-merged", "validate", plan.manifest_file, merged["file"], device, *plan.data)
-    return mean, Replicas(tuple(each), mean["loss"])
+    mean = await _loss(plan, jobs, device, "validate-merged", Path(merged["file"]))
+    agreed = await jobs.run("validate-final", "validate", plan.manifest_file, peers[0].state_file, device, *plan.data)
+    return agreed, Replicas(tuple(each), mean, agreed["loss"])
 
 
 async def _loss(plan: Plan, jobs: Jobs, device: str, name: str, file: Path) -> float:

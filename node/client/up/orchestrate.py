@@ -15,7 +15,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +58,14 @@ async def save_states(plan: Plan, swarm: Swarm) -> tuple[PeerEnd, ...]:
     Where workers' weights differ from the agreed state, these are written, too.
     """
     saved = await asyncio.gather(*(_save(peer, swarm.run, peer.state_file) for peer in swarm.live))
-    if plan.manifest.method.has_own_weights:
+    if _has_own_weights(plan):
         await asyncio.gather(*(_save(peer, swarm.run, peer.own_file, own=True) for peer in swarm.live))
     answers = dict(zip([peer.name for peer in swarm.live], saved, strict=True))
     return tuple(_end(peer, plan, swarm, answers.get(peer.name)) for peer in swarm.peers)
 
 
 async def measure_all(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs: Jobs, baseline: bool) -> Finding:
-    """Measure the state of the first live peer, and all replicas; train the references if `baseline`.
-
-    In a run of replicas their mean takes the place of the state.
-    """
+    """Measure the state of the first live peer, and all peers' own weights; train the references if `baseline`."""
     device = plan.device_of(plan.peers[0])
     saved = [peer for peer, end in zip(swarm.peers, ends, strict=True) if end.file_hash]
     swarm.note("validating", "measuring the validation loss before and after")
@@ -100,13 +96,15 @@ async def measure_all(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs:
 
 async def _measure(plan: Plan, jobs: Jobs, device: str, saved: list[LocalPeer]) -> tuple[Answer, Replicas | None]:
     """The answer of `validate` for the play's result, and the losses of its replicas, if the method has any."""
-    if plan.manifest.method.has_replicas:
-        return await measure(plan, jobs, device, [peer.state_file for peer in saved])
-    state = jobs.run("validate-final", "validate", plan.manifest_file, saved[0].state_file, device, *plan.data)
-    if not plan.manifest.method.has_own_weights:
-        return await state, None
-    agreed, (_, replicas) = await asyncio.gather(state, measure(plan, jobs, device, [peer.own_file for peer in saved]))
-    return agreed, replace(replicas, agreed=agreed["loss"])
+    if _has_own_weights(plan):
+        return await measure(plan, jobs, device, saved)
+    state = saved[0].state_file
+    return await jobs.run("validate-final", "validate", plan.manifest_file, state, device, *plan.data), None
+
+
+def _has_own_weights(plan: Plan) -> bool:
+    """Whether peers' weights differ until the end, or even there."""
+    return plan.manifest.method.has_replicas or plan.manifest.method.has_own_weights
 
 
 async def _save(peer: LocalPeer, run: str, file: Path, own: bool = False) -> Answer:

@@ -49,9 +49,9 @@ class Finding:
     replicas: Replicas | None = None  # of methods whose workers' weights differ
 
     @property
-    def is_agreed(self) -> bool:
-        """Whether the run has an agreed state; if not, `final_loss` is that of the replicas' mean."""
-        return self.replicas is None or self.replicas.agreed is not None
+    def has_exchanges(self) -> bool:
+        """Whether its members agree on the result of the last round only, and exchange in pairs before."""
+        return self.plan.manifest.method.has_replicas
 
     @property
     def live(self) -> list[PeerEnd]:
@@ -71,10 +71,7 @@ class Finding:
 
 def problems(finding: Finding) -> list[str]:
     """All problems of the play; none if it went well."""
-    found = []
-    plan = finding.plan
-    if finding.is_agreed:
-        found += _disagreements(finding)
+    found, plan = _disagreements(finding), finding.plan
     if not finding.ratio <= plan.manifest.goal.loss_ratio:  # NaN is a problem, too
         found.append(
             f"the validation loss fell to {finding.ratio:.2f} of what it was; the manifest wants "
@@ -159,7 +156,7 @@ def _resumption(finding: Finding) -> list[str]:
 
 def _rounds(finding: Finding) -> str:
     rounds = finding.ledger.rounds()
-    if not finding.is_agreed:
+    if finding.has_exchanges:
         return (
             f"{finding.ledger.exchanges()} exchanges in {len(rounds)} rounds; a member sent "
             f"{finding.ledger.bytes_per_parameter_per_round(finding.parameters):.1f} bytes per parameter and exchange."
@@ -174,7 +171,7 @@ def _rounds(finding: Finding) -> str:
 def _death(finding: Finding, victim: PeerEnd) -> str:
     fatal = next((each for each in finding.ledger.rounds() if each.round == finding.plan.kill_at), None)
     said = f"{victim.peer} was killed with SIGKILL in the all-reduce of round {finding.plan.kill_at}"
-    if not finding.is_agreed:
+    if finding.has_exchanges:
         return f"{victim.peer} was killed with SIGKILL in round {finding.plan.kill_at}; the others went on."
     if fatal is None:
         return f"{said}; that round did not commit."
@@ -185,7 +182,7 @@ def _death(finding: Finding, victim: PeerEnd) -> str:
 
 
 def _arrival(newcomer: PeerEnd, finding: Finding) -> str:
-    got = "downloaded the state from the others" if finding.is_agreed else "copied the replica of another"
+    got = "copied the replica of another" if finding.has_exchanges else "downloaded the state from the others"
     said = f"{newcomer.peer} came at round {finding.plan.join_at} and {got}"
     if newcomer.first_round is None:
         return f"{said}, but took part in no round."
@@ -199,7 +196,7 @@ def _devices(finding: Finding) -> list[str]:
 
 def _agreement(finding: Finding) -> list[str]:
     replicas = [str(finding.replicas)] if finding.replicas is not None else []
-    if not finding.is_agreed or len({peer.file_hash for peer in finding.live}) > 1:
+    if len({peer.file_hash for peer in finding.live}) > 1:
         return replicas
     state = f"All {len(finding.live)} live peers hold the same state, bit for bit: {finding.live[0].digest[:16]}."
     return [state, *replicas]

@@ -31,7 +31,8 @@ An exchange fails if its round is aborted or the partner is gone. Then there is 
 private vectors stay as they were before the contribution, and `lapse` is called in place of `merge`. The same holds if
 launches(t - delay) names a part of which this peer has sent nothing: before the run's first step, or before it joined.
 
-After the last step of a run of replicas, the plain mean of the weights of all remaining members is the run's result.
+In the last round of a run of replicas there is no exchange: the plain mean of the weights that all members have after
+its inner steps is the run's result.
 """
 
 from __future__ import annotations

@@ -129,6 +129,12 @@ class CommittedState:
                 self.current = replace(self.current, round=round)
             return self.current
 
+    def back_to(self, round: int) -> None:
+        """Makes the current version that of `round`, as what later ones have brought is made anew."""
+        with self._lock:
+            if round < self.current.round:
+                self.current = replace(self.current, round=round)
+
     def install(self, round: int, chunks: Iterable[Payload], expected_root: Digest) -> Snapshot:
         """Installs a version from its chunks, in order; RemoteError, and `current` stays, if the root is another."""
         new, _ = self._spare_vectors()

@@ -1,4 +1,4 @@
-"""The state of a run of replicas on this node (a replica is agreed with nobody), and the exchanges with partners.
+"""The state of a run of replicas on this node (a replica is agreed with nobody), the exchanges with partners, the end.
 
 A replica is held in versions and chunks, hashed, saved and given to joiners like a committed state. A round makes its
 next version from the exchange with one partner, or passes without an answer.
@@ -6,6 +6,9 @@ next version from the exchange with one partner, or passes without an answer.
 In an exchange each partner sends first the replica's vectors that go along (`sends` of the method) in the gather codec,
 one after the other, and then its contribution in the scatter codec; all are cut into the same chunks. Both partners
 compute with all of these as the codecs decode them, also with their own, so both use the same numbers.
+
+At its end the run has one result: the mean of all members' weights after the last round's inner steps, in fp32, which
+all hold from then on. The other vectors are 0, as those of a run that begins with these weights.
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ from shoal.node.training.methods.gossip import mix
 from shoal.node.training.methods.method import PARAMETERS, Answer, Exchange, Method, Vectors
 from shoal.node.training.state.committed import CommittedState, Snapshot
 from shoal.node.training.state.outer import HeldState
-from shoal.protocol.averaging.chunks import FLOAT_BYTES
+from shoal.protocol.averaging.chunks import FLOAT_BYTES, chunk_bounds, fitting_bytes
 from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.wire import Payload
 from shoal.protocol.tensors.compression import Codec, codec
 from shoal.protocol.tensors.memory import MEMORY
+from shoal.protocol.tensors.reduction import MeanReducer
 
 LARGEST = 2.0**100  # allowed absolute value in an exchange: sums and products stay far within fp32
+WHOLE = codec("fp32")  # of a replica as a whole, and of the last round
 HALF = 0.5  # the weight of each partner, by the rule of Metropolis and Hastings (node/lab/network.py)
 
 
@@ -100,10 +105,12 @@ class ReplicaState(HeldState):
         """Begins with a saved replica, or with that of the manifest's seed, which is the same for all members."""
         super().__init__(manifest, saved)
         self.exchange = ExchangeChunks(self.method, self.bounds(1), self._scatter, self._gather)
+        chunk_bytes = manifest.rounds.chunk_bytes or fitting_bytes(self.elements, WHOLE.bytes_for)
+        self._last_bounds = chunk_bounds(self.elements, chunk_bytes, WHOLE.block)
 
     def check_state(self, index: int, payload: Payload) -> None:
         """PayloadError unless the payload is a valid chunk of a replica (fp32), and its numbers are not too large."""
-        check_numbers(codec("fp32"), payload, self.committed.shape.chunks[index].size // FLOAT_BYTES)
+        check_numbers(WHOLE, payload, self.committed.shape.chunks[index].size // FLOAT_BYTES)
 
     def encoder(self, vector: FloatArray, round: int) -> Callable[[int], Payload]:
         """A function that encodes a chunk of our exchange; valid until the round after this one is applied."""
@@ -133,3 +140,42 @@ class ReplicaState(HeldState):
     def passed(self, round: int) -> Snapshot:
         """Notes that the rounds up to this one have no answer: the replica stays as it is."""
         return self.committed.skip(round)
+
+    # -- the last round ------------------------------------------------------------------------------------------
+
+    @property
+    def last_chunks(self) -> int:
+        """How many chunks the average of the last round has."""
+        return len(self._last_bounds)
+
+    def last_reducer(self) -> MeanReducer:
+        """The reducer with which an owner averages its chunks of the weights."""
+        return MeanReducer([stop - start for start, stop in self._last_bounds], WHOLE, WHOLE)
+
+    def weights(self, contribution: FloatArray | None) -> FloatArray:
+        """The weights, (d,), with which a worker has made its contribution; None: those of the replica."""
+        replica = self.committed.current.array()
+        if contribution is None:
+            return replica.copy()
+        return contribution.copy() if self.method.exchange is Exchange.GRAPH else replica + contribution
+
+    def last_encoder(self, weights: FloatArray) -> Callable[[int], Payload]:
+        """A function that encodes a chunk of the weights, (d,), which must not be changed."""
+        flat, bounds = torch.from_numpy(weights), self._last_bounds
+
+        def encode(chunk: int) -> Payload:  # holds no reference to this object, which sending may outlast
+            return WHOLE.encode_view(flat[slice(*bounds[chunk])])
+
+        return encode
+
+    def concluded(self, round: int, payloads: Sequence[Payload]) -> Snapshot:
+        """Applies the mean of the last round: all members hold these bits from then on."""
+        self.committed.skip(round - 1)
+        self.committed.back_to(round - 1)  # where another branch of the log has decided the round anew
+        sizes = [stop - start for start, stop in self._last_bounds]
+        means = (WHOLE.decode(payload, size) for payload, size in zip(payloads, sizes, strict=True))
+
+        def rule(replica: Vectors, mean: Tensor, start: int) -> Vectors:
+            return {name: mean if name == PARAMETERS else torch.zeros_like(mean) for name in replica}
+
+        return self.committed.apply(means, rule)
