@@ -15,8 +15,9 @@ from shoal.protocol.member.presence import GOING
 from shoal.protocol.messages.log import GetLog, Tip
 from shoal.protocol.messages.replicas import Meet
 from shoal.protocol.replicas.member import LINGER
+from tests.simulation import replica_endings as endings
 from tests.simulation.links import WAN
-from tests.simulation.replicas import TRAINING, Oracle, Replica, Shape, build
+from tests.simulation.replicas import Oracle, Replica, Shape, build
 from tests.simulation.seeds import seeds
 from tests.simulation.swarm import peers_named
 from tests.simulation.test_replicas import all_at
@@ -157,64 +158,26 @@ def test_who_is_away_for_long_is_removed_and_comes_back_in_a_new_life() -> None:
     world.run_until(lambda: all_vote(world, 4), within=60.0)
 
 
-def is_over(world: World[Replica]) -> bool:
-    """Whether all who live are through the last round, and know that it was the last."""
-    return all(node.member.phase == "keeping" and node.member.log.register.is_over for node in world.nodes())
-
-
 @pytest.mark.parametrize("seed", seeds(3, 40))
-def test_in_the_last_round_all_are_averaged_the_slow_one_too(seed: int) -> None:
-    shape = Shape(start_members=4, last=6, joiners=(NEWCOMER,), slow=((NAMES[3], 4.0),))
-    world, oracle = build(seed, 4, WAN, shape, newcomers=1)
-    world.run_until(lambda: is_over(world), within=300.0)
-    (result,) = oracle.results.values()
-    assert result.decision.roster == tuple(NAMES[:4])
-    assert {made.count for made in result.decision.means} == {4}
+def test_in_the_last_round_all_are_averaged_whoever_was_left_over_before_it(seed: int) -> None:
+    """Nothing follows the end, and whoever comes after it gets the result."""
+    world = endings.slow_lines(seed)
     number = world.node(NAMES[0]).member.log.register.number
     world.start(NEWCOMER)
-    world.run_until(lambda: is_over(world), within=60.0)
-    assert world.node(NEWCOMER).state == world.node(NAMES[0]).state, "who comes later gets the result"
-    assert not oracle.copies
-    assert {node.member.log.register.number for node in world.nodes()} == {number}, "nothing follows the end"
+    endings.end_as_one(world, within=60.0)
+    assert {node.member.log.register.number for node in world.nodes()} == {number}
     world.command(NAMES[1], lambda node, now: node.stop(now))
     assert world.node(NAMES[1]).has_parted, "nobody needs to let it go"
 
 
 @pytest.mark.parametrize("seed", seeds(6, 200))
 def test_one_is_killed_near_the_end_and_all_who_are_there_have_one_model(seed: int) -> None:
-    """At any moment of the last two rounds, whether it proposes or owns; it comes back, or never does."""
-    rng = random.Random(f"killed near the end {seed}")
-    keepers = (NAMES[3],) if seed % 2 else ()
-    voters = 4 - len(keepers)
-    world, oracle = build(seed, 4, WAN, Shape(start_members=voters, last=6, keepers=keepers))
-    world.run_until(lambda: all_vote(world, voters), within=100.0)
-    world.run_until(lambda: any(node.standing >= 4 for node in world.nodes()), within=100.0)
-    world.run(rng.uniform(0.0, 3.0 * TRAINING))
-    struck = rng.choice(NAMES[:4])
-    world.kill(struck)
-    world.run_until(lambda: is_over(world), within=300.0)
-    if rng.random() < 0.7:
-        world.start(struck)
-        world.run_until(lambda: is_over(world), within=100.0)
-    assert len({tuple(node.state) for node in world.nodes()}) == 1
-    assert len(oracle.results) == 1
-    assert not world.errors
+    endings.killed_near_the_end(seed)
 
 
 @pytest.mark.parametrize("seed", seeds(4, 100))
 def test_two_parts_of_a_cut_run_that_have_ended_come_to_one_model(seed: int) -> None:
-    shape = Shape(start_members=4, last=25, continue_after=PATIENCE)
-    world, oracle = build(seed, 4, WAN, shape)
-    world.run_until(lambda: all_vote(world, 4), within=100.0)
-    rng = random.Random(f"both ended {seed}")
-    names = rng.sample(NAMES[:4], 4)
-    world.network.partition(names[:2], names[2:])
-    world.run_until(lambda: is_over(world), within=1000.0)
-    assert len(oracle.results) == 2
-    world.network.heal()
-    world.run_until(lambda: len({tuple(node.state) for node in world.nodes()}) == 1, within=60.0)
-    assert len({node.member.log.register.branch for node in world.nodes()}) == 1
-    assert not world.errors
+    endings.both_parts_end(seed)
 
 
 def meet_knowing(sender: PeerId, ahead: int) -> Step[Replica]:

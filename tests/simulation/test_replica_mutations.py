@@ -12,6 +12,7 @@ import pytest
 from shoal.protocol.base.effects import Effect, Send, Tell
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.catchup.donor import Donor
+from shoal.protocol.log.keeper import Keeper
 from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.replicas import round as one_round
 from shoal.protocol.replicas import rounds
@@ -21,6 +22,7 @@ from shoal.protocol.replicas.pair import PAIR_MESSAGES, PairExchange
 from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
 from tests.simulation.links import WAN
 from tests.simulation.promises import Violation
+from tests.simulation.replica_endings import PROMISE, both_parts_end, slow_lines
 from tests.simulation.replicas import Replica, Shape, build
 from tests.simulation.swarm import peers_named
 from tests.simulation.test_replica_faults import run_seed
@@ -225,7 +227,31 @@ def stuck_log() -> None:
         raise Violation("Nobody is stuck", "a newcomer has no replica after 40 s")
 
 
+def another_result_is_not_taken(patch: pytest.MonkeyPatch) -> None:
+    """Who leaves its branch for another keeps the result that it has."""
+    patch.setattr(ReplicaMember, "_begin_last_anew", lambda self, now: [])
+
+
+def nobody_asks_after_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Parts that have ended do not look for each other."""
+    patch.setattr(Keeper, "_ask_who_is_no_member", lambda self: [])
+
+
+def an_ended_branch_is_kept(patch: pytest.MonkeyPatch) -> None:
+    """What has ended yields by an entry only, which does not fit after the end."""
+    patch.setattr(Keeper, "_switch", lambda self, shown_by, shortcut: [])
+
+
+def nobody_is_waited_for_in_the_end(patch: pytest.MonkeyPatch) -> None:
+    """The last round begins without those who are behind."""
+    patch.setattr(ReplicaMember, "_behind", property(lambda self: []))
+
+
 BROKEN = [
+    (another_result_is_not_taken, partial(both_parts_end, 0), PROMISE),
+    (nobody_asks_after_the_end, partial(both_parts_end, 0), PROMISE),
+    (an_ended_branch_is_kept, partial(both_parts_end, 0), PROMISE),
+    (nobody_is_waited_for_in_the_end, partial(slow_lines, 1), PROMISE),
     (whoever_is_there_counts, stuck_log, "Only members"),
     (stale_rounds_count, late_mail, "Whole or nothing"),
     (half_a_vector_counts, many_faults, "Whole or nothing"),
