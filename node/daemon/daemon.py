@@ -188,6 +188,7 @@ class Daemon:
             on_message=self._on_message,
             on_call=self._on_call,
             on_link=self._on_link,
+            on_ended=self._on_ended,
             on_payload_done=self._on_payload_done,
             on_stranger=self._peer_finder.greet_stranger,
         )
@@ -298,6 +299,10 @@ class Daemon:
         self._discovery.link(peer, up)
         self._relaying.link(peer, up)
         self._expert_proxy.link(peer, up)
+
+    def _on_ended(self, peer: PeerId) -> None:
+        for run in self._open.values():
+            run.driver.ended(peer)
 
     def _served(self) -> dict[type[Message], Serve]:
         """The handlers of other nodes' calls, by message type."""

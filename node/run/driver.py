@@ -119,6 +119,10 @@ class Driver:
         member = self.member
         self.command(lambda now: member.link_up(now, peer) if up else member.link_lost(now, peer))
 
+    def ended(self, peer: PeerId) -> None:
+        """The process of a peer, with which a connection was lost, is there no more."""
+        self.command(lambda now: self.member.ended(now, peer))
+
     def move(self, addresses: tuple[str, ...]) -> None:
         """We can be reached elsewhere."""
         self.command(lambda now: self.member.membership.set_addresses(now, addresses))

@@ -126,6 +126,10 @@ class Presence(Judge, ABC):
         """The connection with `peer` was closed."""
         return self._digest(now, self.membership.link_lost(now, peer))
 
+    def ended(self, now: float, peer: PeerId) -> list[Effect]:
+        """Nobody listens any more where `peer` was, whose connection was closed."""
+        return self._digest(now, self.membership.ended(now, peer))
+
     def link_up(self, now: float, peer: PeerId) -> list[Effect]:
         """There is a connection with `peer`."""
         return self._digest(now, self.membership.link_up(now, peer))

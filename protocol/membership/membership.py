@@ -131,6 +131,12 @@ class Membership(MembershipView):
         """The connection with `peer` closed, by an interruption or a death: probe it at once, in every way."""
         return self._finish(now, self._check(now, peer)) if self._running else []
 
+    def ended(self, now: float, peer: PeerId) -> list[Effect]:
+        """Nobody listens any more where `peer` was, whose connection was closed: that is a death, unless it answers."""
+        if not self._running or not self.is_suspect(peer):
+            return []
+        return self._finish(now, self._suspicions.declare_dead(now, peer, self.me))
+
     def doubt(self, now: float, peer: PeerId) -> list[Effect]:
         """Somebody waits for `peer` and has heard nothing: probe it at once, in every way."""
         return self._finish(now, self._check(now, peer)) if self._running else []

@@ -120,6 +120,62 @@ async def eventually(condition: Callable[[], object], limit: float = DEADLINE) -
             await asyncio.sleep(0.005)
 
 
+# -- the other one ends ---------------------------------------------------------------------------------------
+
+
+THERE = """
+import asyncio, sys
+from shoal.protocol.net.peers.network import Network
+from shoal.protocol.net.peers.shared import Handlers
+from shoal.protocol.net.system.identity import Identity
+
+async def main():
+    network = Network(Identity.generate(), host="127.0.0.1", port=0)
+    await network.start(Handlers(takes=lambda run: True, shares_run=lambda peer: True))
+    print(network.peer, *network.addresses(), flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.asyncio
+async def test_that_a_process_was_killed_is_known_at_once() -> None:
+    ended: list[PeerId] = []
+    a = Node()
+    a.on(on_ended=ended.append)
+    there = await asyncio.create_subprocess_exec(sys.executable, "-c", THERE, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert there.stdout is not None
+        peer, *addresses = (await there.stdout.readline()).decode().split()
+        async with running(a):
+            a.remember(PeerId(peer), tuple(addresses))
+            a.send(PeerId(peer), RUN, Word(1))
+            await eventually(lambda: a.changes == [True])
+            there.kill()
+            await eventually(lambda: ended == [peer])
+    finally:
+        with suppress(ProcessLookupError):
+            there.kill()
+        await there.wait()
+
+
+@pytest.mark.asyncio
+async def test_who_has_only_closed_its_connection_lives() -> None:
+    ended: list[PeerId] = []
+    a, b = Node(), Node()
+    a.on(on_ended=ended.append)
+    async with running(a, b):
+        a.knows(b)
+        a.send(b.peer, RUN, Word(1))
+        await eventually(lambda: b.words)
+        await b.disconnect(a.peer, "a test")
+        await eventually(lambda: False in a.changes)
+        a.send(b.peer, RUN, Word(2))
+        await eventually(lambda: 2 in b.words)
+    assert ended == []
+
+
 # -- delivery -----------------------------------------------------------------------------------------------
 
 

@@ -34,6 +34,9 @@ class Hosts:
     async def open_stream(self, peer: PeerId, protocol: str) -> str:
         return "a shared stream"
 
+    def remote_addresses(self, peer: PeerId) -> tuple[str, ...]:
+        return self.up
+
 
 class Tasks:
     """Starts tasks, and has ended them when the block ends."""
@@ -148,3 +151,22 @@ async def test_a_connection_of_its_own_that_was_not_to_be_had_is_tried_again(mon
         for _ in range(2):
             assert await one.open_stream("bulk", False, own_connection=True) == cast(Stream, "a shared stream")
         assert hosts.dialled == ["/ip4/a/tcp/1"] * 3
+
+
+@pytest.mark.asyncio
+async def test_a_peer_has_ended_once_its_host_refuses_all_that_it_listened_at() -> None:
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    here = f"/ip4/127.0.0.1/tcp/{port}"
+    async with dialings(2, Hosts("/ip4/127.0.0.1/tcp/1")) as (one, other):
+        one.learn((here,))
+        assert not await one.has_ended(), "it was at no host that we know"
+        one.connected()
+        assert not await one.has_ended(), "it listens"
+        server.close()
+        await server.wait_closed()
+        assert await one.has_ended()
+        one.learn(("/ip4/192.0.2.1/tcp/1",))
+        assert await one.has_ended(), "it was never at that other host"
+        other.connected()
+        assert not await other.has_ended(), "nobody knows where it listens"

@@ -206,6 +206,16 @@ def test_a_lost_connection_is_checked_every_way_and_settled_in_time() -> None:
     assert core.lost_since(100.0) == []
 
 
+def test_who_listens_nowhere_any_more_is_dead_at_once_and_lives_if_it_says_so() -> None:
+    core = member(A, B, C)
+    assert core.ended(1.0, A) == [], "its connection is there"
+    core.link_lost(1.0, A)
+    assert events(core.ended(1.01, A)) == [PeerDown(A)]
+    assert core.state(A) is State.DEAD
+    effects = core.receive(2.0, A, Gossip(entry(A, incarnation=1), NOTHING, True))
+    assert events(effects) == [PeerUp(A, ("/dns4/a",))]
+
+
 @pytest.mark.parametrize("directly", [True, False])
 def test_an_answer_to_a_check_ends_it(directly: bool) -> None:
     core = member(A, B)

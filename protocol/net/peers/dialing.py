@@ -8,6 +8,8 @@ Rules:
 - A connection that the peer makes while we dial ends the wait; ours is then a spare, and does no harm.
 - Addresses are not verified: anybody can sign one that leads to somebody else. So failed dials are bounded for each
   host, over all peers that are said to be there, and nobody can be flooded through us.
+- Where a connection is lost, and nobody listens any more at the host and the ports where the peer was, its process has
+  ended: its kernel says at once what only silence would tell later.
 - For bulk sockets a peer is dialled at other ports that it names, but only at hosts where it has proven to be.
 - Payloads get a connection of their own if the peer can be dialled. On a shared one, messages would wait behind the
   payload in the socket's buffer, for 100 ms and more if the peer reads slowly.
@@ -31,6 +33,7 @@ from shoal.protocol.net.transport.transport import Connection, Stream, Transport
 
 STAGGER = 0.25  # seconds between the starts of two addresses
 LIMIT = 10.0  # seconds for one address
+LISTENS_LIMIT = 0.5  # seconds in which a host says that nobody listens there
 OWN_LIMIT, OWN_PAUSE = 2.0, 60.0  # seconds for a separate connection for payloads, and until the next try
 BACK_OFF = (0.2, 15.0)  # seconds until the next attempt: after the first failure, and at most
 MAX_ADDRESSES, MAX_RELAYED = 8, 4  # direct and relayed addresses that are kept; direct ones come first
@@ -100,6 +103,7 @@ class Dialing:
         self._on_stranger = on_stranger  # on_stranger(address): another peer answers there
         self._addresses: tuple[str, ...] = ()
         self._proven: tuple[str, ...] = ()  # addresses at which it has answered, the latest first
+        self._was_at: tuple[str, ...] = ()  # hosts of its last connections
         self._attempt: asyncio.Future[None] | None = None
         self._delay = 0.0
         self._retry_at = 0.0
@@ -143,9 +147,17 @@ class Dialing:
     def connected(self) -> None:
         """A connection exists now, made by either side."""
         self.is_up = True
+        self._was_at = self.hosts()
         self.forget_failures()
         if self._attempt is not None and not self._attempt.done():
             self._attempt.set_result(None)
+
+    async def has_ended(self) -> bool:
+        """Whether the peer, with which a connection was lost, listens nowhere any more at the hosts where it was."""
+        places = [host_and_port(address) for address in self._direct()]
+        known = dict.fromkeys((str(place[0]), place[1]) for place in places if place is not None)
+        listened = [place for place in known if place[0] in self._was_at]
+        return bool(listened) and all(await asyncio.gather(*(_is_refused(*place) for place in listened)))
 
     def forget_failures(self) -> None:
         """Forget the back-off, as the peer is known to be there: the next `reach` dials at once."""
@@ -250,6 +262,19 @@ class Dialing:
 def failure_allowances() -> Allowances[str]:
     """The allowances of failed dials for each host, to be shared by the `Dialing`s of all peers."""
     return Allowances(*FAILURES, MAX_HOSTS)
+
+
+async def _is_refused(host: str, port: int) -> bool:
+    """Whether the host says that nobody listens at this port."""
+    try:
+        async with asyncio.timeout(LISTENS_LIMIT):
+            _, writer = await asyncio.open_connection(host, port)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return False
 
 
 def host_of(address: str) -> str:

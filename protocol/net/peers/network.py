@@ -296,7 +296,14 @@ class Network:
             known.disconnected(why)
             if is_stranger:
                 self._peers.forget(peer)  # nothing is kept of a peer that has no address and has disconnected
+            else:
+                self._shared.spawn(self._look_whether_ended(peer))
         self._shared.tell(self._shared.handlers.on_link, peer, up)
+
+    async def _look_whether_ended(self, peer: PeerId) -> None:
+        dialing = self._peers.of(peer).dialing
+        if await dialing.has_ended() and not (dialing.is_up or self._closing):
+            self._shared.tell(self._shared.handlers.on_ended, peer)
 
     async def _check_links_for_ever(self) -> None:
         """Check all links regularly; if we were stopped or asleep meanwhile, no peer is blamed for silence."""

@@ -50,6 +50,7 @@ class Handlers:
     on_message: Callable[[PeerId, RunId | None, Message], None] = lambda peer, run, message: None
     on_call: Serve = _refuse  # answers a call, at once or later
     on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
+    on_ended: Callable[[PeerId], None] = lambda peer: None  # after on_link: its process is there no more
     on_payload_done: Callable[[PeerId, RunId, Message, bool], None] = lambda peer, run, message, sent: None
     on_stranger: Callable[[str], None] = lambda address: None  # another peer answers there
 
