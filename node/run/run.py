@@ -134,6 +134,7 @@ class Run(ABC):
                 last,
                 self._absent,
                 self.commits.validated,
+                self.manifest.first_round if self.manifest.rounds.pace != "steps" else None,
             )
             self._moments = None
             self.training.start()

@@ -9,7 +9,8 @@
 
 `Attendance`: whether the other members have to wait for a worker. Even without a worker the node keeps the state and
 its vote; while its worker is away it takes part in rounds without a contribution.
-- A script that has gone, and a worker that has failed for good, are away at once, until the next one makes a step.
+- A script that has gone, and a worker that has failed for good, are away at once, until the next one makes a step. So
+  is one that has yet to load when we come into a run that goes on already.
 - Any other worker is waited for until the other members call for its contribution. Then it is away at once if none is
   running, and otherwise once it has been silent for longer than its steps, or loading, usually take.
 - A worker that is away stays so until it makes a step, so that the others wait once, and not in each round.
@@ -103,6 +104,10 @@ class Attendance:
     def heard(self, now: float) -> None:
         """The worker has made a step, or handed in, even if for an old round."""
         self.is_away, self._has_stepped, self._heard_at = False, True, now
+
+    def comes_late(self) -> None:
+        """The others make rounds without us: they need not wait for the first step of this process."""
+        self.is_away = self.is_away or not self._has_stepped
 
     def lost(self, for_good: bool) -> None:
         """The worker has ended; `for_good`: no other is started by the daemon."""

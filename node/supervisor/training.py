@@ -4,8 +4,9 @@ Rules:
 - The agenda decides what the worker does, and when.
 - When the other members wait, the worker is asked to hand in what it has, but only after its first step: that is worth
   a short wait, and an empty contribution is not.
-- A worker that is away (liveness.py) holds nobody up: the node takes part without a contribution. If it comes back, its
-  contribution to the open round still counts, unless a group was formed meanwhile.
+- A worker that is away (liveness.py), as one that still loads when we come into a run, holds nobody up: the node takes
+  part without a contribution. If it comes back, its contribution to the open round still counts, unless a group was
+  formed meanwhile.
 - A contribution that was trained from an abandoned state is never submitted, even if its round has the same number.
 - Now and then the worker measures the validation loss of the committed state before its steps (validation.py); once the
   other members wait, that is broken off.
@@ -62,12 +63,14 @@ class Training:
         last: int | None = None,
         absent: Callable[[int], None] = lambda round: None,
         validated: Callable[[int, float, int], None] = lambda round, loss, sequences: None,
+        first: int | None = None,
     ) -> None:
         """`take_part` gives the number of members that are training, with us; `absent` is called with a round for which
         no worker of this node trains; `validated` with a round, the validation loss of its state, and the number of
         held-out sequences on which it was measured.
 
-        `moments` (from a checkpoint) are those with which the worker begins; `last` is the run's last round.
+        `moments` (from a checkpoint) are those with which the worker begins; `last` is the run's last round. Beyond
+        its `first` one nobody waits until our worker is loaded; None: they do.
         """
         self.progress: Progress | None = None  # in the current round
         self.utilisation: float | None = None  # share of its time in which the worker trains
@@ -90,7 +93,7 @@ class Training:
         self._validation = ValidationSchedule() if settings.program else ValidationSchedule(1, 1)
         self._open = 0  # the open round
         self._awaited = 0  # the round for which the others wait for us, until we have contributed
-        self._is_script, self._last = not settings.program, last
+        self._is_script, self._last, self._first = not settings.program, last, first
         self._worker = WorkerSupervisor(
             settings,
             on_progress=self._on_progress,
@@ -124,6 +127,8 @@ class Training:
         self._shown.clear()
         self._worker.forget()
         self._start(self._agenda.begin(base))
+        if self._first is not None and base >= self._first:
+            self._attendance.comes_late()
         self._open_round(base + 1)
         self._finish_after(base)
 

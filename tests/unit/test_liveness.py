@@ -187,3 +187,12 @@ def test_who_is_not_there_is_not_waited_for() -> None:
     assert own.is_away
     own.lost(for_good=False)
     assert own.is_away, "until a step is made"
+
+
+def test_into_a_run_that_goes_on_a_worker_comes_late_until_its_first_step() -> None:
+    own = Attendance()
+    own.comes_late()
+    assert own.is_away
+    own.heard(1.0)
+    own.comes_late()
+    assert not own.is_away, "it has caught up, and trains"
