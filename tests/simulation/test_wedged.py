@@ -75,6 +75,34 @@ def test_who_never_hands_in_is_gone_on_without(seed: int, peers: int, wedged: in
     assert not world.errors
 
 
+@pytest.mark.parametrize("seed", seeds(1, 4))
+def test_a_restarted_proposer_is_waited_for_no_longer_than_others(seed: int) -> None:
+    """Its worker is not there yet. It was dead too shortly for the others to notice, while all of them trained."""
+    world, oracle, (first, *_) = swarm(seed, 5)
+    begin = oracle.newest + 8
+    world.run_until(lambda: oracle.newest >= begin, within=SOON)
+    world.run_until(lambda: all(node.phase() == "training" for node in world.nodes()), within=SOON, every=0.01)
+    assert world.node(first).member.log.proposer == first
+    world.restart(first)
+    wedge(world.node(first))
+    goal = oracle.newest + 3
+    world.run_until(lambda: oracle.newest >= goal, within=20.0)
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", seeds(1, 4))
+def test_who_proposes_after_a_death_knows_how_long_members_take(seed: int) -> None:
+    """It waits for one that is stuck as long as the other proposer would have done."""
+    world, oracle, (first, *others) = swarm(seed, 5)
+    begin = oracle.newest + 8
+    world.run_until(lambda: oracle.newest >= begin, within=SOON)
+    wedge(world.node(others[-1]))
+    world.kill(first)
+    goal = oracle.newest + 2
+    world.run_until(lambda: oracle.newest >= goal, within=18.0)
+    assert not world.errors
+
+
 @pytest.mark.parametrize("place", [0, 1, 3])
 @pytest.mark.parametrize("seed", seeds(1, 4))
 def test_a_full_disk_holds_the_others_up_for_seconds(seed: int, place: int) -> None:
