@@ -104,7 +104,7 @@ TIERS := $(addprefix tests/,browser compose netlab gpu)
 # Tests run side by side, the longest first. Three at once on two cores: many wait for processes, or for a clock.
 TOGETHER := --numprocesses=3 --dist=load --maxschedchunk=1
 # Slow ones that run one after the other: they use every core, look at the whole machine, or compare with a busy one.
-ALONE := $(addprefix tests/integration/test_,death_in_round.py leaks.py resume.py)
+ALONE := $(addprefix tests/integration/test_,death_in_round.py leaks.py resume.py) tests/netlab/test_soak.py
 
 test: install
 	$(BIN)/pytest $(TOGETHER) $(TIERS:%=--ignore=%) -m 'not slow'

@@ -10,8 +10,9 @@ A record is written in a thread, and the effects after it wait until it is on di
 messages, and events about peers' errors: they reveal nothing of votes. Means are large, so nothing waits for them but
 the next record, and for those of a result, which are forced to disk, nothing but our next vote on a result (`kept`). So
 a slow disk costs the run time, and nothing else. Shortages that pass, such as a full disk or too many open files, are
-waited for as well, and reported. Messages of this node are dropped meanwhile: they would be stale later. The queue is
-bounded; beyond that the run fails on this node, and is opened again.
+waited for as well, and reported. Messages of this node are dropped meanwhile: they would be stale later; and if it
+lasts the others are told to go on without it. The queue is bounded; beyond that the run fails on this node, and is
+opened again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from shoal.protocol.base.errors import LocalError, RemoteError, Shortage
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message
-from shoal.protocol.member.presence import Presence
+from shoal.protocol.member.presence import STEPS_ASIDE, Presence
 from shoal.protocol.messages.averaging import Table
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
 from shoal.protocol.net.bulk.backlog import LatePayload
@@ -71,6 +72,7 @@ class Driver:
         self.phases = PhaseLog()
         self.timelines = Timelines(member.me, folder, NOTES.offer, kept)
         self._troubles: dict[str, str] = {}  # why a record of this kind cannot be written just now
+        self._steps_aside: asyncio.TimerHandle | None = None  # while there are any
         self._folder = folder
         self._store = store
         self._sources = sources
@@ -254,6 +256,10 @@ class Driver:
         except Exception as error:
             self._fail(error)
         self._troubles.pop(effect.name, None)
+        if not self._troubles and self._steps_aside is not None:
+            self._steps_aside.cancel()
+            self._steps_aside = None
+            self.command(self.member.come_back)
 
     def _complain(self, name: str, error: Exception) -> None:
         cause = error.__cause__ or error
@@ -261,6 +267,8 @@ class Driver:
         if not self.trouble:
             warn(log, "record-waits", f"{words}; this node is silent in the run until it can, and tries again")
         self._troubles[name] = words
+        if self._steps_aside is None:
+            self._steps_aside = self._loop.call_later(STEPS_ASIDE, self.command, self.member.step_aside)
 
     def _fail(self, error: Exception) -> None:
         self._means.drop()

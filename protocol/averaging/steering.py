@@ -3,6 +3,7 @@
 Rules:
 - A round begins once enough members have offered; all who may come are waited for, as below. Who comes later is added
   by an entry as long as the round still waits for somebody, else by the result, for the next round.
+- How long members take is learned by all who hear of it: so whoever proposes next, after a death, knows it too.
 - Whoever has not offered when the learned patience is over is called to hand in what it has, and gone on without after
   as long again. A policy may give the slow some slack: so much patience at least.
 - Chunks of a lost owner get a higher epoch.
@@ -77,6 +78,7 @@ class Steering:
         """Whatever is to be done now."""
         if self._offers and self._opened_at is None:
             self._opened_at = now
+        self._learn(now)
         if not self._context.leads or self._part.round != self._base.round:
             return []
         effects = self._call(now)
@@ -168,13 +170,21 @@ class Steering:
 
     # -- who is waited for --------------------------------------------------------------------------------------
 
+    def _learn(self, now: float) -> None:
+        """How far apart members are ready, whoever proposes: whoever does so next must know how long to wait.
+
+        Not if that took longer than our patience: then somebody may have been called.
+        """
+        if self._opened_at is None or self._learned or self.missing():
+            return
+        self._learned = True
+        if now - self._opened_at < self.patience():
+            self._context.spread.observe(now - self._opened_at)
+
     def _call(self, now: float) -> list[Effect]:
         if self._opened_at is None:
             return []
         missing, since = self.missing(), self._called_at or self._opened_at
-        if not missing and not self._learned and self._called_at is None:
-            self._learned = True
-            self._context.spread.observe(now - self._opened_at)
         if not missing or now - since < self.patience():
             return []
         self._called_at = now

@@ -177,10 +177,13 @@ class Core:
 
     # -- inputs ---------------------------------------------------------------------------------------------------
 
-    def start(self) -> tuple[Core, list[Effect]]:
-        """Begin, or go on after a restart: ask the voters for what came after, and repeat the last vote."""
+    def start(self, hands_on: bool = False) -> tuple[Core, list[Effect]]:
+        """Begin, or go on after a restart: ask the voters for what came after, and repeat the last vote.
+
+        If it `hands_on`, and is the proposer, another one is to propose.
+        """
         turn = Turn(self)
-        turn.start()
+        turn.start(hands_on)
         return turn.core, turn.effects
 
     def look(self) -> tuple[Core, list[Effect]]:
@@ -278,11 +281,11 @@ class Turn:
 
     # -- inputs -------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, hands_on: bool) -> None:
         self._set(looks=False)
         self._ask_another()
         core = self.core
-        if core.votes_here and core.view and core.proposer == core.me:
+        if core.votes_here and core.proposer == core.me and (core.view or hands_on):
             self._ask_for(core.view + 1)  # it no longer has the statements by which it led
         elif core.voted is not None and core.voted.view == core.view:
             self._set(proposal=core.voted)

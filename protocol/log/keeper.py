@@ -276,7 +276,7 @@ class Keeper:
 
     def start(self) -> list[Effect]:
         """Begin, or go on after a restart."""
-        begun = self._do(self.core.look() if self._was_away else self.core.start())
+        begun = self._do(self.core.look()) if self._was_away else self._begin()
         return [*begun, *self._act(), self._wake()]
 
     def want(self, body: Message) -> list[Effect]:
@@ -508,11 +508,15 @@ class Keeper:
         if self.register.yields_to != NO_DIGEST or self._must_look():
             return self._miss() + self._ask_around()
         if self.core.looks:
-            return [*self._do(self.core.start()), *self._act()]
+            return [*self._begin(), *self._act()]
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
         effects += self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
         effects += self._say_whom_to_promote() + self._go_on()
         return effects + self._make_entries() + self._end()
+
+    def _begin(self) -> list[Effect]:
+        """With other voters this is a restart; and of how long members take they know more than a new process."""
+        return self._do(self.core.start(hands_on=len(self.register.voters) > 1))
 
     def _must_look(self) -> bool:
         """Who was away: until all members are here and have told how their logs end, or for a minute."""

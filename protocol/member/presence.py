@@ -29,6 +29,7 @@ from shoal.protocol.messages.log import BODY_TAGS, LogMessage, Shortcut, Stateme
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
 
 GOING = 8.0  # seconds that we wait, at a stop, until we are let go
+STEPS_ASIDE = 2.0  # seconds for which a record cannot be written until we `step_aside`
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,14 @@ class Presence(Judge, ABC):
         """Go at once. Send what this returns; the machine is silent from now on."""
         self._has_parted = True
         return self.membership.leave(now)
+
+    def step_aside(self, now: float) -> list[Effect]:
+        """No record can be written, so we can say nothing in the run: the others are not to wait for us."""
+        return self.membership.leave(now)
+
+    def come_back(self, now: float) -> list[Effect]:
+        """Records can be written again."""
+        return [] if self._has_parted else self._digest(now, self.membership.come_back(now, self._status))
 
     # -- inputs -------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,10 @@ class Exchange:
     def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
         """Introduce ourselves to some of `seeds`, and go on until somebody answers."""
         self._seeds = [seed for seed in seeds if seed != self._table.own.peer]
+        return self.resume(now)
+
+    def resume(self, now: float) -> list[Effect]:
+        """Begin again, with the same seeds."""
         return [*self.ask_somebody(), self._timers.arm(now, ALONE_FIRST, "sync")]
 
     def ask(self, peer: PeerId) -> Effect:

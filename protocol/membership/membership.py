@@ -97,11 +97,7 @@ class Membership(MembershipView):
     def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
         """Join through any of `seeds`: members, or peers that may become members."""
         self._running = True
-        return [
-            *self._exchange.start(now, seeds),
-            self._timers.arm(now, self._rng.uniform(0.0, self.probing.probe_pause(now)), "probe"),
-            self._timers.arm(now, REVIVE_EVERY, "revive"),
-        ]
+        return [*self._exchange.start(now, seeds), *self._begin(now)]
 
     def set_status(self, now: float, status: RunStatus) -> list[Effect]:
         """Set our status in the run; if it has changed, all members are told soon."""
@@ -119,13 +115,22 @@ class Membership(MembershipView):
         return self._news.gossip_soon(now)
 
     def leave(self, now: float) -> list[Effect]:
-        """Say goodbye, also to those who may know us and have not answered yet. After that the core is silent."""
+        """Say goodbye, also to those who may know us and have not answered yet. After that the core is silent, unless
+        we `come_back`."""
         if not self._running:
             return []
         self._announce(left=True)
         self._running = False
         self._timers.clear()
         return self._news.goodbye(self._exchange.unanswered())
+
+    def come_back(self, now: float, status: RunStatus) -> list[Effect]:
+        """Take the goodbye back, with this status; we may have missed anything since."""
+        if self._running:
+            return []
+        self._running = True
+        self._announce(left=False, incarnation=self._table.own.incarnation + 1, status=status)
+        return self._finish(now, [*self._exchange.resume(now), *self._begin(now)])
 
     def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         """The connection with `peer` closed, by an interruption or a death: probe it at once, in every way."""
@@ -285,6 +290,12 @@ class Membership(MembershipView):
             if self.is_suspect(peer):
                 effects += self._prober.probe_all_ways(now, peer)
         return effects + self._exchange.ask_somebody()
+
+    def _begin(self, now: float) -> list[Effect]:
+        return [
+            self._timers.arm(now, self._rng.uniform(0.0, self.probing.probe_pause(now)), "probe"),
+            self._timers.arm(now, REVIVE_EVERY, "revive"),
+        ]
 
     def _probe_failed(self, now: float, number: str) -> list[Effect]:
         target = self._prober.failed(int(number))

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from shoal.node.client.up.processes import Children
 from shoal.node.run.log_store import FOLDER, JOURNAL
@@ -79,7 +80,13 @@ def _port(node: RealNode) -> int:
     return int(found[1])
 
 
-def applied(nodes: Iterable[RealNode]) -> dict[int, set[tuple[str, str]]]:
+class Logged(Protocol):
+    """A node of any kind of test, by its log."""
+
+    log: Path
+
+
+def applied(nodes: Iterable[Logged]) -> dict[int, set[tuple[str, str]]]:
     """Each round that any of the nodes has applied in any of its lives: the histories and states after it."""
     rounds = defaultdict[int, set[tuple[str, str]]](set)
     for node in nodes:
@@ -88,6 +95,6 @@ def applied(nodes: Iterable[RealNode]) -> dict[int, set[tuple[str, str]]]:
     return dict(rounds)
 
 
-def disputed(nodes: Iterable[RealNode]) -> list[int]:
+def disputed(nodes: Iterable[Logged]) -> list[int]:
     """The rounds of which they do not all say the same."""
     return [number for number, said in applied(nodes).items() if len(said) > 1]

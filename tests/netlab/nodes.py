@@ -33,9 +33,13 @@ class LabNode:
         return f"/ip4/{self.host.address}/tcp/4101"
 
     def start(self, children: Children, **settings: Any) -> LabNode:
-        """Start the process; it shows itself on the local network unless told otherwise."""
+        """Start the process; it shows itself on the local network unless told otherwise.
+
+        If the children have a fork server, that is one which runs on the machine.
+        """
         asked = NodeSettings(home=self.home.root, port=4101, admin_port=0, threads=1, **settings)
-        argv = self.host.argv(*self._patched(foreground_argv(asked)))
+        argv = self._patched(foreground_argv(asked))
+        argv = argv if children.server is not None else self.host.argv(*argv)
         self.child = children.start(argv, self.log, {"SHOAL_HOME": str(self.home.root)})
         return self
 

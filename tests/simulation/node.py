@@ -38,6 +38,14 @@ class Node:
         """A core wants this on disk."""
         disk[name] = record
 
+    def step_aside(self, now: float) -> list[Effect]:
+        """The disk has been full for a while."""
+        return []
+
+    def come_back(self, now: float) -> list[Effect]:
+        """There is room on it again."""
+        return []
+
     def payload_of(self, message: Message) -> Payload:
         """The payload of a message that a core sends late."""
         raise NotImplementedError

@@ -193,6 +193,12 @@ class Peer(Node):
     def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         return self._train_if_open(self.member.link_lost(now, peer))
 
+    def step_aside(self, now: float) -> list[Effect]:
+        return self.member.step_aside(now)
+
+    def come_back(self, now: float) -> list[Effect]:
+        return self._train_if_open(self.member.come_back(now))
+
     def payload_of(self, message: Message) -> Payload:
         if isinstance(message, StateChunk):
             return self.store.chunk(message.round, message.index)

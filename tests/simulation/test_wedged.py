@@ -9,6 +9,7 @@ import pytest
 
 from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.member.presence import STEPS_ASIDE
 from shoal.protocol.messages.averaging import Contribution, Have, Mean, Progress
 from shoal.protocol.messages.log import Register
 from tests.simulation.campaign import build
@@ -71,6 +72,52 @@ def test_who_never_hands_in_is_gone_on_without(seed: int, peers: int, wedged: in
         wedge(world.node(peer))
     goal = oracle.newest + 3
     world.run_until(lambda: oracle.newest >= goal, within=SOON)
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", seeds(1, 4))
+def test_a_restarted_proposer_is_waited_for_no_longer_than_others(seed: int) -> None:
+    """Its worker is not there yet. It was dead too shortly for the others to notice, while all of them trained."""
+    world, oracle, (first, *_) = swarm(seed, 5)
+    begin = oracle.newest + 8
+    world.run_until(lambda: oracle.newest >= begin, within=SOON)
+    world.run_until(lambda: all(node.phase() == "training" for node in world.nodes()), within=SOON, every=0.01)
+    assert world.node(first).member.log.proposer == first
+    world.restart(first)
+    wedge(world.node(first))
+    goal = oracle.newest + 3
+    world.run_until(lambda: oracle.newest >= goal, within=20.0)
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", seeds(1, 4))
+def test_who_proposes_after_a_death_knows_how_long_members_take(seed: int) -> None:
+    """It waits for one that is stuck as long as the other proposer would have done."""
+    world, oracle, (first, *others) = swarm(seed, 5)
+    begin = oracle.newest + 8
+    world.run_until(lambda: oracle.newest >= begin, within=SOON)
+    wedge(world.node(others[-1]))
+    world.kill(first)
+    goal = oracle.newest + 2
+    world.run_until(lambda: oracle.newest >= goal, within=18.0)
+    assert not world.errors
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+@pytest.mark.parametrize("seed", seeds(1, 4))
+def test_a_full_disk_holds_the_others_up_for_seconds(seed: int, place: int) -> None:
+    """Also that of the proposer; and its owner is back in the rounds once there is room."""
+    world, oracle, order = swarm(seed, 5)
+    world.run(5.0)
+    peer = order[place]
+    world.fill_disk(peer)
+    for _ in range(6):
+        before = oracle.newest
+        world.run_until(lambda: oracle.newest > before, within=STEPS_ASIDE + 3.0)  # noqa: B023
+    world.free_disk(peer)
+    goal = oracle.newest + 3
+    world.run_until(lambda: world.node(peer).round >= goal, within=10.0)
+    world.run_until(lambda: all(len(node.member.membership.alive()) == 4 for node in world.nodes()), within=10.0)
     assert not world.errors
 
 

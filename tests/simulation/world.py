@@ -23,6 +23,7 @@ from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Wake, Withd
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
+from shoal.protocol.member.presence import STEPS_ASIDE
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
 from tests.simulation.links import Link, Network
 from tests.simulation.node import Node
@@ -187,6 +188,7 @@ class World(Generic[N]):
         if process is not None and process.alive and process.held is not None:
             held, process.held = process.held, None
             self._carry_out(process, held)
+            self._input(process, ("command", lambda node, now: node.come_back(now)))
 
     # -- connections --------------------------------------------------------------------------------------
 
@@ -324,6 +326,8 @@ class World(Generic[N]):
             return False
         if not held:
             process.held_since = self.events
+            aside: Step[N] = lambda node, now: node.step_aside(now) if process.held is held else []  # noqa: E731
+            self._push(self.now + STEPS_ASIDE, process, ("command", aside))
         if not isinstance(effect, Send) or self.events == process.held_since:
             held.append(effect)
         elif effect.message.bulk:

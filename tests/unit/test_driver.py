@@ -57,6 +57,15 @@ class FakeMember:
         self.answers = list(answers)
         self.fired: list[Timer] = []
         self.kept_rounds: list[int] = []
+        self.steps: list[str] = []
+
+    def step_aside(self, now: float) -> list[Effect]:
+        self.steps.append("aside")
+        return [Send(ANNA, Summary(ENTRY, (), False))]
+
+    def come_back(self, now: float) -> list[Effect]:
+        self.steps.append("back")
+        return []
 
     def kept(self, now: float, round: int) -> list[Effect]:
         self.kept_rounds.append(round)
@@ -297,6 +306,25 @@ async def test_what_would_be_said_while_no_record_can_be_written_is_dropped(
     assert shell.done == [(ANNA, asking("sent")), event]
     assert left == [(final, False)]
     assert sorted(Disk(tmp_path).load()) == ["other", "vote"]
+
+
+@pytest.mark.asyncio
+async def test_the_others_are_told_to_go_on_without_us_while_no_record_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.node.base.disk.AGAIN", (0.01, 0.02))
+    monkeypatch.setattr("shoal.node.run.driver.STEPS_ASIDE", 0.05)
+    disk = pytest.MonkeyPatch()
+    fill_disk(disk)
+    shell = Shell(tmp_path, [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
+    shell.driver.command(shell.member.step)
+    while not shell.done:
+        await asyncio.sleep(0.001)
+    assert shell.done == [(ANNA, Summary(ENTRY, (), False))], "it waits for no record"
+    disk.undo()
+    await shell.driver.settled()
+    assert shell.member.steps == ["aside", "back"]
+    assert shell.done[1:] == [(ANNA, asking("sent"))]
 
 
 @pytest.mark.asyncio

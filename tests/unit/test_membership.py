@@ -177,6 +177,20 @@ def test_whoever_was_asked_and_has_not_answered_hears_the_goodbye() -> None:
     assert told <= {B, D}, "a stranger hears of nobody else"
 
 
+def test_who_comes_back_is_alive_again_to_all_who_heard_its_goodbye() -> None:
+    core, other = member(A), Membership(A, (), STATUS, FakeSigner(A), random.Random(2))
+    other.start(0.0, [ME])
+    for _, message in sent(core.leave(1.0), Gossip):
+        other.receive(1.1, ME, message)
+    assert other.gone() == [ME]
+    later = dataclasses.replace(STATUS, round=7)
+    for _, message in sent(core.come_back(5.0, later), Summary):
+        other.receive(5.1, ME, message)
+    assert other.is_alive(ME)
+    assert other.status(ME) == later
+    assert core.come_back(6.0, STATUS) == []
+
+
 def test_what_earlier_lives_left_behind_is_outdone_but_not_a_living_namesake() -> None:
     core = member(A)
     told = []
