@@ -249,10 +249,10 @@ class Round:
         if offer.base_root != self.base.root:
             return effects + self._doubt(offer)
         known = self._offers.get(sender)
-        if known is not None and known.weight and not offer.weight:
-            return effects
         self._offers[sender] = offer
         self._strays.pop(sender, None)
+        if known is not None and known.weight and not offer.weight:  # another process, which does not have it
+            return effects + (self.exchange.lose(sender) if sender in self.exchange.roster else [])
         if sender in self._given_up or sender not in self.exchange.roster:
             return effects
         return effects + self.exchange.offer(sender, offer.weight)

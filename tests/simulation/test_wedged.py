@@ -90,6 +90,24 @@ def test_a_restarted_proposer_is_waited_for_no_longer_than_others(seed: int) -> 
     assert not world.errors
 
 
+@pytest.mark.parametrize("place", [0, 3])
+@pytest.mark.parametrize("seed", seeds(2, 30))
+def test_what_a_process_has_offered_that_is_there_no_more_is_not_waited_for(seed: int, place: int) -> None:
+    """It was dead too shortly for the others to notice; the next one has nothing, and says so."""
+    world, oracle, order = swarm(seed, 5)
+    begin = oracle.newest + 8
+    world.run_until(lambda: oracle.newest >= begin, within=SOON)
+    peer = order[place]
+    world.run_until(lambda: world.node(peer).phase() == "matching", within=SOON, every=0.01)
+    world.kill(peer)
+    world.run(0.3)
+    world.start(peer)
+    world.command(peer, lambda node, now: node.lose_worker(now))
+    goal = oracle.newest + 1
+    world.run_until(lambda: oracle.newest >= goal, within=2.0)
+    assert not world.errors
+
+
 @pytest.mark.parametrize("seed", seeds(1, 4))
 def test_who_proposes_after_a_death_knows_how_long_members_take(seed: int) -> None:
     """It waits for one that is stuck as long as the other proposer would have done."""
