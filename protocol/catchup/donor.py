@@ -21,7 +21,7 @@ from typing import Protocol
 from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, digest
-from shoal.protocol.base.wire import MAX_INT
+from shoal.protocol.base.wire import MAX_INT, Payload
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
 
 MAX_LEASES = 16
@@ -49,6 +49,22 @@ class Store(Protocol):
 
     def pin(self, rounds: Sequence[int]) -> None:
         """Keep these versions, besides the newest two, and no others."""
+        ...
+
+
+class Room(Store, Protocol):
+    """The same, with room for a version that is being downloaded: chunks are large, so the cores hold none."""
+
+    def begin(self, round: int, layout: bytes, hashes: Sequence[Digest]) -> set[int]:
+        """Make room for this version, in place of any other; the indices of the chunks that are here already."""
+        ...
+
+    def put(self, index: int, payload: Payload) -> None:
+        """A chunk of it has come, and has the right hash."""
+        ...
+
+    def drop(self) -> None:
+        """It is of no use any more."""
         ...
 
 

@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from shoal.protocol.averaging.certified import Certified
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.effects import Blamed, Effect, Event, Send, Tell, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
-from shoal.protocol.base.wire import Message, Payload
-from shoal.protocol.catchup.donor import Donor, Store, state_root
+from shoal.protocol.base.wire import Message
+from shoal.protocol.catchup.donor import Donor, Room, state_root
 from shoal.protocol.membership.view import View, without_relay
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
 
@@ -39,11 +40,9 @@ MOST_PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StateReceived(Event):
-    """A certified version is complete: install it, then open rounds on `base`."""
+    """A certified version is complete: install what the room for it has, then open rounds on `base`."""
 
     base: Base
-    layout: bytes
-    payloads: tuple[Payload, ...]
 
 
 @dataclass(slots=True)
@@ -51,9 +50,9 @@ class Download:
     """A version that is being downloaded."""
 
     base: Base
-    layout: bytes
     hashes: tuple[Digest, ...]
-    payloads: dict[int, Payload] = field(default_factory=dict)
+    here: set[int]  # chunks that have come
+    unasked: dict[int, None]  # the missing ones that no donor has been asked for, in the order of the asking
     asked: dict[int, tuple[PeerId, float]] = field(default_factory=dict)
     donors: list[PeerId] = field(default_factory=list)
     heard: dict[PeerId, float] = field(default_factory=dict)  # when each donor last sent a chunk
@@ -61,11 +60,7 @@ class Download:
     @property
     def is_complete(self) -> bool:
         """Whether every chunk is here."""
-        return len(self.payloads) == len(self.hashes)
-
-    def unasked(self) -> list[int]:
-        """The missing chunks that no donor has been asked for."""
-        return [index for index in range(len(self.hashes)) if index not in self.payloads and index not in self.asked]
+        return len(self.here) == len(self.hashes)
 
     def last_heard(self, donor: PeerId, asked_at: float) -> float:
         """When `donor` was asked, or sent its last chunk, if later: chunks queue behind each other on its link."""
@@ -74,6 +69,7 @@ class Download:
     def drop(self, donor: PeerId) -> None:
         """Ask `donor` for nothing more."""
         self.donors = [peer for peer in self.donors if peer != donor]
+        self.unasked |= dict.fromkeys(index for index, asked in self.asked.items() if asked[0] == donor)
         self.asked = {index: asked for index, asked in self.asked.items() if asked[0] != donor}
 
 
@@ -86,7 +82,7 @@ class Transfer:
         part: int,
         certified: Certified,
         view: View,
-        store: Store,
+        room: Room,
         is_vouched: Callable[[int, Digest], bool] = lambda round, root: False,
     ) -> None:
         """`is_vouched` says of a round and a root whether the voters say that this is its state."""
@@ -105,7 +101,8 @@ class Transfer:
         self._tries = 0
         self._token = 0
         self._leases_watched = False
-        self.donor = Donor(part, certified.certifies, store, is_vouched)
+        self._room = room
+        self.donor = Donor(part, certified.certifies, room, is_vouched)
         self.active = False
         self.beyond = -1  # only versions after this round are of use
 
@@ -114,7 +111,7 @@ class Transfer:
 
     def progress(self) -> tuple[int, int]:
         """(chunks here, chunks in all) of the current download."""
-        return (len(self._download.payloads), len(self._download.hashes)) if self._download else (0, 0)
+        return (len(self._download.here), len(self._download.hashes)) if self._download else (0, 0)
 
     # -- joiner ---------------------------------------------------------------------------------------------
 
@@ -134,6 +131,7 @@ class Transfer:
         self.donor.forget()
         self._liars.clear()  # what they offered was of another branch
         self.active, self._download, self._unchecked = False, None, None
+        self._room.drop()
         return self.start(now, beyond)
 
     def take(self) -> StateReceived | None:
@@ -142,8 +140,7 @@ class Transfer:
         if download is None or not download.is_complete:
             return None
         self.active, self._download = False, None
-        payloads = tuple(download.payloads[index] for index in range(len(download.hashes)))
-        return StateReceived(download.base, download.layout, payloads)
+        return StateReceived(download.base)
 
     def log_read(self, now: float) -> list[Effect]:
         """Our log has gone on: perhaps it certifies now what was offered to us."""
@@ -158,6 +155,7 @@ class Transfer:
         self.beyond = max(self.beyond, round)
         if self._download is not None and self._download.base.round <= self.beyond:
             self._download = None
+            self._room.drop()
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """Replace silent donors, or end expired leases."""
@@ -247,13 +245,19 @@ class Transfer:
             if certified is None:
                 self._unchecked = (sender, message)
                 return []
-            self._download = Download(self._certified.base(message.round, root), message.layout, message.chunks)
+            self._download = self._begin(message, root)
             effects = self._invite([peer for peer in self._candidates() if peer != sender], message.round)
         elif (message.round, root) != (self._download.base.round, self._download.base.root):
             return []
         if sender not in self._download.donors:
             self._download.donors.append(sender)
         return effects + self._ask_chunks(now, self._download)
+
+    def _begin(self, offer: StateIs, root: Digest) -> Download:
+        """Of a version that was begun before, also by an earlier process, only what is missing is asked for."""
+        here = self._room.begin(offer.round, offer.layout, offer.chunks)
+        missing = dict.fromkeys(index for index in range(len(offer.chunks)) if index not in here)
+        return Download(self._certified.base(offer.round, root), offer.chunks, here, missing)
 
     def _receive_chunk(self, now: float, sender: PeerId, message: StateChunk, download: Download) -> list[Effect]:
         asked = download.asked.get(message.index)
@@ -268,7 +272,8 @@ class Transfer:
             return [*blame, *self._ask_chunks(now, download)]
         del download.asked[message.index]
         download.heard[sender] = now
-        download.payloads[message.index] = message.payload
+        download.here.add(message.index)
+        self._room.put(message.index, message.payload)
         return self._ask_chunks(now, download)
 
     def _blame(self, peer: PeerId, reason: str) -> list[Effect]:
@@ -279,13 +284,12 @@ class Transfer:
     def _ask_chunks(self, now: float, download: Download) -> list[Effect]:
         """Keep every donor busy with a few chunks."""
         effects: list[Effect] = []
-        unasked = download.unasked()
         for donor in download.donors:
             busy = sum(asked[0] == donor for asked in download.asked.values())
-            for index in unasked[: max(0, WINDOW - busy)]:
+            for index in list(islice(download.unasked, max(0, WINDOW - busy))):
+                del download.unasked[index]
                 download.asked[index] = (donor, now)
                 effects.append(Send(donor, GetStateChunk(self._part, download.base.round, index)))
-            unasked = unasked[max(0, WINDOW - busy) :]
         return effects
 
     def _replace_silent(self, now: float, download: Download) -> list[Effect]:

@@ -52,6 +52,12 @@ def _joiner(peers: tuple[PeerId, ...] = (A, B)) -> Transfer:
     return Transfer(C, 0, certified_by(1), _View(peers), Versions())
 
 
+def room_of(joiner: Transfer) -> Versions:
+    """Where its chunks are."""
+    assert isinstance(joiner._room, Versions)
+    return joiner._room
+
+
 def _started(peers: tuple[PeerId, ...] = (A, B)) -> tuple[Transfer, PeerId, list[Effect]]:
     """A joiner that has an offer of the first donor that it asked."""
     joiner = _joiner(peers)
@@ -71,7 +77,7 @@ def test_a_state_comes_from_several_donors_and_is_checked_against_the_log() -> N
         waiting += sent(joiner.receive(0.4, ask.to, chunk_of(ask.message.index)), GetStateChunk)  # type: ignore[attr-defined]
     received = joiner.take()
     assert received is not None
-    assert (received.base.round, received.base.root, list(received.payloads)) == (VERSION, ROOT, STATE)
+    assert (received.base.round, received.base.root, room_of(joiner).take()) == (VERSION, ROOT, STATE)
     assert joiner.take() is None
     assert not joiner.active
 
@@ -196,6 +202,18 @@ def test_where_all_links_are_slow_patience_grows() -> None:
     gaps = [later - sooner for sooner, later in pairwise([0.0, *asks])]
     assert gaps == sorted(gaps)
     assert gaps[-1] > 4 * gaps[0]
+
+
+def test_what_is_here_from_an_earlier_process_is_not_asked_for() -> None:
+    joiner = _joiner((A,))
+    room_of(joiner).disk.update({content_hash(chunk): chunk for chunk in STATE[:9]})
+    joiner.start(0.0, beyond=-1)
+    asks = sent(joiner.receive(0.2, A, make_offer(make_donor())), GetStateChunk)
+    assert [ask.message.index for ask in asks] == [9]  # type: ignore[attr-defined]
+    assert joiner.progress() == (9, 10)
+    joiner.receive(0.3, A, chunk_of(9))
+    assert joiner.take() is not None
+    assert room_of(joiner).take() == STATE
 
 
 def test_whom_nobody_can_help_does_not_begin_and_who_is_overtaken_stops() -> None:
