@@ -8,6 +8,7 @@ Rules:
   slow joiner needs; a joiner that had a lease to that end makes room for others first.
 - A joiner that asks again keeps its version if it can use it: rounds go on, and chunks on their way would be lost.
 - Leases, and pinned versions, are bounded in number, and only joiners with a lease are served.
+- Of a version that we are downloading ourselves, chunks that have come are served without a lease.
 - A chunk is sent late, so waiting ones hold no memory; if its version is gone when its turn comes, it is empty. A
   bounded number wait for each joiner, and none twice.
 """
@@ -140,12 +141,13 @@ class Donor:
             self._pin()
         return version
 
-    def serve(self, now: float, sender: PeerId, message: GetStateChunk) -> list[Effect]:
+    def serve(self, now: float, sender: PeerId, message: GetStateChunk, has_come: bool = False) -> list[Effect]:
         """Send a chunk, empty if the version is not held or `sender` gets no lease; nothing if it already waits.
 
-        Raises RemoteError if the version has no such chunk.
+        `has_come`: it is of a version that we are downloading, and is here. Raises RemoteError if the version has no
+        such chunk.
         """
-        is_leased = False
+        is_leased = has_come
         if message.round in self._store.versions():
             _, chunks = self._store.describe(message.round)
             if message.index >= len(chunks):

@@ -6,12 +6,18 @@
     GET_STATE_CHUNK(i) ... ───────────────────► all of them, a few at a time each
              ◄───────────────────────── STATE_CHUNK
 
+    joiner                                      other joiners of the same version
+    HAVE_CHUNKS ──────────────────────────────► now and then
+    GET_STATE_CHUNK(j) ... ───────────────────► whoever has it
+
 Rules:
 - A version counts if the log certifies its root: the result that was made on it names that. So donors offer the
   version before their newest, or the run's first one; the rounds after it are replayed.
 - Who has just started may hold its newest version alone. That counts if voters enough to be believed stand on it.
 - Every chunk is checked by hash; a donor that sends a wrong one is named and not asked again.
 - A silent donor's chunks are asked of others.
+- Joiners of one version tell each other what they have, and serve it. Of the donors each first asks for what none of
+  the others has: a share of its own, then the rest. So the donors' lines carry each chunk little more than once.
 - Only versions later than ours are fetched: if we advance by rounds meanwhile, older ones are of no use any more.
 """
 
@@ -25,14 +31,18 @@ from itertools import islice
 from shoal.protocol.averaging.certified import Certified
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.effects import Blamed, Effect, Event, Send, Tell, Timer, Wake
+from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Donor, Room, state_root
 from shoal.protocol.membership.view import View, without_relay
-from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
+from shoal.protocol.messages.transfer import GetState, GetStateChunk, HaveChunks, StateChunk, StateIs
 
-WINDOW = 4  # chunks asked of one donor at a time
+WINDOW = 4  # chunks asked of one donor at a time,
+SHARED_WINDOW = 2  # and of one that other joiners ask, too: what is asked for is not known to them
 MAX_DONORS = 8
+MAX_FELLOWS = 16  # other joiners with whom we exchange chunks
+TELLING = 0.25  # seconds between two times that we tell them what has come
 MAX_LIARS = 64  # remembered
 PATIENCE = 3.0  # seconds without an answer before another donor is asked; doubled whenever no donor answers in time
 MOST_PATIENCE = 60.0
@@ -46,6 +56,14 @@ class StateReceived(Event):
 
 
 @dataclass(slots=True)
+class Fellow:
+    """Another joiner of the same version."""
+
+    has: set[int]  # chunks
+    spare: list[int]  # those of them that we lacked when it told us; the last is asked for first
+
+
+@dataclass(slots=True)
 class Download:
     """A version that is being downloaded."""
 
@@ -56,6 +74,8 @@ class Download:
     asked: dict[int, tuple[PeerId, float]] = field(default_factory=dict)
     donors: list[PeerId] = field(default_factory=list)
     heard: dict[PeerId, float] = field(default_factory=dict)  # when each donor last sent a chunk
+    fellows: dict[PeerId, Fellow] = field(default_factory=dict)
+    told: dict[PeerId, int] = field(default_factory=dict)  # who was told of how many of our chunks
 
     @property
     def is_complete(self) -> bool:
@@ -67,10 +87,40 @@ class Download:
         return max(asked_at, self.heard.get(donor, asked_at))
 
     def drop(self, donor: PeerId) -> None:
-        """Ask `donor` for nothing more."""
+        """Ask `donor` for nothing more; of another joiner, until it tells us again what it has."""
         self.donors = [peer for peer in self.donors if peer != donor]
+        self.fellows.pop(donor, None)
         self.unasked |= dict.fromkeys(index for index, asked in self.asked.items() if asked[0] == donor)
         self.asked = {index: asked for index, asked in self.asked.items() if asked[0] != donor}
+
+    def sort(self, me: PeerId) -> None:
+        """Put what is still to be asked for into the order in which donors are asked for it.
+
+        First what no other joiner has: our share, and then the shares of the others in the reverse of their order. Each
+        begins in another place, so that joiners which do not know of each other yet do not ask for the same.
+        """
+        joiners, seen = sorted({me, *self.told}), set[int]().union(*(each.has for each in self.fellows.values()))
+        size, count, rank = len(self.hashes), len(joiners), joiners.index(me)
+        begins = [int.from_bytes(content_hash(peer.encode())[:8], "big") % size for peer in joiners]
+
+        def place(index: int) -> tuple[bool, int, int]:
+            owner = index % count
+            behind, at = (owner - rank) % count, (index - begins[owner]) % size
+            return index in seen, behind, -at if behind else at
+
+        self.unasked = dict.fromkeys(sorted(self.unasked, key=place))
+
+    def from_donor(self, most: int) -> list[int]:
+        """What to ask a donor for next."""
+        return list(islice(self.unasked, most))
+
+    def from_fellow(self, fellow: PeerId, most: int) -> list[int]:
+        """What to ask another joiner for next: the last that we would ask donors for."""
+        spare, found = self.fellows[fellow].spare, list[int]()
+        while spare and len(found) < most:
+            if (index := spare.pop()) in self.unasked:
+                found.append(index)
+        return found
 
 
 class Transfer:
@@ -100,7 +150,7 @@ class Transfer:
         self._liars: deque[PeerId] = deque(maxlen=MAX_LIARS)
         self._tries = 0
         self._token = 0
-        self._leases_watched = False
+        self._leases_watched = self._is_telling = False
         self._room = room
         self.donor = Donor(part, certified.certifies, room, is_vouched)
         self.active = False
@@ -124,6 +174,7 @@ class Transfer:
             return []
         self.active, self._download, self._patience, self._least = True, None, PATIENCE, 0
         self._token += 1
+        self._is_telling = False
         return [*self._ask(now), self._wake("look")]
 
     def restart(self, now: float, beyond: int) -> list[Effect]:
@@ -165,6 +216,8 @@ class Transfer:
             return self._watch_leases()
         if timer.token != self._token or not self.active:
             return []
+        if timer.name == "tell":
+            return self._tell_again(now)
         if not self._candidates():  # nobody is ahead of us any more
             self.active = False
             return []
@@ -179,11 +232,13 @@ class Transfer:
             case GetState():
                 return [*self.donor.offer(now, sender, message), *self._watch_leases()]
             case GetStateChunk():
-                return self.donor.serve(now, sender, message)
+                return self.donor.serve(now, sender, message, self._has_come(sender, message))
             case StateIs() if self.active and sender in self._invited:
                 return self._receive_offer(now, sender, message)
             case StateChunk() if self._download is not None:
                 return self._receive_chunk(now, sender, message, self._download)
+            case HaveChunks() if self._download is not None:
+                return self._receive_news(now, sender, message, self._download)
         return []
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -247,6 +302,7 @@ class Transfer:
                 return []
             self._download = self._begin(message, root)
             effects = self._invite([peer for peer in self._candidates() if peer != sender], message.round)
+            effects += self._begin_to_tell(self._download)
         elif (message.round, root) != (self._download.base.round, self._download.base.root):
             return []
         if sender not in self._download.donors:
@@ -274,7 +330,7 @@ class Transfer:
         download.heard[sender] = now
         download.here.add(message.index)
         self._room.put(message.index, message.payload)
-        return self._ask_chunks(now, download)
+        return self._tell(download) if download.is_complete else self._ask_chunks(now, download)
 
     def _blame(self, peer: PeerId, reason: str) -> list[Effect]:
         if peer not in self._liars:
@@ -284,13 +340,67 @@ class Transfer:
     def _ask_chunks(self, now: float, download: Download) -> list[Effect]:
         """Keep every donor busy with a few chunks."""
         effects: list[Effect] = []
-        for donor in download.donors:
-            busy = sum(asked[0] == donor for asked in download.asked.values())
-            for index in list(islice(download.unasked, max(0, WINDOW - busy))):
+        for peer in [*download.donors, *download.fellows]:
+            is_donor = peer in download.donors
+            window = SHARED_WINDOW if is_donor and download.fellows else WINDOW
+            free = window - sum(asked[0] == peer for asked in download.asked.values())
+            if free <= 0:
+                continue
+            for index in download.from_donor(free) if is_donor else download.from_fellow(peer, free):
                 del download.unasked[index]
-                download.asked[index] = (donor, now)
-                effects.append(Send(donor, GetStateChunk(self._part, download.base.round, index)))
+                download.asked[index] = (peer, now)
+                effects.append(Send(peer, GetStateChunk(self._part, download.base.round, index)))
         return effects
+
+    # -- inside: other joiners ------------------------------------------------------------------------------
+
+    def _fellows(self, download: Download) -> list[PeerId]:
+        """Who may be downloading the same version; what we tell those who do not is of no use to them."""
+        statuses = {peer: self._view.status(peer) for peer in self._view.alive() if peer not in self._liars}
+        syncing = [peer for peer, status in statuses.items() if status is not None and status.phase == "syncing"]
+        near = without_relay(self._me, syncing, self._view)
+        return list(dict.fromkeys([*download.fellows, *near]))[:MAX_FELLOWS]
+
+    def _tell(self, download: Download) -> list[Effect]:
+        """Tell them what has come since we did so last."""
+        news = [peer for peer in self._fellows(download) if download.told.get(peer) != len(download.here)]
+        download.told |= dict.fromkeys(news, len(download.here))
+        base, bits = download.base, bits_of(download.here, len(download.hashes))
+        return [Send(peer, HaveChunks(self._part, base.round, base.root, bits)) for peer in news]
+
+    def _begin_to_tell(self, download: Download) -> list[Effect]:
+        again = [] if self._is_telling else [self._wake("tell", TELLING)]
+        self._is_telling = True
+        told = self._tell(download)
+        download.sort(self._me)
+        return [*told, *again]
+
+    def _tell_again(self, now: float) -> list[Effect]:
+        self._is_telling = self._download is not None
+        if self._download is None:
+            return []
+        told = self._tell(self._download)
+        if self._download.told:
+            self._download.sort(self._me)
+        return [*told, self._wake("tell", TELLING), *self._ask_chunks(now, self._download)]
+
+    def _receive_news(self, now: float, sender: PeerId, message: HaveChunks, download: Download) -> list[Effect]:
+        if (message.round, message.root) != (download.base.round, download.base.root) or sender in self._liars:
+            return []
+        has = set_of(message.chunks, len(download.hashes), sender)
+        if sender in download.donors or (sender not in download.fellows and len(download.fellows) >= MAX_FELLOWS):
+            return []
+        is_new = sender not in download.fellows
+        download.fellows[sender] = Fellow(has, [index for index in download.unasked if index in has])
+        if is_new:
+            download.sort(self._me)
+        return [*(self._tell(download) if is_new else ()), *self._ask_chunks(now, download)]
+
+    def _has_come(self, sender: PeerId, message: GetStateChunk) -> bool:
+        """Whether another joiner asks for what we have of the version that both of us download."""
+        download = self._download
+        is_ours = download is not None and download.base.round == message.round and sender in download.told
+        return is_ours and download is not None and message.index in download.here
 
     def _replace_silent(self, now: float, download: Download) -> list[Effect]:
         """Ask others for the chunks of silent donors; begin anew if no donor is left."""
@@ -312,5 +422,20 @@ class Transfer:
         self._leases_watched = True
         return [self._wake("leases")]
 
-    def _wake(self, name: str) -> Wake:
-        return Wake(PATIENCE / 3, Timer("transfer", name, self._token, str(self._part)))
+    def _wake(self, name: str, after: float = PATIENCE / 3) -> Wake:
+        return Wake(after, Timer("transfer", name, self._token, str(self._part)))
+
+
+def bits_of(chunks: Iterable[int], count: int) -> bytes:
+    """A bit for each of `count` chunks, as in HaveChunks."""
+    bits = bytearray((count + 7) // 8)
+    for index in chunks:
+        bits[index >> 3] |= 1 << (index & 7)
+    return bytes(bits)
+
+
+def set_of(bits: bytes, count: int, sender: PeerId) -> set[int]:
+    """The chunks whose bits are set; RemoteError if there are not as many bits as chunks."""
+    if len(bits) != (count + 7) // 8:
+        raise RemoteError(f"says of {8 * len(bits)} chunks which it has, of a state of {count}", sender)
+    return {index for index in range(count) if bits[index >> 3] >> (index & 7) & 1}

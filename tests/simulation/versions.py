@@ -38,7 +38,10 @@ class Versions:
         return LAYOUT, tuple(content_hash(chunk) for chunk in self.states[round])
 
     def chunk(self, round: int, index: int) -> bytes:
-        return self.states[round][index] if round in self.states else b""
+        if round in self.states:
+            return self.states[round][index]
+        hashes = self.wanted[1] if self.wanted is not None and self.wanted[0] == round else ()
+        return self.disk.get(hashes[index], b"") if hashes else b""
 
     def pin(self, rounds: Sequence[int]) -> None:
         self.pinned = tuple(rounds)

@@ -134,6 +134,7 @@ def test_what_a_dead_process_has_downloaded_is_hashed_again_and_not_fetched(tmp_
     again = StateStore(joiner.committed, path)
     here = again.begin(1, layout, hashes)
     assert here == {"none": {0, 1, 2}, "torn": {0, 2}, "flipped": {0}, "gone": set()}[damage]
+    assert all(again.chunk(1, index) == chunks[index] for index in here), "others get it, too"
     for index in set(range(len(hashes))) - here:
         again.put(index, chunks[index])
     DOWNLOADS.join(10.0)

@@ -182,13 +182,14 @@ def test_chunks_stand_behind_each_other_on_a_slow_link() -> None:
     """Each comes in time after the one before it, though long after it was asked for."""
     joiner, source, _ = _started((A,))
     joiner.receive(0.0, source, make_offer(make_donor()))
-    now = 0.0
+    now, came = 0.0, 0
     while (asked := joiner._download) is not None and not asked.is_complete:
         index = min(asked.asked)
         now += 0.9 * PATIENCE
         joiner.fire(now, Timer("transfer", "look", joiner._token, "0"))
         joiner.receive(now, source, chunk_of(index))
-        assert joiner.progress()[0] == index + 1
+        came += 1
+        assert joiner.progress()[0] == came
     assert joiner.take() is not None
 
 
@@ -234,9 +235,10 @@ def test_the_state_that_a_run_goes_on_from_needs_no_result() -> None:
     donor = Donor(0, certified.certifies, Versions({VERSION + 1: STATE}))
     assert joiner.start(0.0, beyond=VERSION + 1) == []
     assert sent(joiner.start(0.0, beyond=VERSION), GetState) == [Send(A, GetState(0, 0, VERSION + 1))]
-    joiner.receive(0.2, A, make_offer(donor))
-    for index in range(len(STATE)):
-        joiner.receive(0.3, A, StateChunk(0, VERSION + 1, index, STATE[index]))
+    asks = sent(joiner.receive(0.2, A, make_offer(donor)), GetStateChunk)
+    for ask in asks:  # which grows
+        index = ask.message.index  # type: ignore[attr-defined]
+        asks += sent(joiner.receive(0.3, A, StateChunk(0, VERSION + 1, index, STATE[index])), GetStateChunk)
     received = joiner.take()
     assert received is not None
     assert received.base == origin

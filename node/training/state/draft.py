@@ -28,27 +28,35 @@ class Draft:
         self._shape, self._layout, self._file = shape, layout, file
         self._vectors = empty_vectors(shape)
         self._right: set[int] = set()  # chunks that were read back from memory
+        self._loads: dict[int, Future[None]] = {}  # of chunks that the file has
         self._work: list[Future[None]] = []
         self._is_taken = False
-        fits = layout == shape.header and len(hashes) == len(shape.chunks)
-        known = [index for index, each in enumerate(hashes) if file.has(each)] if fits else []
+        self._fits = layout == shape.header and len(hashes) == len(shape.chunks)
+        known = [index for index, each in enumerate(hashes) if file.has(each)] if self._fits else []
         if not known:
             self._begin(file.remove)
         self._begin(partial(file.begin, sum(chunk.size for chunk in shape.chunks)))
         for index in known:
-            self._begin(partial(self._load, index))
+            self._loads[index] = self._begin(partial(self._load, index))
         self.here = set(known)  # chunks that have come, now or to the file
 
     def put(self, index: int, payload: Payload) -> None:
-        """Take a chunk, whose hash has been checked; one that is not of our shape shows in `snapshot`."""
-        self.here.add(index)
-        if self._fits(index, len(payload)):
+        """Take a chunk, whose hash has been checked; that the version is not of our shape shows in `snapshot`."""
+        if self._fits:
             chunk_bytes(self._shape, self._vectors, index)[:] = payload
+        self.here.add(index)
+        if self._fits:
             self._begin(partial(self._read_back, index))
 
     def chunk(self, index: int) -> bytes:
-        """A copy of a chunk's bytes; none if it is not here, or the version is not ours to read any more."""
-        held = bytes(chunk_bytes(self._shape, self._vectors, index)) if index in self._right else b""
+        """A copy of a chunk's bytes; none if it is not here, or the version is not ours to read any more.
+
+        Called in any thread; it waits for a chunk that is yet to be read from the file.
+        """
+        if (load := self._loads.get(index)) is not None:
+            load.result()
+        is_here = index in self._right or (index in self.here and load is None and self._fits)
+        held = bytes(chunk_bytes(self._shape, self._vectors, index)) if is_here else b""
         return b"" if self._is_taken else held  # looked at last: from then on the bytes may change
 
     def snapshot(self) -> Snapshot:
@@ -56,7 +64,7 @@ class Draft:
         self.drop()
         for each in self._work:
             each.result()
-        if self._layout != self._shape.header or len(self._right) != len(self._shape.chunks):
+        if len(self._right) != len(self._shape.chunks):
             raise RemoteError(f"the state of round {self.round} is not of the shape of this run's")
         return Snapshot(self._shape, self.round, self._vectors, self.hashes, self._shape.root(self.hashes))
 
@@ -69,12 +77,9 @@ class Draft:
         self._is_taken = True
         self._begin(self._file.remove)
 
-    def _begin(self, work: Callable[[], None]) -> None:
+    def _begin(self, work: Callable[[], None]) -> Future[None]:
         self._work.append(DOWNLOADS.begin(work))
-
-    def _fits(self, index: int, size: int) -> bool:
-        chunks = self._shape.chunks
-        return len(self.hashes) == len(chunks) and chunks[index].size == size
+        return self._work[-1]
 
     def _load(self, index: int) -> None:
         self._file.load(self.hashes[index], chunk_bytes(self._shape, self._vectors, index))
