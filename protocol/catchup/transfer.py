@@ -15,7 +15,8 @@ Rules:
   version before their newest, or the run's first one; the rounds after it are replayed.
 - Who has just started may hold its newest version alone. That counts if voters enough to be believed stand on it.
 - Every chunk is checked by hash; a donor that sends a wrong one is named and not asked again.
-- A silent donor's chunks are asked of others.
+- A silent donor's chunks are asked of others. What it sends all the same is taken: the hash says what it is.
+- Who takes long for a chunk, as our line may be slow, is asked for one at a time, and is waited for longer.
 - Joiners of one version tell each other what they have, and serve it. Of the donors each first asks for what none of
   the others has: a share of its own, then the rest. So the donors' lines carry each chunk little more than once.
 - Only versions later than ours are fetched: if we advance by rounds meanwhile, older ones are of no use any more.
@@ -38,7 +39,8 @@ from shoal.protocol.catchup.donor import Donor, Room, state_root
 from shoal.protocol.membership.view import View, without_relay
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, HaveChunks, StateChunk, StateIs
 
-WINDOW = 4  # chunks asked of one donor at a time,
+QUICK = 2.0  # seconds in which a chunk comes from whoever is asked for several at a time
+WINDOW = 4  # as many, of one donor,
 SHARED_WINDOW = 2  # and of one that other joiners ask, too: what is asked for is not known to them
 MAX_DONORS = 8
 MAX_FELLOWS = 16  # other joiners with whom we exchange chunks
@@ -46,6 +48,7 @@ TELLING = 0.25  # seconds between two times that we tell them what has come
 MAX_LIARS = 64  # remembered
 PATIENCE = 3.0  # seconds without an answer before another donor is asked; doubled whenever no donor answers in time
 MOST_PATIENCE = 60.0
+SLACK = 3.0  # times as long as a chunk took its successor may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +78,30 @@ class Download:
     donors: list[PeerId] = field(default_factory=list)
     heard: dict[PeerId, float] = field(default_factory=dict)  # when each donor last sent a chunk
     fellows: dict[PeerId, Fellow] = field(default_factory=dict)
+    quick: set[PeerId] = field(default_factory=set)  # those whose last chunk came quickly
+    begun: tuple[float, int] = (0.0, 0)  # when this process began, and the chunks that were here then
     told: dict[PeerId, int] = field(default_factory=dict)  # who was told of how many of our chunks
 
     @property
     def is_complete(self) -> bool:
         """Whether every chunk is here."""
         return len(self.here) == len(self.hashes)
+
+    def lacks(self, index: int) -> bool:
+        """Whether this chunk has not come."""
+        return 0 <= index < len(self.hashes) and index not in self.here
+
+    def take(self, index: int) -> None:
+        """This chunk has come."""
+        self.here.add(index)
+        self.asked.pop(index, None)
+        self.unasked.pop(index, None)
+
+    def seconds_left(self, now: float) -> float | None:
+        """How long the rest takes, at the pace so far; None while nothing has come."""
+        since, before = self.begun
+        came = len(self.here) - before
+        return (now - since) / came * (len(self.hashes) - len(self.here)) if came else None
 
     def last_heard(self, donor: PeerId, asked_at: float) -> float:
         """When `donor` was asked, or sent its last chunk, if later: chunks queue behind each other on its link."""
@@ -158,6 +179,10 @@ class Transfer:
 
     def __repr__(self) -> str:
         return f"Transfer(active={self.active}, {self._download}, {self.donor})"
+
+    def seconds_left(self, now: float) -> float | None:
+        """How long the current download still takes; None if that is not known."""
+        return self._download.seconds_left(now) if self._download is not None else None
 
     def progress(self) -> tuple[int, int]:
         """(chunks here, chunks in all) of the current download."""
@@ -300,7 +325,7 @@ class Transfer:
             if certified is None:
                 self._unchecked = (sender, message)
                 return []
-            self._download = self._begin(message, root)
+            self._download = self._begin(now, message, root)
             effects = self._invite([peer for peer in self._candidates() if peer != sender], message.round)
             effects += self._begin_to_tell(self._download)
         elif (message.round, root) != (self._download.base.round, self._download.base.root):
@@ -309,15 +334,17 @@ class Transfer:
             self._download.donors.append(sender)
         return effects + self._ask_chunks(now, self._download)
 
-    def _begin(self, offer: StateIs, root: Digest) -> Download:
+    def _begin(self, now: float, offer: StateIs, root: Digest) -> Download:
         """Of a version that was begun before, also by an earlier process, only what is missing is asked for."""
         here = self._room.begin(offer.round, offer.layout, offer.chunks)
         missing = dict.fromkeys(index for index in range(len(offer.chunks)) if index not in here)
-        return Download(self._certified.base(offer.round, root), offer.chunks, here, missing)
+        return Download(self._certified.base(offer.round, root), offer.chunks, here, missing, begun=(now, len(here)))
 
     def _receive_chunk(self, now: float, sender: PeerId, message: StateChunk, download: Download) -> list[Effect]:
         asked = download.asked.get(message.index)
-        if message.round != download.base.round or asked is None or asked[0] != sender:
+        is_asked = asked is not None and asked[0] == sender
+        is_late = not is_asked and sender in self._invited and download.lacks(message.index)
+        if message.round != download.base.round or not (is_asked or is_late):
             return []
         if not message.payload:
             download.drop(sender)
@@ -326,11 +353,19 @@ class Transfer:
             download.drop(sender)
             blame = self._blame(sender, f"sent a wrong chunk {message.index} of the state")
             return [*blame, *self._ask_chunks(now, download)]
-        del download.asked[message.index]
-        download.heard[sender] = now
-        download.here.add(message.index)
+        if asked is not None and is_asked:
+            self._learn(now, sender, now - download.last_heard(sender, asked[1]), download)
+        download.take(message.index)
         self._room.put(message.index, message.payload)
         return self._tell(download) if download.is_complete else self._ask_chunks(now, download)
+
+    def _learn(self, now: float, sender: PeerId, took: float, download: Download) -> None:
+        download.heard[sender] = now
+        self._patience = max(self._patience, min(MOST_PATIENCE, SLACK * took))
+        if took < QUICK:
+            download.quick.add(sender)
+        else:
+            download.quick.discard(sender)
 
     def _blame(self, peer: PeerId, reason: str) -> list[Effect]:
         if peer not in self._liars:
@@ -343,6 +378,7 @@ class Transfer:
         for peer in [*download.donors, *download.fellows]:
             is_donor = peer in download.donors
             window = SHARED_WINDOW if is_donor and download.fellows else WINDOW
+            window = window if peer in download.quick else 1
             free = window - sum(asked[0] == peer for asked in download.asked.values())
             if free <= 0:
                 continue

@@ -138,6 +138,10 @@ class Member(Presence):
         """See Presence."""
         return self.transfer.progress()
 
+    def seconds_left(self, now: float) -> float | None:
+        """See Presence."""
+        return self.transfer.seconds_left(now)
+
     def history_after(self, round: int) -> Digest | None:
         """See Presence."""
         return self.certified.history(round)
