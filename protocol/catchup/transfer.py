@@ -18,7 +18,7 @@ Rules:
 - A silent donor's chunks are asked of others. What it sends all the same is taken: the hash says what it is.
 - Who takes long for a chunk, as our line may be slow, is asked for one at a time, and is waited for longer.
 - Joiners of one version tell each other what they have, and serve it. Of the donors each first asks for what none of
-  the others has: a share of its own, then the rest. So the donors' lines carry each chunk little more than once.
+  the others has, in a share of its own. So the donors' lines carry each chunk little more than once.
 - Only versions later than ours are fetched: if we advance by rounds meanwhile, older ones are of no use any more.
 """
 
@@ -62,6 +62,7 @@ class StateReceived(Event):
 class Fellow:
     """Another joiner of the same version."""
 
+    heard: float  # when it last told us what it has
     has: set[int]  # chunks
     spare: list[int]  # those of them that we lacked when it told us; the last is asked for first
 
@@ -78,6 +79,7 @@ class Download:
     donors: list[PeerId] = field(default_factory=list)
     heard: dict[PeerId, float] = field(default_factory=dict)  # when each donor last sent a chunk
     fellows: dict[PeerId, Fellow] = field(default_factory=dict)
+    reserved: set[int] = field(default_factory=set)  # chunks that other joiners get from donors
     quick: set[PeerId] = field(default_factory=set)  # those whose last chunk came quickly
     begun: tuple[float, int] = (0.0, 0)  # when this process began, and the chunks that were here then
     told: dict[PeerId, int] = field(default_factory=dict)  # who was told of how many of our chunks
@@ -114,26 +116,26 @@ class Download:
         self.unasked |= dict.fromkeys(index for index, asked in self.asked.items() if asked[0] == donor)
         self.asked = {index: asked for index, asked in self.asked.items() if asked[0] != donor}
 
-    def sort(self, me: PeerId) -> None:
+    def sort(self, now: float, me: PeerId, patience: float) -> None:
         """Put what is still to be asked for into the order in which donors are asked for it.
 
-        First what no other joiner has: our share, and then the shares of the others in the reverse of their order. Each
-        begins in another place, so that joiners which do not know of each other yet do not ask for the same.
+        First our share, then what other joiners have; what is in their shares and on its way to them is not asked for
+        while they bring news. Each begins in another place, so that those who have not met yet ask for other chunks.
         """
-        joiners, seen = sorted({me, *self.told}), set[int]().union(*(each.has for each in self.fellows.values()))
-        size, count, rank = len(self.hashes), len(joiners), joiners.index(me)
-        begins = [int.from_bytes(content_hash(peer.encode())[:8], "big") % size for peer in joiners]
+        owners = sorted([me, *(peer for peer, each in self.fellows.items() if now - each.heard <= patience)])
+        seen = set[int]().union(*(each.has for each in self.fellows.values()))
+        size, count, rank = len(self.hashes), len(owners), owners.index(me)
+        begin = int.from_bytes(content_hash(me.encode())[:8], "big") % size
+        self.reserved = {index for index in self.unasked if index % count != rank and index not in seen}
 
-        def place(index: int) -> tuple[bool, int, int]:
-            owner = index % count
-            behind, at = (owner - rank) % count, (index - begins[owner]) % size
-            return index in seen, behind, -at if behind else at
+        def place(index: int) -> tuple[bool, bool, int]:
+            return index in self.reserved, index in seen, (index - begin) % size
 
         self.unasked = dict.fromkeys(sorted(self.unasked, key=place))
 
     def from_donor(self, most: int) -> list[int]:
-        """What to ask a donor for next."""
-        return list(islice(self.unasked, most))
+        """What to ask a donor for next; the reserved ones come last."""
+        return [index for index in islice(self.unasked, most) if index not in self.reserved]
 
     def from_fellow(self, fellow: PeerId, most: int) -> list[int]:
         """What to ask another joiner for next: the last that we would ask donors for."""
@@ -327,7 +329,7 @@ class Transfer:
                 return []
             self._download = self._begin(now, message, root)
             effects = self._invite([peer for peer in self._candidates() if peer != sender], message.round)
-            effects += self._begin_to_tell(self._download)
+            effects += self._begin_to_tell(now, self._download)
         elif (message.round, root) != (self._download.base.round, self._download.base.root):
             return []
         if sender not in self._download.donors:
@@ -375,7 +377,7 @@ class Transfer:
     def _ask_chunks(self, now: float, download: Download) -> list[Effect]:
         """Keep every donor busy with a few chunks."""
         effects: list[Effect] = []
-        for peer in [*download.donors, *download.fellows]:
+        for peer in [*download.fellows, *download.donors]:
             is_donor = peer in download.donors
             window = SHARED_WINDOW if is_donor and download.fellows else WINDOW
             window = window if peer in download.quick else 1
@@ -404,20 +406,19 @@ class Transfer:
         base, bits = download.base, bits_of(download.here, len(download.hashes))
         return [Send(peer, HaveChunks(self._part, base.round, base.root, bits)) for peer in news]
 
-    def _begin_to_tell(self, download: Download) -> list[Effect]:
+    def _begin_to_tell(self, now: float, download: Download) -> list[Effect]:
         again = [] if self._is_telling else [self._wake("tell", TELLING)]
         self._is_telling = True
-        told = self._tell(download)
-        download.sort(self._me)
-        return [*told, *again]
+        download.sort(now, self._me, self._patience)
+        return [*self._tell(download), *again]
 
     def _tell_again(self, now: float) -> list[Effect]:
         self._is_telling = self._download is not None
         if self._download is None:
             return []
         told = self._tell(self._download)
-        if self._download.told:
-            self._download.sort(self._me)
+        if self._download.fellows or self._download.reserved:
+            self._download.sort(now, self._me, self._patience)
         return [*told, self._wake("tell", TELLING), *self._ask_chunks(now, self._download)]
 
     def _receive_news(self, now: float, sender: PeerId, message: HaveChunks, download: Download) -> list[Effect]:
@@ -427,9 +428,9 @@ class Transfer:
         if sender in download.donors or (sender not in download.fellows and len(download.fellows) >= MAX_FELLOWS):
             return []
         is_new = sender not in download.fellows
-        download.fellows[sender] = Fellow(has, [index for index in download.unasked if index in has])
+        download.fellows[sender] = Fellow(now, has, [index for index in download.unasked if index in has])
         if is_new:
-            download.sort(self._me)
+            download.sort(now, self._me, self._patience)
         return [*(self._tell(download) if is_new else ()), *self._ask_chunks(now, download)]
 
     def _has_come(self, sender: PeerId, message: GetStateChunk) -> bool:

@@ -166,6 +166,16 @@ def test_one_that_comes_later_gets_what_the_others_have() -> None:
     assert town.now - begin <= ALONE
 
 
+def test_what_was_left_to_those_who_die_is_got_from_the_donors() -> None:
+    town = Town(3, 3)
+    for joiner in town.joiners:
+        town.start(joiner)
+    town.run_until(ALONE / 4)
+    town.dead.update(town.joiners[1:])
+    town.run(town.joiners[:1])
+    assert town.now <= ALONE + 10.0
+
+
 def test_another_joiner_that_lies_costs_one_chunk_and_one_that_dies_little_time() -> None:
     town = Town(3, 4)
     honest, liar, mortal = town.joiners[:2], town.joiners[2], town.joiners[3]
