@@ -162,6 +162,17 @@ class NoState:
     def pin(self, rounds: object) -> None:
         """Nothing to keep."""
 
+    def begin(self, round: int, layout: bytes, hashes: object) -> set[int]:
+        """Nothing is downloaded."""
+        raise KeyError(round)
+
+    def put(self, index: int, payload: object) -> None:
+        """Nothing comes."""
+        raise KeyError(index)
+
+    def drop(self) -> None:
+        """Nothing to drop."""
+
 
 def _give_up(error: Exception) -> None:
     raise SystemExit(f"the member has failed: {error!r}")

@@ -116,6 +116,7 @@ RECORDS = Pool("records", 4)  # what must be on disk before we continue: votes, 
 NOTES = Pool("notes", 1)  # small files that nobody waits for, one after the other: peers, timelines, today's volume
 MACHINE = Pool("machine", 1)  # what the system says of this machine, which must not wait for a disk
 DISK = Pool("disk", 8)  # large files: checkpoints, texts, experts
+DOWNLOADS = Pool("downloads", 1)  # the chunks of a state that comes, one after the other
 SOCKETS = Pool("sockets", 1)  # creating and removing Unix sockets, one after the other
 ANSWERS = Pool("answers", 8)  # the answers of `shoal serve`
 LONG = Pool("long", 8)  # what may take minutes: libraries, models, tokenizers, foreign code

@@ -21,6 +21,7 @@ from shoal.node.training.checkpoint.read import Checkpoint
 from shoal.node.training.data.lanes import lane_after
 from shoal.node.training.methods.method import has_own_weights
 from shoal.node.training.state.committed import Snapshot
+from shoal.node.training.state.draft import Draft
 from shoal.node.training.state.file import save_weights
 from shoal.node.training.state.outer import OuterState
 from shoal.protocol.averaging.events import Begun, Committed, Lapsed
@@ -140,7 +141,8 @@ class AgreedRun(Run):
             case Committed():
                 self._tasks.spawn(self._apply(event))
             case StateReceived():
-                self._tasks.spawn(self._install(event))
+                if (draft := self._states.take(event.base.round)) is not None:
+                    self._tasks.spawn(self._install(event, draft))
             case Begun():
                 self.detours.begun(event, self._network.own_addresses())
             case Lapsed():
@@ -185,10 +187,10 @@ class AgreedRun(Run):
             self.driver.command(lambda now: self.member.applied(now, snapshot.root))
         self._begin_round()
 
-    async def _install(self, event: StateReceived) -> None:
+    async def _install(self, event: StateReceived, draft: Draft) -> None:
         """A state that others have sent us, and that is certified: if it does not fit, this run is not for us."""
         async with self._busy:
-            await ROUNDS.run(self.outer.install, event.base, event.payloads)
+            self.outer.committed.adopt(await ROUNDS.run(draft.snapshot))
         log.info("caught up with round %d: state %s", event.base.round, short(event.base.root))
         self.samples = samples_before(self.manifest) + self.member.certified.tokens(event.base.round)
         self._open_round = 0  # what was trained from another state is of no use, even in the same round

@@ -279,8 +279,11 @@ def _check_members(members: tuple[tuple[PeerId, tuple[str, ...]], ...], source: 
 # -- what joining would mean ---------------------------------------------------------------------------------------
 
 
-def describe(found: Introduction, data: DataStanding, lack: str = "") -> Preview:
-    """The preview of a run; `data` is which of its data are on this machine, `lack` why there is no room for it."""
+def describe(found: Introduction, data: DataStanding, lack: str = "", line: tuple[int, int] = (0, 0)) -> Preview:
+    """The preview of a run; `data` is which of its data are on this machine, `lack` why there is no room for it.
+
+    `line` is what this node's line carries, in bytes a second up and down; 0 where that is not known.
+    """
     manifest = found.manifest
     needs = requirements(manifest, found.present + 1)
     preview: Preview = {
@@ -303,7 +306,7 @@ def describe(found: Introduction, data: DataStanding, lack: str = "") -> Preview
         "pace": found.pace or None,
         "words": [],
     }
-    return {**preview, "words": preview_words(preview)}
+    return {**preview, "words": preview_words(preview, line)}
 
 
 def data_in_words(spec: DataSpec, data: DataStanding) -> str:

@@ -5,6 +5,7 @@
                              so that they outlive this process, and all others once the result is decided
                   kept       is there while this node is stopped, if nothing can be decided without it
                   state/     a snapshot of the state as a checkpoint, if one was needed beside those of the run
+                  download   is there while the state is being downloaded: the chunks that have come
 
 All methods block. LocalError says what cannot be read or written; its cause, whether another try may succeed.
 """
@@ -35,7 +36,7 @@ from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.messages.averaging import Mean, Table
 from shoal.protocol.messages.log import Compaction, Register, Shortcut, VoteFile
 
-FOLDER, JOURNAL, STATE = "log", "journal", "state"
+FOLDER, JOURNAL, STATE, DOWNLOAD = "log", "journal", "state", "download"
 MEANS, RESULT = "means", "result"  # names of records; the first one is also that of their folder
 AWAY = 60.0  # seconds after the last record, from which on others may have gone on without us
 LONGEST = 4 << 20  # bytes of a journal that is not made shorter

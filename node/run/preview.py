@@ -27,8 +27,11 @@ METHODS = {  # what a member does in a round; the words about codecs follow
 }
 
 
-def preview_words(preview: Answer) -> list[list[str]]:
-    """Rows of a label and a sentence, by the other keys of a preview. They may quote what strangers have written."""
+def preview_words(preview: Answer, line: tuple[int, int] = (0, 0)) -> list[list[str]]:
+    """Rows of a label and a sentence, by the other keys of a preview. They may quote what strangers have written.
+
+    `line`: bytes a second up and down of this node's line, 0 where not known.
+    """
     manifest = preview["manifest"]
     return [
         ["model", _model(manifest["model"], preview["parameters"])],
@@ -37,6 +40,7 @@ def preview_words(preview: Answer) -> list[list[str]]:
         _length(preview),
         ["memory", _memory(preview["memory"])],
         ["traffic", _traffic(preview)],
+        *([["line", words]] if (words := _line(preview, *line)) else ()),
     ]
 
 
@@ -109,6 +113,16 @@ def _traffic(preview: Answer) -> str:
     sent = preview["traffic"]["sent"]
     daily = f", {_about(sent * DAY / preview['pace'])} a day" if preview["pace"] else ""
     return f"about {_about(sent)} a round{daily}, each way; {_about(preview['state'])} to begin with"
+
+
+def _line(preview: Answer, up: int, down: int) -> str:
+    """How long this node's line takes for that; empty if not known, or there is no traffic."""
+    if preview["manifest"].get("experts") is not None or not up or not down:
+        return ""
+    begin, traffic = preview["state"] / down, preview["traffic"]
+    each, pace = max(traffic["sent"] / up, traffic["received"] / down), preview["pace"]
+    too_slow = "; rounds are faster: this node would hold them up, or be left out" if pace and each > pace else ""
+    return f"this node's takes about {as_duration(begin)} to begin with, and {as_duration(each)} a round{too_slow}"
 
 
 def _about(count: float) -> str:

@@ -28,7 +28,7 @@ from shoal.node.peers.reach import worth_remembering
 from shoal.node.run.driver import Driver, Outlet
 from shoal.node.run.facts import samples_before, training_now
 from shoal.node.run.fault_watch import FaultWatch
-from shoal.node.run.log_store import LONGEST, LogStore
+from shoal.node.run.log_store import DOWNLOAD, LONGEST, LogStore
 from shoal.node.run.meters import Meters, Outgoing
 from shoal.node.run.payload_sources import PayloadSources
 from shoal.node.run.records import CommitLog, CommitRecord
@@ -101,7 +101,7 @@ class Run(ABC):
         self._kept_timelines = kept_in(settings.folder)
         self._tasks = Tasks(self._task_failed)
         self.saving = Saving(manifest, self.id, signer.peer, outer.committed, settings, self._tasks.spawn, store)
-        self._states = StateStore(outer.committed)
+        self._states = StateStore(outer.committed, store.folder / DOWNLOAD)
         self._sources = PayloadSources(self._states)
         self._me, self._signer = signer.peer, signer
         self._network = network

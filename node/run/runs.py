@@ -365,7 +365,8 @@ class Runs:
         """What joining a run would need, from its link or id; nothing is joined or kept."""
         found = await self._find(link)
         data = await self.data.standing(found.manifest.data, self._donors(found))
-        return await LONG.run(describe, found, data, await self._room_problem(found.manifest))
+        line = within(self._settings, self._network.bandwidth.claim())
+        return await LONG.run(describe, found, data, await self._room_problem(found.manifest), line)
 
     async def join(self, link: str, train: bool, checkpoint: str = "", of: Manifest | None = None) -> RunLink:
         """Joins a run, from its link or id; with the run's origin in the folder `checkpoint` nothing is downloaded.
@@ -633,6 +634,13 @@ async def end_all(runs: Mapping[str, Run]) -> dict[str, str]:
         trace = None if isinstance(error, ShoalError) else error
         log.error("run %s did not end well: %s", names[key], error, exc_info=trace, extra={"code": "run-not-ended"})
     return {key: _words(error) for key, error in failed.items()}
+
+
+def within(settings: NodeSettings, line: tuple[int, int]) -> tuple[int, int]:
+    """What a line carries up and down within the owner's limits, in bytes a second; 0 where nothing is known."""
+    known = zip(line, (settings.max_up, settings.max_down), strict=True)
+    up, down = (min(filter(None, (rate, limit)), default=0) for rate, limit in known)
+    return up, down
 
 
 def _unsaved(why: str) -> str:

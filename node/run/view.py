@@ -171,7 +171,9 @@ def waiting_for(run: Run) -> str | None:
     if run.member.phase == "syncing":
         here, whole = run.member.progress()
         if whole:
-            return f"the state is being downloaded: {here} of {whole} chunks are here"
+            left = run.member.seconds_left(run.driver.now())
+            still = f", and the rest takes about {as_duration(left)}" if left is not None else ""
+            return f"the state is being downloaded: {here} of {whole} chunks are here{still}"
         if not away:
             return _not_admitted(run)
     if away:

@@ -8,6 +8,7 @@ Rules:
   slow joiner needs; a joiner that had a lease to that end makes room for others first.
 - A joiner that asks again keeps its version if it can use it: rounds go on, and chunks on their way would be lost.
 - Leases, and pinned versions, are bounded in number, and only joiners with a lease are served.
+- Of a version that we are downloading ourselves, chunks that have come are served without a lease.
 - A chunk is sent late, so waiting ones hold no memory; if its version is gone when its turn comes, it is empty. A
   bounded number wait for each joiner, and none twice.
 """
@@ -21,7 +22,7 @@ from typing import Protocol
 from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, digest
-from shoal.protocol.base.wire import MAX_INT
+from shoal.protocol.base.wire import MAX_INT, Payload
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
 
 MAX_LEASES = 16
@@ -49,6 +50,22 @@ class Store(Protocol):
 
     def pin(self, rounds: Sequence[int]) -> None:
         """Keep these versions, besides the newest two, and no others."""
+        ...
+
+
+class Room(Store, Protocol):
+    """The same, with room for a version that is being downloaded: chunks are large, so the cores hold none."""
+
+    def begin(self, round: int, layout: bytes, hashes: Sequence[Digest]) -> set[int]:
+        """Make room for this version, in place of any other; the indices of the chunks that are here already."""
+        ...
+
+    def put(self, index: int, payload: Payload) -> None:
+        """A chunk of it has come, and has the right hash."""
+        ...
+
+    def drop(self) -> None:
+        """It is of no use any more."""
         ...
 
 
@@ -124,12 +141,13 @@ class Donor:
             self._pin()
         return version
 
-    def serve(self, now: float, sender: PeerId, message: GetStateChunk) -> list[Effect]:
+    def serve(self, now: float, sender: PeerId, message: GetStateChunk, has_come: bool = False) -> list[Effect]:
         """Send a chunk, empty if the version is not held or `sender` gets no lease; nothing if it already waits.
 
-        Raises RemoteError if the version has no such chunk.
+        `has_come`: it is of a version that we are downloading, and is here. Raises RemoteError if the version has no
+        such chunk.
         """
-        is_leased = False
+        is_leased = has_come
         if message.round in self._store.versions():
             _, chunks = self._store.describe(message.round)
             if message.index >= len(chunks):

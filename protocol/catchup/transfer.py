@@ -6,12 +6,19 @@
     GET_STATE_CHUNK(i) ... ───────────────────► all of them, a few at a time each
              ◄───────────────────────── STATE_CHUNK
 
+    joiner                                      other joiners of the same version
+    HAVE_CHUNKS ──────────────────────────────► now and then
+    GET_STATE_CHUNK(j) ... ───────────────────► whoever has it
+
 Rules:
 - A version counts if the log certifies its root: the result that was made on it names that. So donors offer the
   version before their newest, or the run's first one; the rounds after it are replayed.
 - Who has just started may hold its newest version alone. That counts if voters enough to be believed stand on it.
 - Every chunk is checked by hash; a donor that sends a wrong one is named and not asked again.
-- A silent donor's chunks are asked of others.
+- A silent donor's chunks are asked of others. What it sends all the same is taken: the hash says what it is.
+- Who takes long for a chunk, as our line may be slow, is asked for one at a time, and is waited for longer.
+- Joiners of one version tell each other what they have, and serve it. Of the donors each first asks for what none of
+  the others has, in a share of its own. So the donors' lines carry each chunk little more than once.
 - Only versions later than ours are fetched: if we advance by rounds meanwhile, older ones are of no use any more.
 """
 
@@ -20,30 +27,44 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from shoal.protocol.averaging.certified import Certified
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.effects import Blamed, Effect, Event, Send, Tell, Timer, Wake
+from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
-from shoal.protocol.base.wire import Message, Payload
-from shoal.protocol.catchup.donor import Donor, Store, state_root
+from shoal.protocol.base.wire import Message
+from shoal.protocol.catchup.donor import Donor, Room, state_root
 from shoal.protocol.membership.view import View, without_relay
-from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
+from shoal.protocol.messages.transfer import GetState, GetStateChunk, HaveChunks, StateChunk, StateIs
 
-WINDOW = 4  # chunks asked of one donor at a time
+QUICK = 2.0  # seconds in which a chunk comes from whoever is asked for several at a time
+WINDOW = 4  # as many, of one donor,
+SHARED_WINDOW = 2  # and of one that other joiners ask, too: what is asked for is not known to them
 MAX_DONORS = 8
+MAX_FELLOWS = 16  # other joiners with whom we exchange chunks
+TELLING = 0.25  # seconds between two times that we tell them what has come
 MAX_LIARS = 64  # remembered
 PATIENCE = 3.0  # seconds without an answer before another donor is asked; doubled whenever no donor answers in time
 MOST_PATIENCE = 60.0
+SLACK = 3.0  # times as long as a chunk took its successor may take
 
 
 @dataclass(frozen=True, slots=True)
 class StateReceived(Event):
-    """A certified version is complete: install it, then open rounds on `base`."""
+    """A certified version is complete: install what the room for it has, then open rounds on `base`."""
 
     base: Base
-    layout: bytes
-    payloads: tuple[Payload, ...]
+
+
+@dataclass(slots=True)
+class Fellow:
+    """Another joiner of the same version."""
+
+    heard: float  # when it last told us what it has
+    has: set[int]  # chunks
+    spare: list[int]  # those of them that we lacked when it told us; the last is asked for first
 
 
 @dataclass(slots=True)
@@ -51,30 +72,78 @@ class Download:
     """A version that is being downloaded."""
 
     base: Base
-    layout: bytes
     hashes: tuple[Digest, ...]
-    payloads: dict[int, Payload] = field(default_factory=dict)
+    here: set[int]  # chunks that have come
+    unasked: dict[int, None]  # the missing ones that no donor has been asked for, in the order of the asking
     asked: dict[int, tuple[PeerId, float]] = field(default_factory=dict)
     donors: list[PeerId] = field(default_factory=list)
     heard: dict[PeerId, float] = field(default_factory=dict)  # when each donor last sent a chunk
+    fellows: dict[PeerId, Fellow] = field(default_factory=dict)
+    reserved: set[int] = field(default_factory=set)  # chunks that other joiners get from donors
+    quick: set[PeerId] = field(default_factory=set)  # those whose last chunk came quickly
+    begun: tuple[float, int] = (0.0, 0)  # when this process began, and the chunks that were here then
+    told: dict[PeerId, int] = field(default_factory=dict)  # who was told of how many of our chunks
 
     @property
     def is_complete(self) -> bool:
         """Whether every chunk is here."""
-        return len(self.payloads) == len(self.hashes)
+        return len(self.here) == len(self.hashes)
 
-    def unasked(self) -> list[int]:
-        """The missing chunks that no donor has been asked for."""
-        return [index for index in range(len(self.hashes)) if index not in self.payloads and index not in self.asked]
+    def lacks(self, index: int) -> bool:
+        """Whether this chunk has not come."""
+        return 0 <= index < len(self.hashes) and index not in self.here
+
+    def take(self, index: int) -> None:
+        """This chunk has come."""
+        self.here.add(index)
+        self.asked.pop(index, None)
+        self.unasked.pop(index, None)
+
+    def seconds_left(self, now: float) -> float | None:
+        """How long the rest takes, at the pace so far; None while nothing has come."""
+        since, before = self.begun
+        came = len(self.here) - before
+        return (now - since) / came * (len(self.hashes) - len(self.here)) if came else None
 
     def last_heard(self, donor: PeerId, asked_at: float) -> float:
         """When `donor` was asked, or sent its last chunk, if later: chunks queue behind each other on its link."""
         return max(asked_at, self.heard.get(donor, asked_at))
 
     def drop(self, donor: PeerId) -> None:
-        """Ask `donor` for nothing more."""
+        """Ask `donor` for nothing more; of another joiner, until it tells us again what it has."""
         self.donors = [peer for peer in self.donors if peer != donor]
+        self.fellows.pop(donor, None)
+        self.unasked |= dict.fromkeys(index for index, asked in self.asked.items() if asked[0] == donor)
         self.asked = {index: asked for index, asked in self.asked.items() if asked[0] != donor}
+
+    def sort(self, now: float, me: PeerId, patience: float) -> None:
+        """Put what is still to be asked for into the order in which donors are asked for it.
+
+        First our share, then what other joiners have; what is in their shares and on its way to them is not asked for
+        while they bring news. Each begins in another place, so that those who have not met yet ask for other chunks.
+        """
+        owners = sorted([me, *(peer for peer, each in self.fellows.items() if now - each.heard <= patience)])
+        seen = set[int]().union(*(each.has for each in self.fellows.values()))
+        size, count, rank = len(self.hashes), len(owners), owners.index(me)
+        begin = int.from_bytes(content_hash(me.encode())[:8], "big") % size
+        self.reserved = {index for index in self.unasked if index % count != rank and index not in seen}
+
+        def place(index: int) -> tuple[bool, bool, int]:
+            return index in self.reserved, index in seen, (index - begin) % size
+
+        self.unasked = dict.fromkeys(sorted(self.unasked, key=place))
+
+    def from_donor(self, most: int) -> list[int]:
+        """What to ask a donor for next; the reserved ones come last."""
+        return [index for index in islice(self.unasked, most) if index not in self.reserved]
+
+    def from_fellow(self, fellow: PeerId, most: int) -> list[int]:
+        """What to ask another joiner for next: the last that we would ask donors for."""
+        spare, found = self.fellows[fellow].spare, list[int]()
+        while spare and len(found) < most:
+            if (index := spare.pop()) in self.unasked:
+                found.append(index)
+        return found
 
 
 class Transfer:
@@ -86,7 +155,7 @@ class Transfer:
         part: int,
         certified: Certified,
         view: View,
-        store: Store,
+        room: Room,
         is_vouched: Callable[[int, Digest], bool] = lambda round, root: False,
     ) -> None:
         """`is_vouched` says of a round and a root whether the voters say that this is its state."""
@@ -104,17 +173,22 @@ class Transfer:
         self._liars: deque[PeerId] = deque(maxlen=MAX_LIARS)
         self._tries = 0
         self._token = 0
-        self._leases_watched = False
-        self.donor = Donor(part, certified.certifies, store, is_vouched)
+        self._leases_watched = self._is_telling = False
+        self._room = room
+        self.donor = Donor(part, certified.certifies, room, is_vouched)
         self.active = False
         self.beyond = -1  # only versions after this round are of use
 
     def __repr__(self) -> str:
         return f"Transfer(active={self.active}, {self._download}, {self.donor})"
 
+    def seconds_left(self, now: float) -> float | None:
+        """How long the current download still takes; None if that is not known."""
+        return self._download.seconds_left(now) if self._download is not None else None
+
     def progress(self) -> tuple[int, int]:
         """(chunks here, chunks in all) of the current download."""
-        return (len(self._download.payloads), len(self._download.hashes)) if self._download else (0, 0)
+        return (len(self._download.here), len(self._download.hashes)) if self._download else (0, 0)
 
     # -- joiner ---------------------------------------------------------------------------------------------
 
@@ -127,6 +201,7 @@ class Transfer:
             return []
         self.active, self._download, self._patience, self._least = True, None, PATIENCE, 0
         self._token += 1
+        self._is_telling = False
         return [*self._ask(now), self._wake("look")]
 
     def restart(self, now: float, beyond: int) -> list[Effect]:
@@ -134,6 +209,7 @@ class Transfer:
         self.donor.forget()
         self._liars.clear()  # what they offered was of another branch
         self.active, self._download, self._unchecked = False, None, None
+        self._room.drop()
         return self.start(now, beyond)
 
     def take(self) -> StateReceived | None:
@@ -142,8 +218,7 @@ class Transfer:
         if download is None or not download.is_complete:
             return None
         self.active, self._download = False, None
-        payloads = tuple(download.payloads[index] for index in range(len(download.hashes)))
-        return StateReceived(download.base, download.layout, payloads)
+        return StateReceived(download.base)
 
     def log_read(self, now: float) -> list[Effect]:
         """Our log has gone on: perhaps it certifies now what was offered to us."""
@@ -158,6 +233,7 @@ class Transfer:
         self.beyond = max(self.beyond, round)
         if self._download is not None and self._download.base.round <= self.beyond:
             self._download = None
+            self._room.drop()
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """Replace silent donors, or end expired leases."""
@@ -167,6 +243,8 @@ class Transfer:
             return self._watch_leases()
         if timer.token != self._token or not self.active:
             return []
+        if timer.name == "tell":
+            return self._tell_again(now)
         if not self._candidates():  # nobody is ahead of us any more
             self.active = False
             return []
@@ -181,11 +259,13 @@ class Transfer:
             case GetState():
                 return [*self.donor.offer(now, sender, message), *self._watch_leases()]
             case GetStateChunk():
-                return self.donor.serve(now, sender, message)
+                return self.donor.serve(now, sender, message, self._has_come(sender, message))
             case StateIs() if self.active and sender in self._invited:
                 return self._receive_offer(now, sender, message)
             case StateChunk() if self._download is not None:
                 return self._receive_chunk(now, sender, message, self._download)
+            case HaveChunks() if self._download is not None:
+                return self._receive_news(now, sender, message, self._download)
         return []
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -247,17 +327,26 @@ class Transfer:
             if certified is None:
                 self._unchecked = (sender, message)
                 return []
-            self._download = Download(self._certified.base(message.round, root), message.layout, message.chunks)
+            self._download = self._begin(now, message, root)
             effects = self._invite([peer for peer in self._candidates() if peer != sender], message.round)
+            effects += self._begin_to_tell(now, self._download)
         elif (message.round, root) != (self._download.base.round, self._download.base.root):
             return []
         if sender not in self._download.donors:
             self._download.donors.append(sender)
         return effects + self._ask_chunks(now, self._download)
 
+    def _begin(self, now: float, offer: StateIs, root: Digest) -> Download:
+        """Of a version that was begun before, also by an earlier process, only what is missing is asked for."""
+        here = self._room.begin(offer.round, offer.layout, offer.chunks)
+        missing = dict.fromkeys(index for index in range(len(offer.chunks)) if index not in here)
+        return Download(self._certified.base(offer.round, root), offer.chunks, here, missing, begun=(now, len(here)))
+
     def _receive_chunk(self, now: float, sender: PeerId, message: StateChunk, download: Download) -> list[Effect]:
         asked = download.asked.get(message.index)
-        if message.round != download.base.round or asked is None or asked[0] != sender:
+        is_asked = asked is not None and asked[0] == sender
+        is_late = not is_asked and sender in self._invited and download.lacks(message.index)
+        if message.round != download.base.round or not (is_asked or is_late):
             return []
         if not message.payload:
             download.drop(sender)
@@ -266,10 +355,19 @@ class Transfer:
             download.drop(sender)
             blame = self._blame(sender, f"sent a wrong chunk {message.index} of the state")
             return [*blame, *self._ask_chunks(now, download)]
-        del download.asked[message.index]
+        if asked is not None and is_asked:
+            self._learn(now, sender, now - download.last_heard(sender, asked[1]), download)
+        download.take(message.index)
+        self._room.put(message.index, message.payload)
+        return self._tell(download) if download.is_complete else self._ask_chunks(now, download)
+
+    def _learn(self, now: float, sender: PeerId, took: float, download: Download) -> None:
         download.heard[sender] = now
-        download.payloads[message.index] = message.payload
-        return self._ask_chunks(now, download)
+        self._patience = max(self._patience, min(MOST_PATIENCE, SLACK * took))
+        if took < QUICK:
+            download.quick.add(sender)
+        else:
+            download.quick.discard(sender)
 
     def _blame(self, peer: PeerId, reason: str) -> list[Effect]:
         if peer not in self._liars:
@@ -279,14 +377,67 @@ class Transfer:
     def _ask_chunks(self, now: float, download: Download) -> list[Effect]:
         """Keep every donor busy with a few chunks."""
         effects: list[Effect] = []
-        unasked = download.unasked()
-        for donor in download.donors:
-            busy = sum(asked[0] == donor for asked in download.asked.values())
-            for index in unasked[: max(0, WINDOW - busy)]:
-                download.asked[index] = (donor, now)
-                effects.append(Send(donor, GetStateChunk(self._part, download.base.round, index)))
-            unasked = unasked[max(0, WINDOW - busy) :]
+        for peer in [*download.fellows, *download.donors]:
+            is_donor = peer in download.donors
+            window = SHARED_WINDOW if is_donor and download.fellows else WINDOW
+            window = window if peer in download.quick else 1
+            free = window - sum(asked[0] == peer for asked in download.asked.values())
+            if free <= 0:
+                continue
+            for index in download.from_donor(free) if is_donor else download.from_fellow(peer, free):
+                del download.unasked[index]
+                download.asked[index] = (peer, now)
+                effects.append(Send(peer, GetStateChunk(self._part, download.base.round, index)))
         return effects
+
+    # -- inside: other joiners ------------------------------------------------------------------------------
+
+    def _fellows(self, download: Download) -> list[PeerId]:
+        """Who may be downloading the same version; what we tell those who do not is of no use to them."""
+        statuses = {peer: self._view.status(peer) for peer in self._view.alive() if peer not in self._liars}
+        syncing = [peer for peer, status in statuses.items() if status is not None and status.phase == "syncing"]
+        near = without_relay(self._me, syncing, self._view)
+        return list(dict.fromkeys([*download.fellows, *near]))[:MAX_FELLOWS]
+
+    def _tell(self, download: Download) -> list[Effect]:
+        """Tell them what has come since we did so last."""
+        news = [peer for peer in self._fellows(download) if download.told.get(peer) != len(download.here)]
+        download.told |= dict.fromkeys(news, len(download.here))
+        base, bits = download.base, bits_of(download.here, len(download.hashes))
+        return [Send(peer, HaveChunks(self._part, base.round, base.root, bits)) for peer in news]
+
+    def _begin_to_tell(self, now: float, download: Download) -> list[Effect]:
+        again = [] if self._is_telling else [self._wake("tell", TELLING)]
+        self._is_telling = True
+        download.sort(now, self._me, self._patience)
+        return [*self._tell(download), *again]
+
+    def _tell_again(self, now: float) -> list[Effect]:
+        self._is_telling = self._download is not None
+        if self._download is None:
+            return []
+        told = self._tell(self._download)
+        if self._download.fellows or self._download.reserved:
+            self._download.sort(now, self._me, self._patience)
+        return [*told, self._wake("tell", TELLING), *self._ask_chunks(now, self._download)]
+
+    def _receive_news(self, now: float, sender: PeerId, message: HaveChunks, download: Download) -> list[Effect]:
+        if (message.round, message.root) != (download.base.round, download.base.root) or sender in self._liars:
+            return []
+        has = set_of(message.chunks, len(download.hashes), sender)
+        if sender in download.donors or (sender not in download.fellows and len(download.fellows) >= MAX_FELLOWS):
+            return []
+        is_new = sender not in download.fellows
+        download.fellows[sender] = Fellow(now, has, [index for index in download.unasked if index in has])
+        if is_new:
+            download.sort(now, self._me, self._patience)
+        return [*(self._tell(download) if is_new else ()), *self._ask_chunks(now, download)]
+
+    def _has_come(self, sender: PeerId, message: GetStateChunk) -> bool:
+        """Whether another joiner asks for what we have of the version that both of us download."""
+        download = self._download
+        is_ours = download is not None and download.base.round == message.round and sender in download.told
+        return is_ours and download is not None and message.index in download.here
 
     def _replace_silent(self, now: float, download: Download) -> list[Effect]:
         """Ask others for the chunks of silent donors; begin anew if no donor is left."""
@@ -308,5 +459,20 @@ class Transfer:
         self._leases_watched = True
         return [self._wake("leases")]
 
-    def _wake(self, name: str) -> Wake:
-        return Wake(PATIENCE / 3, Timer("transfer", name, self._token, str(self._part)))
+    def _wake(self, name: str, after: float = PATIENCE / 3) -> Wake:
+        return Wake(after, Timer("transfer", name, self._token, str(self._part)))
+
+
+def bits_of(chunks: Iterable[int], count: int) -> bytes:
+    """A bit for each of `count` chunks, as in HaveChunks."""
+    bits = bytearray((count + 7) // 8)
+    for index in chunks:
+        bits[index >> 3] |= 1 << (index & 7)
+    return bytes(bits)
+
+
+def set_of(bits: bytes, count: int, sender: PeerId) -> set[int]:
+    """The chunks whose bits are set; RemoteError if there are not as many bits as chunks."""
+    if len(bits) != (count + 7) // 8:
+        raise RemoteError(f"says of {8 * len(bits)} chunks which it has, of a state of {count}", sender)
+    return {index for index in range(count) if bits[index >> 3] >> (index & 7) & 1}

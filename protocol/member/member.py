@@ -26,7 +26,7 @@ from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode
-from shoal.protocol.catchup.donor import Store
+from shoal.protocol.catchup.donor import Room
 from shoal.protocol.catchup.transfer import Transfer
 from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
 from shoal.protocol.log.register import Rules, steps
@@ -60,7 +60,7 @@ class Member(Presence):
         base: Base | None,
         signer: Signer,
         reducer: Callable[[int], Reducer],
-        store: Store,
+        room: Room,
         rng: random.Random,
         *,
         trains: bool = True,
@@ -75,7 +75,7 @@ class Member(Presence):
         self._installing: int | None = None  # the round after which the state is that is being installed
         self._policy = facts.policy
         self.certified = certified_by(facts, kept, rules)
-        self.transfer = Transfer(me, PART, self.certified, self.membership, store, self._is_vouched)
+        self.transfer = Transfer(me, PART, self.certified, self.membership, room, self._is_vouched)
 
     # -- commands -----------------------------------------------------------------------------------------------
 
@@ -122,6 +122,10 @@ class Member(Presence):
     def progress(self) -> tuple[int, int]:
         """See Presence."""
         return self.transfer.progress()
+
+    def seconds_left(self, now: float) -> float | None:
+        """See Presence."""
+        return self.transfer.seconds_left(now)
 
     def history_after(self, round: int) -> Digest | None:
         """See Presence."""
@@ -202,14 +206,14 @@ class Member(Presence):
         return is_newest and said[root] > register.faults and 2 * said[root] > said.total()
 
     def _look_for_state(self, now: float) -> list[Effect]:
-        if self._first is not None or self.rounds.base is not None:
+        if self._first is not None or self.rounds.base is not None or self._installing is not None:
             return []
         return self.transfer.start(now, beyond=self._origin.round - 1)
 
     def _catch_up(self, now: float, round: int) -> list[Effect]:
         """Get a later state; or, if `round` is our own and our state is doubted, that before it, to do it again."""
         base = self.rounds.base
-        if base is None:
+        if base is None:  # also while a state is being installed
             return []
         return self.transfer.start(now, beyond=base.round if round > base.round + 1 else base.round - 2)
 

@@ -234,6 +234,10 @@ class Presence(Judge, ABC):
         """(chunks here, chunks in all) of the state that is being downloaded; (0, 0) if none is yet."""
 
     @abstractmethod
+    def seconds_left(self, now: float) -> float | None:
+        """How long that download still takes; None if it is not known."""
+
+    @abstractmethod
     def history_after(self, round: int) -> Digest | None:
         """The history digest after a decided round; None if we do not know that. With replicas it is constant."""
 

@@ -45,5 +45,18 @@ class StateChunk(Message):
     payload: Payload
 
 
-TRANSFER_MESSAGES = GetState | StateIs | GetStateChunk | StateChunk
+@message(58)
+class HaveChunks(Message):
+    """Says to others that download a version, too, which of its chunks have come to the sender: a bit for each.
+
+    The first chunk is the lowest bit of the first byte. `root` names the version.
+    """
+
+    part: int
+    round: int
+    root: Digest
+    chunks: bytes
+
+
+TRANSFER_MESSAGES = GetState | StateIs | GetStateChunk | StateChunk | HaveChunks
 """All that a member takes from others about states."""

@@ -223,6 +223,10 @@ class ReplicaMember(Presence):
         """See Presence."""
         return self.copying.progress()
 
+    def seconds_left(self, now: float) -> float | None:
+        """See Presence."""
+        return None
+
     def history_after(self, round: int) -> Digest:
         """See Presence."""
         return self._facts.history

@@ -35,6 +35,7 @@ from shoal.protocol.tensors.compression import codec
 from shoal.protocol.tensors.reduction import MeanReducer
 from tests.integration.bulk_sockets import BulkSockets
 from tests.integration.test_network import eventually
+from tests.simulation.versions import Versions
 
 RUN = RunId(content_hash(b"sockets that break"))
 FP32 = codec("fp32")
@@ -50,22 +51,6 @@ class NoDisk:
         pass
 
 
-class NoState:
-    """Nobody comes late here, so there is nothing to serve."""
-
-    def versions(self) -> list[int]:
-        return []
-
-    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
-        raise KeyError(round)
-
-    def chunk(self, round: int, index: int) -> bytes:
-        raise KeyError(round)
-
-    def pin(self, rounds: object) -> None:
-        pass
-
-
 class Peer:
     """A member that averages a constant, and what it decided."""
 
@@ -76,7 +61,7 @@ class Peer:
         folder.mkdir()
         self.folder = folder
         self.values = torch.full((CHUNK,), value)
-        self.sources = PayloadSources(NoState())
+        self.sources = PayloadSources(Versions())
         self.decisions: list[Decision] = []
         self.errors: list[Exception] = []
 
@@ -105,7 +90,7 @@ class Peer:
             origin,
             self.identity.signer(RUN),
             lambda _: MeanReducer([CHUNK] * CHUNKS, FP32, FP32),
-            NoState(),
+            Versions(),
             random.Random(1),
         )
         self.member = member

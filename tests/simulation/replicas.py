@@ -336,7 +336,7 @@ class Replica(Node):
             made = b"".join(bytes(each) for each in outcome.payloads)
             self.state = [content_hash(old + made) for old in self.state]
         self.standing = outcome.round
-        self.store.put(outcome.round, list(self.state))
+        self.store.add(outcome.round, list(self.state))
         self._holds(outcome.round)
         return self._train_if_open(self.member.applied(now, root_of(self.state)))
 
@@ -344,7 +344,7 @@ class Replica(Node):
         if isinstance(outcome, Committed):
             self.state = [content_hash(b"".join(map(bytes, outcome.decision.payloads)))] * STATE_CHUNKS
         self.standing = self.shape.last
-        self.store.put(self.standing, list(self.state))
+        self.store.add(self.standing, list(self.state))
         return self._train_if_open(self.member.concluded(now, root_of(self.state)))
 
     def _install(self, event: ReplicaReceived) -> list[Effect]:
@@ -354,7 +354,7 @@ class Replica(Node):
         if root not in self._oracle.replicas[event.donor, event.round]:
             raise Violation("Whole or nothing", f"{self.me} copied what {event.donor} never was at {event.round}")
         self.state, self.standing = [bytes(each) for each in event.payloads], event.round
-        self.store.put(event.round, list(self.state))
+        self.store.add(event.round, list(self.state))
         self._training_for, self._outcome, self._is_fresh = -1, None, True
         self._token += 1
         self._holds(event.round)

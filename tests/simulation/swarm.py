@@ -112,7 +112,8 @@ class Peer(Node):
         kept = recall(disk, facts, signer, lambda: oracle.life(me, facts.founder))
         base = self._recall_state(facts, kept, Rules(facts.trust, signer))
         self._base = base or facts.origin
-        self.store = Versions({self._base.round: list(self.state)} if base is not None else {})
+        held = {self._base.round: list(self.state)} if base is not None else {}
+        self.store = Versions(held, disk=disk.setdefault("download", {}))
         self.member = Member(me, (), facts, kept, base, signer, lambda _: FactReducer(), self.store, rng)
         self._residual = [0.0] * self._size
         self._offered = [0.0] * self._size
@@ -264,11 +265,11 @@ class Peer(Node):
                 self._branch = register.branch
             case Switched(register=register):
                 self._branch, self._is_astray = register.branch, True
-            case StateReceived(payloads=payloads):
-                base, self._is_astray = event.base, False
-                self.state, self._decision, self._base = [bytes(each) for each in payloads], None, base
+            case StateReceived(base=base):
+                self._is_astray = False
+                self.state, self._decision, self._base = self.store.take(), None, base
                 self._training_for, self._offered = -1, [0.0] * self._size  # of another state, so of no use
-                self.store.put(base.round, list(self.state))
+                self.store.add(base.round, list(self.state))
                 self._on_branch.holds(self.me, base.round, root_of(self.state))
                 self._snapshot(base)
                 return self._train_if_open(self.member.opened(now, base))
@@ -342,7 +343,7 @@ class Peer(Node):
         effects = self.member.applied(now, root_of(self.state))
         base = self.member.rounds.base
         round = decision.round if decision is not None else self._base.round + 1
-        self.store.put(round, list(self.state))
+        self.store.add(round, list(self.state))
         self._base = base if base is not None and base.round == round else Base(round, 0, NO_DIGEST, NO_DIGEST)
         self._on_branch.holds(self.me, round, root_of(self.state))
         if base is not None and round % SNAPSHOT == 0:

@@ -9,8 +9,8 @@ import pytest
 from shoal.protocol.averaging.shelf import KEPT_ROUNDS, Decision
 from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.ids import Digest, PeerId, content_hash
-from shoal.protocol.catchup.transfer import StateReceived
-from shoal.protocol.messages.transfer import StateChunk
+from shoal.protocol.catchup.transfer import Download, StateReceived
+from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
 from tests.simulation.oracle import Oracle
@@ -111,6 +111,47 @@ def test_one_that_lost_its_memory_comes_back(seed: int) -> None:
     world.run_until(_all_at(world, goal), within=60.0)
     assert len(oracle.decisions[goal].roster) == 4
     assert not world.errors
+
+
+@pytest.mark.parametrize("seed", seeds(2, 4))
+def test_one_that_is_killed_at_half_fetches_the_other_half(seed: int) -> None:
+    """Rounds go on meanwhile, so the version of its first try is not the newest any more."""
+    world, oracle = _swarm(seed, chunks=40)
+    world.run_until(_all_at(world, KEPT_ROUNDS + 4), within=120.0)
+    world.start(LATE)
+
+    def kill_at_half(peer: PeerId) -> None:
+        if world.is_alive(LATE) and world.node(LATE).member.progress()[0] >= 20:
+            world.kill(LATE)
+
+    world.watchers.append(kill_at_half)
+    world.run_until(lambda: not world.is_alive(LATE), within=20.0)
+    world.watchers.remove(kill_at_half)
+    before = oracle.newest
+    world.run_until(lambda: oracle.newest >= before + 2, within=30.0)
+    world.restart(LATE)
+    asked = _chunks_asked(world, LATE)
+    world.run_until(lambda: world.node(LATE).round >= before, within=20.0)
+    first = asked[0].round
+    assert first < before
+    assert sum(each.round == first for each in asked) <= 22
+    world.run_until(_all_at(world, oracle.newest + 2), within=30.0)
+    assert not world.errors
+
+
+def _chunks_asked(world: World[Peer], peer: PeerId) -> list[GetStateChunk]:
+    """Filled with what `peer` asks for from now on."""
+    asked: list[GetStateChunk] = []
+    member = world.node(peer).member
+    ask = member.transfer._ask_chunks
+
+    def note(now: float, download: Download) -> list[Effect]:
+        effects = ask(now, download)
+        asked.extend(each.message for each in effects if isinstance(each, Send))  # type: ignore[misc]
+        return effects
+
+    member.transfer._ask_chunks = note  # type: ignore[method-assign]
+    return asked
 
 
 @pytest.mark.parametrize("seed", seeds(2, 4))

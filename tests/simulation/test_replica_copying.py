@@ -155,7 +155,7 @@ def test_a_donor_that_has_signed_what_nobody_can_go_on_with_is_named_too() -> No
             donors.append(effect.to)
             store = world.node(effect.to).store
             for round in store.versions():
-                store.put(round, [ABSURD] * STATE_CHUNKS)
+                store.add(round, [ABSURD] * STATE_CHUNKS)
 
     world.taps.append(tap)
     world.start(LATE)

@@ -68,7 +68,7 @@ def test_who_asks_again_keeps_its_version_while_that_is_of_use() -> None:
     donor = Donor(0, certified.certifies, versions)
     assert make_offer(donor).round == VERSION
     for round in (VERSION + 1, VERSION + 2):
-        versions.put(round, STATE)
+        versions.add(round, STATE)
     assert make_offer(donor).round == VERSION
     assert served(donor, 1.0, C) == [chunk_of(0)]
     (passed,) = donor.offer(1.0, C, GetState(0, 0, VERSION + 1))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from shoal.node.base.pools import DOWNLOADS
 from shoal.node.manifest.manifest import CodecSpec, Manifest, ModelSpec, RoundSpec
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.training.state.outer import OuterState, StateStore
-from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import content_hash
+from shoal.protocol.base.ids import Digest, content_hash
 from shoal.protocol.base.wire import Payload
-from shoal.protocol.catchup.donor import state_root
 from shoal.protocol.tensors.compression import CODECS
 
 OUTER_ERROR = {"fp32": 1e-5, "fp16": 0.01, "bf16": 0.1, "int8": 0.1, "fp4": 5.0, "topk": 5.0}
@@ -65,21 +65,113 @@ def test_what_was_sent_last_does_not_keep_the_state() -> None:
     assert len(encode(0)) == 4096
 
 
-def test_a_served_state_can_be_installed_and_a_wrong_one_is_refused() -> None:
-    donor, joiner = OuterState(manifest()), OuterState(manifest())
+def served_by(donor: OuterState) -> tuple[bytes, tuple[Digest, ...], list[bytes]]:
+    """Layout, hashes and chunks of a donor's state after round 1."""
     donor.apply(mean_of(donor, [np.ones(donor.elements, np.float32)], [1]))
     store = StateStore(donor.committed)
     assert store.versions() == [0, 1]
     layout, hashes = store.describe(1)
     chunks = [store.chunk(1, index) for index in range(len(hashes))]
     assert [content_hash(chunk) for chunk in chunks] == list(hashes)
-    base = Base(1, 1, joiner.root, state_root(layout, hashes))
-    bad = [bytes(len(chunks[0])), *chunks[1:]]
-    before = joiner.root
-    with pytest.raises(RemoteError):
-        joiner.install(base, bad)
+    return layout, hashes, chunks
+
+
+def test_a_state_comes_chunk_by_chunk_and_is_served_meanwhile(tmp_path: Path) -> None:
+    donor, joiner = OuterState(manifest()), OuterState(manifest())
+    layout, hashes, chunks = served_by(donor)
+    store = StateStore(joiner.committed, tmp_path / "download")
+    assert store.begin(1, layout, hashes) == set()
+    store.put(1, chunks[1])
+    DOWNLOADS.join(10.0)
+    assert (store.chunk(1, 0), store.chunk(1, 1), store.chunk(2, 1)) == (b"", chunks[1], b"")
+    assert store.take(1) is None, "not all is here"
+    assert store.begin(1, layout, hashes) == {1}, "it goes on where it was"
+    for index in set(range(len(hashes))) - {1}:
+        store.put(index, chunks[index])
+    draft = store.take(1)
+    assert draft is not None
+    joiner.committed.adopt(draft.snapshot())
+    assert (joiner.root, joiner.committed.current.round) == (donor.root, 1)
+    assert list(tmp_path.iterdir()) == []
+    assert [store.chunk(1, index) for index in range(len(hashes))] == chunks
+    for state in (donor, joiner):
+        state.apply(mean_of(state, [np.ones(state.elements, np.float32)], [1]))
+    assert donor.root == joiner.root
+
+
+def test_a_state_of_another_shape_is_refused(tmp_path: Path) -> None:
+    joiner = OuterState(manifest())
+    before, chunks = joiner.root, [b"one", b"two"]
+    store = StateStore(joiner.committed, tmp_path / "download")
+    assert store.begin(1, b"another", [content_hash(chunk) for chunk in chunks]) == set()
+    for index, chunk in enumerate(chunks):
+        store.put(index, chunk)
+    draft = store.take(1)
+    assert draft is not None
+    with pytest.raises(RemoteError, match="not of the shape"):
+        draft.snapshot()
     assert joiner.root == before
-    assert joiner.install(base, chunks).root == donor.root
+
+
+@pytest.mark.parametrize("damage", ["none", "torn", "flipped", "gone"])
+def test_what_a_dead_process_has_downloaded_is_hashed_again_and_not_fetched(tmp_path: Path, damage: str) -> None:
+    donor, joiner, path = OuterState(manifest()), OuterState(manifest()), tmp_path / "log" / "download"
+    layout, hashes, chunks = served_by(donor)
+    store = StateStore(joiner.committed, path)
+    store.begin(1, layout, hashes)
+    for index in (0, 2, 1):
+        store.put(index, chunks[index])
+    DOWNLOADS.join(10.0)
+    content = bytearray(path.read_bytes())
+    match damage:
+        case "torn":
+            content = content[:-1]
+        case "flipped":
+            content[len(content) // 2] ^= 1
+        case "gone":
+            content.clear()
+    path.write_bytes(content)
+    again = StateStore(joiner.committed, path)
+    here = again.begin(1, layout, hashes)
+    assert here == {"none": {0, 1, 2}, "torn": {0, 2}, "flipped": {0}, "gone": set()}[damage]
+    assert all(again.chunk(1, index) == chunks[index] for index in here), "others get it, too"
+    for index in set(range(len(hashes))) - here:
+        again.put(index, chunks[index])
+    DOWNLOADS.join(10.0)
+    assert StateStore(joiner.committed, path).begin(1, layout, hashes) == set(range(len(hashes)))
+    draft = again.take(1)
+    assert draft is not None
+    joiner.committed.adopt(draft.snapshot())
+    assert joiner.root == donor.root
+    assert not path.exists()
+
+
+def test_a_download_goes_on_where_nothing_can_be_written(tmp_path: Path) -> None:
+    donor, joiner = OuterState(manifest()), OuterState(manifest())
+    layout, hashes, chunks = served_by(donor)
+    (tmp_path / "log").write_text("a file in the place of the folder")
+    store = StateStore(joiner.committed, tmp_path / "log" / "download")
+    store.begin(1, layout, hashes)
+    for index, chunk in enumerate(chunks):
+        store.put(index, chunk)
+    draft = store.take(1)
+    assert draft is not None
+    joiner.committed.adopt(draft.snapshot())
+    assert joiner.root == donor.root
+
+
+def test_a_version_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
+    donor, joiner = OuterState(manifest()), OuterState(manifest())
+    layout, hashes, chunks = served_by(donor)
+    store = StateStore(joiner.committed, tmp_path / "download")
+    store.begin(1, layout, hashes)
+    store.put(0, chunks[0])
+    store.drop()
+    DOWNLOADS.join(10.0)
+    assert store.chunk(1, 0) == b""
+    assert store.take(1) is None
+    assert list(tmp_path.iterdir()) == []
+    assert store.begin(1, layout, hashes) == set()
 
 
 def test_a_pinned_version_outlives_later_commits() -> None:

@@ -13,12 +13,14 @@ import pytest
 from shoal.dht.link import MAX_LINK, format_link
 from shoal.node.api.answers import Preview
 from shoal.node.api.present import show_preview
+from shoal.node.base.options import NodeSettings
 from shoal.node.base.qr import QUIET
 from shoal.node.client.cli import run
 from shoal.node.manifest.manifest import DataSpec, Introduction, Manifest, load_manifest, parse_manifest
 from shoal.node.manifest.method import MethodName
 from shoal.node.run.introduction import data_in_words, describe
 from shoal.node.run.preview import METHODS
+from shoal.node.run.runs import within
 from shoal.node.training.data.supply import DataStanding
 from shoal.protocol.base.ids import PeerId
 from tests.run_kit import id_of, unsigned
@@ -28,8 +30,26 @@ AUTHOR = PeerId("12D3KooWAuthor")
 LINK = format_link(id_of(STDLIB, AUTHOR), ["/ip4/192.0.2.7/tcp/4101", "/ip4/192.0.2.8/tcp/4101"])
 
 
-def described(manifest: Manifest = STDLIB, present: int = 4, round: int = 14, pace: float = 12.0) -> Preview:
-    return describe(Introduction(manifest, unsigned(manifest, AUTHOR), {}, present, round, pace), DataStanding())
+def described(
+    manifest: Manifest = STDLIB, present: int = 4, round: int = 14, pace: float = 12.0, line: tuple[int, int] = (0, 0)
+) -> Preview:
+    found = Introduction(manifest, unsigned(manifest, AUTHOR), {}, present, round, pace)
+    return describe(found, DataStanding(), line=line)
+
+
+def test_who_has_a_slow_line_is_told_before_it_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    show_preview(described(line=(125_000, 125_000)))
+    slow = capsys.readouterr().out
+    assert "line     this node's takes about 53 s to begin with, and 42 s a round; rounds are faster: this node" in slow
+    show_preview(described(line=(12_500_000, 12_500_000)))
+    assert "line     this node's takes about 0.5 s to begin with, and 0.4 s a round\n" in capsys.readouterr().out
+
+
+def test_owners_limits_count_as_the_line() -> None:
+    settings = NodeSettings(home=Path(), max_down=20_000)
+    assert within(settings, (0, 0)) == (0, 20_000)
+    assert within(settings, (5, 5)) == (5, 5)
+    assert within(settings, (50_000, 50_000)) == (50_000, 20_000)
 
 
 def test_the_screen_says_what_is_run_and_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:

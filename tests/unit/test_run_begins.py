@@ -47,9 +47,8 @@ class Applying(SimpleNamespace):
             manifest=Manifest(name="a"),
             outer=SimpleNamespace(
                 apply=lambda _: snapshot,
-                install=lambda *_: None,
                 outcome=lambda _: None,
-                committed=SimpleNamespace(skip=self._skip),
+                committed=SimpleNamespace(skip=self._skip, adopt=lambda _: None),
             ),
             member=SimpleNamespace(
                 base_round=None,
@@ -97,8 +96,9 @@ class Applying(SimpleNamespace):
         await AgreedRun._lapse(cast(AgreedRun, self), Lapsed(round))
 
     async def install(self, round: int) -> None:
-        event: Any = SimpleNamespace(base=SimpleNamespace(round=round, root=ROOT), payloads=())
-        await AgreedRun._install(cast(AgreedRun, self), cast(StateReceived, event))
+        event: Any = SimpleNamespace(base=SimpleNamespace(round=round, root=ROOT))
+        draft: Any = SimpleNamespace(snapshot=lambda: None)
+        await AgreedRun._install(cast(AgreedRun, self), cast(StateReceived, event), draft)
 
 
 @pytest.mark.asyncio

@@ -27,6 +27,7 @@ def run(
     trouble: str = "",
     record: str = "",
     downloaded: tuple[int, int] = (0, 0),
+    left: float | None = None,
     away: Sequence[str] = (),
     is_member: bool = True,
     is_below: bool = False,
@@ -51,13 +52,14 @@ def run(
         phase=phase,
         waiting_for=lambda: peers,
         progress=lambda: downloaded,
+        seconds_left=lambda now: left,
         awaited_voters=away,
         log=log,
         membership=membership,
     )
     parts = {
         "training": SimpleNamespace(trouble=trouble),
-        "driver": SimpleNamespace(trouble=record),
+        "driver": SimpleNamespace(trouble=record, now=lambda: 0.0),
         "member": member,
         "outer": SimpleNamespace(committed=SimpleNamespace(current=BASE)),
     }
@@ -79,6 +81,10 @@ def run(
         ),
         (run("reducing", obstacle="over by now"), "round 4 waits for 7nBFdh, nu5qcu"),
         (run("syncing", downloaded=(12, 48)), "the state is being downloaded: 12 of 48 chunks are here"),
+        (
+            run("syncing", downloaded=(12, 48), left=2100.0),
+            "the state is being downloaded: 12 of 48 chunks are here, and the rest takes about 35 min",
+        ),
         (run("syncing", downloaded=(0, 0)), None),
         (
             run("syncing", is_member=False, is_below=True),

@@ -36,6 +36,7 @@ from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.multiaddrs import OwnNetworks
 from shoal.protocol.messages.genesis import Genesis
+from shoal.protocol.net.measure.rates import Bandwidth
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.identity import Identity
 from tests.run_kit import NONCE, id_of, introduced
@@ -51,7 +52,12 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
-AROUND: dict[str, Any] = {"addresses": tuple, "own_networks": OwnNetworks(()), "untold_addresses": ()}
+AROUND: dict[str, Any] = {
+    "addresses": tuple,
+    "own_networks": OwnNetworks(()),
+    "untold_addresses": (),
+    "bandwidth": Bandwidth(),
+}
 
 
 def made(home: Home, known: list[str] | None = None, around: Mapping[str, Any] | None = None, **settings: Any) -> Runs:

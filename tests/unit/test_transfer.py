@@ -52,6 +52,12 @@ def _joiner(peers: tuple[PeerId, ...] = (A, B)) -> Transfer:
     return Transfer(C, 0, certified_by(1), _View(peers), Versions())
 
 
+def room_of(joiner: Transfer) -> Versions:
+    """Where its chunks are."""
+    assert isinstance(joiner._room, Versions)
+    return joiner._room
+
+
 def _started(peers: tuple[PeerId, ...] = (A, B)) -> tuple[Transfer, PeerId, list[Effect]]:
     """A joiner that has an offer of the first donor that it asked."""
     joiner = _joiner(peers)
@@ -63,15 +69,16 @@ def test_a_state_comes_from_several_donors_and_is_checked_against_the_log() -> N
     joiner, source, effects = _started()
     other = B if source == A else A
     assert [effect.to for effect in sent(effects, GetState)] == [other]
-    assert len(sent(effects, GetStateChunk)) == WINDOW
+    assert len(sent(effects, GetStateChunk)) == 1, "its line may be slow"
     waiting = sent(effects, GetStateChunk) + sent(joiner.receive(0.3, other, make_offer(make_donor())), GetStateChunk)
     assert {effect.to for effect in waiting} == {A, B}
     while waiting:
         ask = waiting.pop(0)
         waiting += sent(joiner.receive(0.4, ask.to, chunk_of(ask.message.index)), GetStateChunk)  # type: ignore[attr-defined]
+        assert len(waiting) <= 2 * WINDOW
     received = joiner.take()
     assert received is not None
-    assert (received.base.round, received.base.root, list(received.payloads)) == (VERSION, ROOT, STATE)
+    assert (received.base.round, received.base.root, room_of(joiner).take()) == (VERSION, ROOT, STATE)
     assert joiner.take() is None
     assert not joiner.active
 
@@ -103,7 +110,7 @@ def test_an_offer_that_our_log_does_not_reach_yet_waits_for_it() -> None:
     assert joiner.receive(0.2, A, make_offer(make_donor())) == []
     assert joiner.log_read(0.3) == []
     certify_next(certified)
-    assert len(sent(joiner.log_read(0.4), GetStateChunk)) == WINDOW
+    assert sent(joiner.log_read(0.4), GetStateChunk)
 
 
 def test_an_offer_from_before_our_log_begins_is_not_taken_again() -> None:
@@ -163,26 +170,43 @@ def test_what_was_not_asked_for_is_ignored() -> None:
 def test_a_silent_donor_is_replaced_and_a_dead_end_left() -> None:
     joiner, source, _ = _started()
     other = B if source == A else A
-    joiner.receive(0.3, other, make_offer(make_donor()))
-    for index in range(len(STATE)):
-        joiner.receive(0.4, other, chunk_of(index))
+    asks = sent(joiner.receive(0.3, other, make_offer(make_donor())), GetStateChunk)
+    for ask in asks:  # which grows
+        asks += sent(joiner.receive(0.4, other, chunk_of(ask.message.index)), GetStateChunk)  # type: ignore[attr-defined]
     effects = joiner.fire(0.4 + PATIENCE + 0.1, Timer("transfer", "look", 1, "0"))
     assert {effect.to for effect in sent(effects, GetStateChunk)} == {other}
     effects = joiner.fire(20.0, Timer("transfer", "look", 1, "0"))
     assert sent(effects, GetState), "no donor is left: begin anew"
 
 
+def test_what_a_donor_sends_too_late_is_taken_all_the_same() -> None:
+    joiner, source, effects = _started()
+    other = B if source == A else A
+    (others,) = sent(joiner.receive(0.3, other, make_offer(make_donor())), GetStateChunk)
+    (ask,) = sent(effects, GetStateChunk)
+    late, theirs = ask.message.index, others.message.index  # type: ignore[attr-defined]
+    joiner.receive(2.0, other, chunk_of(theirs))
+    joiner.fire(0.4 + PATIENCE, Timer("transfer", "look", 1, "0"))
+    assert joiner.progress() == (1, 10)
+    joiner.receive(4.0, source, chunk_of(late))
+    assert joiner.progress() == (2, 10)
+    missing = next(index for index in range(10) if index not in (late, theirs))
+    joiner.receive(4.1, PeerId("stranger"), chunk_of(missing))
+    assert joiner.progress() == (2, 10)
+
+
 def test_chunks_stand_behind_each_other_on_a_slow_link() -> None:
     """Each comes in time after the one before it, though long after it was asked for."""
     joiner, source, _ = _started((A,))
     joiner.receive(0.0, source, make_offer(make_donor()))
-    now = 0.0
+    now, came = 0.0, 0
     while (asked := joiner._download) is not None and not asked.is_complete:
         index = min(asked.asked)
         now += 0.9 * PATIENCE
         joiner.fire(now, Timer("transfer", "look", joiner._token, "0"))
         joiner.receive(now, source, chunk_of(index))
-        assert joiner.progress()[0] == index + 1
+        came += 1
+        assert joiner.progress()[0] == came
     assert joiner.take() is not None
 
 
@@ -196,6 +220,18 @@ def test_where_all_links_are_slow_patience_grows() -> None:
     gaps = [later - sooner for sooner, later in pairwise([0.0, *asks])]
     assert gaps == sorted(gaps)
     assert gaps[-1] > 4 * gaps[0]
+
+
+def test_what_is_here_from_an_earlier_process_is_not_asked_for() -> None:
+    joiner = _joiner((A,))
+    room_of(joiner).disk.update({content_hash(chunk): chunk for chunk in STATE[:9]})
+    joiner.start(0.0, beyond=-1)
+    asks = sent(joiner.receive(0.2, A, make_offer(make_donor())), GetStateChunk)
+    assert [ask.message.index for ask in asks] == [9]  # type: ignore[attr-defined]
+    assert joiner.progress() == (9, 10)
+    joiner.receive(0.3, A, chunk_of(9))
+    assert joiner.take() is not None
+    assert room_of(joiner).take() == STATE
 
 
 def test_whom_nobody_can_help_does_not_begin_and_who_is_overtaken_stops() -> None:
@@ -216,9 +252,10 @@ def test_the_state_that_a_run_goes_on_from_needs_no_result() -> None:
     donor = Donor(0, certified.certifies, Versions({VERSION + 1: STATE}))
     assert joiner.start(0.0, beyond=VERSION + 1) == []
     assert sent(joiner.start(0.0, beyond=VERSION), GetState) == [Send(A, GetState(0, 0, VERSION + 1))]
-    joiner.receive(0.2, A, make_offer(donor))
-    for index in range(len(STATE)):
-        joiner.receive(0.3, A, StateChunk(0, VERSION + 1, index, STATE[index]))
+    asks = sent(joiner.receive(0.2, A, make_offer(donor)), GetStateChunk)
+    for ask in asks:  # which grows
+        index = ask.message.index  # type: ignore[attr-defined]
+        asks += sent(joiner.receive(0.3, A, StateChunk(0, VERSION + 1, index, STATE[index])), GetStateChunk)
     received = joiner.take()
     assert received is not None
     assert received.base == origin

@@ -7,7 +7,7 @@ from dataclasses import replace
 from shoal.protocol.averaging.certified import Certified
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.effects import Send
-from shoal.protocol.base.ids import PeerId, content_hash, digest
+from shoal.protocol.base.ids import Digest, PeerId, content_hash, digest
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Donor, state_root
 from shoal.protocol.log.register import first_state, founded
@@ -44,6 +44,13 @@ def certified_by(rounds: int) -> Certified:
     made = Certified(ORIGIN, register_after(VERSION, digest("an earlier state")), 0)
     for _ in range(rounds):
         certify_next(made)
+    return made
+
+
+def certified_by_root(root: Digest) -> Certified:
+    """The log certifies a version with this root."""
+    made = Certified(ORIGIN, register_after(VERSION, digest("an earlier state")), 0)
+    made.read(replace(result_of(VERSION + 1), base_root=root), register_after(VERSION + 1, root))
     return made
 
 

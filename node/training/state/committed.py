@@ -83,7 +83,7 @@ class CommittedState:
     def __init__(self, shape: StateShape, given: Vectors, round: int = 0) -> None:
         """Copies the vectors; LocalError if they are not those of `shape`."""
         self.shape = shape
-        vectors = _empty_vectors(shape)
+        vectors = empty_vectors(shape)
         if given.keys() != vectors.keys():
             raise LocalError(f"expected the vectors {', '.join(vectors)}, got {', '.join(given)}", code="bug")
         for name, vector in vectors.items():
@@ -151,6 +151,10 @@ class CommittedState:
             raise RemoteError(f"the state's root is {short(snapshot.root)}, not {short(expected_root)}")
         return self._publish(snapshot, self._whole)
 
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Make a version from elsewhere, whose memory is ours from now on, the current one."""
+        self._publish(snapshot, self._whole)
+
     def versions(self) -> list[Snapshot]:
         """The previous version, if it is still here, and the current one."""
         with self._lock:
@@ -181,7 +185,7 @@ class CommittedState:
             spare, self.previous = self.previous, None
             if spare and all(lease.snapshot.vectors is not spare.vectors for lease in self._leases):
                 return spare.vectors, self._changed
-        return _empty_vectors(self.shape), self._whole
+        return empty_vectors(self.shape), self._whole
 
     def _publish(self, snapshot: Snapshot, changed: Ranges) -> Snapshot:
         with self._lock:
@@ -222,7 +226,8 @@ def _hash_all(payloads: Sequence[memoryview]) -> tuple[Digest, ...]:
         return tuple(each for part in hashed for each in part)
 
 
-def _empty_vectors(shape: StateShape) -> dict[str, Tensor]:
+def empty_vectors(shape: StateShape) -> dict[str, Tensor]:
+    """Memory for a version."""
     return {name: torch.empty(shape.layout.size) for name in shape.vectors}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -20,11 +21,12 @@ from shoal.node.training.methods.method import Answer, Vectors
 from shoal.node.training.methods.registry import method_of
 from shoal.node.training.methods.timetable import Timetable
 from shoal.node.training.models import registry
+from shoal.node.training.state.chunk_file import ChunkFile
 from shoal.node.training.state.committed import CommittedState, Lease, Snapshot
+from shoal.node.training.state.draft import Draft
 from shoal.node.training.state.shape import shape_of
 from shoal.protocol.averaging.chunks import chunk_bounds, fitting_bytes
 from shoal.protocol.averaging.events import Committed
-from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.base.wire import Payload
@@ -136,10 +138,6 @@ class OuterState(HeldState):
             mean = self._kept(mean, round)
         return self.committed.apply(mean, rule, self.method.fragment(part))
 
-    def install(self, base: Base, payloads: Sequence[Payload]) -> Snapshot:
-        """Installs a version that was downloaded; RemoteError if it is not the one that `base` names."""
-        return self.committed.install(base.round, payloads, base.root)
-
     def _decoded(self, payloads: Sequence[Payload], round: int) -> Iterator[Tensor]:
         """A mean, chunk by chunk, to save memory; each chunk is valid until the next."""
         sizes = [stop - start for start, stop in self.bounds(round)]
@@ -177,11 +175,19 @@ def _initial(manifest: Manifest) -> CommittedState:
 
 
 class StateStore:
-    """The versions that state transfer serves: the current one, the one before, and those that joiners have pinned."""
+    """The versions that state transfer serves, and the one that it gets.
 
-    def __init__(self, committed: CommittedState) -> None:
+    Served are the current one, the one before, those that joiners have pinned, and what is here of one that is being
+    downloaded.
+    """
+
+    def __init__(self, committed: CommittedState, file: Path | None = None) -> None:
+        """Chunks that are downloaded are kept in `file` until all have come; an earlier process may have left some."""
         self._committed = committed
         self._leases: dict[int, Lease] = {}
+        self._path = file
+        self._file = ChunkFile(file).read() if file is not None else None
+        self._draft: Draft | None = None
 
     def versions(self) -> list[int]:
         """Rounds whose state is here, oldest first."""
@@ -194,9 +200,9 @@ class StateStore:
 
     def chunk(self, round: int, index: int) -> bytes:
         """A copy of a chunk's bytes; empty if the version is gone, which may happen during a transfer."""
-        snapshot = self._held().get(round)
+        snapshot, draft = self._held().get(round), self._draft
         if snapshot is None:
-            return b""
+            return draft.chunk(index) if draft is not None and draft.round == round else b""
         try:
             with self._committed.lease(snapshot.root) as leased:  # so that no commit overwrites it meanwhile
                 return bytes(leased.chunk(index))
@@ -211,6 +217,37 @@ class StateStore:
         for round in rounds:
             if round in held and round not in self._leases:
                 self._leases[round] = self._committed.lease(held[round].root)
+
+    def begin(self, round: int, layout: bytes, hashes: Sequence[Digest]) -> set[int]:
+        """Make room for a version that is to be downloaded; the indices of the chunks that are here already."""
+        if self._draft is None or not self._draft.is_of(round, layout, hashes):
+            self.drop()
+            assert self._file is not None
+            self._draft = Draft(self._committed.shape, round, layout, hashes, self._file)
+        return set(self._draft.here)
+
+    def put(self, index: int, payload: Payload) -> None:
+        """A chunk of it has come, and has the right hash."""
+        assert self._draft is not None
+        self._draft.put(index, payload)
+
+    def drop(self) -> None:
+        """It is of no use any more."""
+        if (draft := self._draft) is not None:
+            draft.drop()
+            self._forget()
+
+    def take(self, round: int) -> Draft | None:
+        """The version of this round, all of which has come; None if it was dropped meanwhile."""
+        draft = self._draft
+        if draft is None or draft.round != round or len(draft.here) < len(draft.hashes):
+            return None
+        self._forget()
+        return draft
+
+    def _forget(self) -> None:
+        assert self._path is not None
+        self._draft, self._file = None, ChunkFile(self._path)
 
     def _held(self) -> dict[int, Snapshot]:
         held = {round: lease.snapshot for round, lease in self._leases.copy().items()}
