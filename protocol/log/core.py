@@ -730,6 +730,8 @@ class Turn:
         check_change(change, core.register, core.rules, sender)
         self._hand_to_member(sender, change.number - 1)
         self._set(changes=_with_change(core.changes, change))
+        if core.votes_here and change.view < core.view and change.number <= core.number:
+            self._send((change.peer,), self._change())  # it has missed that, and we may wait for nothing ourselves
         views = sorted((each.view for each in self.core.changes if each.number == core.number), reverse=True)
         enough = core.register.faults + 1  # one of them is honest
         asked = views[enough - 1] if len(views) >= enough else 0

@@ -192,6 +192,8 @@ class ReplicaMember(Presence):
     @property
     def base_round(self) -> int | None:
         """See Presence."""
+        if self._is_through:
+            return self._base if self.rounds.base is not None else None
         if self._trains and self._stands_before_last:
             return self.rounds.base.round if self.rounds.base is not None and self._may_go_on else None
         return self.exchanges.base if self._trains and not self._is_suspended else self._base
@@ -270,7 +272,11 @@ class ReplicaMember(Presence):
 
     @property
     def _may_exchange(self) -> bool:
-        return self._may_go_on and not self._stands_before_last and not self._is_through
+        return self._may_go_on and not (self._stands_before_last or self._is_through or self._is_last_decided)
+
+    @property
+    def _is_last_decided(self) -> bool:
+        return self._last is not None and state_of(self.log.register, PART).round > self._last.round
 
     @property
     def _stands_before_last(self) -> bool:
@@ -392,8 +398,8 @@ class ReplicaMember(Presence):
     def _catch_up(self, now: float) -> list[Effect]:
         """Copy a replica if we have none, or an old one; go on without if nobody is far beyond us any more."""
         base = self._base
-        is_decided = self._last is not None and state_of(self.log.register, PART).round > self._last.round
-        if self._is_installing or self._has_parted or self.exchanges.phase == "applying" or is_decided:
+        is_busy = self._is_installing or self.exchanges.phase == "applying"
+        if is_busy or self._has_parted or self._is_last_decided:
             return []
         if base is None:
             return self.copying.start(now, self._facts.round)

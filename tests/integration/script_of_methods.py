@@ -65,7 +65,6 @@ def train(folder: Path, place: int, method: str) -> str:
     assert run.wrap(optimizer, model) is optimizer
     scheduler = run.follow(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99))
     if not place:
-        torch.save(model.state_dict(), folder / f"{method}-first.pt")
         fresh = folder / f".{method}"
         fresh.write_text(run.link)
         fresh.rename(link)

@@ -29,9 +29,13 @@ def end_as_one(world: World[Replica], within: float) -> None:
     """All who live are through the last round soon, know that it was the last, and hold the same."""
 
     def is_over() -> bool:
-        known = [(node.member.phase, node.member.log.register.is_over) for node in world.nodes()]
+        known = [
+            (node.member.phase, node.member.log.register.is_over)
+            for node in world.nodes()
+            if node.member.base_round == node.standing  # so its application is told, too
+        ]
         same = {(node.member.log.register.branch, *node.state) for node in world.nodes()}
-        return set(known) == {("keeping", True)} and len(same) == 1
+        return known == [("keeping", True)] * len(world.living()) and len(same) == 1
 
     try:
         world.run_until(is_over, within)
