@@ -179,7 +179,8 @@ class ReplicaRun(Run):
         async with self._busy:
             decision = event.decision
             if self._own is None:
-                self._own = self.outer.weights(None)
+                self._own = await ROUNDS.run(self.outer.weights, None)
+            self._has_replica = True
             snapshot = await ROUNDS.run(self.outer.concluded, decision.round, decision.payloads)
             self._sources.forget()
             if self.training is not None:
@@ -244,17 +245,17 @@ class ReplicaRun(Run):
 
     def _offer(self, round: int, tokens: int, vector: FloatArray | None) -> None:
         if round == self.manifest.rounds.last:
-            self._offer_weights(round, vector)
+            self._tasks.spawn(self._offer_weights(round, vector))
             return
         own = self.outer.encoder(self.outer.untrained() if vector is None else vector, round)
         self._sources.submit(round, own)
         self.driver.command(self.member.submit)
 
-    def _offer_weights(self, round: int, vector: FloatArray | None) -> None:
+    async def _offer_weights(self, round: int, vector: FloatArray | None) -> None:
         """In the last round all who train take part, each with the same weight."""
         if not self._settings.trains:
             return
-        self._own = self.outer.weights(vector)
+        self._own = await ROUNDS.run(self.outer.weights, vector)
         contribution = self.outer.last_encoder(self._own)
         self._sources.submit(round, contribution)
         ready = Ready(1, *self._network.bandwidth.claim(), own_standing(self._network, self.member.membership))

@@ -134,7 +134,7 @@ class Run(ABC):
                 last,
                 self._absent,
                 self.commits.validated,
-                self.manifest.first_round if self.manifest.rounds.pace != "steps" else None,
+                self._late_from,
             )
             self._moments = None
             self.training.start()
@@ -142,6 +142,16 @@ class Run(ABC):
         self._tasks.spawn(find_uplink(self._network, member.membership.alive))
         self.driver.command(lambda now: member.start(now, seeds))
         self._begin_round()
+
+    @property
+    def _late_from(self) -> int | None:
+        """The first round after which, if it is over when our worker is yet to load, the others go on without us.
+
+        None: at this pace all are waited for. After a start of all nodes nobody is ahead, and all load at once.
+        """
+        if self.manifest.rounds.pace == "steps":
+            return None
+        return max(self.manifest.first_round, self.outer.committed.current.round + 1)
 
     async def free_device(self) -> None:
         """End the worker, which nobody needs any more as the run is about to be closed."""

@@ -63,14 +63,14 @@ class Training:
         last: int | None = None,
         absent: Callable[[int], None] = lambda round: None,
         validated: Callable[[int, float, int], None] = lambda round, loss, sequences: None,
-        first: int | None = None,
+        late_from: int | None = None,
     ) -> None:
         """`take_part` gives the number of members that are training, with us; `absent` is called with a round for which
         no worker of this node trains; `validated` with a round, the validation loss of its state, and the number of
         held-out sequences on which it was measured.
 
-        `moments` (from a checkpoint) are those with which the worker begins; `last` is the run's last round. Beyond
-        its `first` one nobody waits until our worker is loaded; None: they do.
+        `moments` (from a checkpoint) are those with which the worker begins; `last` is the run's last round. Once
+        that of `late_from` is over nobody waits until our worker is loaded; None: they do.
         """
         self.progress: Progress | None = None  # in the current round
         self.utilisation: float | None = None  # share of its time in which the worker trains
@@ -93,7 +93,7 @@ class Training:
         self._validation = ValidationSchedule() if settings.program else ValidationSchedule(1, 1)
         self._open = 0  # the open round
         self._awaited = 0  # the round for which the others wait for us, until we have contributed
-        self._is_script, self._last, self._first = not settings.program, last, first
+        self._is_script, self._last, self._late_from = not settings.program, last, late_from
         self._worker = WorkerSupervisor(
             settings,
             on_progress=self._on_progress,
@@ -127,8 +127,6 @@ class Training:
         self._shown.clear()
         self._worker.forget()
         self._start(self._agenda.begin(base))
-        if self._first is not None and base >= self._first:
-            self._attendance.comes_late()
         self._open_round(base + 1)
         self._finish_after(base)
 
@@ -233,6 +231,8 @@ class Training:
 
     def _open_round(self, round: int) -> None:
         self._open, self._awaited = round, 0
+        if self._late_from is not None and round > self._late_from:
+            self._attendance.comes_late()
         if self._attendance.is_away:
             self._absent(round)
 

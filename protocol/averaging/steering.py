@@ -51,6 +51,7 @@ class Steering:
         self._wanted: tuple[int, int] | None = None  # the entry's number and the view in which we last wanted a result
         self._reason = ""
         self._learned = False
+        self._counted = 0  # offers when we last looked whether any is missing
 
     @property
     def round(self) -> int:
@@ -175,7 +176,8 @@ class Steering:
 
         Not if that took longer than our patience: then somebody may have been called.
         """
-        if self._opened_at is None or self._learned or self.missing():
+        if self._opened_at is None or self._learned or len(self._offers) == self._counted or self.missing():
+            self._counted = len(self._offers)
             return
         self._learned = True
         if now - self._opened_at < self.patience():

@@ -31,6 +31,7 @@ from itertools import islice
 
 from shoal.protocol.averaging.certified import Certified
 from shoal.protocol.averaging.policy import Base
+from shoal.protocol.base.allowance import Allowance
 from shoal.protocol.base.effects import Blamed, Effect, Event, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
@@ -45,10 +46,11 @@ SHARED_WINDOW = 2  # and of one that other joiners ask, too: what is asked for i
 MAX_DONORS = 8
 MAX_FELLOWS = 16  # other joiners with whom we exchange chunks
 TELLING = 0.25  # seconds between two times that we tell them what has come
+NEWS = (4, 2 / TELLING)  # that are read of each, in a burst and a second
 MAX_LIARS = 64  # remembered
 PATIENCE = 3.0  # seconds without an answer before another donor is asked; doubled whenever no donor answers in time
 MOST_PATIENCE = 60.0
-SLACK = 3.0  # times as long as a chunk took its successor may take
+SLACK = 3.0  # times as long as a chunk took its successor may take; and as far as another joiner may be behind us
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,16 @@ class StateReceived(Event):
 class Fellow:
     """Another joiner of the same version."""
 
-    heard: float  # when it last told us what it has
+    news: Allowance  # of what it tells us, as to read that is work
+    ours: int  # how many chunks were here when it last told us what it has
+    moved: float  # when that last grew
     has: set[int]  # chunks
     spare: list[int]  # those of them that we lacked when it told us; the last is asked for first
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether it gets on about as fast as we do."""
+        return SLACK * len(self.has) >= self.ours
 
 
 @dataclass(slots=True)
@@ -119,10 +128,12 @@ class Download:
     def sort(self, now: float, me: PeerId, patience: float) -> None:
         """Put what is still to be asked for into the order in which donors are asked for it.
 
-        First our share, then what other joiners have; what is in their shares and on its way to them is not asked for
-        while they bring news. Each begins in another place, so that those who have not met yet ask for other chunks.
+        First our share, then what other joiners have; what is in their shares and on its way to them is not asked for,
+        while they get on, and about as fast as we do. Each begins in another place, so that those who have not met yet
+        ask for other chunks.
         """
-        owners = sorted([me, *(peer for peer, each in self.fellows.items() if now - each.heard <= patience)])
+        moving = [peer for peer, each in self.fellows.items() if now - each.moved <= patience]
+        owners = sorted([me, *(peer for peer in moving if self.fellows[peer].keeps_up)])
         seen = set[int]().union(*(each.has for each in self.fellows.values()))
         size, count, rank = len(self.hashes), len(owners), owners.index(me)
         begin = int.from_bytes(content_hash(me.encode())[:8], "big") % size
@@ -231,7 +242,7 @@ class Transfer:
     def passed(self, round: int) -> None:
         """Note that we have reached `round` by ourselves: versions up to it are of no use any more."""
         self.beyond = max(self.beyond, round)
-        if self._download is not None and self._download.base.round <= self.beyond:
+        if self._download is None or self._download.base.round <= self.beyond:
             self._download = None
             self._room.drop()
 
@@ -363,7 +374,8 @@ class Transfer:
 
     def _learn(self, now: float, sender: PeerId, took: float, download: Download) -> None:
         download.heard[sender] = now
-        self._patience = max(self._patience, min(MOST_PATIENCE, SLACK * took))
+        if sender in download.donors:
+            self._patience = max(self._patience, min(MOST_PATIENCE, SLACK * took))
         if took < QUICK:
             download.quick.add(sender)
         else:
@@ -424,12 +436,18 @@ class Transfer:
     def _receive_news(self, now: float, sender: PeerId, message: HaveChunks, download: Download) -> list[Effect]:
         if (message.round, message.root) != (download.base.round, download.base.root) or sender in self._liars:
             return []
-        has = set_of(message.chunks, len(download.hashes), sender)
-        if sender in download.donors or (sender not in download.fellows and len(download.fellows) >= MAX_FELLOWS):
+        before = download.fellows.get(sender)
+        if before is not None and not before.news.take(now):
             return []
-        is_new = sender not in download.fellows
-        download.fellows[sender] = Fellow(now, has, [index for index in download.unasked if index in has])
-        if is_new:
+        is_room = before is not None or len(download.fellows) < MAX_FELLOWS
+        if sender in download.donors or not is_room or not self._view.is_alive(sender):
+            return []
+        has = set_of(message.chunks, len(download.hashes), sender)
+        moved = before.moved if before is not None and len(has) <= len(before.has) else now
+        spare = [index for index in download.unasked if index in has]
+        news = before.news if before is not None else Allowance(*NEWS)
+        download.fellows[sender] = Fellow(news, len(download.here), moved, has, spare)
+        if is_new := before is None:
             download.sort(now, self._me, self._patience)
         return [*(self._tell(download) if is_new else ()), *self._ask_chunks(now, download)]
 

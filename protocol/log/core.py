@@ -294,6 +294,7 @@ class Turn:
                 self._propose(core.voted.entry, is_bound=False, grounds=())
             self._count()
         self._arm()
+        self._leave_the_dead()
         self._lead()
 
     def expect(self) -> None:

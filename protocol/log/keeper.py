@@ -198,7 +198,7 @@ class Keeper:
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
-        self._asked_after_end: Counter[PeerId] = Counter()  # how often, of those who are here
+        self._asked_after_end: Counter[PeerId] = Counter()  # how often, of those who are here and no members
         self.is_leaving = False
 
     # -- read side ----------------------------------------------------------------------------------------------
@@ -787,6 +787,7 @@ class Keeper:
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
         kept = [Persist("vote", self.core.vote_file()), Persist("log", shortcut)]  # in this order: we may be killed
         self._statements, self._promoted, self._elsewhere = {}, set(), set()
+        self._asked_after_end.clear()
         self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
         self._anchor = None  # it is of the branch that we leave
         return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]

@@ -109,10 +109,10 @@ class Membership(MembershipView):
     def set_addresses(self, now: float, addresses: tuple[str, ...]) -> list[Effect]:
         """Set our addresses; if they have changed, all members are told soon."""
         addresses = shortlist(addresses, MAX_ADDRESSES)
-        if not self._running or addresses == self._table.own.addresses:
+        if addresses == self._table.own.addresses:
             return []
         self._announce(addresses=addresses)
-        return self._news.gossip_soon(now)
+        return self._news.gossip_soon(now) if self._running else []
 
     def leave(self, now: float) -> list[Effect]:
         """Say goodbye, also to those who may know us and have not answered yet. After that the core is silent, unless
@@ -130,15 +130,19 @@ class Membership(MembershipView):
             return []
         self._running = True
         self._announce(left=False, incarnation=self._table.own.incarnation + 1, status=status)
-        return self._finish(now, [*self._exchange.resume(now), *self._begin(now)])
+        return self._finish(now, [*self._exchange.resume(now), *self._begin(now), *self._recover(now)])
 
     def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         """The connection with `peer` closed, by an interruption or a death: probe it at once, in every way."""
         return self._finish(now, self._check(now, peer)) if self._running else []
 
     def ended(self, now: float, peer: PeerId) -> list[Effect]:
-        """Nobody listens any more where `peer` was, whose connection was closed: that is a death, unless it answers."""
-        if not self._running or not self.is_suspect(peer):
+        """Nobody listens any more where `peer` was, whose connection was closed: that is a death, unless it answers.
+
+        Not of whom others could never dial: there a router or a firewall may have refused.
+        """
+        status = self.status(peer)
+        if not self._running or not self.is_suspect(peer) or (status is not None and status.reachability == "nat"):
             return []
         return self._finish(now, self._suspicions.declare_dead(now, peer, self.me))
 

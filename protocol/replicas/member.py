@@ -254,9 +254,12 @@ class ReplicaMember(Presence):
     def _see(self, now: float, peer: PeerId) -> None:
         """Rounds that somebody leaps, as it has copied another's replica, it has not gone."""
         round, before = self._round_of(peer), self._seen.get(peer)
-        if round is not None and (before is None or round != before.last):
-            is_same = before is not None and round - before.last <= self._facts.window
-            self._seen[peer] = Seen(before.first if before is not None and is_same else round, round, now)
+        if round is None or (before is not None and round == before.last):
+            return
+        if before is not None and 0 < round - before.last <= self._facts.window:
+            self._seen[peer] = Seen(before.first, round, now)
+        else:
+            self._seen[peer] = Seen(round, round, before.moved_at if before is not None else now)
 
     # -- inside ---------------------------------------------------------------------------------------------
 

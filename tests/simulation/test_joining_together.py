@@ -15,7 +15,7 @@ from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
 from shoal.protocol.catchup.transfer import Transfer
 from shoal.protocol.messages.membership import RunStatus
-from shoal.protocol.messages.transfer import StateChunk
+from shoal.protocol.messages.transfer import HaveChunks, StateChunk
 from tests.simulation.versions import Versions, root_of
 from tests.unit.transfer_kit import VERSION, certified_by_root
 
@@ -54,6 +54,10 @@ class Town:
 
     def start(self, joiner: PeerId) -> None:
         self._carry_out(joiner, self.cores[joiner].start(self.now, beyond=-1))
+
+    def hear(self, peer: PeerId, sender: PeerId, message: Message) -> None:
+        """`peer` gets a message that no core has sent."""
+        self._carry_out(peer, self.cores[peer].receive(self.now, sender, message))
 
     def run(self, wanted: Iterable[PeerId]) -> None:
         """Until these are done."""
@@ -205,3 +209,27 @@ def test_one_with_a_slow_line_gets_there_and_fetches_hardly_anything_twice(secon
     town.run([joiner])
     assert town.now <= 1.1 * CHUNKS * seconds
     assert sum(town.served.values()) <= 1.1 * CHUNKS
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0])
+def test_who_has_a_slow_line_does_not_slow_the_others(seconds: float) -> None:
+    """What is left to it is got from the donors once it falls behind."""
+    town = Town(3, 2)
+    fast, slow = town.joiners
+    town.down[slow] = seconds
+    for joiner in town.joiners:
+        town.start(joiner)
+    town.run([fast])
+    assert town.done[fast] <= 2.0 * ALONE
+
+
+def test_who_says_again_and_again_that_it_has_nothing_stops_nobody() -> None:
+    town = Town(3, 2)
+    honest, liar = town.joiners
+    town.start(honest)
+    nothing = HaveChunks(0, VERSION, root_of(STATE), bytes((CHUNKS + 7) // 8))
+    while honest not in town.done:
+        town.run_until(town.now + 0.2)
+        if honest not in town.done:
+            town.hear(honest, liar, nothing)
+        assert town.now < 2.0 * ALONE

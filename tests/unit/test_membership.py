@@ -191,6 +191,18 @@ def test_who_comes_back_is_alive_again_to_all_who_heard_its_goodbye() -> None:
     assert core.come_back(6.0, STATUS) == []
 
 
+def test_who_was_suspected_before_a_goodbye_is_judged_after_it() -> None:
+    core = member(A, B)
+    core.link_lost(1.0, A)
+    core.leave(1.1)
+    core.set_addresses(2.0, ("/dns4/elsewhere",))
+    [verdict] = timers(core.come_back(5.0, STATUS), "verdict")
+    assert events(core.fire(5.0 + verdict.after, verdict.timer)) == [PeerDown(A)]
+    own = core.entry(ME)
+    assert own is not None
+    assert own.addresses == ("/dns4/elsewhere",)
+
+
 def test_what_earlier_lives_left_behind_is_outdone_but_not_a_living_namesake() -> None:
     core = member(A)
     told = []
@@ -226,6 +238,10 @@ def test_who_listens_nowhere_any_more_is_dead_at_once_and_lives_if_it_says_so() 
     core.link_lost(1.0, A)
     assert events(core.ended(1.01, A)) == [PeerDown(A)]
     assert core.state(A) is State.DEAD
+    behind = dataclasses.replace(STATUS, reachability="nat")
+    core.receive(1.5, B, Gossip(signed(dataclasses.replace(entry(B, 0, 9), status=behind), FakeSigner(B)), NOTHING, True))
+    core.link_lost(1.6, B)
+    assert core.ended(1.61, B) == [], "a router may have refused"
     effects = core.receive(2.0, A, Gossip(entry(A, incarnation=1), NOTHING, True))
     assert events(effects) == [PeerUp(A, ("/dns4/a",))]
 

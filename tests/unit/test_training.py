@@ -131,7 +131,7 @@ def bench_of(
     last: int | None = None,
     is_script: bool = False,
     outer: type[Outer] = Outer,
-    first: int | None = None,
+    late_from: int | None = None,
 ) -> Bench:
     monkeypatch.setattr(training, "WorkerSupervisor", FakeWorker)
     monkeypatch.setattr(training, "LOOK", 0.0)
@@ -155,7 +155,7 @@ def bench_of(
         figures.append((round, loss, sequences))
 
     state: Any = outer(method)
-    made = Training(settings, state, submit, spawn, lambda: MEMBERS, None, last, absent.append, validated, first)
+    made = Training(settings, state, submit, spawn, lambda: MEMBERS, None, last, absent.append, validated, late_from)
     return Bench(made, made._worker, submitted, absent, figures, tasks)  # type: ignore[arg-type]
 
 
@@ -196,15 +196,15 @@ async def test_who_comes_into_a_run_that_goes_on_holds_it_up_with_no_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = DiLoCo(5, 0.7, 0.9)
-    late = bench_of(method, tmp_path, monkeypatch, first=1)
+    late = bench_of(method, tmp_path, monkeypatch, late_from=1)
     late.training.begin(2, lane=2)
     late.training.committed(3, lane=2)
     assert late.absent == [3, 4], "until its first step"
     late.worker.on_sign()
     late.training.begin(4, lane=2)
     assert late.absent == [3, 4]
-    for first, base in ((1, 0), (None, 2)):  # all have just begun, or none is ever left out
-        patient = bench_of(method, tmp_path, monkeypatch, first=first)
+    for late_from, base in ((1, 0), (3, 2), (None, 2)):  # all have just begun, or were started again, or all wait
+        patient = bench_of(method, tmp_path, monkeypatch, late_from=late_from)
         patient.training.begin(base, lane=2)
         assert patient.absent == []
 

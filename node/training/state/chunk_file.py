@@ -55,7 +55,7 @@ class ChunkFile:
     def load(self, chunk: Digest, into: memoryview) -> None:
         """Copy the bytes of a chunk that is here; what is copied must be hashed, as a disk may fail."""
         offset, length = self._places[chunk]
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # the disk fails, or has less
             into[:] = os.pread(self._open(), length, offset)
 
     def begin(self, size: int) -> None:

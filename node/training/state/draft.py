@@ -15,7 +15,7 @@ from shoal.node.base.pools import DOWNLOADS
 from shoal.node.training.state.chunk_file import ChunkFile
 from shoal.node.training.state.committed import Snapshot, chunk_bytes, empty_vectors
 from shoal.node.training.state.shape import StateShape
-from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.errors import RemoteError, Shortage
 from shoal.protocol.base.ids import Digest, content_hash
 from shoal.protocol.base.wire import Payload
 
@@ -60,11 +60,18 @@ class Draft:
         return b"" if self._is_taken else held  # looked at last: from then on the bytes may change
 
     def snapshot(self) -> Snapshot:
-        """The whole version, once all is read back; RemoteError if it is not one of this run's shape."""
-        self.drop()
+        """The whole version, once all is read back; RemoteError if it is not one of this run's shape.
+
+        Shortage if chunks of an earlier process cannot be read again: the run is opened anew, and gets them again.
+        """
         for each in self._work:
             each.result()
-        if len(self._right) != len(self._shape.chunks):
+        if self._fits and len(self._right) < len(self.hashes):
+            raise Shortage(
+                f"what was kept of the state of round {self.round} cannot be read again: it is downloaded anew",
+                code="checkpoint-damaged",
+            )
+        if not self._fits:
             raise RemoteError(f"the state of round {self.round} is not of the shape of this run's")
         return Snapshot(self._shape, self.round, self._vectors, self.hashes, self._shape.root(self.hashes))
 

@@ -242,6 +242,7 @@ class StateStore:
         draft = self._draft
         if draft is None or draft.round != round or len(draft.here) < len(draft.hashes):
             return None
+        draft.drop()
         self._forget()
         return draft
 

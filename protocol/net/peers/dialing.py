@@ -156,8 +156,11 @@ class Dialing:
         """Whether the peer, with which a connection was lost, listens nowhere any more at the hosts where it was."""
         places = [host_and_port(address) for address in self._direct()]
         known = dict.fromkeys((str(place[0]), place[1]) for place in places if place is not None)
-        listened = [place for place in known if place[0] in self._was_at]
+        listened = [place for place in known if place[0] in self._was_at and self._may_fail_at(place[0])]
         return bool(listened) and all(await asyncio.gather(*(_is_refused(*place) for place in listened)))
+
+    def _may_fail_at(self, host: str) -> bool:
+        return self._failures.of(host).take(asyncio.get_running_loop().time())
 
     def forget_failures(self) -> None:
         """Forget the back-off, as the peer is known to be there: the next `reach` dials at once."""
@@ -239,7 +242,7 @@ class Dialing:
     async def try_at(self, address: str, limit: float) -> Connection:
         """A new connection by this address and no other, made within `limit` seconds; TransportError if none is."""
         allowance = self._failures.of(host_of(address))
-        if not allowance.take(asyncio.get_running_loop().time()):
+        if not self._may_fail_at(host_of(address)):
             raise TransportError("dialled in vain too often, wait a little", TOO_OFTEN)
         try:
             connection = await self._transport.dial(self._peer, address, limit)
