@@ -1,6 +1,6 @@
 """How much of its training a run keeps while one of its nodes is killed again and again: real daemons.
 
-    benchmarks/goodput.py --peers 5 --every 15 60            about half an hour on two cores
+    benchmarks/goodput.py --peers 5 --every 15,60            about half an hour on two cores
     benchmarks/goodput.py --every 15 --seconds 60 --turns 2 --json
 
 One run is founded, and windows take turns in it:
@@ -207,10 +207,14 @@ def _words(result: Result) -> str:
     return f"{result.every:8.0f} s {figures}{shares}{verdict}"
 
 
+def _numbers(words: str) -> list[float]:
+    return [float(word) for word in words.split(",")]
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=int, default=5)
-    parser.add_argument("--every", type=float, nargs="+", default=[15.0, 60.0], help="seconds between two kills")
+    parser.add_argument("--every", type=_numbers, default=[15.0, 60.0], help="seconds between two kills, as 15,60")
     parser.add_argument("--seconds", type=float, default=0.0, help="of a window; 0: four kills")
     parser.add_argument("--turns", type=int, default=3, help="windows of each kind")
     parser.add_argument("--json", action="store_true", help="one JSON line per rhythm")
