@@ -701,27 +701,25 @@ class Turn:
         wanted = sorted(self.core.wanted, key=lambda body: body in failed)
         self._set(view=view, proposal=None, wanted=tuple(wanted))
         self._persist_vote()
-        change = self._change()
-        self._set(changes=_with_change(self.core.changes, change))
-        self._send(self.core.register.voters, change)
+        core = self.core
+        change = signed(
+            ChangeView(
+                branch=core.register.branch,
+                number=core.number,
+                view=view,
+                voters=voters_root(core.register),
+                lock=core.lock,
+                peer=core.me,
+                life=core.life,
+                signature=b"",
+            ),
+            core.rules.signer,
+        )
+        self._set(changes=_with_change(core.changes, change))
+        self._send(core.register.voters, change)
         self._repeat_wishes()
         self._arm()
         self._lead()
-
-    def _change(self) -> ChangeView:
-        """Our statement about the present view."""
-        core = self.core
-        change = ChangeView(
-            branch=core.register.branch,
-            number=core.number,
-            view=core.view,
-            voters=voters_root(core.register),
-            lock=core.lock,
-            peer=core.me,
-            life=core.life,
-            signature=b"",
-        )
-        return signed(change, core.rules.signer)
 
     def _take_change(self, sender: PeerId, change: ChangeView) -> None:
         core = self.core
@@ -731,8 +729,9 @@ class Turn:
         check_change(change, core.register, core.rules, sender)
         self._hand_to_member(sender, change.number - 1)
         self._set(changes=_with_change(core.changes, change))
-        if core.votes_here and change.view < core.view and change.number <= core.number:
-            self._send((change.peer,), self._change())  # it has missed that, and we may wait for nothing ourselves
+        if core.votes_here and change.view < core.view:  # it has missed ours, and we may wait for nothing ourselves
+            for ours in (each for each in core.changes if each.peer == core.me):
+                self._send((change.peer,), ours)
         views = sorted((each.view for each in self.core.changes if each.number == core.number), reverse=True)
         enough = core.register.faults + 1  # one of them is honest
         asked = views[enough - 1] if len(views) >= enough else 0

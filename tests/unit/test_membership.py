@@ -239,7 +239,9 @@ def test_who_listens_nowhere_any_more_is_dead_at_once_and_lives_if_it_says_so() 
     assert events(core.ended(1.01, A)) == [PeerDown(A)]
     assert core.state(A) is State.DEAD
     behind = dataclasses.replace(STATUS, reachability="nat")
-    core.receive(1.5, B, Gossip(signed(dataclasses.replace(entry(B, 0, 9), status=behind), FakeSigner(B)), NOTHING, True))
+    core.receive(
+        1.5, B, Gossip(signed(dataclasses.replace(entry(B, 0, 9), status=behind), FakeSigner(B)), NOTHING, True)
+    )
     core.link_lost(1.6, B)
     assert core.ended(1.61, B) == [], "a router may have refused"
     effects = core.receive(2.0, A, Gossip(entry(A, incarnation=1), NOTHING, True))

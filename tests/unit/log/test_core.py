@@ -338,16 +338,22 @@ def test_patience_doubles_while_others_give_up_too() -> None:
     assert core.fire(Timer("log", "view", 1, "0")) == (core, [])
 
 
-def test_who_asks_for_a_view_that_others_have_given_up_is_told() -> None:
-    """Once for each time: it has missed what they said, and they may want nothing themselves."""
+def test_who_asks_for_a_view_that_others_have_given_up_is_told_what_they_have_asked_for() -> None:
+    """It has missed that, and they may want nothing themselves."""
     register = register_of(3, 3)
-    ahead = replace(core_of(B, register), view=2)
-    change = ChangeView(BRANCH, 1, 1, voters_root(register), None, A, member_of(register, A).life, b"")
-    ahead, effects = ahead.receive(A, signed(change, FakeSigner(A)))
-    (answer,) = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, ChangeView)]
-    assert (answer.view, answer.peer, sent(effects, ChangeView)) == (2, B, [A])
-    same = replace(core_of(B, register), view=1)
-    assert sent(same.receive(A, signed(change, FakeSigner(A)))[1], ChangeView) == []
+    ahead, _ = core_of(B, register).expect()
+    for view in (0, 1):
+        ahead, effects = ahead.fire(Timer("log", "view", 1, str(view)))
+        assert sent(effects, ChangeView) == [A, C]
+    (ours,) = ahead.changes
+    assert ours.view == 1
+    late = signed(
+        ChangeView(BRANCH, 1, 0, voters_root(register), None, A, member_of(register, A).life, b""), FakeSigner(A)
+    )
+    ahead, effects = ahead.receive(A, late)
+    assert [each for each in effects if isinstance(each, Send)] == [Send(A, ours)]
+    same = signed(replace(late, view=1, signature=b""), FakeSigner(A))
+    assert ours not in [each.message for each in ahead.receive(A, same)[1] if isinstance(each, Send)]
 
 
 def test_who_hears_nobody_asks_for_one_view_again_and_again() -> None:
