@@ -63,6 +63,14 @@ def swarm(seed: int, peers: int) -> tuple[World[Peer], Oracle, list[PeerId]]:
     return world, oracle, voters[place:] + voters[:place]
 
 
+def practised(seed: int) -> tuple[World[Peer], Oracle, list[PeerId]]:
+    """A swarm of five that has learned how long its members take."""
+    world, oracle, order = swarm(seed, 5)
+    begin = oracle.newest + 8
+    world.run_until(lambda: oracle.newest >= begin, within=SOON)
+    return world, oracle, order
+
+
 @pytest.mark.parametrize(("peers", "wedged"), [(3, 1), (4, 1), (5, 2), (9, 4)])
 @pytest.mark.parametrize("seed", seeds(1, 4))
 def test_who_never_hands_in_is_gone_on_without(seed: int, peers: int, wedged: int) -> None:
@@ -78,9 +86,7 @@ def test_who_never_hands_in_is_gone_on_without(seed: int, peers: int, wedged: in
 @pytest.mark.parametrize("seed", seeds(1, 4))
 def test_a_restarted_proposer_is_waited_for_no_longer_than_others(seed: int) -> None:
     """Its worker is not there yet. It was dead too shortly for the others to notice, while all of them trained."""
-    world, oracle, (first, *_) = swarm(seed, 5)
-    begin = oracle.newest + 8
-    world.run_until(lambda: oracle.newest >= begin, within=SOON)
+    world, oracle, (first, *_) = practised(seed)
     world.run_until(lambda: all(node.phase() == "training" for node in world.nodes()), within=SOON, every=0.01)
     assert world.node(first).member.log.proposer == first
     world.restart(first)
@@ -94,9 +100,7 @@ def test_a_restarted_proposer_is_waited_for_no_longer_than_others(seed: int) -> 
 @pytest.mark.parametrize("seed", seeds(2, 30))
 def test_what_a_process_has_offered_that_is_there_no_more_is_not_waited_for(seed: int, place: int) -> None:
     """It was dead too shortly for the others to notice; the next one has nothing, and says so."""
-    world, oracle, order = swarm(seed, 5)
-    begin = oracle.newest + 8
-    world.run_until(lambda: oracle.newest >= begin, within=SOON)
+    world, oracle, order = practised(seed)
     peer = order[place]
     world.run_until(lambda: world.node(peer).phase() == "matching", within=SOON, every=0.01)
     world.kill(peer)
@@ -111,9 +115,7 @@ def test_what_a_process_has_offered_that_is_there_no_more_is_not_waited_for(seed
 @pytest.mark.parametrize("seed", seeds(1, 4))
 def test_who_proposes_after_a_death_knows_how_long_members_take(seed: int) -> None:
     """It waits for one that is stuck as long as the other proposer would have done."""
-    world, oracle, (first, *others) = swarm(seed, 5)
-    begin = oracle.newest + 8
-    world.run_until(lambda: oracle.newest >= begin, within=SOON)
+    world, oracle, (first, *others) = practised(seed)
     wedge(world.node(others[-1]))
     world.kill(first)
     goal = oracle.newest + 2
