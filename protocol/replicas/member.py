@@ -308,12 +308,12 @@ class ReplicaMember(Presence):
         base = Base(part.round, part.result, part.history, self._root) if is_here else self._last
         return self.rounds.open(now, base)
 
-    def _offer_last(self, now: float) -> list[Effect]:
-        """Once nobody is behind who still gets on."""
+    def _offer_last(self, now: float, is_called: bool = False) -> list[Effect]:
+        """Once nobody is behind who still gets on, or the others have begun."""
         if self._held_back is None:
             return []
         seen = [self._seen[peer] for peer in self._behind if peer in self._seen]
-        if any(now - each.moved_at < STANDSTILL for each in seen):
+        if not is_called and any(now - each.moved_at < STANDSTILL for each in seen):
             return []
         (ready, contribution), self._held_back = self._held_back, None
         return self.rounds.submit(now, ready, contribution)
@@ -364,6 +364,8 @@ class ReplicaMember(Presence):
                 return [*self._begin_last_anew(now), *self._read_log(now)]
             case told.Committed() | told.Lapsed():
                 return self._conclude()
+            case told.HandIn():
+                return self._offer_last(now, is_called=True)
         return []
 
     def _begin_last_anew(self, now: float) -> list[Effect]:

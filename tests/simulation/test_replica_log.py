@@ -14,7 +14,7 @@ from shoal.protocol.log.keeper import LOOK
 from shoal.protocol.member.presence import GOING
 from shoal.protocol.messages.log import GetLog, Tip
 from shoal.protocol.messages.replicas import Meet
-from shoal.protocol.replicas.member import LINGER
+from shoal.protocol.replicas.member import LINGER, ReplicaMember
 from tests.simulation import replica_endings as endings
 from tests.simulation.links import WAN
 from tests.simulation.replicas import Oracle, Replica, Shape, build
@@ -168,6 +168,17 @@ def test_in_the_last_round_all_are_averaged_whoever_was_left_over_before_it(seed
     assert {node.member.log.register.number for node in world.nodes()} == {number}
     world.command(NAMES[1], lambda node, now: node.stop(now))
     assert world.node(NAMES[1]).has_parted, "nobody needs to let it go"
+
+
+def test_who_waits_for_the_last_round_in_vain_comes_when_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has heard later than others that nobody is behind any more."""
+    sound = ReplicaMember._behind.fget  # type: ignore[attr-defined]
+    late = property(lambda self: [NAMES[2]] if self.me == NAMES[1] else sound(self))
+    monkeypatch.setattr(ReplicaMember, "_behind", late)
+    world, oracle = build(7, 4, WAN, Shape(start_members=4, last=6))
+    endings.end_as_one(world, within=200.0)
+    (result,) = oracle.results.values()
+    assert {made.count for made in result.decision.means} == {4}
 
 
 @pytest.mark.parametrize("seed", seeds(6, 200))
