@@ -11,8 +11,8 @@ message, manifest or API call can arm a fault.
 `when` is a stage of the round, of which `share` is done, and not all: `scatter` of the contributions that it sends,
 `gather` of the means that an owner sends, or, to who owns nothing, come; `decision` is just before its vote on the
 result leaves, or when the others have decided without it. `role` limits the fault to a round in which this peer has
-that role from its first chunk on; otherwise it never fires. So of several nodes with one fault only one is hurt as
-`proposer`, and not the next one, who takes over.
+that role from its first chunk on; otherwise it never fires. `proposer` is who was it when the round before was decided:
+so of several nodes with one fault only one is hurt, and not the next one, who takes over.
 """
 
 from __future__ import annotations

@@ -24,9 +24,12 @@ class FaultWatch:
         self._round = 0  # the last one that we have contributed to
         self._role = ""  # ours when its first contribution left, the one that the fault is about if we had it
         self._moved = defaultdict[Moment, set[Hashable]](set)
+        self._decided = -1  # the last round that we have seen decided
+        self._proposed_then = False  # whether we were the proposer when we saw it: who takes over later is spared
 
     def sent(self, to: PeerId, message: Message, rounds: Rounds, is_proposer: bool) -> None:
         """A payload was written to the network."""
+        self._look(rounds, is_proposer)
         match message:
             case Contribution():
                 self._begin(message.round, rounds, is_proposer)
@@ -39,8 +42,9 @@ class FaultWatch:
                     total = exchange.owners().count(self._me) * (len(exchange.roster) - 1)
                     self._move("gather", exchange, (message.chunk, to), total)
 
-    def received(self, message: Message, rounds: Rounds) -> None:
+    def received(self, message: Message, rounds: Rounds, is_proposer: bool) -> None:
         """A message has arrived, and was taken."""
+        self._look(rounds, is_proposer)
         if rounds.phase == "applying":  # the others have decided, and our vote is not needed
             self._trigger.decides(self._round, self._role)
         if isinstance(message, Mean):
@@ -61,13 +65,18 @@ class FaultWatch:
         self._moved["scatter"].add(message.chunk)
         self._trigger.moved(message.round, len(self._moved["scatter"]), chunks, "any")
 
+    def _look(self, rounds: Rounds, is_proposer: bool) -> None:
+        if self._decided != rounds.state.round:
+            self._decided, self._proposed_then = rounds.state.round, is_proposer
+
     def _begin(self, round: int, rounds: Rounds, is_proposer: bool) -> None:
         if self._round == round or rounds.round is None:
             return
         self._round = round
         self._moved.clear()
         work = "owner" if rounds.round.exchange.owns_any() else "contributor"
-        self._role = "proposer" if is_proposer and self._trigger.fault.role == "proposer" else work
+        proposes = self._proposed_then and is_proposer
+        self._role = "proposer" if proposes and self._trigger.fault.role == "proposer" else work
 
     def _watched(self, round: int, rounds: Rounds) -> Exchange | None:
         """The exchange of that round, if it is under way and we have begun to contribute."""

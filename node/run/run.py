@@ -332,7 +332,7 @@ class Run(ABC):
         self.meters.received(message)
         self.driver.receive(sender, message)
         if self._faults is not None:
-            self._faults.received(message, self.member.rounds)
+            self._faults.received(message, self.member.rounds, self.member.log.proposer == self._me)
 
     def _send(self, to: PeerId, message: Message, late: LatePayload | None) -> None:
         if self._faults is not None:

@@ -10,6 +10,7 @@ from shoal.node.base.fault_injection import Fault, FaultTrigger
 from shoal.node.run.fault_watch import FaultWatch
 from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.averaging import Contribution, Made, Mean
 from shoal.protocol.messages.log import Phase, Subject, Vote
 from shoal.protocol.messages.replicas import Chunk
@@ -24,7 +25,8 @@ def rounds(round: int, owners: Sequence[PeerId] = (ME, OTHER, THIRD), phase: str
     exchange = SimpleNamespace(
         round=round, roster=(ME, OTHER, THIRD), owners=lambda: owners, owns_any=lambda: ME in owners
     )
-    return cast(Rounds, SimpleNamespace(round=SimpleNamespace(exchange=exchange), phase=phase))
+    state = SimpleNamespace(round=round - 1)
+    return cast(Rounds, SimpleNamespace(round=SimpleNamespace(exchange=exchange), phase=phase, state=state))
 
 
 class Watched:
@@ -37,6 +39,9 @@ class Watched:
     def contributes(self, round: int, chunk: int, known: Rounds | None = None, is_proposer: bool = False) -> None:
         message = Contribution(0, round, chunk, 0, 5, NO_DIGEST, b"")
         self.watch.sent(OTHER, message, known or rounds(round), is_proposer)
+
+    def receives(self, message: Message, known: Rounds) -> None:
+        self.watch.received(message, known, False)
 
 
 def mean(round: int, chunk: int) -> Mean:
@@ -58,10 +63,17 @@ def test_a_fault_of_the_proposer_spares_whoever_takes_over_in_the_middle_of_a_ro
     assert watched.said == []
 
 
+def test_a_fault_of_the_proposer_spares_whoever_takes_over_before_it_has_sent_anything() -> None:
+    watched = Watched("kill round=7 role=proposer")
+    watched.receives(mean(6, 1), rounds(7))
+    watched.contributes(7, 1, is_proposer=True)
+    assert watched.said == []
+
+
 def test_in_the_gather_an_owner_has_sent_some_of_its_means() -> None:
     watched = Watched("kill round=7 when=gather role=owner")
     watched.contributes(7, 1)
-    watched.watch.received(mean(7, 1), rounds(7))
+    watched.receives(mean(7, 1), rounds(7))
     watched.watch.sent(OTHER, mean(6, 0), rounds(7), False)
     assert watched.said == []
     watched.watch.sent(OTHER, mean(7, 0), rounds(7), False)
@@ -71,12 +83,12 @@ def test_in_the_gather_an_owner_has_sent_some_of_its_means() -> None:
 def test_in_the_gather_who_owns_nothing_has_some_of_the_means() -> None:
     watched = Watched("stop round=7 when=gather role=contributor")
     known = rounds(7, owners=(OTHER, OTHER, THIRD, THIRD))
-    watched.watch.received(mean(7, 0), known)  # before it has begun to contribute
+    watched.receives(mean(7, 0), known)  # before it has begun to contribute
     watched.contributes(7, 0, known)
-    watched.watch.received(mean(7, 1), known)
-    watched.watch.received(mean(7, 1), known)
+    watched.receives(mean(7, 1), known)
+    watched.receives(mean(7, 1), known)
     assert watched.said == []
-    watched.watch.received(mean(7, 2), known)
+    watched.receives(mean(7, 2), known)
     assert watched.said == ["2 of 4 means moved in round 7"]
 
 
@@ -92,7 +104,8 @@ def test_in_the_decision_it_is_about_to_vote_on_a_result() -> None:
 def test_in_the_decision_it_strikes_also_if_the_votes_of_others_were_enough() -> None:
     watched = Watched("kill round=7 when=decision role=proposer")
     watched.contributes(7, 1, is_proposer=True)
-    watched.watch.received(VOTE, cast(Rounds, SimpleNamespace(round=None, phase="applying")))
+    state = SimpleNamespace(round=7)
+    watched.receives(VOTE, cast(Rounds, SimpleNamespace(round=None, phase="applying", state=state)))
     assert watched.said == ["in the decision of round 7"]
 
 
