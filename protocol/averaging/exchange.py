@@ -94,7 +94,7 @@ class Exchange:
     @property
     def is_under_way(self) -> bool:
         """Whether all of the roster have offered what they have, or are gone on without."""
-        return bool(self.roster) and not self.without_offer()
+        return bool(self.roster) and all(peer in self._offers or self._is_gone(peer) for peer in self.roster)
 
     @property
     def is_begun(self) -> bool:

@@ -53,6 +53,7 @@ from shoal.protocol.messages.log import (
     Entry,
     Found,
     GetLog,
+    KeeperMessage,
     Leave,
     Lock,
     LogMessage,
@@ -62,8 +63,6 @@ from shoal.protocol.messages.log import (
     Request,
     Result,
     Roster,
-    Shortcut,
-    Statement,
     Tip,
     Vote,
     Voted,
@@ -857,7 +856,7 @@ class Turn:
         self.effects.append(Persist("vote", self.core.vote_file()))
 
 
-def branch_of(message: LogMessage | Statement | Shortcut) -> Digest:
+def branch_of(message: KeeperMessage) -> Digest:
     """Of which branch of the log the sender speaks."""
     match message:
         case Propose(entry=entry) | Decided(entry=entry):

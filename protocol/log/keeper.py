@@ -57,9 +57,10 @@ from shoal.protocol.messages.log import (
     Entry,
     Found,
     GetLog,
+    KeeperMessage,
     Lacks,
     Leave,
-    LogMessage,
+    Met,
     Order,
     Register,
     Remove,
@@ -83,6 +84,7 @@ MOST_SHOWN = 4  # shortcuts that are shown in a second
 REPEAT = 5.0  # seconds after which it is repeated all the same
 MOST_ASKED = 5  # times, of who is no member, how the log goes on after the end
 LOOK = 60.0  # seconds in which whoever was away for long looks for the others, at most
+LEAVING = 3.0  # seconds without a quorum before a branch that can decide is gone to
 FOUNDING = 10.0  # seconds that the founder of a branch waits for the statements of all who are here
 TOGETHER = 3.0  # seconds that a proposer waits for the consents of others who may vote, once it has one
 
@@ -364,7 +366,7 @@ class Keeper:
 
     # -- inputs -------------------------------------------------------------------------------------------------
 
-    def receive(self, sender: PeerId, message: LogMessage | Statement | Shortcut) -> list[Effect]:
+    def receive(self, sender: PeerId, message: KeeperMessage) -> list[Effect]:
         """Any message of the log."""
         self._note_branch(sender, branch_of(message))
         if isinstance(message, Request):
@@ -373,6 +375,8 @@ class Keeper:
             return self._take_statement(sender, message)
         if isinstance(message, Shortcut):
             return self._take_shortcut(sender, message)
+        if isinstance(message, Met):
+            return self._hear_of_branch(sender, message)
         shown = message.entries if isinstance(message, Tip) else (message,) if isinstance(message, Decided) else ()
         for each in shown:
             check_entry(self._anchor, each.entry.number, entry_digest(each.entry), sender)
@@ -511,7 +515,7 @@ class Keeper:
             return [*self._begin(), *self._act()]
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
         effects += self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
-        effects += self._say_whom_to_promote() + self._go_on()
+        effects += self._say_whom_to_promote() + self._go_on() + self._yield_to_rival()
         return effects + self._make_entries() + self._end()
 
     def _begin(self) -> list[Effect]:
@@ -762,18 +766,32 @@ class Keeper:
         check_shortcut(shortcut, self._founding, self.core.rules, sender)
         self._rival = (sender, shortcut)
         others = [peer for peer in self.here if peer in self.register.voters and peer != self.core.me]
-        shown = [Send(voter, shortcut) for voter in others]  # they vote on it, too
+        shown = [Send(voter, Met(self.register.branch, sender, shortcut)) for voter in others]  # they vote on it, too
         return [*shown, *self._yield_to_rival()]
+
+    def _hear_of_branch(self, sender: PeerId, met: Met) -> list[Effect]:
+        """Of a branch that another member has met, who is to blame if no way leads there."""
+        if met.branch != self.register.branch or not self._is_known(sender) or met.peer == self.core.me:
+            return []
+        check_shortcut(met.shortcut, self._founding, self.core.rules, sender)
+        return self._take_shortcut(met.peer, met.shortcut)
 
     def _yield_to_rival(self) -> list[Effect]:
         """By an entry, where this branch may still grow: not both can end so. What cannot grow is simply left."""
         rival, register = self._rival, self.register
         if rival is None or rank_of(rival[1]) <= self._rank:
             return []
-        may_grow = self.is_member and self.is_quorum(self.here) and not register.is_over
-        if register.yields_to != NO_DIGEST or not may_grow:
+        if register.yields_to != NO_DIGEST or not self._may_grow:
             return self._switch(*rival)
         return self.want(Yield(rival[1].branch, rival[1].tokens))
+
+    @property
+    def _may_grow(self) -> bool:
+        """A member that is lost for a moment is no reason to leave: the other branch may just be yielding to ours."""
+        if not self.is_member or self.register.is_over:
+            return False
+        is_stuck = self._stuck_since is not None and self._clock - self._stuck_since >= LEAVING
+        return self.is_quorum(self.here) or not is_stuck
 
     def _yield_if_ended(self) -> list[Effect]:
         return self._switch(*self._rival) if self._rival is not None and self.register.yields_to != NO_DIGEST else []

@@ -206,7 +206,7 @@ class Member(Presence):
         return is_newest and said[root] > register.faults and 2 * said[root] > said.total()
 
     def _look_for_state(self, now: float) -> list[Effect]:
-        if self._first is not None or self.rounds.base is not None or self._installing is not None:
+        if self._first is not None or self._has_switched or self.held_round is not None:
             return []
         return self.transfer.start(now, beyond=self._origin.round - 1)
 
@@ -235,8 +235,9 @@ class Member(Presence):
 
     def _hangs_on_nobody(self) -> bool:
         """While we train, and while the run waits for more members, which may take days. A round hangs on all in it."""
-        if self.phase != "matching" or self.rounds.base is None:
-            return self.phase == "training"
+        phase = self.phase
+        if phase != "matching" or self.rounds.base is None:
+            return phase == "training"
         needed = self._policy.members_needed(self.rounds.base.round + 1)
         return 1 + len(self.membership.alive()) < needed
 

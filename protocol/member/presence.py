@@ -25,7 +25,7 @@ from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.membership.membership import Membership
-from shoal.protocol.messages.log import BODY_TAGS, LogMessage, Shortcut, Statement
+from shoal.protocol.messages.log import BODY_TAGS, KeeperMessage
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
 
 GOING = 8.0  # seconds that we wait, at a stop, until we are let go
@@ -174,7 +174,7 @@ class Presence(Judge, ABC):
             return []
         if isinstance(message, MEMBERSHIP_MESSAGES):
             return self._digest(now, self.membership.receive(now, sender, message))
-        if isinstance(message, LogMessage | Statement | Shortcut):
+        if isinstance(message, KeeperMessage):
             return self._digest(now, self.log.receive(sender, message))
         return self._digest(now, self._receive(now, sender, message))
 

@@ -497,6 +497,19 @@ class Shortcut(Message):
     register: Register  # of that branch or an earlier one
 
 
+@message(19)
+class Met(Message):
+    """To the other voters, who are to vote on it: our branch has met this one, which `peer` has shown."""
+
+    branch: Digest  # on which its sender is
+    peer: PeerId
+    shortcut: Shortcut
+
+
+KeeperMessage = LogMessage | Statement | Shortcut | Met
+"""All that is sent about the log; what is no LogMessage is not for the core."""
+
+
 @message(136)
 class Compaction(Message):
     """To the journal: keep nothing before `beginning` but what it says. Never sent."""

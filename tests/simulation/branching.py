@@ -1,7 +1,7 @@
 """Plays in which a run goes on without a quorum, and what is promised of its branches; a broken promise is named.
 
-- No haste: nobody founds a branch while it reaches a quorum, or sooner than it may, and who was away decides nothing
-  before it has looked for the others.
+- No haste: nobody founds a branch while it reaches a quorum and has had the time to notice, or sooner than it may, and
+  who was away decides nothing before it has looked for the others.
 - No swap: of two branches that meet one yields, and never both.
 - One history: soon after the network is whole all are members of one branch, and decide rounds.
 - Held: no branch is founded by members none of whom holds the state that the log ends with, or the one before.
@@ -33,6 +33,7 @@ from tests.simulation.world import World
 
 PROMISES = ("No haste", "No swap", "One history", "Once", "Held")
 PATIENCE = 30.0  # virtual seconds without a quorum
+NOTICED = 10.0  # within which a member knows that it reaches others again
 SOON = 60.0
 LATE = 10.0  # virtual seconds within which all come back
 SETTLING = 25.0  # in which voters find each other, and a view in which to decide
@@ -72,7 +73,8 @@ class Branching:
         self._world = world
         self._known = {register(world).branch}
         self._living = set(world.living())
-        self._able_at = dict.fromkeys(world.disks, world.now)  # when a peer last reached a quorum, or was started
+        self._stuck_since: dict[PeerId, float] = {}  # when a peer first reached no quorum, or was started
+        self._able_since = dict.fromkeys(world.disks, world.now)  # of those who reach one
         self._yields: dict[Digest, Digest] = {}
         world.watchers.append(self._look)
         world.taps.append(self._hear)
@@ -82,22 +84,29 @@ class Branching:
             return
         now = register(self._world, peer)
         if peer not in self._living:
-            self._able_at[peer] = self._world.now
+            self._stuck_since[peer] = self._world.now
         self._living = set(self._world.living())
         if now.branch not in self._known:
             self._known.add(now.branch)
             self._check_founding(peer, now)
-        if self._reaches_quorum(peer, now):
-            self._able_at[peer] = self._world.now
+        if not self._reaches_quorum(peer, now):
+            self._stuck_since.setdefault(peer, self._world.now)
+            self._able_since.pop(peer, None)
+        elif self._world.now - self._able_since.setdefault(peer, self._world.now) > NOTICED:
+            self._stuck_since.pop(peer, None)
 
     def _reaches_quorum(self, peer: PeerId, now: Register) -> bool:
-        world = self._world
-        here = [voter for voter in now.voters if world.is_alive(voter) and world.network.connects(peer, voter)]
+        here = [voter for voter in now.voters if self._reaches(peer, voter)]
         return Crash().is_quorum(here, now.voters, now.faults)
+
+    def _reaches(self, peer: PeerId, voter: PeerId) -> bool:
+        world = self._world
+        return world.is_alive(voter) and not world.node(voter).has_parted and world.network.connects(peer, voter)
 
     def _check_founding(self, founder: PeerId, begun: Register) -> None:
         """One of those who go on has waited for so long; the others go with it."""
-        waited = self._world.now - min(self._able_at[member.peer] for member in begun.members)
+        now = self._world.now
+        waited = now - min(self._stuck_since.get(member.peer, now) for member in begun.members)
         if waited < PATIENCE - 2.0:  # ticks of a clock that counts seconds
             raise Violation("No haste", f"{founder} founds a branch {waited:.1f} s after all had reached a quorum")
 
@@ -257,3 +266,79 @@ def holder_comes_later(seed: int) -> None:
         raise Violation("Held", f"{names[0]} goes on without the state after round {last}")
     world.start(names[1])
     become_one(world, oracle, names, SOON)
+
+
+class Storm:
+    """Cuts within cuts, deaths, orderly stops and starts, the next one often before the last one is mended."""
+
+    MOST = 7  # members, and events
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(f"storm {seed}")
+        self.peers = self._rng.randint(2, self.MOST)
+        self.names = peers_named(self.peers)
+        self.world, self.oracle = swarm(seed, self.peers, continue_after=PATIENCE)
+        self.told: list[str] = []
+        Branching(self.world)
+
+    def play(self) -> float:
+        """Seconds until all were one run, once the network was whole and all had been started again."""
+        try:
+            for _ in range(self._rng.randint(2, self.MOST)):
+                event = self._rng.choice((self._cut, self._cut, self._heal, self._kill, self._stop, self._start))
+                self.told.append(f"{self.world.now:.0f} {event()}")
+                self.world.run(self._rng.choice((self._rng.uniform(0.0, 5.0), self._rng.uniform(5.0, 100.0))))
+            self.told.append(f"{self.world.now:.0f} peace")
+            self.world.network.heal()
+            for name in self._dead():
+                self.world.start(name)
+            return become_one(self.world, self.oracle, self.names, LOOK + PATIENCE + SOON)
+        except Exception as error:
+            error.add_note(f"{self.peers} peers; {'; '.join(self.told)}")
+            raise
+
+    def _dead(self) -> list[PeerId]:
+        return [name for name in self.names if not self.world.is_alive(name)]
+
+    def _some_living(self) -> list[PeerId]:
+        living = self.world.living()
+        return self._rng.sample(living, self._rng.randint(1, len(living))) if living else []
+
+    def _cut(self) -> str:
+        """Beside the cuts that there are, so of a part that is cut off as well."""
+        names = self._rng.sample(self.names, self.peers)
+        at = sorted(self._rng.randint(1, self.peers - 1) for _ in range(self._rng.choice((1, 1, 2))))
+        parts = [part for part in (names[: at[0]], names[at[0] : at[-1]], names[at[-1] :]) if part]
+        self.world.network.partition(*parts)
+        return "cut " + " | ".join(" ".join(part) for part in parts)
+
+    def _heal(self) -> str:
+        self.world.network.heal()
+        return "heal"
+
+    def _kill(self) -> str:
+        lost = self._some_living()
+        for name in lost:
+            self.world.kill(name)
+        return f"kill {lost}"
+
+    def _stop(self) -> str:
+        gone = self._some_living()
+        for name in gone:
+            self.world.command(name, lambda node, now: node.stop(now))
+        self.world.run(GOING + 1.0)
+        for name in gone:
+            if self.world.is_alive(name):
+                self.world.kill(name)
+        return f"stop {gone}"
+
+    def _start(self) -> str:
+        back = self._dead()
+        for name in back:
+            self.world.start(name)
+        return f"start {back}"
+
+
+def storm(seed: int) -> float:
+    """See `Storm`; the seconds until the run was one again."""
+    return Storm(seed).play()

@@ -8,15 +8,19 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
 from tests.simulation.branching import (
     CUTS,
+    PATIENCE,
     ROUNDS,
+    SETTLING,
     SOON,
     back_without_some,
+    become_one,
     boots_before_its_network,
     cut,
     holder_comes_later,
     last_to_stop,
     newest,
     register,
+    storm,
     swarm,
 )
 from tests.simulation.seeds import seeds
@@ -130,3 +134,26 @@ def test_a_restart_is_on_the_branch_again(seed: int) -> None:
 def test_a_cut_run_is_one_again_soon_after_it_is_whole(parts: str, seed: int) -> None:
     """Each part without a quorum goes on by itself; of the branches that with the most tokens is the run."""
     print(f"{parts}: one history {cut(seed, CUTS[parts]):.1f} s after the cut was mended")
+
+
+@pytest.mark.parametrize("seed", seeds(1, 10))
+def test_who_has_come_over_from_another_branch_asks_for_no_state_while_it_applies_results(seed: int) -> None:
+    """Whatever it hears of the others meanwhile."""
+    world, oracle = swarm(seed, 3, continue_after=PATIENCE)
+    names = peers_named(3)
+    last = register(world).voters[-1]
+    world.network.partition([name for name in names if name != last], [last])
+    world.run(PATIENCE + SETTLING)
+    world.network.heal()
+    become_one(world, oracle, names, SOON)
+    assert world.node(last).member.log.core.life > 1000 and len(register(world).earlier) == 0
+    looks = list[float]()
+    world.watchers.append(lambda _: looks.append(world.now) if world.node(last).member.transfer.active else None)
+    goal = newest(oracle) + 10
+    world.run_until(lambda: all(node.round >= goal for node in world.nodes()), within=2 * SOON)
+    assert not looks
+
+
+@pytest.mark.parametrize("seed", seeds(6, 600))
+def test_cuts_within_cuts_deaths_stops_and_starts_leave_one_run(seed: int) -> None:
+    print(f"\nseed {seed}: one run {storm(seed):.0f} s after peace")

@@ -15,12 +15,10 @@ from shoal.protocol.messages.log import (
     BODY_TAGS,
     AddVoters,
     Admit,
-    LogMessage,
+    KeeperMessage,
     Request,
     Result,
     Roster,
-    Shortcut,
-    Statement,
 )
 from tests.simulation import signing
 from tests.simulation.links import LAN
@@ -45,7 +43,7 @@ class Bill:
 
     def saw(self, peer: PeerId, effect: Effect) -> None:
         """An effect of `peer` goes out."""
-        if not isinstance(effect, Send) or not isinstance(effect.message, LogMessage | Statement | Shortcut):
+        if not isinstance(effect, Send) or not isinstance(effect.message, KeeperMessage):
             return
         if self._last[0] is not effect.message:
             self._last = (effect.message, len(encode(effect.message)))

@@ -1,7 +1,8 @@
 """A whole swarm in one thread and in virtual time: a heap of (time, sequence, input), and seeded faults.
 
 Rules:
-- Every message passes through the codec and must come out equal (once per object: messages are frozen).
+- A message passes through the codec and must come out equal: of each kind the first ones in a world, and then one of
+  some; the others are handed over as they are, since messages are frozen. What is written to a disk always does.
 - A process is one life of a peer. Inputs belong to a process: nothing meant for a dead one reaches its
   successor, only what it had persisted.
 - A connection exists from the first delivery between two processes until one of them dies, as with TCP. The
@@ -22,7 +23,7 @@ from typing import Any, Generic, TypeVar
 from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Wake, Withdraw
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.wire import Message
+from shoal.protocol.base.wire import Message, encode
 from shoal.protocol.member.presence import STEPS_ASIDE
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
 from tests.simulation.links import Link, Network
@@ -37,6 +38,7 @@ Make = Callable[[PeerId, float, Disk, random.Random], N]
 Step = Callable[[N, float], list[Effect]]
 
 OF_WHO_IS_THERE = (Ping, Ack, PingFor, AckFor, Gossip, Summary)
+CODED, CODED_EVERY = 50, 16  # messages of a kind that pass through the codec: the first ones, then one of so many
 NOTICE_DELAY = 0.02  # seconds, at most, until the end of a connection is noticed
 
 
@@ -305,12 +307,17 @@ class World(Generic[N]):
         message = effect.message
         known = encoded.get(id(message))
         if known is None:
-            known = encoded[id(message)] = through_codec(self.filled(process.peer, effect))
+            known = encoded[id(message)] = self._coded(self.filled(process.peer, effect))
         assert effect.to != process.peer, "a core sends to others only"
         data, copy = known
         self.sent[type(message).__name__] += 1
         self.sent_bytes += len(data)
         self.post.send(self.now, process, Parcel(effect.to, copy, data))
+
+    def _coded(self, message: Message) -> tuple[bytes, Message]:
+        """The bytes of `message`, and what is handed over."""
+        count = self.sent[type(message).__name__]
+        return through_codec(message) if count < CODED or count % CODED_EVERY == 0 else (encode(message), message)
 
     def filled(self, peer: PeerId, effect: Send) -> Message:
         """What `peer` sends, with its payload."""

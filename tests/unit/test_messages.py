@@ -13,7 +13,7 @@ from shoal.protocol import messages
 from shoal.protocol.base.wire import NODE_TAGS, RUN_TAGS, Message, table
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES
 from shoal.protocol.messages.bulk import Knock, MayIKnock
-from shoal.protocol.messages.log import LogMessage, Shortcut, Statement
+from shoal.protocol.messages.log import KeeperMessage
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES
 from shoal.protocol.messages.transfer import TRANSFER_MESSAGES
 from shoal.protocol.net.system.identity import Identity
@@ -25,7 +25,7 @@ UNIONS: tuple[UnionType, ...] = (
     MEMBERSHIP_MESSAGES,
     TRANSFER_MESSAGES,
     AVERAGING_MESSAGES,
-    LogMessage | Statement | Shortcut,
+    KeeperMessage,
     REPLICA_MESSAGES,
     COPY_MESSAGES,
 )
