@@ -6,6 +6,10 @@
 - One history: soon after the network is whole all are members of one branch, and decide rounds.
 - Held: no branch is founded by members none of whom holds the state that the log ends with, or the one before.
 - Once: the tokens behind the run are those of the results that its own branch has decided, each counted once.
+
+    python -m tests.simulation.branching FROM TO [FILE]
+
+plays these seeds of storms (see `Storm`), as campaign.py does with others.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from shoal.protocol.log.register import tokens_of
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.presence import GOING
 from shoal.protocol.messages.log import BODY_TAGS, Decided, Register, Yield
-from tests.simulation.campaign import build
+from tests.simulation.campaign import Peace, Report, build, main, told_of
 from tests.simulation.disks import Disk, lose_the_means, lose_the_state
 from tests.simulation.links import LAN
 from tests.simulation.oracle import Oracle
@@ -75,6 +79,7 @@ class Branching:
         self._living = set(world.living())
         self._stuck_since: dict[PeerId, float] = {}  # when a peer first reached no quorum, or was started
         self._able_since = dict.fromkeys(world.disks, world.now)  # of those who reach one
+        self._branch: dict[PeerId, Digest] = {}
         self._yields: dict[Digest, Digest] = {}
         world.watchers.append(self._look)
         world.taps.append(self._hear)
@@ -89,6 +94,9 @@ class Branching:
         if now.branch not in self._known:
             self._known.add(now.branch)
             self._check_founding(peer, now)
+        if self._branch.get(peer) != now.branch:
+            self._branch[peer] = now.branch
+            self._stuck_since.pop(peer, None)
         if not self._reaches_quorum(peer, now):
             self._stuck_since.setdefault(peer, self._world.now)
             self._able_since.pop(peer, None)
@@ -124,7 +132,7 @@ class Branching:
 def become_one(world: World[Peer], oracle: Oracle, names: Sequence[PeerId], within: float) -> float:
     """All of these are in one run soon, and decide rounds; the virtual seconds until they were."""
     took = soon(world, partial(is_one, world, names), within, "not all are members of one branch")
-    goal = newest(oracle) + ROUNDS
+    goal = max(node.member.log.register.parts[0].round for node in world.nodes()) + ROUNDS
     soon(world, lambda: all(node.round >= goal for node in world.nodes()), SOON, "rounds do not go on")
     soon(world, lambda: set(register(world).voters) == set(names), SOON, "not all vote again")
     check_tokens(world, oracle)
@@ -342,3 +350,17 @@ class Storm:
 def storm(seed: int) -> float:
     """See `Storm`; the seconds until the run was one again."""
     return Storm(seed).play()
+
+
+def report_on(seed: int) -> Report:
+    """`storm`, for a campaign: what went wrong is in the report."""
+    storm = Storm(seed)
+    try:
+        peace = Peace(took=storm.play())
+    except Exception as error:
+        return Report(seed, storm.peers, failure=told_of(error))
+    return Report(seed, storm.peers, rounds=newest(storm.oracle), peace=peace)
+
+
+if __name__ == "__main__":
+    main(report_on)

@@ -13,7 +13,7 @@ import random
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -188,9 +188,14 @@ def report_on(seed: int, cycle: tuple[int, ...] = (), sizes: tuple[int, ...] = S
     try:
         return run_seed(seed, sizes, cycle)
     except Exception as error:
-        notes = getattr(error, "__notes__", [])
-        told = "".join(traceback.format_exception_only(error))
-        return Report(seed, 0, failure=told if str(error) in told and notes[-1] in told else f"{told}{notes}")
+        return Report(seed, 0, failure=told_of(error))
+
+
+def told_of(error: Exception) -> str:
+    """What went wrong, with its notes."""
+    notes = getattr(error, "__notes__", [])
+    told = "".join(traceback.format_exception_only(error))
+    return told if str(error) in told and notes[-1] in told else f"{told}{notes}"
 
 
 def line_of(report: Report) -> str:
@@ -206,14 +211,14 @@ def done_in(path: Path) -> dict[int, str]:
     return {int(line.split()[0]): line for line in lines}
 
 
-def go_on(seeds: Iterable[int], path: Path | None) -> dict[int, str]:
-    """Run those of `seeds` that are not done yet, and note and print each; the lines of all."""
+def go_on(seeds: Iterable[int], path: Path | None, play: Callable[[int], Report]) -> dict[int, str]:
+    """Play those of `seeds` that are not done yet, and note and print each; the lines of all."""
     done = done_in(path) if path is not None else {}
     if path is not None:
         path.write_text("".join(f"{line}\n" for line in done.values()))
     for seed in seeds:
         if seed not in done:
-            done[seed] = line_of(report_on(seed))
+            done[seed] = line_of(play(seed))
             print(done[seed], flush=True)
             if path is not None:
                 with path.open("a") as file:
@@ -231,6 +236,11 @@ def summary(lines: Iterable[str]) -> str:
     return f"{len(parts)} seeds: {rounds} rounds, {excused} excused, {len(failed)} failed {' '.join(failed)}"
 
 
-if __name__ == "__main__":
+def main(play: Callable[[int], Report]) -> None:
+    """Play the seeds that the command line names."""
     first, last, *files = sys.argv[1:]
-    print(summary(go_on(range(int(first), int(last)), Path(files[0]) if files else None).values()))
+    print(summary(go_on(range(int(first), int(last)), Path(files[0]) if files else None, play).values()))
+
+
+if __name__ == "__main__":
+    main(report_on)

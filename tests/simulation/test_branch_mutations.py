@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from shoal.protocol.base.effects import Effect
-from shoal.protocol.base.ids import Digest
+from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import MAX_INT
 from shoal.protocol.log import keeper as keeping
 from shoal.protocol.log import register as registering
 from shoal.protocol.log.keeper import Keeper
 from shoal.protocol.member.member import Member
-from shoal.protocol.messages.log import Found, Register, Yield
+from shoal.protocol.messages.log import Found, Met, Register, Yield
 from tests.simulation import branching as play
 from tests.simulation.branching import CUTS, PROMISES
 from tests.simulation.promises import Violation
@@ -93,6 +93,18 @@ def never_yield(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Keeper, "_yield_to_rival", yield_to_rival)
 
 
+def take_messengers_for_gone(patch: pytest.MonkeyPatch) -> None:
+    """Who passes on what it was shown of another branch is taken for being there, and a branch is left at once."""
+    sound = Keeper._hear_of_branch
+
+    def hear_of_branch(self: Keeper, sender: PeerId, met: Met) -> list[Effect]:
+        self._elsewhere.add(sender)
+        return sound(self, sender, met)
+
+    patch.setattr(Keeper, "_hear_of_branch", hear_of_branch)
+    patch.setattr(keeping, "LEAVING", 0.0)
+
+
 def forget_who_left(patch: pytest.MonkeyPatch) -> None:
     """Only members may go on."""
     for module in (keeping, registering):
@@ -146,6 +158,7 @@ MUTATIONS = [
     Mutation(found_again_at_once, "No haste", HALVES, (2,)),
     Mutation(meet_nobody, "One history", HALVES, (0,)),
     Mutation(never_yield, "One history", THIRDS, (0,)),
+    Mutation(take_messengers_for_gone, "One history", play.storm, (291,)),
     Mutation(forget_who_left, "One history", STOPPED, (0,)),
     Mutation(count_the_last_result_again, "Once", STOPPED, (0,)),
 ]

@@ -146,7 +146,8 @@ def test_who_has_come_over_from_another_branch_asks_for_no_state_while_it_applie
     world.run(PATIENCE + SETTLING)
     world.network.heal()
     become_one(world, oracle, names, SOON)
-    assert world.node(last).member.log.core.life > 1000 and len(register(world).earlier) == 0
+    assert world.node(last).member.log.core.life > 1000
+    assert len(register(world).earlier) == 0
     looks = list[float]()
     world.watchers.append(lambda _: looks.append(world.now) if world.node(last).member.transfer.active else None)
     goal = newest(oracle) + 10

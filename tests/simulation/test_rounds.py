@@ -69,17 +69,19 @@ def test_no_promise_is_broken_in_swarms_of_any_size(tier: str, count: int, capsy
     assert not failures, "\n\n".join(failures[:3])
 
 
-def test_a_campaign_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_campaign_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     file, ran = tmp_path / "campaign", list[int]()
 
     def report_on(seed: int) -> campaign.Report:
         ran.append(seed)
         return campaign.Report(seed, 3, rounds=2, failure="a failure\nof two lines" if seed == 1 else "")
 
-    monkeypatch.setattr(campaign, "report_on", report_on)
-    campaign.go_on(range(3), file)
+    campaign.go_on(range(3), file, report_on)
     file.write_text(file.read_text() + "3 5 torn")  # the power failed
-    assert campaign.summary(campaign.go_on(range(5), file).values()) == "5 seeds: 10 rounds, 0 excused, 1 failed 1"
+    assert (
+        campaign.summary(campaign.go_on(range(5), file, report_on).values())
+        == "5 seeds: 10 rounds, 0 excused, 1 failed 1"
+    )
     assert ran == [0, 1, 2, 3, 4]
     assert sorted(campaign.done_in(file)) == ran
 
