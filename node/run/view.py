@@ -342,7 +342,7 @@ def why_split(run: Run, evidence: Evidence) -> str:
         node_state.SplitEvidence(
             voters=len(voters),
             absent=sorted(set(voters) - set(here)),
-            has_quorum=not is_open or log.is_quorum(here),
+            has_quorum=not is_open or log.can_decide(here),
             group=run.commits.group,
             lost=lost,
             elsewhere=evidence.elsewhere,

@@ -165,6 +165,12 @@ class Core:
         return self.register.number + 1
 
     @property
+    def bound(self) -> Entry | None:
+        """What may have been decided next, so that nothing else can be, as far as is known here."""
+        locks = [lock for lock in (self.lock, binding(self.changes, self.number)) if lock is not None]
+        return max(locks, key=lambda lock: lock.view).entry if locks else None
+
+    @property
     def votes_here(self) -> bool:
         """Whether this peer, in its present life, is one of the voters, and says something."""
         return is_voter(self.register, self.me, self.life) and not self.looks

@@ -29,6 +29,7 @@ from shoal.protocol.log.anchors import check_entry, check_skip
 from shoal.protocol.log.core import Committed, Core, Forked, LogWanted, Review, branch_of
 from shoal.protocol.log.register import (
     MAX_SURVIVORS,
+    after,
     entry_digest,
     has_life,
     is_ordered,
@@ -339,7 +340,7 @@ class Keeper:
             raise LocalError("a run whose voters may lie goes on with a quorum of them only", code="quorum-only")
         if not self.may_stay:
             raise LocalError("this node is no member of the run yet, so it has nothing to go on with", code="not-ready")
-        if self.register.is_over or self.register.yields_to != NO_DIGEST or self.is_quorum(self.here):
+        if self.register.is_over or self.register.yields_to != NO_DIGEST or self.can_decide(self.here):
             raise LocalError("the members that are here can decide all by themselves", code="no-need")
 
     def go_on(self) -> list[Effect]:
@@ -382,7 +383,9 @@ class Keeper:
             check_entry(self._anchor, each.entry.number, entry_digest(each.entry), sender)
         if not self._follows(shown) or (self.core.looks and not isinstance(message, GetLog | Tip | Decided)):
             return []
-        return self._do(self.core.receive(sender, message))
+        # Who speaks is alive, though membership may hear of it later: else all who meet again leave view after view.
+        found = self._do(self.core.lost(sender, is_down=False)) if sender in self.core.down else []
+        return [*found, *self._do(self.core.receive(sender, message))]
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """A timer of the core, or a second is over."""
@@ -498,7 +501,7 @@ class Keeper:
         is_named = isinstance(body, Found) and any(
             (each.peer, each.life) == (self.core.me, self.core.life) for each in body.stays
         )
-        if is_named or not self.is_quorum(self.here):
+        if is_named or not self.can_decide(self.here):
             return True
         if later[0].entry.before != register.tip:
             return True  # the core asks for what is between, or finds that we have gone on elsewhere
@@ -620,7 +623,7 @@ class Keeper:
     def _go_on(self) -> list[Effect]:
         """Say with whom this peer goes on, and found the branch if that is itself."""
         register, core, here = self.register, self.core, self.survivors
-        if not (self.may_stay and core.rules.trust.may_branch) or self.is_quorum(here):
+        if not (self.may_stay and core.rules.trust.may_branch) or self.can_decide(here):
             self._goes_on_since = self._stuck_since = None
             return []
         if self._stuck_since is None:
@@ -631,7 +634,8 @@ class Keeper:
             return []
         held = self._judge.held_round
         standing = held + 1 if held is not None else 0
-        stays = Stays(register.branch, register.tip, here[0], standing, core.me, core.life, b"")
+        bound = core.bound.body if core.bound is not None and here[0] == core.me and self.is_quorum(here) else b""
+        stays = Stays(register.branch, register.tip, here[0], standing, bound, core.me, core.life, b"")
         said_before = self._statements.get((Stays, here[0], core.me))
         if not isinstance(said_before, Stays) or said_before.standing != standing:  # or about an earlier entry
             self._said.pop((Stays, here[0]), None)
@@ -683,7 +687,7 @@ class Keeper:
 
     def _join_those_who_go_on(self) -> list[Effect]:
         """Somebody was told to go on: who can decide nothing either goes with it."""
-        if self._goes_on_since is None and not self.is_quorum(self.here):
+        if self._goes_on_since is None and not self.can_decide(self.here):
             self._goes_on_since = self._clock
         return self._go_on()
 
@@ -697,7 +701,7 @@ class Keeper:
 
     def _show_shortcut(self, peer: PeerId) -> list[Effect]:
         """To one who is far behind, or on another branch."""
-        shortcut = self._shortcuts.to(self.core.log, self.register, self._can_decide)
+        shortcut = self._shortcuts.to(self.core.log, self.register, self._is_able)
         if shortcut is None or peer in self._shown or len(self._shown) == MOST_SHOWN:
             return []
         self._shown.append(peer)
@@ -707,7 +711,7 @@ class Keeper:
         core, register = self.core, shortcut.register
         if not self._goes_on_from_ours(register) and shortcut.branch != core.register.branch:
             return self._meet_branch(sender, shortcut)
-        is_other = shortcut.branch != core.register.branch and self.is_quorum(self.here)
+        is_other = shortcut.branch != core.register.branch and self.can_decide(self.here)
         if register.number <= core.register.number or (is_other and rank_of(shortcut) <= self._rank):
             return []
         check_shortcut(shortcut, self._founding, core.rules, sender)
@@ -745,12 +749,12 @@ class Keeper:
 
     @property
     def _rank(self) -> tuple[bool, int, Digest]:
-        return self._can_decide, *rank(self.register)
+        return self._is_able, *rank(self.register)
 
     @property
-    def _can_decide(self) -> bool:
+    def _is_able(self) -> bool:
         """All that it has to: after the end that is nothing."""
-        return self.register.is_over or self.is_quorum(self.here)
+        return self.register.is_over or self.can_decide(self.here)
 
     def _meet_branch(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
         """Of two branches that do not go on from each other that with more tokens is the run.
@@ -791,7 +795,7 @@ class Keeper:
         if not self.is_member or self.register.is_over:
             return False
         is_stuck = self._stuck_since is not None and self._clock - self._stuck_since >= LEAVING
-        return self.is_quorum(self.here) or not is_stuck
+        return self.can_decide(self.here) or not is_stuck
 
     def _yield_if_ended(self) -> list[Effect]:
         return self._switch(*self._rival) if self._rival is not None and self.register.yields_to != NO_DIGEST else []
@@ -876,8 +880,15 @@ class Keeper:
         return tuple(each for each in self._said_by(Order) if each.subject == peer)
 
     def is_quorum(self, peers: Sequence[PeerId]) -> bool:
-        """Whether these can decide something."""
+        """Whether these are enough of the voters."""
         return self.core.rules.trust.is_quorum(peers, self.register.voters, self.register.faults)
+
+    def can_decide(self, peers: Sequence[PeerId]) -> bool:
+        """Whether these can decide what comes next, as they may be bound to a change of the voters."""
+        if not self.is_quorum(peers) or (bound := self.core.bound) is None:
+            return self.is_quorum(peers)
+        changed = after(self.register, bound, self.core.rules)
+        return self.core.rules.trust.is_quorum(peers, changed.voters, changed.faults)
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("log", "duties", 0))

@@ -7,7 +7,7 @@ whether it holds a result's bytes, is no part of this: its application is asked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -37,6 +37,7 @@ from shoal.protocol.messages.log import (
     Result,
     Roster,
     Seat,
+    Stays,
     Stem,
     Void,
     Voter,
@@ -409,8 +410,9 @@ class _Step:
     def found(self, body: Found) -> Register:
         """Voters come first, in their order, and those last who had left before and are back.
 
-        Where a quorum is left nobody may go on without the others, nor where nobody holds the state that the log ends
-        with, or the one before. Who lacks both has no vote: it could say nothing about the next result.
+        Where a quorum is left nobody may go on without the others, unless it is bound to a change of the voters that it
+        is too small for; nor where nobody holds the state that the log ends with, or the one before. Who lacks both has
+        no vote: it could say nothing about the next result.
         """
         register, stays = self.register, body.stays
         survivors = {each.peer for each in stays}
@@ -423,7 +425,8 @@ class _Step:
             self.check(each, each.peer)
         self.require(stays[0].founder in survivors, "founds a branch without its founder")
         self.require(self.rules.trust.may_branch, "founds a branch though voters may lie")
-        self.require(not self._is_quorum(survivors), "founds a branch of voters who can decide")
+        is_stuck = not self._is_quorum(survivors) or self._is_bound(survivors, stays)
+        self.require(is_stuck, "founds a branch of voters who can decide")
         gone = [Gone(each.peer, each.life, False) for each in register.members if each.peer not in survivors]
         stayed = [each for each in register.members if each.peer in survivors]
         back = [Member(each.peer, each.life, 0) for each in stays if not has_life(register, each.peer, each.life)]
@@ -493,6 +496,17 @@ class _Step:
 
     def _is_quorum(self, peers: Iterable[PeerId]) -> bool:
         return self.rules.trust.is_quorum(set(peers), self.register.voters, self.register.faults)
+
+    def _is_bound(self, survivors: Collection[PeerId], stays: Sequence[Stays]) -> bool:
+        """Whether what must be decided next, by the founder's word, needs others than these."""
+        register = self.register
+        for body in (each.bound for each in stays if each.peer == each.founder and each.bound):
+            is_change = not isinstance(decode(body, self.shown_by, MAX_BODY, BODY_TAGS), Found)
+            self.require(is_change, "founds a branch because another one was begun")
+            next = Entry(register.branch, register.number + 1, register.tip, body)
+            changed = after(register, next, self.rules, self.shown_by)
+            return not self.rules.trust.is_quorum(survivors, changed.voters, changed.faults)
+        return False
 
     def _ordered(self, what: What, subject: PeerId, life: int, orders: Sequence[Order]) -> bool:
         """Whether the author, a steward or a quorum of the voters has ordered this."""

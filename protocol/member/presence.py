@@ -211,7 +211,7 @@ class Presence(Judge, ABC):
     def awaited_voters(self) -> list[PeerId]:
         """The voters that are away, if those who are here cannot decide anything without some of them."""
         here = [self.me, *self.membership.alive()]
-        if not self.log.may_stay or self.log.register.is_over or self.log.is_quorum(here):
+        if not self.log.may_stay or self.log.register.is_over or self.log.can_decide(here):
             return []
         return [voter for voter in self.log.register.voters if voter not in here]
 

@@ -1,7 +1,7 @@
 """Plays in which a run goes on without a quorum, and what is promised of its branches; a broken promise is named.
 
-- No haste: nobody founds a branch while it reaches a quorum and has had the time to notice, or sooner than it may, and
-  who was away decides nothing before it has looked for the others.
+- No haste: nobody founds a branch while it reaches a quorum for what comes next and has had the time to notice, or
+  sooner than it may, and who was away decides nothing before it has looked for the others.
 - No swap: of two branches that meet one yields, and never both.
 - One history: soon after the network is whole all are members of one branch, and decide rounds.
 - Held: no branch is founded by members none of whom holds the state that the log ends with, or the one before.
@@ -23,7 +23,7 @@ from shoal.protocol.base.effects import Effect, Persist
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode
 from shoal.protocol.log.keeper import LOOK
-from shoal.protocol.log.register import tokens_of
+from shoal.protocol.log.register import after, tokens_of
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.presence import GOING
 from shoal.protocol.messages.log import BODY_TAGS, Decided, Register, Yield
@@ -104,8 +104,11 @@ class Branching:
             self._stuck_since.pop(peer, None)
 
     def _reaches_quorum(self, peer: PeerId, now: Register) -> bool:
-        here = [voter for voter in now.voters if self._reaches(peer, voter)]
-        return Crash().is_quorum(here, now.voters, now.faults)
+        """Whether enough voters are there to decide what comes next, which may be bound to change them."""
+        log = self._world.node(peer).member.log.core
+        deciding = [now, *([after(now, log.bound, log.rules)] if log.bound is not None else [])]
+        here = [each for each in self._world.disks if self._reaches(peer, each)]
+        return all(Crash().is_quorum(here, each.voters, each.faults) for each in deciding)
 
     def _reaches(self, peer: PeerId, voter: PeerId) -> bool:
         world = self._world

@@ -10,6 +10,7 @@ import pytest
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import signed
+from shoal.protocol.base.wire import Message, encode
 from shoal.protocol.log.certificate import check_certificate, subject_of
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import _counts
@@ -26,6 +27,7 @@ from shoal.protocol.log.register import (
 from shoal.protocol.log.shortcuts import START, Shortcuts, beginning, check_shortcut
 from shoal.protocol.log.trust import Byzantine, Crash
 from shoal.protocol.messages.log import (
+    Admit,
     Asks,
     Certificate,
     Decided,
@@ -50,9 +52,11 @@ READER = PeerId("reader")
 RULES = Rules(Crash(), FakeSigner(READER))
 
 
-def stays(register: Register, peer: PeerId, founder: PeerId = B, standing: int = 1) -> Stays:
-    life = member_of(register, peer).life
-    return signed(Stays(register.branch, register.tip, founder, standing, peer, life, b""), FakeSigner(peer))
+def stays(
+    register: Register, peer: PeerId, founder: PeerId = B, standing: int = 1, bound: Message | None = None
+) -> Stays:
+    life, body = member_of(register, peer).life, encode(bound) if bound is not None else b""
+    return signed(Stays(register.branch, register.tip, founder, standing, body, peer, life, b""), FakeSigner(peer))
 
 
 def founding(register: Register, survivors: Sequence[PeerId] = (B, D)) -> Decided:
@@ -130,7 +134,7 @@ def test_who_had_left_by_its_own_wish_may_go_on_in_a_new_life_and_who_was_remove
     assert who_left(register) == [B]
 
     def found(peer: PeerId, life: int) -> Register:
-        said = Stays(register.branch, register.tip, peer, 1, peer, life, b"")
+        said = Stays(register.branch, register.tip, peer, 1, b"", peer, life, b"")
         return after(register, next_entry(register, Found((signed(said, FakeSigner(peer)),))), RULES)
 
     over = last_life(register, B)
@@ -153,6 +157,38 @@ def test_who_can_decide_founds_no_branch_and_nor_does_anybody_where_voters_may_l
         after(register, entry, Rules(Byzantine(), FakeSigner(READER)))
 
 
+def test_who_is_bound_to_let_one_go_and_is_too_few_without_it_may_found_a_branch() -> None:
+    """B and C are enough of A, B and C; but C may have left by now, and B is not enough of A and B."""
+    register = register_of(4, 3)
+    leave = Leave(signed(Asks(register.branch, C, member_of(register, C).life, True, b""), FakeSigner(C)))
+    entry = next_entry(register, Found((stays(register, B, bound=leave), stays(register, C))))
+    assert after(register, entry, RULES).voters == (B, C)
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [
+        (lambda register: Yield(NO_DIGEST, 10), "voters who can decide"),  # which changes no voters
+        (lambda register: Found((stays(register, B),)), "another one was begun"),
+        (lambda register: Admit(()), "entry of the log"),  # which does not fit
+    ],
+)
+def test_what_does_not_bind(bound: Callable[[Register], Message], words: str) -> None:
+    register = register_of(4, 3)
+    body = Found((stays(register, B, bound=bound(register)), stays(register, C)))
+    with pytest.raises(RemoteError, match=words) as refusal:
+        after(register, next_entry(register, body), RULES, READER)
+    assert refusal.value.peer == READER
+
+
+def test_that_others_are_bound_is_for_the_founder_to_say() -> None:
+    register = register_of(4, 3)
+    leave = Leave(signed(Asks(register.branch, C, member_of(register, C).life, True, b""), FakeSigner(C)))
+    entry = next_entry(register, Found((stays(register, B), stays(register, C, bound=leave))))
+    with pytest.raises(RemoteError, match="voters who can decide"):
+        after(register, entry, RULES)
+
+
 def test_no_votes_are_needed_and_none_are_asked_for() -> None:
     register = register_of(4, 3)
     shown = founding(register)
@@ -165,7 +201,7 @@ def test_no_votes_are_needed_and_none_are_asked_for() -> None:
 
 def test_the_founding_is_sent_to_who_had_left_and_is_back_too() -> None:
     register = gone(register_of(4, 2), B)
-    said = Stays(register.branch, register.tip, C, 1, B, last_life(register, B) + 1, b"")
+    said = Stays(register.branch, register.tip, C, 1, b"", B, last_life(register, B) + 1, b"")
     core, effects = core_of(C, register).found(Found((stays(register, C, founder=C), signed(said, FakeSigner(B)))))
     assert core.register.voters == (C, B)
     assert B in {effect.to for effect in effects if hasattr(effect, "to")}
