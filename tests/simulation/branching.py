@@ -23,7 +23,7 @@ from shoal.protocol.base.effects import Effect, Persist
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode
 from shoal.protocol.log.keeper import LOOK
-from shoal.protocol.log.register import after, tokens_of
+from shoal.protocol.log.register import after, is_voter, tokens_of
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.presence import GOING
 from shoal.protocol.messages.log import BODY_TAGS, Decided, Register, Yield
@@ -107,12 +107,17 @@ class Branching:
         """Whether enough voters are there to decide what comes next, which may be bound to change them."""
         log = self._world.node(peer).member.log.core
         deciding = [now, *([after(now, log.bound, log.rules)] if log.bound is not None else [])]
-        here = [each for each in self._world.disks if self._reaches(peer, each)]
-        return all(Crash().is_quorum(here, each.voters, each.faults) for each in deciding)
+        return all(
+            Crash().is_quorum([voter for voter in each.voters if self._reaches(peer, voter, each)], each.voters, 0)
+            for each in deciding
+        )
 
-    def _reaches(self, peer: PeerId, voter: PeerId) -> bool:
+    def _reaches(self, peer: PeerId, voter: PeerId, register: Register) -> bool:
+        """Whether a voter is there, in the life in which it votes."""
         world = self._world
-        return world.is_alive(voter) and not world.node(voter).has_parted and world.network.connects(peer, voter)
+        if not world.is_alive(voter) or world.node(voter).has_parted or not world.network.connects(peer, voter):
+            return False
+        return is_voter(register, voter, world.node(voter).member.log.core.life)
 
     def _check_founding(self, founder: PeerId, begun: Register) -> None:
         """One of those who go on has waited for so long; the others go with it."""

@@ -14,7 +14,7 @@ from tests.simulation.seeds import seeds
 from tests.simulation.swarm import TRAINING, Peer, Shape, peers_named
 from tests.simulation.world import World
 
-SEEDS = seeds(5, 16)
+SEEDS = seeds(3, 16)
 SLACKS = (0.0, 60.0)
 
 

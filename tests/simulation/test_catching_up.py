@@ -64,7 +64,7 @@ def _received(world: World[Peer], peer: PeerId) -> list[StateReceived]:
     return received
 
 
-@pytest.mark.parametrize("seed", seeds(2, 4))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_a_newcomer_gets_the_state_and_is_in_the_next_round(seed: int) -> None:
     world, oracle = _swarm(seed)
     world.run_until(_all_at(world, KEPT_ROUNDS + 4), within=120.0)
@@ -90,7 +90,7 @@ def test_rounds_may_be_shorter_than_the_way_of_a_question(seed: int) -> None:
     assert not world.errors
 
 
-@pytest.mark.parametrize("seed", seeds(2, 4))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_one_that_says_nothing_itself_follows_over_a_slow_link(seed: int) -> None:
     """It only asks whoever is ahead, one after the other, and each answer comes when others have been asked since."""
     world, _ = build(seed, 3, Link(delay=0.5, jitter=0.5), newcomers=1)
@@ -102,7 +102,7 @@ def test_one_that_says_nothing_itself_follows_over_a_slow_link(seed: int) -> Non
     assert not world.errors
 
 
-@pytest.mark.parametrize("seed", seeds(2, 4))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_one_that_lost_its_memory_comes_back(seed: int) -> None:
     world, oracle = _swarm(seed)
     world.run_until(_all_at(world, KEPT_ROUNDS + 2), within=120.0)
@@ -113,7 +113,7 @@ def test_one_that_lost_its_memory_comes_back(seed: int) -> None:
     assert not world.errors
 
 
-@pytest.mark.parametrize("seed", seeds(2, 4))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_one_that_is_killed_at_half_fetches_the_other_half(seed: int) -> None:
     """Rounds go on meanwhile, so the version of its first try is not the newest any more."""
     world, oracle = _swarm(seed, chunks=40)
@@ -154,7 +154,7 @@ def _chunks_asked(world: World[Peer], peer: PeerId) -> list[GetStateChunk]:
     return asked
 
 
-@pytest.mark.parametrize("seed", seeds(2, 4))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_a_donor_may_die_in_the_middle_and_another_may_lie(seed: int) -> None:
     world, oracle = _swarm(seed, chunks=40)
     world.run_until(_all_at(world, KEPT_ROUNDS + 3), within=120.0)

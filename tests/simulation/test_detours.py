@@ -55,7 +55,7 @@ def exchange_of(world: HomeWorld, round: int = 1) -> Exchange:
     return there()[0]
 
 
-@pytest.mark.parametrize("seed", seeds(2, 3))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_whoever_is_apart_from_somebody_owns_nothing(seed: int) -> None:
     world, oracle = swarm(seed, WITH_SYMMETRIC)
     assert sorted(set(exchange_of(world).owners())) == NAMES[:2]
@@ -65,7 +65,7 @@ def test_whoever_is_apart_from_somebody_owns_nothing(seed: int) -> None:
     assert world.network.relayed == 0
 
 
-@pytest.mark.parametrize("seed", seeds(2, 3))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_the_chunks_of_dead_owners_go_to_no_such_member_either(seed: int) -> None:
     """When those are dead whom all can reach, to those whom most can."""
     world, oracle = swarm(seed, WITH_SYMMETRIC)
@@ -85,7 +85,7 @@ def _owner(effect: Effect) -> list[PeerId]:
     return [effect.to] if isinstance(effect, Send) and isinstance(effect.message, Contribution) else []
 
 
-@pytest.mark.parametrize("seed", seeds(2, 3))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_where_nobody_reaches_all_those_own_who_reach_most(seed: int) -> None:
     """Two at home, and two behind symmetric routers, each of whom is apart from all but itself."""
     home, symmetric = NAMES[:2], NAMES[2:4]
@@ -97,7 +97,7 @@ def test_where_nobody_reaches_all_those_own_who_reach_most(seed: int) -> None:
     assert world.network.relayed > 0
 
 
-@pytest.mark.parametrize("seed", seeds(2, 3))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_a_swarm_in_which_all_need_relays_goes_on_all_the_same(seed: int) -> None:
     names = NAMES[:3]
     world, oracle = swarm(seed, tuple(combinations(names, 2)), names)

@@ -83,7 +83,7 @@ def is_one(world: World[Replica], names: list[PeerId]) -> bool:
     return len({log.branch for log in logs}) == 1 and all(sorted(log.voters) == names for log in logs)
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_without_a_quorum_newcomers_get_in_after_a_while_and_who_was_away_is_let_in_again(seed: int) -> None:
     world = patient(seed)
     world.kill(NAMES[0])
@@ -97,7 +97,7 @@ def test_without_a_quorum_newcomers_get_in_after_a_while_and_who_was_away_is_let
     world.run_until(lambda: all(node.standing >= reached + 3 for node in world.nodes()), within=60.0)
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_the_halves_of_a_cut_run_are_one_again_and_each_keeps_its_replica(seed: int) -> None:
     world = patient(seed)
     halves = NAMES[:2], NAMES[2:4]
@@ -112,7 +112,7 @@ def test_the_halves_of_a_cut_run_are_one_again_and_each_keeps_its_replica(seed: 
     world.run_until(lambda: all(node.standing >= reached + 3 for node in world.nodes()), within=60.0)
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_all_have_stopped_and_the_last_to_stop_is_lost_for_good(seed: int) -> None:
     world = patient(seed)
     names = random.Random(f"last to stop {seed}").sample(NAMES[:4], 4)
@@ -158,7 +158,7 @@ def test_who_is_away_for_long_is_removed_and_comes_back_in_a_new_life() -> None:
     world.run_until(lambda: all_vote(world, 4), within=60.0)
 
 
-@pytest.mark.parametrize("seed", seeds(3, 40))
+@pytest.mark.parametrize("seed", seeds(2, 40))
 def test_in_the_last_round_all_are_averaged_whoever_was_left_over_before_it(seed: int) -> None:
     """Nothing follows the end, and whoever comes after it gets the result."""
     world = endings.slow_lines(seed)
@@ -181,12 +181,12 @@ def test_who_waits_for_the_last_round_in_vain_comes_when_it_is_called(monkeypatc
     assert {made.count for made in result.decision.means} == {4}
 
 
-@pytest.mark.parametrize("seed", seeds(6, 200))
+@pytest.mark.parametrize("seed", seeds(3, 200))
 def test_one_is_killed_near_the_end_and_all_who_are_there_have_one_model(seed: int) -> None:
     endings.killed_near_the_end(seed)
 
 
-@pytest.mark.parametrize("seed", seeds(4, 100))
+@pytest.mark.parametrize("seed", seeds(2, 100))
 def test_two_parts_of_a_cut_run_that_have_ended_come_to_one_model(seed: int) -> None:
     endings.both_parts_end(seed)
 
