@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -227,11 +228,19 @@ class Exchange:
         return found
 
     def recall(self, mean: Mean) -> None:
-        """A mean that was here in an earlier process of ours, and was checked then; who needs it asks for it."""
-        if mean.chunk < self._chunks:
-            self._shelf.put(mean.chunk, mean.made, mean.payload)
-            self._written.add((mean.chunk, mean.made.hash))
-            self.means[mean.chunk] = self.means[mean.chunk] or mean.made
+        """A mean that was here in an earlier process of ours, and was checked then; who needs it asks for it.
+
+        That process may have been on another branch of the log, or on another state: then it is none of this round,
+        though the round may have been decided with it, before the branch that we are on now was founded.
+        """
+        chunk, made = mean.chunk, mean.made
+        if chunk >= self._chunks:
+            return
+        self._shelf.put(chunk, made, mean.payload)
+        self._written.add((chunk, made.hash))
+        with suppress(RemoteError):
+            self._check_word(chunk, made, self._us.me)
+            self.means[chunk] = self.means[chunk] or made
 
     # -- inputs -------------------------------------------------------------------------------------------------
 
@@ -385,11 +394,15 @@ class Exchange:
 
     def _check_made(self, chunk: int, made: Made, sender: PeerId) -> None:
         """RemoteError, naming `sender`, unless the owner of the chunk in that epoch has signed this."""
-        us = self._us
         if not self._is_of_this_round(chunk, made):
             raise RemoteError(f"sent a mean of chunk {chunk} by somebody who does not own it", sender)
         if not made.mask or not is_mask(made.mask, len(self.roster)):
             raise RemoteError("sent a mean whose mask does not fit the roster", sender)
+        self._check_word(chunk, made, sender)
+
+    def _check_word(self, chunk: int, made: Made, sender: PeerId) -> None:
+        """RemoteError, naming `sender`, unless the owner has signed this as a mean of this round on our state."""
+        us = self._us
         said = MeanIs(
             *(us.branch, us.part, self.round, chunk, made.epoch, self._base_root, made.hash),
             *(made.owner, made.life, made.signature),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,11 @@ from shoal.node.client.up.processes import Children
 from tests.integration.nodes import until
 from tests.integration.test_node import MANIFEST
 from tests.netlab.lab import Lab
+from tests.netlab.nodes import LabNode
 from tests.netlab.swarms import Resident, Swarm, newest, sample
 
 CUT = 180.0  # seconds
+ASLEEP, OFFLINE = 600.0, 30.0
 HEALED_LIMIT = 60.0
 LONG = 300.0
 SLACK = 0.1  # of the loss: that of one round's few tokens goes up and down
@@ -59,6 +64,55 @@ def test_each_part_goes_on_and_the_whole_has_one_history_soon(
     said = [each.node.log.read_text(errors="replace") for each in swarm.members]
     assert any("branch-founded" in words for words in said)
     assert any("branch-left" in words for words in said)
+
+
+@pytest.mark.slow
+@pytest.mark.patient
+def test_a_laptop_sleeps_for_ten_minutes_and_wakes_before_its_network(
+    lab: Lab, children: Children, tmp_path: Path
+) -> None:
+    """It has the vote that the others need: they go on as a branch, and what it decides alone counts no more."""
+    manifest = MANIFEST + '[trust]\ncontinue_after = "30s"\n'
+    swarm = Swarm(lab, children, tmp_path, doors=1, manifest=manifest)
+    laptop, other, third = (swarm.join("public", train=True) for _ in range(3))
+    until(swarm.is_whole, "a round of all", swarm.words, LONG)
+    third.node.ask(lambda client: client.stop())
+    until(lambda: newest(other.node).get("members") == 2, "a round of two", swarm.words, LONG)
+    swarm.members.remove(third)
+
+    asleep = processes_of(laptop.node)
+    for pid in asleep:
+        os.kill(pid, signal.SIGSTOP)
+    begin, before = time.monotonic(), round_of(other)
+    sample(lambda: None, lambda _: False, ASLEEP, 1.0)
+    meanwhile = round_of(other)
+    assert meanwhile > before + 1, swarm.words()
+    lab.internet.cut([laptop.outside], [each.outside for each in (*swarm.doors, other)])
+    for pid in asleep:
+        os.kill(pid, signal.SIGCONT)
+    sample(lambda: None, lambda _: False, OFFLINE, 1.0)
+    decided_alone, there = round_of(laptop), round_of(other)
+
+    lab.internet.mend()
+    woken = time.monotonic()
+    until(lambda: is_one(swarm), "one history", swarm.words, LONG)
+    took = time.monotonic() - woken
+    print(f"\nasleep for {woken - begin:.0f} s from round {before}; the other was in round {there} when it woke, it in")
+    print(f"{decided_alone} before it had a network; one history {took:.0f} s later, round {round_of(laptop)}")
+    assert took < HEALED_LIMIT
+    assert round_of(laptop) >= there
+    assert "branch-founded" not in laptop.node.log.read_text(errors="replace")
+
+
+def processes_of(node: LabNode) -> list[int]:
+    """All that run with its home."""
+    entry, found = f"SHOAL_HOME={node.home.root}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if entry in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    assert found
+    return found
 
 
 def round_of(each: Resident) -> int:
