@@ -85,6 +85,7 @@ MOST_SHOWN = 4  # shortcuts that are shown in a second
 REPEAT = 5.0  # seconds after which it is repeated all the same
 MOST_ASKED = 5  # times, of who is no member, how the log goes on after the end
 LOOK = 60.0  # seconds in which whoever was away for long looks for the others, at most
+RIVAL = 5.0  # seconds for which it counts what was shown of another branch
 LEAVING = 3.0  # seconds without a quorum before a branch that can decide is gone to
 FOUNDING = 10.0  # seconds that the founder of a branch waits for the statements of all who are here
 TOGETHER = 3.0  # seconds that a proposer waits for the consents of others who may vote, once it has one
@@ -198,6 +199,7 @@ class Keeper:
         self._lives: dict[PeerId, int] = {}  # in which peers ask to be admitted
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._rival: tuple[PeerId, Shortcut] | None = None  # the way to a branch with more tokens, and who showed it
+        self._rival_at = 0.0  # when
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
@@ -245,8 +247,12 @@ class Keeper:
 
     @property
     def survivors(self) -> list[PeerId]:
-        """Those who may go on without a quorum: the members that are here, and who is back after it had left."""
-        return [*self.here, *(peer for peer in who_left(self.register) if self._is_back(peer))]
+        """Those who may go on without a quorum: the members that are here, in a later life too, and who had left."""
+        here, members = self.here, [member.peer for member in self.register.members]
+        return [
+            *here,
+            *(peer for peer in (*members, *who_left(self.register)) if peer not in here and self._is_back(peer)),
+        ]
 
     @property
     def waits_for_ever(self) -> bool:
@@ -471,7 +477,7 @@ class Keeper:
         return self._view.is_alive(peer) and peer not in self._elsewhere and not self._is_anew(peer)
 
     def _is_back(self, peer: PeerId) -> bool:
-        """Whether somebody who had left is here again."""
+        """Whether somebody is here who had left, or is a member no more in its present life."""
         if peer == self.core.me:
             return self.may_stay
         return self._view.is_alive(peer) and peer not in self._elsewhere
@@ -551,14 +557,14 @@ class Keeper:
     def _ask_around(self) -> list[Effect]:
         """Ask one peer after the other how the log goes on: who is here and no member may be on another branch.
 
-        So may all be, if this one is no member itself, if no voter answers, or if its branch has ended. After the last
-        round whoever has missed the end hears nothing of it, unless it asks.
+        So may all be, if this one is no member itself, if no voter answers, or if its branch has ended. Who holds no
+        state is in no round, so it hears nothing of its removal; nor does who has missed the end after the last one.
         """
         alive, core, register = self._view.alive(), self.core, self.register
         knows_nobody = not any(voter == core.me or voter in alive for voter in register.voters)
         awaits_end = bool(register.last_round) and all(part.round == register.last_round for part in register.parts)
-        asks_all = knows_nobody or core.asked or awaits_end or not self.is_member or register.yields_to != NO_DIGEST
-        if not asks_all:
+        is_out = not self.is_member or self._judge.held_round is None or register.yields_to != NO_DIGEST
+        if not (knows_nobody or core.asked or awaits_end or is_out):
             known = {member.peer for member in register.members}
             alive = [peer for peer in alive if peer not in known]
         if not alive:
@@ -623,7 +629,7 @@ class Keeper:
     def _go_on(self) -> list[Effect]:
         """Say with whom this peer goes on, and found the branch if that is itself."""
         register, core, here = self.register, self.core, self.survivors
-        if not (self.may_stay and core.rules.trust.may_branch) or self.can_decide(here):
+        if not (self.may_stay and core.rules.trust.may_branch) or self.can_decide(self.here):
             self._goes_on_since = self._stuck_since = None
             return []
         if self._stuck_since is None:
@@ -728,7 +734,7 @@ class Keeper:
     def _note_life(self, sender: PeerId, request: Request) -> None:
         body = decode(request.body, sender, MAX_CONTROL_FRAME, BODY_TAGS)
         for asks in body.asks if isinstance(body, Admit) else ():
-            if asks.peer == sender and self._is_known(sender):
+            if asks.peer == sender and asks.branch == self.register.branch and self._is_known(sender):
                 self._lives[sender] = asks.life
 
     def _note_branch(self, peer: PeerId, branch: Digest) -> None:
@@ -753,8 +759,8 @@ class Keeper:
 
     @property
     def _is_able(self) -> bool:
-        """All that it has to: after the end that is nothing."""
-        return self.register.is_over or self.can_decide(self.here)
+        """All that it has to: after the end that is nothing. A branch that has yielded is over for good."""
+        return self.register.is_over or (self.register.yields_to == NO_DIGEST and self.can_decide(self.here))
 
     def _meet_branch(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
         """Of two branches that do not go on from each other that with more tokens is the run.
@@ -768,7 +774,7 @@ class Keeper:
         if not (self._is_known(sender) or any(each.peer == sender for each in shortcut.register.members)):
             return []  # what is claimed of a branch is believed of members only: nobody has signed its tokens
         check_shortcut(shortcut, self._founding, self.core.rules, sender)
-        self._rival = (sender, shortcut)
+        self._rival, self._rival_at = (sender, shortcut), self._clock
         others = [peer for peer in self.here if peer in self.register.voters and peer != self.core.me]
         shown = [Send(voter, Met(self.register.branch, sender, shortcut)) for voter in others]  # they vote on it, too
         return [*shown, *self._yield_to_rival()]
@@ -782,6 +788,8 @@ class Keeper:
 
     def _yield_to_rival(self) -> list[Effect]:
         """By an entry, where this branch may still grow: not both can end so. What cannot grow is simply left."""
+        if self._clock - self._rival_at > RIVAL:  # it may have been left, or have yielded, meanwhile
+            self._rival = None
         rival, register = self._rival, self.register
         if rival is None or rank_of(rival[1]) <= self._rank:
             return []

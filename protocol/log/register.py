@@ -172,8 +172,12 @@ def who_left(register: Register) -> list[PeerId]:
 
 
 def may_stay(register: Register, peer: PeerId, life: int) -> bool:
-    """Whether `peer` may go on without a quorum: as a member, or in a new life if it had left by its own wish."""
-    return has_life(register, peer, life) or (peer in who_left(register) and life > last_life(register, peer))
+    """Whether `peer` may go on without a quorum: as a member, or in a new life if it was one or left by its own wish.
+
+    Without those in a new life a run would end whose voters have all begun one, as after a wrong turn between branches.
+    """
+    is_known = peer in who_left(register) or any(member.peer == peer for member in register.members)
+    return has_life(register, peer, life) or (is_known and life > last_life(register, peer))
 
 
 def is_voter(register: Register, peer: PeerId, life: int) -> bool:
@@ -415,7 +419,8 @@ class _Step:
         no vote: it could say nothing about the next result.
         """
         register, stays = self.register, body.stays
-        survivors = {each.peer for each in stays}
+        survivors = {each.peer: each for each in stays}
+        voting = [each.peer for each in stays if has_life(register, each.peer, each.life)]
         self.require(0 < len(survivors) == len(stays) <= MAX_SURVIVORS, "founds a branch of nobody, or too many")
         for each in stays:
             may = may_stay(register, each.peer, each.life)
@@ -425,11 +430,12 @@ class _Step:
             self.check(each, each.peer)
         self.require(stays[0].founder in survivors, "founds a branch without its founder")
         self.require(self.rules.trust.may_branch, "founds a branch though voters may lie")
-        is_stuck = not self._is_quorum(survivors) or self._is_bound(survivors, stays)
+        is_stuck = not self._is_quorum(voting) or self._is_bound(voting, stays)
         self.require(is_stuck, "founds a branch of voters who can decide")
         gone = [Gone(each.peer, each.life, False) for each in register.members if each.peer not in survivors]
-        stayed = [each for each in register.members if each.peer in survivors]
-        back = [Member(each.peer, each.life, 0) for each in stays if not has_life(register, each.peer, each.life)]
+        known = {each.peer: each for each in register.members}
+        stayed = [replace(each, life=survivors[peer].life) for peer, each in known.items() if peer in survivors]
+        back = [Member(each.peer, each.life, 0) for each in stays if each.peer not in known]
         members = (*stayed, *back)
         least = max((part.round for part in register.parts), default=0)
         able = {each.peer for each in stays if each.standing >= max(1, least)}

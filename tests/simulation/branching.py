@@ -23,11 +23,11 @@ from shoal.protocol.base.effects import Effect, Persist
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode
 from shoal.protocol.log.keeper import LOOK
-from shoal.protocol.log.register import after, is_voter, tokens_of
+from shoal.protocol.log.register import after, has_life, is_voter, tokens_of
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.presence import GOING
 from shoal.protocol.messages.log import BODY_TAGS, Decided, Register, Yield
-from tests.simulation.campaign import Peace, Report, build, main, told_of
+from tests.simulation.campaign import PEACE, Peace, Report, build, main, told_of
 from tests.simulation.disks import Disk, lose_the_means, lose_the_state
 from tests.simulation.links import LAN
 from tests.simulation.oracle import Oracle
@@ -137,12 +137,14 @@ class Branching:
                 raise Violation("No swap", "two branches yield to each other")
 
 
-def become_one(world: World[Peer], oracle: Oracle, names: Sequence[PeerId], within: float) -> float:
+def become_one(
+    world: World[Peer], oracle: Oracle, names: Sequence[PeerId], within: float, patience: float = SOON
+) -> float:
     """All of these are in one run soon, and decide rounds; the virtual seconds until they were."""
     took = soon(world, partial(is_one, world, names), within, "not all are members of one branch")
     goal = max(node.member.log.register.parts[0].round for node in world.nodes()) + ROUNDS
-    soon(world, lambda: all(node.round >= goal for node in world.nodes()), SOON, "rounds do not go on")
-    soon(world, lambda: set(register(world).voters) == set(names), SOON, "not all vote again")
+    soon(world, lambda: all(node.round >= goal for node in world.nodes()), patience, "rounds do not go on")
+    soon(world, lambda: set(register(world).voters) == set(names), patience, "not all vote again")
     check_tokens(world, oracle)
     return took
 
@@ -164,7 +166,7 @@ def is_one(world: World[Peer], names: Sequence[PeerId]) -> bool:
     registers = [node.member.log.register for node in world.nodes()]
     last = max(registers, key=lambda each: each.number)
     is_same = {each.branch for each in registers} == {last.branch}
-    return is_same and set(names) <= {member.peer for member in last.members}
+    return is_same and all(has_life(last, node.me, node.member.log.core.life) for node in world.nodes())
 
 
 def check_tokens(world: World[Peer], oracle: Oracle) -> None:
@@ -308,7 +310,7 @@ class Storm:
             self.world.network.heal()
             for name in self._dead():
                 self.world.start(name)
-            return become_one(self.world, self.oracle, self.names, LOOK + PATIENCE + SOON)
+            return become_one(self.world, self.oracle, self.names, PEACE, PEACE)
         except Exception as error:
             error.add_note(f"{self.peers} peers; {'; '.join(self.told)}")
             raise

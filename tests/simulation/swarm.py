@@ -269,6 +269,7 @@ class Peer(Node):
                 self._is_astray = False
                 self.state, self._decision, self._base = self.store.take(), None, base
                 self._training_for, self._offered = -1, [0.0] * self._size  # of another state, so of no use
+                self._submitted = (0, [])
                 self.store.add(base.round, list(self.state))
                 self._on_branch.holds(self.me, base.round, root_of(self.state))
                 self._snapshot(base)
@@ -306,8 +307,8 @@ class Peer(Node):
 
     def _submit(self, now: float) -> list[Effect]:
         base = self.member.rounds.base
-        late = ("matching", "reducing", "deciding") if self._offered_nothing else ()
-        if base is None or self.member.phase not in ("training", *late):
+        has_offered = self._submitted[0] == self._training_for and not self._offered_nothing
+        if base is None or has_offered or self.member.phase in ("syncing", "applying"):
             return []
         self._token += 1
         trains = self.has_worker and self.me not in self.shape.keepers

@@ -16,7 +16,7 @@ from shoal.protocol.log import keeper as keeping
 from shoal.protocol.log import register as registering
 from shoal.protocol.log.keeper import Keeper
 from shoal.protocol.member.member import Member
-from shoal.protocol.messages.log import Found, Met, Register, Yield
+from shoal.protocol.messages.log import Found, Register, Yield
 from tests.simulation import branching as play
 from tests.simulation.branching import CUTS, PROMISES
 from tests.simulation.promises import Violation
@@ -93,16 +93,16 @@ def never_yield(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Keeper, "_yield_to_rival", yield_to_rival)
 
 
-def take_messengers_for_gone(patch: pytest.MonkeyPatch) -> None:
-    """Who passes on what it was shown of another branch is taken for being there, and a branch is left at once."""
-    sound = Keeper._hear_of_branch
+def forget_who_began_a_later_life(patch: pytest.MonkeyPatch) -> None:
+    """Of the members only those may go on who still are in the life in which they were admitted."""
+    sound = registering.may_stay
 
-    def hear_of_branch(self: Keeper, sender: PeerId, met: Met) -> list[Effect]:
-        self._elsewhere.add(sender)
-        return sound(self, sender, met)
+    def may_stay(register: Register, peer: PeerId, life: int) -> bool:
+        is_later = any(each.peer == peer and each.life != life for each in register.members)
+        return not is_later and sound(register, peer, life)
 
-    patch.setattr(Keeper, "_hear_of_branch", hear_of_branch)
-    patch.setattr(keeping, "LEAVING", 0.0)
+    for module in (keeping, registering):
+        patch.setattr(module, "may_stay", may_stay)
 
 
 def forget_who_left(patch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ MUTATIONS = [
     Mutation(found_again_at_once, "No haste", HALVES, (2,)),
     Mutation(meet_nobody, "One history", HALVES, (0,)),
     Mutation(never_yield, "One history", THIRDS, (0,)),
-    Mutation(take_messengers_for_gone, "One history", play.storm, (291,)),
+    Mutation(forget_who_began_a_later_life, "One history", play.storm, (1572,)),
     Mutation(forget_who_left, "One history", STOPPED, (0,)),
     Mutation(count_the_last_result_again, "Once", STOPPED, (0,)),
 ]

@@ -54,7 +54,7 @@ MUTATIONS = [
     Mutation(rule.seat_nobody_later, "Termination", scenarios.away, (0, 1)),
     Mutation(rule.never_remind, "Termination", scenarios.lossy_death, (0, 1)),
     Mutation(rule.stay_behind, "Termination", scenarios.away, (0, 1)),
-    Mutation(rule.fetch_nothing, "Held", scenarios.killed_at_once, (0, 1)),
+    Mutation(rule.fetch_nothing, "Held", scenarios.killed_at_once, (2, 7)),
     Mutation(rule.answer_nobody_late, "Held", scenarios.killed_at_once, (2, 3)),
 ]
 OF_THEIR_OWN = (  # no single rule is missed there

@@ -107,7 +107,7 @@ def test_members_none_of_whom_holds_that_state_found_nothing(round: int, standin
         (lambda body: Found(body.stays[1:]), "without its founder"),
         (lambda body: Found((replace(body.stays[0], before=NO_DIGEST), *body.stays[1:])), "about another"),
         (lambda body: Found((stays(register_of(4, 3), B, founder=D), body.stays[1])), "about another"),
-        (lambda body: Found((replace(body.stays[0], life=99), *body.stays[1:])), "no member, or not in that life"),
+        (lambda body: Found((replace(body.stays[0], life=0), *body.stays[1:])), "no member, or not in that life"),
         (lambda body: Found((replace(body.stays[0], signature=b""), *body.stays[1:])), "signature"),
     ],
 )
