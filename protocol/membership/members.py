@@ -176,7 +176,7 @@ class MemberTable:
         member = self._members.get(entry.peer)
         if member is None:
             return self._insert(now, entry, dead)
-        refutes = entry.incarnation > member.entry.incarnation
+        refutes = entry.incarnation > member.entry.incarnation or member.entry.left  # that of a later process
         moved = entry.addresses != member.entry.addresses
         member.entry = entry
         if entry.left:

@@ -97,6 +97,13 @@ def test_who_left_is_gone_until_its_next_incarnation() -> None:
     assert members.adopt(2.0, entry(A, incarnation=1, version=2)) == PeerUp(A, ())
 
 
+def test_who_left_early_may_have_said_more_since_in_a_later_process_that_knows_nothing_of_it() -> None:
+    members = table()
+    members.adopt(0.0, entry(A, version=2, left=True))
+    assert members.adopt(1.0, entry(A, version=24)) == PeerUp(A, ())
+    assert state(members, A) is State.ALIVE
+
+
 def test_who_is_new_and_dead_or_gone_is_no_news() -> None:
     members = table()
     assert members.adopt(0.0, entry(A), dead=True) is None
