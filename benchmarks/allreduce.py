@@ -19,13 +19,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from kit.fleet import Fleet, Lap, PeerFailed, script
+from kit.fleet import HIVEMIND, Fleet, Lap, PeerFailed, has_hivemind, script
 from kit.peer import Task
 from kit.vectors import TOLERANCE
 
-HIVEMIND = Path(__file__).parent / ".hivemind" / "bin" / "python"
 SEED = 7
 PATIENCE = 180.0  # seconds for one round of one system
 CODECS = {
@@ -64,9 +62,7 @@ def able(systems: Sequence[str], codec: str) -> list[str]:
     for system in systems:
         if codec not in CODECS[system]:
             print(f"{system} has no codec {codec}: left out", file=sys.stderr)
-        elif system == "hivemind" and not HIVEMIND.exists():
-            print("hivemind is not installed: left out; `make bench-peers` installs it", file=sys.stderr)
-        else:
+        elif system != "hivemind" or has_hivemind():
             found.append(system)
     return found
 

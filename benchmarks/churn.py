@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.daemons import Daemon, TooLate, until
-from kit.fleet import Fleet, script
+from kit.fleet import HIVEMIND, Fleet, script
 from kit.peer import Task
 
 from shoal.node.api.answers import Answer
@@ -41,7 +41,7 @@ from shoal.node.client.up.processes import Children, fork_server
 
 MIB = 1 << 20
 CALM, FAULT_ROUND = (4, 5), 6  # by round 4 all of four vote
-HIVEMIND, SEED = Path(__file__).parent / ".hivemind" / "bin" / "python", 7
+SEED = 7
 BLOWS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 GOALS = {"kill": 1.0, "stop": 3.0}  # seconds
 ROLES, MOMENTS = ("contributor", "owner", "proposer"), ("scatter", "gather", "decision")

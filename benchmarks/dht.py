@@ -19,14 +19,12 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Any
 
-from kit.fleet import Child, PeerFailed, script
+from kit.fleet import HIVEMIND, Child, PeerFailed, has_hivemind, script
 
-HIVEMIND = Path(__file__).parent / ".hivemind" / "bin" / "python"
 REPLICAS = {"shoal": 15, "hivemind": 5}  # shoal: 5 at each of 3 places of the id space
 COLD = 8  # fresh nodes
 KILLED, STOPPED = 8, 4  # of every 32
@@ -105,8 +103,7 @@ def main() -> int:
     options = _parse()
     results = []
     for name in ["shoal", *options.against]:
-        if name == "hivemind" and not HIVEMIND.exists():
-            print("hivemind is not installed: left out; `make bench-peers` installs it", file=sys.stderr)
+        if name == "hivemind" and not has_hivemind():
             continue
         try:
             results.append(measure(name, options))

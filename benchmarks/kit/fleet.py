@@ -21,6 +21,7 @@ from kit.loopback import carried
 from kit.peer import Task
 
 GRACE = 5.0  # seconds that a child has to end
+HIVEMIND = Path(__file__).parent.parent / ".hivemind" / "bin" / "python"  # `make bench-peers` installs it
 
 
 class PeerFailed(Exception):
@@ -171,6 +172,13 @@ class Fleet:
 
     def _answers(self) -> list[dict[str, Any]]:
         return [child.answer() for child in self._children]
+
+
+def has_hivemind() -> bool:
+    """Whether hivemind is installed; if not, stderr is told that it is left out."""
+    if not HIVEMIND.exists():
+        print("hivemind is not installed: left out; `make bench-peers` installs it", file=sys.stderr)
+    return HIVEMIND.exists()
 
 
 def descendants(pid: int) -> list[int]:
