@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from shoal.node.base.logs import warn
-from shoal.node.base.pools import DISK, RECORDS, ROUNDS
+from shoal.node.base.pools import DISK, ROUNDS
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.reach import own_standing
@@ -31,7 +31,6 @@ from shoal.protocol.base.effects import Event
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
-from shoal.protocol.base.wire import MAX_INT
 from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.log.keeper import Switched
 from shoal.protocol.log.register import Rules
@@ -155,7 +154,6 @@ class AgreedRun(Run):
         self._warn_of_switch(register)
         async with self._busy:
             await self.saving.set_aside(short(before.branch))
-            await RECORDS.run(self.store.forget_means, MAX_INT)
 
     async def _apply(self, event: Committed) -> None:
         """The outer step on what was decided; only when it is read back do we say so."""

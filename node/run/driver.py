@@ -221,6 +221,9 @@ class Driver:
                 self._means.take(effect)
             case Persist("result"):
                 self._results.take(effect)
+            case Persist("switch"):
+                self._results.drop()  # they are of the branch that we leave
+                self._writing = self._loop.create_task(self._write(effect))
             case Persist():
                 self._writing = self._loop.create_task(self._write(effect))
 
@@ -229,6 +232,8 @@ class Driver:
         try:
             async with asyncio.timeout(PARTING if self._is_ending else None) as self._limit:
                 await self._means.settled()
+                if effect.name == "switch":
+                    await self._results.settled()
                 await self._put(effect)
         except TimeoutError:
             self._fail(

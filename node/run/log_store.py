@@ -38,6 +38,7 @@ from shoal.protocol.messages.log import Compaction, Register, Shortcut, VoteFile
 
 FOLDER, JOURNAL, STATE, DOWNLOAD = "log", "journal", "state", "download"
 MEANS, RESULT = "means", "result"  # names of records; the first one is also that of their folder
+SWITCH = "switch"  # name of a shortcut to another branch of the log, of whose rounds no mean is that is here
 AWAY = 60.0  # seconds after the last record, from which on others may have gone on without us
 LONGEST = 4 << 20  # bytes of a journal that is not made shorter
 
@@ -89,7 +90,8 @@ class LogStore:
     def put(self, name: str, record: Message) -> None:
         """Append a record: on return it is written, and if it is of "log" or "vote" it is forced to disk, too.
 
-        So are all means and tables (messages/averaging.py) of "means" and "result" by a table of "result".
+        So are all means and tables (messages/averaging.py) of "means" and "result" by a table of "result". A record of
+        "switch" leads to another branch of the log: before it is written, all means are forgotten.
         """
         with self._or_error("write"):
             if name in (MEANS, RESULT):
@@ -99,6 +101,8 @@ class LogStore:
                     self.means.force()
             elif isinstance(record, Shortcut | Compaction):
                 assert self._votes is not None
+                if name == SWITCH:
+                    self.means.forget_all()
                 shorter = record if isinstance(record, Compaction) else Compaction(record, ())
                 self._replace_journal(compacted(shorter.beginning, shorter.entries, self._votes))
             else:

@@ -110,11 +110,22 @@ class MeansStore:
         """Rounds before this one are needed no more."""
         with self._lock:
             for slot in [slot for slot in self._used if slot.newest < round]:
-                with slot.path.open("r+b") as file:
-                    os.pwrite(file.fileno(), SIZES.pack(0, 0), 0)
-                slot.end = slot.newest = 0
-                self._used.remove(slot)
-                self._free.append(slot)
+                self._empty(slot, forced=False)
+
+    def forget_all(self) -> None:
+        """No round counts any more, also after a power cut."""
+        with self._lock:
+            for slot in list(self._used):
+                self._empty(slot, forced=True)
+
+    def _empty(self, slot: _Slot, forced: bool) -> None:
+        with slot.path.open("r+b") as file:
+            os.pwrite(file.fileno(), SIZES.pack(0, 0), 0)
+            if forced:
+                os.fsync(file.fileno())
+        slot.end = slot.newest = 0
+        self._used.remove(slot)
+        self._free.append(slot)
 
     def _slot(self, round: int) -> _Slot:
         """Where a record of this round goes."""

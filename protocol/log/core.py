@@ -166,9 +166,17 @@ class Core:
 
     @property
     def bound(self) -> Entry | None:
-        """What may have been decided next, so that nothing else can be, as far as is known here."""
-        locks = [lock for lock in (self.lock, binding(self.changes, self.number)) if lock is not None]
-        return max(locks, key=lambda lock: lock.view).entry if locks else None
+        """What may have been decided next, so that nothing else can be, as far as is known here.
+
+        Not what others have locked if a quorum of those who are in this view knows nothing of it.
+        """
+        if self.lock is not None:
+            return self.lock.entry
+        stated = [each for each in self.changes if each.view >= self.view]
+        lock = binding(stated, self.number)
+        if lock is None or is_ground(without(stated, lock), self.register, self.rules):
+            return None
+        return lock.entry
 
     @property
     def votes_here(self) -> bool:
@@ -226,6 +234,11 @@ class Core:
         turn = Turn(self)
         turn.found(next_entry(self.register, body))
         return turn.core, turn.effects
+
+    def drop(self, kind: type[Message]) -> Core:
+        """Want nothing of this kind any more."""
+        kept = tuple(body for body in self.wanted if not isinstance(decode(body, None, MAX_BODY, BODY_TAGS), kind))
+        return replace(self, wanted=kept)
 
     def answer(self, entry: Digest, is_approved: bool) -> tuple[Core, list[Effect]]:
         """The answer to a `Review`."""
@@ -355,6 +368,8 @@ class Turn:
         if (branch := branch_of(message)) != self.core.register.branch:
             self._meet(sender, branch, message)
             return
+        if sender in self.core.down:  # else those who meet again leave view after view until membership has heard of it
+            self._set(down=tuple(each for each in self.core.down if each != sender))
         match message:
             case Request():
                 decode(message.body, sender, MAX_BODY, BODY_TAGS)  # names the sender, where it is malformed
@@ -448,11 +463,13 @@ class Turn:
         if grounds is None:
             return
         lock = binding(grounds, core.number)
-        if lock is not None and entry_digest(lock.entry) in core.refused:
-            free = tuple(each for each in grounds if each.lock is None or each.lock.entry != lock.entry)
+        if lock is not None and (
+            (is_refused := entry_digest(lock.entry) in core.refused) or self._is_beyond(lock.entry)
+        ):
+            free = without(grounds, lock)
             if is_ground(free, core.register, core.rules):  # a quorum does not know of it, so it was never decided
                 grounds, lock = free, binding(free, core.number)
-            elif not self._have_all_stated() and core.view - lock.view < len(core.register.voters):
+            elif is_refused and not self._have_all_stated() and core.view - lock.view < len(core.register.voters):
                 return  # more statements may come, here or to the proposer of another view
         if lock is not None:
             if self._may_vote_for(lock.entry, is_bound=True):
@@ -463,6 +480,13 @@ class Turn:
             self._tell_once(Leads(core.number))
         elif self._may_vote_for(entry):
             self._propose(entry, False, grounds)
+
+    def _is_beyond(self, entry: Entry) -> bool:
+        """Whether it changes the voters to some who are away: then nothing is decided before they are back."""
+        core, changed = self.core, self._changed(entry)
+        here = [voter for voter in changed.voters if voter not in core.down]
+        is_change = changed.voters != core.register.voters
+        return is_change and not core.rules.trust.is_quorum(here, changed.voters, changed.faults)
 
     def _propose(self, entry: Entry, is_bound: bool, grounds: tuple[ChangeView, ...]) -> None:
         core = self.core
@@ -909,6 +933,11 @@ def first_of(wanted: Sequence[bytes]) -> bytes:
 def is_ground(changes: Iterable[ChangeView], register: Register, rules: Rules) -> bool:
     """Whether a quorum of the voters, each once, has given up all lower views."""
     return rules.trust.is_quorum([each.peer for each in changes], register.voters, register.faults)
+
+
+def without(changes: Iterable[ChangeView], lock: Lock) -> tuple[ChangeView, ...]:
+    """The statements of those who do not hold this lock."""
+    return tuple(each for each in changes if each.lock is None or each.lock.entry != lock.entry)
 
 
 def binding(changes: Iterable[ChangeView], number: int) -> Lock | None:

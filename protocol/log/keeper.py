@@ -199,7 +199,7 @@ class Keeper:
         self._lives: dict[PeerId, int] = {}  # in which peers ask to be admitted
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._rival: tuple[PeerId, Shortcut] | None = None  # the way to a branch with more tokens, and who showed it
-        self._rival_at = 0.0  # when
+        self._rival_at = self._told_at = 0.0  # when that was, and when the other voters were last told of it
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
@@ -346,7 +346,7 @@ class Keeper:
             raise LocalError("a run whose voters may lie goes on with a quorum of them only", code="quorum-only")
         if not self.may_stay:
             raise LocalError("this node is no member of the run yet, so it has nothing to go on with", code="not-ready")
-        if self.register.is_over or self.register.yields_to != NO_DIGEST or self.can_decide(self.here):
+        if self.register.is_over or self.is_below_anchor or self.can_decide(self.here):
             raise LocalError("the members that are here can decide all by themselves", code="no-need")
 
     def go_on(self) -> list[Effect]:
@@ -389,9 +389,7 @@ class Keeper:
             check_entry(self._anchor, each.entry.number, entry_digest(each.entry), sender)
         if not self._follows(shown) or (self.core.looks and not isinstance(message, GetLog | Tip | Decided)):
             return []
-        # Who speaks is alive, though membership may hear of it later: else all who meet again leave view after view.
-        found = self._do(self.core.lost(sender, is_down=False)) if sender in self.core.down else []
-        return [*found, *self._do(self.core.receive(sender, message))]
+        return self._do(self.core.receive(sender, message))
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """A timer of the core, or a second is over."""
@@ -519,7 +517,8 @@ class Keeper:
         if self.register.is_over:
             return self._ask_who_is_no_member()
         if self.register.yields_to != NO_DIGEST or self._must_look():
-            return self._miss() + self._ask_around()
+            goes_on = self._go_on() if not self._must_look() else []
+            return self._miss() + self._ask_around() + goes_on + self._yield_to_rival()
         if self.core.looks:
             return [*self._begin(), *self._act()]
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
@@ -628,8 +627,8 @@ class Keeper:
 
     def _go_on(self) -> list[Effect]:
         """Say with whom this peer goes on, and found the branch if that is itself."""
-        register, core, here = self.register, self.core, self.survivors
-        if not (self.may_stay and core.rules.trust.may_branch) or self.can_decide(self.here):
+        register, core, survivors = self.register, self.core, self.survivors
+        if not (self.may_stay and core.rules.trust.may_branch) or self.is_below_anchor or self.can_decide(self.here):
             self._goes_on_since = self._stuck_since = None
             return []
         if self._stuck_since is None:
@@ -640,17 +639,20 @@ class Keeper:
             return []
         held = self._judge.held_round
         standing = held + 1 if held is not None else 0
-        bound = core.bound.body if core.bound is not None and here[0] == core.me and self.is_quorum(here) else b""
-        stays = Stays(register.branch, register.tip, here[0], standing, bound, core.me, core.life, b"")
-        said_before = self._statements.get((Stays, here[0], core.me))
-        if not isinstance(said_before, Stays) or said_before.standing != standing:  # or about an earlier entry
-            self._said.pop((Stays, here[0]), None)
-        said = self._say(Stays, here[0], stays)
+        founder, is_bound = survivors[0], self.is_quorum(self.here)
+        bound = core.bound.body if is_bound and core.bound is not None and founder == core.me else b""
+        stays = Stays(register.branch, register.tip, founder, standing, bound, core.me, core.life, b"")
+        before = self._statements.get((Stays, founder, core.me))
+        if not isinstance(before, Stays) or (before.standing, before.bound) != (standing, bound):
+            self._said.pop((Stays, founder), None)  # that one does not count, or is about an earlier entry
+        said = self._say(Stays, founder, stays)
         named = {each.peer: each for each in self._said_by(Stays) if each.founder == core.me}
-        with_us = [named[peer] for peer in here if peer in named]
-        if here[0] != core.me or (len(with_us) < len(here) and self._clock - since < FOUNDING):
+        with_us = [named[peer] for peer in survivors if peer in named]
+        # Who is bound may know more of it than another one, with whom it could decide: so all who are here must agree.
+        is_early = is_bound or self._clock - since < FOUNDING
+        if founder != core.me or (len(with_us) < len(survivors) and is_early):
             return said
-        with suppress(RemoteError):  # somebody is in a later life by now
+        with suppress(RemoteError):  # somebody is in a later life by now, or too many would go on
             return [*said, *self._do(core.found(Found(tuple(with_us[:MAX_SURVIVORS]))))]
         return said
 
@@ -686,6 +688,8 @@ class Keeper:
         check_signature(said, said.peer, self.core.rules.signer, sender)
         self._statements[type(said), _subject(said), said.peer] = said
         if isinstance(said, Stays):
+            if self._is_known(said.peer):
+                self._lives[said.peer] = max(said.life, self._lives.get(said.peer, said.life))
             if self.core.looks:
                 return []
             return self._join_those_who_go_on()
@@ -713,15 +717,16 @@ class Keeper:
         self._shown.append(peer)
         return [Send(peer, shortcut)]
 
-    def _take_shortcut(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
+    def _take_shortcut(self, sender: PeerId, shortcut: Shortcut, met_by: PeerId | None = None) -> list[Effect]:
+        """`met_by` has passed on what `sender` has shown, and is to blame if no way leads there."""
         core, register = self.core, shortcut.register
         if not self._goes_on_from_ours(register) and shortcut.branch != core.register.branch:
-            return self._meet_branch(sender, shortcut)
+            return self._meet_branch(sender, shortcut, met_by)
         is_other = shortcut.branch != core.register.branch and self.can_decide(self.here)
         if register.number <= core.register.number or (is_other and rank_of(shortcut) <= self._rank):
             return []
-        check_shortcut(shortcut, self._founding, core.rules, sender)
-        check_skip(self._anchor, shortcut.way, register, sender)
+        check_shortcut(shortcut, self._founding, core.rules, met_by or sender)
+        check_skip(self._anchor, shortcut.way, register, met_by or sender)
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self._seen = register
         resumed = Core.resume(core.me, register, (), core.vote_file(), core.rules)
@@ -759,37 +764,44 @@ class Keeper:
 
     @property
     def _is_able(self) -> bool:
-        """All that it has to: after the end that is nothing. A branch that has yielded is over for good."""
-        return self.register.is_over or (self.register.yields_to == NO_DIGEST and self.can_decide(self.here))
+        """All that it has to: after the end that is nothing."""
+        return self.register.is_over or self.can_decide(self.here)
 
-    def _meet_branch(self, sender: PeerId, shortcut: Shortcut) -> list[Effect]:
+    def _meet_branch(self, sender: PeerId, shortcut: Shortcut, met_by: PeerId | None = None) -> list[Effect]:
         """Of two branches that do not go on from each other that with more tokens is the run.
 
         But what can decide nothing is left for what can, whatever it has: it may never grow again.
         """
         if rank_of(shortcut) <= self._rank:
             return self._show_shortcut(sender)
-        if self._rival is not None and rank_of(shortcut) <= rank_of(self._rival[1]):
+        known = rank_of(self._rival[1]) if self._rival is not None else None
+        if known is not None and rank_of(shortcut) < known:
             return self._yield_to_rival()
         if not (self._is_known(sender) or any(each.peer == sender for each in shortcut.register.members)):
             return []  # what is claimed of a branch is believed of members only: nobody has signed its tokens
-        check_shortcut(shortcut, self._founding, self.core.rules, sender)
+        if rank_of(shortcut) != known:
+            check_shortcut(shortcut, self._founding, self.core.rules, met_by or sender)
         self._rival, self._rival_at = (sender, shortcut), self._clock
+        is_told = met_by is not None or (rank_of(shortcut) == known and self._clock - self._told_at < RIVAL / 2)
+        return [*([] if is_told else self._tell_of_rival()), *self._yield_to_rival()]
+
+    def _tell_of_rival(self) -> list[Effect]:
+        """To the other voters, as they vote on whether to yield to it."""
+        assert self._rival is not None
+        self._told_at = self._clock
         others = [peer for peer in self.here if peer in self.register.voters and peer != self.core.me]
-        shown = [Send(voter, Met(self.register.branch, sender, shortcut)) for voter in others]  # they vote on it, too
-        return [*shown, *self._yield_to_rival()]
+        return [Send(voter, Met(self.register.branch, *self._rival)) for voter in others]
 
     def _hear_of_branch(self, sender: PeerId, met: Met) -> list[Effect]:
-        """Of a branch that another member has met, who is to blame if no way leads there."""
+        """Of a branch that another member has met."""
         if met.branch != self.register.branch or not self._is_known(sender) or met.peer == self.core.me:
             return []
-        check_shortcut(met.shortcut, self._founding, self.core.rules, sender)
-        return self._take_shortcut(met.peer, met.shortcut)
+        return self._take_shortcut(met.peer, met.shortcut, met_by=sender)
 
     def _yield_to_rival(self) -> list[Effect]:
         """By an entry, where this branch may still grow: not both can end so. What cannot grow is simply left."""
-        if self._clock - self._rival_at > RIVAL:  # it may have been left, or have yielded, meanwhile
-            self._rival = None
+        if self._rival is not None and self._clock - self._rival_at > RIVAL and self.register.yields_to == NO_DIGEST:
+            self._rival, self.core = None, self.core.drop(Yield)  # it may have been left, or have yielded, meanwhile
         rival, register = self._rival, self.register
         if rival is None or rank_of(rival[1]) <= self._rank:
             return []
@@ -800,8 +812,8 @@ class Keeper:
     @property
     def _may_grow(self) -> bool:
         """A member that is lost for a moment is no reason to leave: the other branch may just be yielding to ours."""
-        if not self.is_member or self.register.is_over:
-            return False
+        if not self.is_member or self.register.is_over or self.core.looks:
+            return self.is_member and self.can_decide(self.here)
         is_stuck = self._stuck_since is not None and self._clock - self._stuck_since >= LEAVING
         return self.can_decide(self.here) or not is_stuck
 
@@ -815,7 +827,7 @@ class Keeper:
         self._rival, self._seen = None, register
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
-        kept = [Persist("vote", self.core.vote_file()), Persist("log", shortcut)]  # in this order: we may be killed
+        kept = [Persist("vote", self.core.vote_file()), Persist("switch", shortcut)]  # in this order: we may be killed
         self._statements, self._promoted, self._elsewhere = {}, set(), set()
         self._asked_after_end.clear()
         self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
@@ -892,9 +904,11 @@ class Keeper:
         return self.core.rules.trust.is_quorum(peers, self.register.voters, self.register.faults)
 
     def can_decide(self, peers: Sequence[PeerId]) -> bool:
-        """Whether these can decide what comes next, as they may be bound to a change of the voters."""
-        if not self.is_quorum(peers) or (bound := self.core.bound) is None:
-            return self.is_quorum(peers)
+        """Whether these can decide what comes next: they may be bound to a change of the voters, or have yielded."""
+        if self.register.yields_to != NO_DIGEST or not self.is_quorum(peers):
+            return False
+        if (bound := self.core.bound) is None:
+            return True
         changed = after(self.register, bound, self.core.rules)
         return self.core.rules.trust.is_quorum(peers, changed.voters, changed.faults)
 

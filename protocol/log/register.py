@@ -37,7 +37,6 @@ from shoal.protocol.messages.log import (
     Result,
     Roster,
     Seat,
-    Stays,
     Stem,
     Void,
     Voter,
@@ -50,7 +49,7 @@ MAX_MEMBERS = 4096
 MAX_VOTERS = 32
 MAX_ADMITTED = 64  # by one entry
 MAX_STATEMENTS = MAX_VOTERS + 1  # of one kind in an entry: of each voter, and of the author
-MAX_SURVIVORS = 256  # members with whom a branch begins; others are admitted to it
+MAX_SURVIVORS = 200  # members with whom a branch begins; others are admitted to it
 EARLIER = 16  # branches that a register remembers
 WINDOW = 32  # entries for which a statement of a voter counts
 REMEMBERED = 256  # members that are gone, whose lives are not admitted again
@@ -219,11 +218,11 @@ def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | Non
     step = _Step(register, rules, shown_by)
     if (entry.branch, entry.number, entry.before) != (register.branch, register.number + 1, register.tip):
         step.refuse("follows another one")
-    if register.is_over or register.yields_to != NO_DIGEST:
-        step.refuse("comes after the end")
     if len(entry.body) > MAX_BODY:
         step.refuse("is too large")
     body = decode(entry.body, shown_by, MAX_BODY, BODY_TAGS)
+    if register.is_over or (register.yields_to != NO_DIGEST and not isinstance(body, Found)):
+        step.refuse("comes after the end")
     if encode(body) != entry.body:
         step.refuse("is not in its canonical form")
     changed = _APPLY[type(body)](step, body)
@@ -430,12 +429,16 @@ class _Step:
             self.check(each, each.peer)
         self.require(stays[0].founder in survivors, "founds a branch without its founder")
         self.require(self.rules.trust.may_branch, "founds a branch though voters may lie")
-        is_stuck = not self._is_quorum(voting) or self._is_bound(voting, stays)
+        has_yielded = register.yields_to != NO_DIGEST  # to a branch that nobody is on any more
+        is_stuck = (
+            has_yielded or not self._is_quorum(voting) or self._is_bound(voting, survivors[stays[0].founder].bound)
+        )
         self.require(is_stuck, "founds a branch of voters who can decide")
         gone = [Gone(each.peer, each.life, False) for each in register.members if each.peer not in survivors]
-        known = {each.peer: each for each in register.members}
-        stayed = [replace(each, life=survivors[peer].life) for peer, each in known.items() if peer in survivors]
-        back = [Member(each.peer, each.life, 0) for each in stays if each.peer not in known]
+        stayed = [
+            each for each in register.members if each.peer in survivors and survivors[each.peer].life == each.life
+        ]
+        back = [Member(each.peer, each.life, 0) for each in stays if not has_life(register, each.peer, each.life)]
         members = (*stayed, *back)
         least = max((part.round for part in register.parts), default=0)
         able = {each.peer for each in stays if each.standing >= max(1, least)}
@@ -443,6 +446,7 @@ class _Step:
         voters = dict.fromkeys((*register.voters, *(each.peer for each in members)))
         return replace(
             register,
+            yields_to=NO_DIGEST,
             members=members,
             voters=tuple(voter for voter in voters if voter in able)[: register.most_voters],
             gone=(*register.gone, *gone)[-REMEMBERED:],
@@ -503,16 +507,15 @@ class _Step:
     def _is_quorum(self, peers: Iterable[PeerId]) -> bool:
         return self.rules.trust.is_quorum(set(peers), self.register.voters, self.register.faults)
 
-    def _is_bound(self, survivors: Collection[PeerId], stays: Sequence[Stays]) -> bool:
+    def _is_bound(self, survivors: Collection[PeerId], body: bytes) -> bool:
         """Whether what must be decided next, by the founder's word, needs others than these."""
-        register = self.register
-        for body in (each.bound for each in stays if each.peer == each.founder and each.bound):
-            is_change = not isinstance(decode(body, self.shown_by, MAX_BODY, BODY_TAGS), Found)
-            self.require(is_change, "founds a branch because another one was begun")
-            next = Entry(register.branch, register.number + 1, register.tip, body)
-            changed = after(register, next, self.rules, self.shown_by)
-            return not self.rules.trust.is_quorum(survivors, changed.voters, changed.faults)
-        return False
+        if not body:
+            return False
+        is_change = not isinstance(decode(body, self.shown_by, MAX_BODY, BODY_TAGS), Found)
+        self.require(is_change, "founds a branch because another one was begun")
+        entry = Entry(self.register.branch, self.register.number + 1, self.register.tip, body)
+        changed = after(self.register, entry, self.rules, self.shown_by)
+        return not self.rules.trust.is_quorum(survivors, changed.voters, changed.faults)
 
     def _ordered(self, what: What, subject: PeerId, life: int, orders: Sequence[Order]) -> bool:
         """Whether the author, a steward or a quorum of the voters has ordered this."""

@@ -104,12 +104,20 @@ class Branching:
             self._stuck_since.pop(peer, None)
 
     def _reaches_quorum(self, peer: PeerId, now: Register) -> bool:
-        """Whether enough voters are there to decide what comes next, which may be bound to change them."""
-        log = self._world.node(peer).member.log.core
-        deciding = [now, *([after(now, log.bound, log.rules)] if log.bound is not None else [])]
-        return all(
+        """Whether enough voters are there to decide what comes next, which those who have voted may be bound to.
+
+        All of it as the world knows it, and not as `peer` does.
+        """
+        here = [voter for voter in now.voters if self._reaches(peer, voter, now)]
+        cores = {voter: self._world.node(voter).member.log.core for voter in here}
+        bound = {voter: core.lock.entry for voter, core in cores.items() if core.lock and core.register.tip == now.tip}
+        changed = {entry: after(now, entry, cores[voter].rules) for voter, entry in bound.items()}
+        unbound = [voter for voter in here if voter not in bound or changed[bound[voter]].voters == now.voters]
+        if Crash().is_quorum(unbound, now.voters, 0):
+            return True
+        return Crash().is_quorum(here, now.voters, 0) and any(
             Crash().is_quorum([voter for voter in each.voters if self._reaches(peer, voter, each)], each.voters, 0)
-            for each in deciding
+            for each in changed.values()
         )
 
     def _reaches(self, peer: PeerId, voter: PeerId, register: Register) -> bool:

@@ -156,6 +156,8 @@ class Peer(Node):
         if name in ("means", "result"):
             self._disk.setdefault("means", []).append(record)
         else:
+            if name == "switch":
+                self._disk["means"] = []
             put_record(self._disk, record, self.member.log.core)
 
     def _put(self, decision: Decision) -> None:

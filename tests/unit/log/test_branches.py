@@ -18,6 +18,7 @@ from shoal.protocol.log.register import (
     Rules,
     after,
     first_state,
+    has_life,
     last_life,
     member_of,
     next_entry,
@@ -266,7 +267,26 @@ def test_of_two_branches_with_as_many_tokens_that_with_the_lower_digest_yields(
     ended = after(register, entry, RULES)
     assert ended.yields_to == branch
     with pytest.raises(RemoteError, match="after the end"):
-        after(ended, next_entry(ended, Found((stays(ended, B),))), RULES)
+        after(ended, next_entry(ended, Yield(Digest(b"\xff" * 32), tokens + 1)), RULES)
+
+
+def test_what_has_yielded_may_go_on_if_nobody_is_where_it_has_yielded_to() -> None:
+    register = register_of(3, 3)
+    ended = after(register, next_entry(register, Yield(Digest(b"\xff" * 32), 10)), RULES)
+    branch = after(ended, next_entry(ended, Found(tuple(stays(ended, peer) for peer in (B, C, A)))), RULES)
+    assert branch.yields_to == NO_DIGEST
+    assert branch.voters == (A, B, C)
+
+
+def test_who_goes_on_in_a_later_life_is_a_member_in_that_one() -> None:
+    register = register_of(4, 3)
+    later = last_life(register, B) + 7
+    said = Stays(register.branch, register.tip, B, 1, b"", B, later, b"")
+    body = Found((signed(said, FakeSigner(B)), stays(register, C), stays(register, D)))
+    branch = after(register, next_entry(register, body), RULES)
+    assert Member(B, later, 0) in branch.members
+    assert branch.voters == (B, C, D)
+    assert has_life(branch, C, member_of(register, C).life)
 
 
 def test_statements_about_strangers_as_founders_are_not_kept() -> None:
