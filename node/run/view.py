@@ -336,7 +336,7 @@ def why_split(run: Run, evidence: Evidence) -> str:
             )
         )
     log, here = run.member.log, [run.member.me, *alive]
-    voters = log.register.voters
+    voters = log.deciding
     is_open = log.is_member and not run.is_resting
     return node_state.why_split(
         node_state.SplitEvidence(

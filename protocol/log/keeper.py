@@ -13,6 +13,7 @@ results, who has gone enough.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -199,7 +200,7 @@ class Keeper:
         self._lives: dict[PeerId, int] = {}  # in which peers ask to be admitted
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._rival: tuple[PeerId, Shortcut] | None = None  # the way to a branch with more tokens, and who showed it
-        self._rival_at = self._told_at = 0.0  # when that was, and when the other voters were last told of it
+        self._rival_at = self._told_at = -math.inf  # when that was, and when the other voters were last told of it
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
@@ -902,6 +903,13 @@ class Keeper:
     def is_quorum(self, peers: Sequence[PeerId]) -> bool:
         """Whether these are enough of the voters."""
         return self.core.rules.trust.is_quorum(peers, self.register.voters, self.register.faults)
+
+    @property
+    def deciding(self) -> list[PeerId]:
+        """Those who decide what comes next: the voters, and who votes after a change that they are bound to."""
+        bound = self.core.bound
+        changed = after(self.register, bound, self.core.rules).voters if bound is not None else ()
+        return list(dict.fromkeys((*self.register.voters, *changed)))
 
     def can_decide(self, peers: Sequence[PeerId]) -> bool:
         """Whether these can decide what comes next: they may be bound to a change of the voters, or have yielded."""

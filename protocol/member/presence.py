@@ -213,7 +213,7 @@ class Presence(Judge, ABC):
         here = [self.me, *self.membership.alive()]
         if not self.log.may_stay or self.log.register.is_over or self.log.can_decide(here):
             return []
-        return [voter for voter in self.log.register.voters if voter not in here]
+        return [voter for voter in self.log.deciding if voter not in here]
 
     @property
     @abstractmethod

@@ -80,7 +80,7 @@ def found_again_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def meet_nobody(patch: pytest.MonkeyPatch) -> None:
     """What others show of another branch is not looked at."""
-    patch.setattr(Keeper, "_meet_branch", lambda self, sender, shortcut: [])
+    patch.setattr(Keeper, "_meet_branch", lambda self, sender, shortcut, met_by: [])
 
 
 def never_yield(patch: pytest.MonkeyPatch) -> None:

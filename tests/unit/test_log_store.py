@@ -110,6 +110,17 @@ def test_what_was_put_is_there_after_reopening(store: LogStore, tmp_path: Path) 
     assert table_digest(kept.means[2].means) == table_digest(table(1).means)
 
 
+def test_of_the_means_none_is_left_when_the_log_goes_on_on_another_branch(store: LogStore, tmp_path: Path) -> None:
+    for record in (mean(1), mean(1, 1), table(1), mean(2)):
+        store.put("means", record)
+    store.put("log", SHORTCUT)
+    assert len(opened(tmp_path).means) == 4
+    store.put("switch", SHORTCUT)
+    assert opened(tmp_path).means == ()
+    store.put("means", mean(3))
+    assert opened(tmp_path).means == (mean(3),)
+
+
 def test_the_size_is_that_of_the_journal_from_the_first_byte_on(store: LogStore, tmp_path: Path) -> None:
     assert store.size == journal_of(store).stat().st_size
     store.put("log", ENTRIES[0])

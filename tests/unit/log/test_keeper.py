@@ -7,19 +7,24 @@ from dataclasses import replace
 from shoal.protocol.base.effects import Effect, Send, Timer
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.signing import signed
-from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode, encode
 from shoal.protocol.log.certificate import subject_of
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import ABSENT, LEAVING, TICK, Keeper
-from shoal.protocol.log.register import after, member_of, next_entry
+from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, Keeper
+from shoal.protocol.log.register import after, member_of, next_entry, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import (
+    BODY_TAGS,
     STATEMENT_TAGS,
+    Asks,
     Certificate,
+    ChangeView,
     Decided,
     Found,
     GetLog,
+    Leave,
+    Lock,
     Met,
     Phase,
     Propose,
@@ -29,6 +34,7 @@ from shoal.protocol.messages.log import (
     Statement,
     Stays,
     Unheard,
+    Yield,
 )
 from tests.simulation.log_search import rules_of
 from tests.simulation.log_worlds import PEERS, Endless, register_of
@@ -181,3 +187,75 @@ def test_whoever_speaks_is_not_down() -> None:
     assert bench.keeper.core.down == (B,)
     bench.keeper.receive(B, GetLog(bench.first.branch, 0))
     assert not bench.keeper.core.down
+
+
+def asked_to_yield(bench: Bench) -> bool:
+    return any(isinstance(decode(body, None, MAX_CONTROL_FRAME, BODY_TAGS), Yield) for body in bench.keeper.core.wanted)
+
+
+def test_it_wants_to_yield_only_as_long_as_it_hears_of_the_other_branch() -> None:
+    bench = Bench(entries=5)
+    rival = other_branch(bench.first, C, tokens=1000)
+    for _ in range(10):
+        bench.keeper.receive(B, Met(bench.first.branch, C, rival))
+        bench.run(TICK)
+        assert asked_to_yield(bench)
+    bench.run(RIVAL + TICK)
+    assert not asked_to_yield(bench)
+
+
+def test_what_others_have_met_is_not_passed_on() -> None:
+    bench = Bench(entries=5)
+    rival = other_branch(bench.first, C, tokens=1000)
+    effects = bench.keeper.receive(B, Met(bench.first.branch, C, rival))
+    assert not [each for each in effects if isinstance(each, Send) and isinstance(each.message, Met)]
+    effects = bench.keeper.receive(C, rival)
+    assert {each.to for each in effects if isinstance(each, Send) and isinstance(each.message, Met)} == {B}
+    effects = bench.keeper.receive(C, rival)
+    assert not [each for each in effects if isinstance(each, Send) and isinstance(each.message, Met)]
+
+
+def test_a_member_that_goes_on_in_a_later_life_does_not_speak_for_its_earlier_one() -> None:
+    bench = Bench(entries=5)
+    register = bench.keeper.register
+    later = member_of(register, B).life + 1
+    said = signed(Stays(register.branch, register.tip, B, 1, b"", B, later, b""), FakeSigner(B))
+    bench.keeper.receive(B, Statement(register.branch, register.number, encode(said)))
+    assert bench.keeper.here == [A, C]
+    assert set(bench.keeper.survivors) == {A, B, C}
+
+
+def lock_on_leave(register: Register, peer: PeerId, view: int) -> Lock:
+    """Somebody has voted for the going of `peer`."""
+    asks = signed(Asks(register.branch, peer, member_of(register, peer).life, True, b""), FakeSigner(peer))
+    return Lock(view, next_entry(register, Leave(asks)), None)
+
+
+def change_of(register: Register, peer: PeerId, view: int, lock: Lock | None) -> ChangeView:
+    life = member_of(register, peer).life
+    return signed(
+        ChangeView(register.branch, register.number + 1, view, voters_root(register), lock, peer, life, b""),
+        FakeSigner(peer),
+    )
+
+
+def test_who_is_bound_to_a_change_of_voters_can_decide_only_with_those_who_vote_after_it() -> None:
+    bench = Bench()
+    register, keeper = bench.first, bench.keeper
+    keeper.core = replace(keeper.core, view=4, lock=lock_on_leave(register, C, view=3))
+    assert keeper.is_quorum([B, C])
+    assert not keeper.can_decide([B, C])
+    assert keeper.can_decide([A, B])
+
+
+def test_what_one_has_locked_binds_nobody_if_a_quorum_of_the_view_does_not_know_of_it() -> None:
+    bench = Bench()
+    register, keeper = bench.first, bench.keeper
+    lock = lock_on_leave(register, C, view=2)
+    keeper.core = replace(keeper.core, view=4, changes=(change_of(register, C, 3, lock),))
+    assert keeper.core.bound is None, "it is of a view that was left"
+    keeper.core = replace(keeper.core, changes=(change_of(register, C, 4, lock),))
+    assert keeper.core.bound == lock.entry
+    free = (change_of(register, A, 4, None), change_of(register, B, 4, None), change_of(register, C, 4, lock))
+    keeper.core = replace(keeper.core, changes=free)
+    assert keeper.core.bound is None
