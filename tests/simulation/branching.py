@@ -121,11 +121,12 @@ class Branching:
         )
 
     def _reaches(self, peer: PeerId, voter: PeerId, register: Register) -> bool:
-        """Whether a voter is there, in the life in which it votes."""
+        """Whether a voter is there, on this branch, and in the life in which it votes."""
         world = self._world
         if not world.is_alive(voter) or world.node(voter).has_parted or not world.network.connects(peer, voter):
             return False
-        return is_voter(register, voter, world.node(voter).member.log.core.life)
+        core = world.node(voter).member.log.core
+        return core.register.branch == register.branch and is_voter(register, voter, core.life)
 
     def _check_founding(self, founder: PeerId, begun: Register) -> None:
         """One of those who go on has waited for so long; the others go with it."""
