@@ -517,9 +517,10 @@ class Keeper:
         """Whatever this peer wants or has to say now."""
         if self.register.is_over:
             return self._ask_who_is_no_member()
-        if self.register.yields_to != NO_DIGEST or self._must_look():
-            goes_on = self._go_on() if not self._must_look() else []
-            return self._miss() + self._ask_around() + goes_on + self._yield_to_rival()
+        if self._must_look():
+            return self._miss() + self._ask_around() + self._yield_to_rival()
+        if self.register.yields_to != NO_DIGEST:
+            return self._miss() + self._ask_around() + self._go_on() + self._yield_to_rival()
         if self.core.looks:
             return [*self._begin(), *self._act()]
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
@@ -782,7 +783,8 @@ class Keeper:
             return []  # what is claimed of a branch is believed of members only: nobody has signed its tokens
         if rank_of(shortcut) != known:
             check_shortcut(shortcut, self._founding, self.core.rules, met_by or sender)
-        self._rival, self._rival_at = (sender, shortcut), self._clock
+            self._rival = sender, shortcut
+        self._rival_at = self._clock
         is_told = met_by is not None or (rank_of(shortcut) == known and self._clock - self._told_at < RIVAL / 2)
         return [*([] if is_told else self._tell_of_rival()), *self._yield_to_rival()]
 
@@ -813,10 +815,10 @@ class Keeper:
     @property
     def _may_grow(self) -> bool:
         """A member that is lost for a moment is no reason to leave: the other branch may just be yielding to ours."""
-        if not self.is_member or self.register.is_over or self.core.looks:
-            return self.is_member and self.can_decide(self.here)
+        if not self.is_member or self.register.is_over:
+            return False
         is_stuck = self._stuck_since is not None and self._clock - self._stuck_since >= LEAVING
-        return self.can_decide(self.here) or not is_stuck
+        return self.can_decide(self.here) or not (is_stuck or self.core.looks)
 
     def _yield_if_ended(self) -> list[Effect]:
         return self._switch(*self._rival) if self._rival is not None and self.register.yields_to != NO_DIGEST else []

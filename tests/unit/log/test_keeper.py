@@ -259,3 +259,22 @@ def test_what_one_has_locked_binds_nobody_if_a_quorum_of_the_view_does_not_know_
     free = (change_of(register, A, 4, None), change_of(register, B, 4, None), change_of(register, C, 4, lock))
     keeper.core = replace(keeper.core, changes=free)
     assert keeper.core.bound is None
+
+
+def test_who_looks_around_after_an_absence_and_sees_nobody_follows_another_branch_at_once() -> None:
+    bench = Bench(entries=5)
+    bench.lose(B, C)
+    bench.keeper.core = replace(bench.keeper.core, looks=True)
+    rival = other_branch(bench.first, C, tokens=1000)
+    bench.keeper.receive(C, rival)
+    assert bench.keeper.register.branch == rival.branch
+
+
+def test_a_way_is_checked_though_another_one_with_as_much_to_show_is_known() -> None:
+    bench = Bench(entries=5)
+    rival = other_branch(bench.first, C, tokens=1000)
+    bench.keeper.receive(C, rival)
+    bench.keeper.receive(B, Met(bench.first.branch, C, replace(rival, register=bench.first)))
+    bench.lose(B, C)
+    bench.run(LEAVING + 2 * TICK)
+    assert bench.keeper.register == rival.register
