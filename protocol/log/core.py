@@ -758,7 +758,9 @@ class Turn:
         check_change(change, core.register, core.rules, sender)
         self._hand_to_member(sender, change.number - 1)
         self._set(changes=_with_change(core.changes, change))
-        if core.votes_here and change.view < core.view:  # it has missed ours, and we may wait for nothing ourselves
+        # Whoever comes later than we to this view may have missed ours, and so may who leads it, and cannot without.
+        comes_to_lead = change.view == core.view and change.peer == core.proposer and self.core.changes != core.changes
+        if core.votes_here and (change.view < core.view or comes_to_lead):
             for ours in (each for each in core.changes if each.peer == core.me):
                 self._send((change.peer,), ours)
         views = sorted((each.view for each in self.core.changes if each.number == core.number), reverse=True)
