@@ -28,7 +28,7 @@ from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.presence import GOING
 from shoal.protocol.messages.log import BODY_TAGS, Decided, Register, Yield
 from tests.simulation.campaign import PEACE, Peace, Report, build, main, told_of
-from tests.simulation.disks import Disk, lose_the_means, lose_the_state
+from tests.simulation.disks import Disk, lose_the_means, lose_the_state, lose_the_votes
 from tests.simulation.links import LAN
 from tests.simulation.oracle import Oracle
 from tests.simulation.promises import Violation
@@ -273,6 +273,20 @@ def back_without_some(seed: int, peers: int, lost: int) -> float:
     goal = newest(oracle) + ROUNDS
     soon(world, lambda: all(node.round >= goal for node in world.nodes()), LOOK + SETTLING, "rounds do not go on")
     return world.now - started
+
+
+def all_begin_another_life(seed: int, peers: int = 3) -> float:
+    """The votes of all are lost from their disks, so none of them may vote as it did; seconds until they went on."""
+    world, oracle = swarm(seed, peers, continue_after=PATIENCE)
+    Branching(world)
+    names = random.Random(f"another life {seed}").sample(peers_named(peers), peers)
+    world.run_until(lambda: newest(oracle) >= 3, within=SOON)
+    for name in names:
+        world.kill(name)
+        lose_the_votes(world.disks[name])
+    for name in names:
+        world.start(name)
+    return become_one(world, oracle, names, PATIENCE + SOON)
 
 
 def holder_comes_later(seed: int) -> None:

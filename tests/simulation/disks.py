@@ -7,6 +7,13 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+from shoal.protocol.base.ids import PeerId
+from shoal.protocol.log.journal import framed, read
+from shoal.protocol.log.register import Rules
+from shoal.protocol.log.shortcuts import START
+from shoal.protocol.log.trust import Crash
+from tests.simulation.signing import FakeSigner
+
 Disk = dict[str, Any]
 Damage = Callable[[Disk, random.Random], None]
 
@@ -34,6 +41,14 @@ def lose_the_state(disk: Disk, rng: random.Random) -> None:
     """Snapshot and means are gone, as of a checkpoint that does not have the hash that it should have."""
     disk.pop("snapshot", None)
     disk["means"] = []
+
+
+def lose_the_votes(disk: Disk) -> None:
+    """The log is there, and nothing of what this peer has promised to other voters."""
+    journal = read(bytes(disk["journal"]), Rules(Crash(), FakeSigner(PeerId("disk"))))
+    assert journal.first is not None
+    assert journal.way == START
+    disk["journal"] = bytearray(b"".join(framed(each) for each in (journal.first, *journal.entries)))
 
 
 def lose_the_means(disk: Disk, since: int) -> None:

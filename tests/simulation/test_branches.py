@@ -12,6 +12,7 @@ from tests.simulation.branching import (
     ROUNDS,
     SETTLING,
     SOON,
+    all_begin_another_life,
     back_without_some,
     become_one,
     boots_before_its_network,
@@ -73,6 +74,12 @@ def test_who_was_away_and_sees_nobody_decides_nothing_before_it_has_looked(seed:
 def test_all_were_away_for_long_and_some_never_come_back(seed: int, peers: int, lost: int) -> None:
     """They look for those who are lost for a minute, and then find a view together."""
     print(f"\nseed {seed}: rounds {back_without_some(seed, peers, lost):.0f} s after the start")
+
+
+@pytest.mark.parametrize("seed", seeds(1, 60))
+@pytest.mark.parametrize("peers", [2, 3, 6])
+def test_all_have_lost_their_votes_and_go_on_in_other_lives(seed: int, peers: int) -> None:
+    print(f"\nseed {seed}: one run {all_begin_another_life(seed, peers):.0f} s after the start")
 
 
 @pytest.mark.parametrize("seed", seeds(2, 60))
