@@ -238,8 +238,7 @@ class Exchange:
             return
         self._shelf.put(chunk, made, mean.payload)
         self._written.add((chunk, made.hash))
-        with suppress(RemoteError):
-            self._check_word(chunk, made, self._us.me)
+        if self._is_vouched(chunk, made):
             self.means[chunk] = self.means[chunk] or made
 
     # -- inputs -------------------------------------------------------------------------------------------------
@@ -271,6 +270,8 @@ class Exchange:
         is_new = self._shelf.put(chunk, made, message.payload)
         self.taken += is_new
         if known is not None or not self._is_of_this_round(chunk, made):
+            return is_new, []
+        if was_asked and not self._is_vouched(chunk, made):  # what somebody else holds may be of a state that is undone
             return is_new, []
         return is_new, self._keep(chunk, made)
 
@@ -399,6 +400,12 @@ class Exchange:
         if not made.mask or not is_mask(made.mask, len(self.roster)):
             raise RemoteError("sent a mean whose mask does not fit the roster", sender)
         self._check_word(chunk, made, sender)
+
+    def _is_vouched(self, chunk: int, made: Made) -> bool:
+        with suppress(RemoteError):
+            self._check_word(chunk, made, self._us.me)
+            return True
+        return False
 
     def _check_word(self, chunk: int, made: Made, sender: PeerId) -> None:
         """RemoteError, naming `sender`, unless the owner has signed this as a mean of this round on our state."""
