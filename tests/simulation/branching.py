@@ -96,7 +96,8 @@ class Branching:
             self._check_founding(peer, now)
         if self._branch.get(peer) != now.branch:
             self._branch[peer] = now.branch
-            self._stuck_since[peer] = self._world.now  # as of a start: it does not know yet whom it reaches there
+            # As of a start: it does not know yet whom it reaches there.
+            self._stuck_since[peer] = self._able_since[peer] = self._world.now
         if not self._reaches_quorum(peer, now):
             self._stuck_since.setdefault(peer, self._world.now)
             self._able_since.pop(peer, None)
