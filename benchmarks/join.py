@@ -15,7 +15,7 @@ have no limit. A download lasts from its first sight in `shoal status` until the
             its network interface.
 
 `memory` is how much more memory the joiner (of several, the first) held at its peak than before it joined, in states.
-It holds one as it joins, the manifest's first, and a second while it installs; so 2 is the least.
+torch itself takes some 200 MiB of it, and the least beside that is 1.
 0 if all goals are reached.
 """
 

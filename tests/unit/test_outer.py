@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from shoal.node.base.pools import DOWNLOADS
-from shoal.node.manifest.manifest import CodecSpec, Manifest, ModelSpec, RoundSpec
+from shoal.node.manifest.manifest import CodecSpec, Manifest, ModelSpec, OriginSpec, RoundSpec
 from shoal.node.manifest.method import MethodSpec
+from shoal.node.training.models import registry
 from shoal.node.training.state.outer import OuterState, StateStore
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, content_hash
@@ -97,6 +98,14 @@ def test_a_state_comes_chunk_by_chunk_and_is_served_meanwhile(tmp_path: Path) ->
     for state in (donor, joiner):
         state.apply(mean_of(state, [np.ones(state.elements, np.float32)], [1]))
     assert donor.root == joiner.root
+
+
+def test_a_joiner_of_a_run_with_an_origin_does_not_make_the_seeds_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are of no use: its first round builds on a state that is downloaded, or in a checkpoint."""
+    origin = OriginSpec(run="00" * 32, round=7, history="00" * 32, root="00" * 32, samples=0)
+    monkeypatch.setattr(registry, "initial", None)
+    state = OuterState(manifest().model_copy(update={"origin": origin}))
+    assert not state.committed.current.array().any()
 
 
 def test_a_state_of_another_shape_is_refused(tmp_path: Path) -> None:

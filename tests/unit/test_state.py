@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,6 +49,26 @@ def test_chunks_cover_both_vectors_in_order() -> None:
     assert whole == numbers(0).numpy().tobytes() + bytes(4 * LAYOUT.size)
     assert snapshot.chunk_hashes == tuple(map(content_hash, chunks_of(snapshot)))
     assert snapshot.root == SHAPE.root(snapshot.chunk_hashes)
+
+
+def test_before_the_first_download_there_are_zeros_whose_hashes_are_right() -> None:
+    nothing = {name: torch.zeros(LAYOUT.size) for name in SHAPE.vectors}
+    empty, same = CommittedState(SHAPE).current, CommittedState(SHAPE, nothing).current
+    assert (empty.root, empty.chunk_hashes) == (same.root, same.chunk_hashes)
+    assert chunks_of(empty) == chunks_of(same)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_zeros_before_the_first_download_take_no_memory() -> None:
+    shape = StateShape(Layout({"weight": (1 << 26,)}), chunk_bytes=1 << 20)
+    before = _resident()
+    state = CommittedState(shape)
+    assert _resident() - before < state.current.vectors[PARAMETERS].nbytes / 4
+
+
+def _resident() -> int:
+    """Bytes of memory that this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_a_snapshots_chunks_cannot_be_written() -> None:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,15 +81,10 @@ class Lease:
 class CommittedState:
     """Holds the `current` and the `previous` version, and makes the next one from what a round has committed."""
 
-    def __init__(self, shape: StateShape, given: Vectors, round: int = 0) -> None:
-        """Copies the vectors; LocalError if they are not those of `shape`."""
+    def __init__(self, shape: StateShape, given: Vectors | None = None, round: int = 0) -> None:
+        """Copies the vectors, LocalError if they are not those of `shape`; without any, see `_zeros`."""
         self.shape = shape
-        vectors = empty_vectors(shape)
-        if given.keys() != vectors.keys():
-            raise LocalError(f"expected the vectors {', '.join(vectors)}, got {', '.join(given)}", code="bug")
-        for name, vector in vectors.items():
-            vector.copy_(_checked(shape, given[name]))
-        self.current = read_back(shape, round, vectors)
+        self.current = _zeros(shape) if given is None else read_back(shape, round, _copied(shape, given))
         self.previous: Snapshot | None = None
         self._whole: Ranges = ((0, shape.layout.size),)
         self._changed: Ranges = self._whole  # where the previous and the current version differ
@@ -224,6 +220,24 @@ def _hash_all(payloads: Sequence[memoryview]) -> tuple[Digest, ...]:
     with ThreadPoolExecutor(HASH_THREADS) as pool:
         hashed = pool.map(lambda part: [content_hash(payload) for payload in part], parts)
         return tuple(each for part in hashed for each in part)
+
+
+def _zeros(shape: StateShape) -> Snapshot:
+    """What is held before the first download: zeros, which take neither time nor, until they are written, memory."""
+    vectors = {name: torch.from_numpy(np.zeros(shape.layout.size, np.float32)) for name in shape.vectors}
+    hashes = {size: content_hash(bytes(size)) for size in {chunk.size for chunk in shape.chunks}}
+    chunk_hashes = tuple(hashes[chunk.size] for chunk in shape.chunks)
+    return Snapshot(shape, 0, vectors, chunk_hashes, shape.root(chunk_hashes))
+
+
+def _copied(shape: StateShape, given: Vectors) -> Vectors:
+    """The same numbers, in memory of our own."""
+    vectors = empty_vectors(shape)
+    if given.keys() != vectors.keys():
+        raise LocalError(f"expected the vectors {', '.join(vectors)}, got {', '.join(given)}", code="bug")
+    for name, vector in vectors.items():
+        vector.copy_(_checked(shape, given[name]))
+    return vectors
 
 
 def empty_vectors(shape: StateShape) -> dict[str, Tensor]:

@@ -47,7 +47,10 @@ class HeldState:
     """The state of one run on this node, whoever agrees on it: what the worker trains from, and how it is cut."""
 
     def __init__(self, manifest: Manifest, saved: CommittedState | None = None) -> None:
-        """Begins with a saved state, or with that of the manifest's seed, which is the same on every machine."""
+        """Begins with a saved state, or that of the manifest's seed, which is the same on every machine.
+
+        Without either, in a run that goes on from an origin, it holds zeros until a state has been downloaded.
+        """
         torch.set_num_threads(1)  # the worker has the cores
         self.committed = saved or _initial(manifest)
         layout = self.committed.shape.layout
@@ -167,9 +170,10 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _initial(manifest: Manifest) -> CommittedState:
-    layout, weights = registry.layout_of(manifest.model), registry.initial(manifest)
-    if weights is None:  # the run's first weights are its founder's, and are downloaded
-        weights = torch.zeros(layout.size)
+    layout = registry.layout_of(manifest.model)
+    weights = registry.initial(manifest) if manifest.origin is None else None
+    if weights is None:  # the state that the run begins with is on its founder's disk, and is downloaded
+        return CommittedState(shape_of(manifest, layout))
     agreed, _ = method_of(manifest, layout).begin(weights)
     return CommittedState(shape_of(manifest, layout), agreed)
 
