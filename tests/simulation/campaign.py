@@ -84,6 +84,7 @@ def make_peace(world: World[Peer], oracle: Oracle) -> Peace:
     world.network.heal()
     world.network.set_loss(None)
     for peer in world.living():
+        world.spare(peer)
         world.resume(peer)
         world.free_disk(peer)
     dead = [peer for peer in world.disks if not world.is_alive(peer) and peer not in oracle.left]

@@ -52,7 +52,12 @@ Strike = Callable[[World[Any], PeerId, Fault], Undo]
 
 def _kill(world: World[Any], victim: PeerId, fault: Fault) -> Undo:
     world.kill(victim, int(fault.amount))
-    return lambda: start_again(world, victim)
+
+    def undo() -> None:
+        world.spare(victim)
+        start_again(world, victim)
+
+    return undo
 
 
 def start_again(world: World[Any], peer: PeerId) -> None:

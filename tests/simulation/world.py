@@ -169,6 +169,11 @@ class World(Generic[N]):
         if self.is_alive(peer):
             self._processes[peer].paused = True
 
+    def spare(self, peer: PeerId) -> None:
+        """A death that was to come in the middle of a step, and has not come yet, comes no more."""
+        if (process := self._processes.get(peer)) is not None:
+            process.fuse = None
+
     def resume(self, peer: PeerId) -> None:
         """SIGCONT: what waited comes at once; timers first, the harder order for a node that judges others by time."""
         process = self._processes.get(peer)
