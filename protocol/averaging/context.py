@@ -55,7 +55,7 @@ class Context:
     log: LogView
     shelf: Shelf
     outbox: Outbox
-    spread: Estimate  # learned: from the first offer of a round to its last
+    spread: Estimate  # learned: from the first offer of something in a round to its last offer
     pace: Estimate  # learned: how long a live member is silent while it works
     lasting: Estimate  # learned: from the last offer of a round until all its means are here
     followers: Followers = field(default_factory=Followers)

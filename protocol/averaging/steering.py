@@ -3,6 +3,7 @@
 Rules:
 - A round begins once enough members have offered; all who may come are waited for, as below. Who comes later is added
   by an entry as long as the round still waits for somebody, else by the result, for the next round.
+- Patience begins with the first who has trained something: who has nothing to offer hurries nobody.
 - How long members take is learned by all who hear of it: so whoever proposes next, after a death, knows it too.
 - Whoever has not offered when the learned patience is over is called to hand in what it has, and gone on without after
   as long again. A policy may give the slow some slack: so much patience at least.
@@ -44,7 +45,7 @@ class Steering:
         self._base = base
         self._exchange = exchange
         self._offers = offers  # all that fit our state, of members in the roster or not
-        self._opened_at: float | None = None  # when the first offer came
+        self._opened_at: float | None = None  # when the first came who has trained; others stand ready at once
         self._called_at: float | None = None
         self._directed_at = 0.0
         self._here_at: dict[PeerId, float] = {}  # when somebody was last seen to be one round behind
@@ -77,7 +78,7 @@ class Steering:
 
     def steer(self, now: float) -> list[Effect]:
         """Whatever is to be done now."""
-        if self._offers and self._opened_at is None:
+        if self._opened_at is None and any(offer.weight for offer in self._offers.values()):
             self._opened_at = now
         self._learn(now)
         if not self._context.leads or self._part.round != self._base.round:

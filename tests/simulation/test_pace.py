@@ -68,3 +68,19 @@ def test_with_slack_all_are_waited_for_and_the_order_of_members_stays(seed: int,
 
 def test_without_slack_the_slow_are_called() -> None:
     assert play(1, 0.0, NAMES[1:2])["called"]
+
+
+@pytest.mark.parametrize("away", [NAMES[0], NAMES[3]])
+def test_who_has_nothing_to_offer_hurries_nobody(away: PeerId) -> None:
+    """A member whose worker loads, or that does not train, stands ready at once; the others train on all the same."""
+    world, _ = build(1, len(NAMES), LAN, Shape(start_members=len(NAMES)))
+    world.run_until(lambda: all(node.round >= QUICK for node in world.nodes()), within=300.0)
+    world.command(away, Peer.lose_worker)
+    seen = Counter[str]()
+    for node in world.nodes():
+        watch(node, seen)
+        if node.me != away:
+            slow_down(node)
+    world.run_until(lambda: all(node.round >= ROUNDS for node in world.nodes()), within=2 * SLOW * ROUNDS)
+    assert not world.errors
+    assert +seen == Counter()
