@@ -178,7 +178,8 @@ def waiting_for(run: Run) -> str | None:
             return _not_admitted(run)
     if away:
         voters = len(run.member.log.register.voters)
-        return f"the run waits until a quorum of its {voters} voters is back; away: {names(away)}; {_goes_on(run)}"
+        those = f"a quorum of its {voters} voters" if voters > 1 else "its only voter"
+        return f"the run waits until {those} is back; away: {names(away)}; {_goes_on(run)}"
     if run.obstacle and run.member.phase == "matching":
         return f"round {number} waits: {run.obstacle}"
     missing = run.member.waiting_for()

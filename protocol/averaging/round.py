@@ -93,9 +93,11 @@ class Round:
         return self._outcome is not None
 
     def waiting_for(self) -> list[PeerId]:
-        """Whom this round hangs on, as far as we know."""
+        """Whom this round hangs on, as far as we know; before the exchange only if our own contribution is there."""
         if self.exchange.is_under_way:
             return [peer for peer in self.exchange.to_blame() if peer != self._us.me]
+        if self._contribution is None:  # we still train, or never do: so nobody is late
+            return []
         return [peer for peer in self.steering.missing() if peer != self._us.me]
 
     # -- commands -----------------------------------------------------------------------------------------------

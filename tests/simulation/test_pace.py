@@ -84,3 +84,17 @@ def test_who_has_nothing_to_offer_hurries_nobody(away: PeerId) -> None:
     world.run_until(lambda: all(node.round >= ROUNDS for node in world.nodes()), within=2 * SLOW * ROUNDS)
     assert not world.errors
     assert +seen == Counter()
+
+
+def test_only_who_has_trained_waits_for_others() -> None:
+    quick, slow = NAMES[:2]
+    world, _ = build(1, 2, LAN, Shape(start_members=2))
+    world.run_until(lambda: all(node.round >= 1 for node in world.nodes()), within=60.0)
+    slow_down(world.node(slow))
+    members = {name: world.node(name).member for name in (quick, slow)}
+
+    def one_is_ready() -> bool:
+        return (members[quick].phase, members[slow].phase) == ("matching", "training")
+
+    world.run_until(one_is_ready, within=2 * SLOW)
+    assert {name: list(member.waiting_for()) for name, member in members.items()} == {quick: [slow], slow: []}
