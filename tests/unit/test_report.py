@@ -14,7 +14,8 @@ import pytest
 
 from shoal.node.client.report.charts import MOST, loss_curves, marks, shown_rounds, thin, validation_points
 from shoal.node.client.report.page import make_report, page
-from shoal.node.client.report.plot import Axis
+from shoal.node.client.report.plot import Axis, chart_style
+from shoal.node.client.report.story import PHASES as SHOWN_PHASES
 from shoal.node.client.report.story import Story, bars, read_story
 from shoal.node.client.report.words import happenings, outcome, summary, usual_round
 from shoal.protocol.base.errors import LocalError
@@ -350,3 +351,7 @@ def test_the_page_and_the_picture_are_made_from_the_folder_alone(story: Story) -
     curves = [each for each in fromstring(drawing).iterfind(".//{*}polyline") if "curve" in each.get("class", "")]
     assert len(curves) == len(loss_curves(story)) == 5
     assert re.findall(r"https?:[^\"]*|url\(|@import|<script", drawing) == ["http://www.w3.org/2000/svg"]
+
+
+def test_each_phase_has_a_colour() -> None:
+    assert [phase for phase in SHOWN_PHASES if f".{phase} {{" not in chart_style()] == []

@@ -30,6 +30,12 @@ def test_own_work_is_said_to_be() -> None:
         assert slowest(SHOWN | {"waited_for": waits}) == words
 
 
+def test_a_wait_for_nobody_in_particular_is_no_work() -> None:
+    alone = SHOWN | {"phases": [{"phase": "matching", "from": 0.0, "to": 44.5}], "waited_for": []}
+    words = "Most of it was matching, 44.500 of 44.500 s: no member was late; the round waited for more to come, "
+    assert slowest(alone) == f"{words}or to be decided on."
+
+
 def test_what_happened_is_in_order_and_words_of_one_kind_are_one_line() -> None:
     assert happenings(SHOWN) == [
         (0.0, 0.0, "ready for the round"),

@@ -63,6 +63,8 @@ def slowest(timeline: Timeline) -> str:
     words = f"Most of it was {phase}, {phases[phase]:.3f} of {sum(phases.values()):.3f} s: "
     waits = [each for each in timeline["waited_for"] if each["phase"] == phase]
     if not waits or waits[0]["seconds"] < WORTH * phases[phase]:
+        if phase == "matching":
+            return f"{words}no member was late; the round waited for more to come, or to be decided on."
         return f"{words}this node was at work itself, and waited for nobody."
     among = [each["peer"] for each in waits if each["seconds"] >= ALIKE * waits[0]["seconds"]]
     last = max(among, key=lambda peer: (_last_heard(timeline, peer), -among.index(peer)))
