@@ -51,10 +51,6 @@ class Ways:
         owners = list(dict.fromkeys(owners))
         return [peer for peer in group if any(peer != owner and self._needs_relay(peer, owner) for owner in owners)]
 
-    def nearest(self, me: PeerId, peers: Iterable[PeerId]) -> list[PeerId]:
-        """Those from whom payloads come to us without a relay, and then the others."""
-        return sorted(peers, key=lambda peer: self._needs_relay(me, peer))
-
     def _needs_relay(self, peer: PeerId, owner: PeerId) -> bool:
         return owner in self.hidden or peer in self.apart.get(owner, ())
 

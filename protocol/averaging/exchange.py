@@ -106,10 +106,6 @@ class Exchange:
         """The complete result."""
         return tuple(made for made in self.means if made is not None)
 
-    def find(self, chunk: int, hash: Digest) -> Mean | None:
-        """A mean of this round, by its hash."""
-        return self._shelf.find(self._us.part, self.round, chunk, hash)
-
     def is_written(self, chunk: int, made: Made) -> bool:
         """Whether a mean is on our disk already, or about to be."""
         return (chunk, made.hash) in self._written

@@ -46,10 +46,6 @@ class Owners:
         """The chunks of `peer` in epoch 0."""
         return [chunk for chunk, owner in enumerate(self._first) if owner == peer]
 
-    def all(self) -> list[PeerId]:
-        """Those who own chunks in epoch 0, in roster order."""
-        return list(dict.fromkeys(self._first))
-
 
 def send_order(owners: Sequence[PeerId], me: PeerId) -> list[int]:
     """All chunks, given the owner of each: interleaved by owner, and begun at another owner by each member.

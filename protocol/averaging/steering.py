@@ -25,7 +25,7 @@ from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.shares import Claim, Load, share
 from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.effects import Effect, Send, Tell
-from shoal.protocol.base.ids import PeerId, short
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.masks import common, mask_of, masked
 from shoal.protocol.messages.averaging import Call, Direct, Offer
 from shoal.protocol.messages.log import Result, Roster, Seat
@@ -33,7 +33,6 @@ from shoal.protocol.messages.log import Result, Roster, Seat
 CLOSE = 2  # patiences until the proposer goes on without those who have not offered
 BEHIND = 16  # and, at least, without those who still lack means of the last round
 REPEAT = 2.0  # seconds between two repeats of what it has directed
-MAX_NAMED = 8  # of those who are missing
 
 
 class Steering:
@@ -283,8 +282,3 @@ class Steering:
             and (peer not in self._exchange.lost or self._is_ready(peer))
         ]
         return self._shared(here or [self._us.me], self.round + 1)
-
-    def names_missing(self) -> str:
-        """For people."""
-        missing = [short(peer) for peer in self.missing()]
-        return ", ".join(missing[:MAX_NAMED]) + (", ..." if len(missing) > MAX_NAMED else "")

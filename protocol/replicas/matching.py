@@ -79,10 +79,6 @@ class Matching:
     def __repr__(self) -> str:
         return f"Matching(asked={self.asked}, {len(self._suitors)} suitors, {len(self._excluded)} excluded)"
 
-    def is_excluded(self, peer: PeerId) -> bool:
-        """Whether nothing will come of it in this round."""
-        return peer in self._excluded
-
     @property
     def is_untroubled(self) -> bool:
         """Whether nobody was tried in vain, nor urged: how long we wait then says how far apart peers are ready."""
