@@ -1,4 +1,4 @@
-"""How the other members of a run can reach us, as our JOINs say, so that members are made owners that need no relay.
+"""How the other members of a run can reach us, as our offers say, so that members are made owners that need no relay.
 
 Rules:
 - A connected member is apart from us if all our connections with it go by a relay.
@@ -26,7 +26,7 @@ Statuses = Mapping[PeerId, RunStatus | None]
 
 
 def own_standing(network: Network, membership: MembershipView) -> Standing:
-    """Our standing now, for a JOIN."""
+    """Our standing now, for an offer."""
     others = {peer: membership.status(peer) for peer in membership.alive()}
     return standing_among(others, network.links(), network.reachability)
 

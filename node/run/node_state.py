@@ -1,8 +1,9 @@
 """The state of a node, SOLO, CONNECTED, IN-ROUND or SPLIT, from evidence. Pure functions.
 
-SPLIT means that a run has come apart: there is no quorum for a round, or a third of the last group (at least two) were
-lost without a LEAVE, or a peer has another history of the same round. Losses and histories are known from membership
-and, by another path, from the directory in the DHT; the words name both. One death, or a lossy network, is no split.
+SPLIT means that a run has come apart: there is no quorum to decide anything, or a third of the last group, at least
+two, were lost without a goodbye, or a peer has another history of the same round. Losses and histories are known from
+membership and, by another path, from the directory in the DHT; the words name both. One death, or a lossy network, is
+no split.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ LOSS_WINDOW = 60.0  # seconds within which lost members count as lost together
 class SplitEvidence:
     """What a member sees of its run: `elsewhere` and `apart` from the directory, the rest from membership."""
 
-    voters: int  # of the last round; 0 while there is none
+    voters: int  # of whom a quorum decides what comes next; 0 in a run of replicas
     absent: Sequence[PeerId]  # voters that are not alive and have not left
     has_quorum: bool
     group: int  # members of the last committed round
-    lost: Sequence[PeerId]  # peers that were lost lately without a LEAVE
+    lost: Sequence[PeerId]  # peers that were lost lately without a goodbye
     elsewhere: Sequence[PeerId]  # lost peers that have written into the directory since: they live beyond a cut
     apart: Sequence[PeerId]  # lost peers that have written another history of a round that we have decided
     own: RunStatus

@@ -1,7 +1,7 @@
 """The phases of a round at one member, and the peers that it waited for in each.
 
-Pure: the time is passed in. A retried round goes through matching and reducing again, so phases are a list, not a
-table. The list is bounded: beyond MOST, time is added to existing spans.
+Pure: the time is passed in. A round that another member joins while it is under way goes through matching and reducing
+again, so phases are a list, not a table. The list is bounded: beyond MOST, time is added to existing spans.
 """
 
 from __future__ import annotations

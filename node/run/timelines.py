@@ -5,7 +5,7 @@ the bytes are kept; peers over the bound are counted together. A sent payload co
 Messages of the next round that come early, and messages of the last one that leave late, are counted for their round.
 
 Timelines are kept in memory, and in one file of JSON lines, so that they survive a restart. A round is written some
-time after its end, because its last votes and payloads come late. A failure to write is logged once and has no other
+time after its end, because its last payloads leave late. A failure to write is logged once and has no other
 effect. The file is not forced to disk, and is rewritten before it gets long.
 
 In JSON (docs/rounds.md has the fields) all times are seconds since this member was ready for the round, so earlier ones

@@ -1,12 +1,13 @@
-"""Who of a group can send to whom without a relay, by their own JOINs; and so who is fit to own chunks.
+"""Who of a group can send to whom without a relay, by their own offers; and so who is fit to own chunks.
 
 Rules:
 - Two are apart if either of them says so. Whoever says that others cannot reach it is fit for nothing, but may well
   reach them.
 - The fittest are apart from the fewest. Mostly from nobody: then no payload takes a relay, as whoever cannot be dialled
   dials out, and gets results on connections of its own. Where nobody is like that, as few payloads as possible do.
-- How many a JOIN names is bounded, and in a large run fewer, as a roster is one message that holds all JOINs. Who would
-  have to name more says that it cannot be reached, and names those first that can: only of these its word matters.
+- How many an offer names is bounded, and in a large run fewer, as every voter and owner holds the offers of all.
+  Who would have to name more says that it cannot be reached, and names those first that can: only of these its word
+  matters.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.messages.averaging import Offer
 
-MAX_APART = 64  # members that a JOIN names
-NAMED_IN_ALL = 8192  # by all JOINs of a group: 450 KB
+MAX_APART = 64  # members that an offer names
+NAMED_IN_ALL = 8192  # by all offers of a group: 450 KB
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a member says in its JOIN of how others reach it."""
+    """What a member says in its offer of how others reach it."""
 
     reachable: bool = True
     apart: tuple[PeerId, ...] = ()
@@ -61,29 +62,16 @@ class Ways:
         return sum(other in apart for other in group) if apart else 0
 
 
-class Word(Protocol):
-    """A member's word on how others reach it: a JOIN, or an offer."""
-
-    @property
-    def peer(self) -> PeerId: ...
-
-    @property
-    def reachable(self) -> bool: ...
-
-    @property
-    def apart(self) -> tuple[PeerId, ...]: ...
-
-
-def ways_between(joins: Iterable[Word]) -> Ways:
-    """The ways within the group that these JOINs make."""
+def ways_between(offers: Iterable[Offer]) -> Ways:
+    """The ways within the group that makes these offers."""
     apart: dict[PeerId, set[PeerId]] = defaultdict(set)
     hidden: set[PeerId] = set()
-    for join in joins:
-        apart[join.peer].update(join.apart)
-        for other in join.apart:
-            apart[other].add(join.peer)
-        if not join.reachable:
-            hidden.add(join.peer)
+    for offer in offers:
+        apart[offer.peer].update(offer.apart)
+        for other in offer.apart:
+            apart[other].add(offer.peer)
+        if not offer.reachable:
+            hidden.add(offer.peer)
     return Ways(dict(apart), hidden)
 
 

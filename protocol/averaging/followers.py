@@ -1,8 +1,8 @@
 """Who came just too late for a round, so that the next ones wait for it.
 
-A member that is back from elsewhere, or new, stands a round or two behind, and is no voter, for whom a proposer would
-wait. Where rounds are over as fast as it catches up it would follow them for ever. So it is waited for, like a voter;
-but only now and then: whoever is too slow to come even then holds up few rounds.
+A member that is back from elsewhere, or new, stands a round or two behind, and has no seat, for which a proposer would
+wait. Where rounds are over as fast as it catches up it would follow them for ever. So it is waited for as if it had
+one; but only now and then: whoever is too slow to come even then holds up few rounds.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Rules:
 - When a budget is used up, whoever has most in it loses its latest; so a sender that keeps to an equal share of it
   loses nothing, whatever the others send.
 - Of each chunk the newest bytes are kept; of everything else the last few messages of each sender, in order.
-- What is dropped is not lost for good: bytes are wanted again, a JOIN is repeated, the silent are reminded.
+- What is dropped is not lost for good: bytes are asked for again, an offer is repeated, the silent are reminded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whom to ask again, and whom to give up: one count of silence per member of a group, and one for the whole.
 
-Two things are told apart. Progress (bytes, votes) puts off the next reminder. Any sign of life, even `I have
+Two things are told apart. Progress, which is bytes, puts off the next reminder. Any sign of life, even `I have
 nothing for you yet`, shows that a member is not to be given up, but does not stop the reminders. They become rarer only
 while they are not answered.
 """

@@ -1,4 +1,4 @@
-"""Signed messages, which are shown to third parties (JOIN, ROSTER, PREPARED, LEAVE).
+"""Signed messages, which are shown to third parties.
 
 A signed message has a field `signature`, last; the signature covers the message's canonical bytes with that
 field empty, in the context of one run, so that nothing signed for one run means anything in another.

@@ -1,4 +1,4 @@
-"""What our JOIN says of the members that need a relay to send to us."""
+"""What our offer says of the members that need a relay to send to us."""
 
 from __future__ import annotations
 
