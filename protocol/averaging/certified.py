@@ -6,12 +6,10 @@ rounds is kept; of earlier ones no state is offered any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.ids import NO_DIGEST, Digest
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.register import first_state
+from shoal.protocol.log.register import state_of
 from shoal.protocol.messages.log import PartState, Register, Result, Void
 
 KEPT = 64  # rounds
@@ -27,7 +25,7 @@ class Certified:
 
     def restart(self, register: Register) -> None:
         """Begin anew with this register, of another branch."""
-        origin, state = self.origin, self._state(register)
+        origin, state = self.origin, state_of(register, self._part)
         self._bases = {origin.round: origin}
         self._roots = {origin.round: origin.root}
         self._tokens = {origin.round: 0}
@@ -45,11 +43,11 @@ class Certified:
     def read(self, body: Message, register: Register) -> None:
         """An entry was decided, and the register after it is this."""
         if isinstance(body, Result | Void) and body.part == self._part:
-            self._take(self._state(register))
+            self._take(state_of(register, self._part))
 
     def skip(self, register: Register) -> None:
         """The log goes on from this register."""
-        self._take(self._state(register))
+        self._take(state_of(register, self._part))
 
     def certified_root(self, round: int) -> Digest | None:
         """The root of the state after `round`, if the log has certified it."""
@@ -82,7 +80,3 @@ class Certified:
         for known in (self._bases, self._roots, self._tokens):
             for round in sorted(known)[:-KEPT]:
                 del known[round]
-
-    def _state(self, register: Register) -> PartState:
-        found: Sequence[PartState] = [each for each in register.parts if each.part == self._part]
-        return found[0] if found else first_state(self._part)

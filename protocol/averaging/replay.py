@@ -10,7 +10,7 @@ from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.shelf import Decision, table_digest
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, Payload, decode
-from shoal.protocol.log.register import Rules, next_history, steps
+from shoal.protocol.log.register import Rules, next_history, state_of, steps
 from shoal.protocol.messages.averaging import Made, Mean, Table
 from shoal.protocol.messages.log import BODY_TAGS, Decided, Register, Result, Void
 
@@ -21,10 +21,10 @@ def outcomes(first: Register, entries: Iterable[Decided], rules: Rules, part: in
     for before, decided, _ in steps(first, entries, rules):
         body = decode(decided.entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
         if isinstance(body, Result) and body.part == part:
-            roster = tuple(seat.peer for seat in before.parts[part].roster)
+            roster = tuple(seat.peer for seat in state_of(before, part).roster)
             found[body.round] = Outcome(decided.entry.number, body, roster)
         elif isinstance(body, Void) and body.part == part:
-            found[before.parts[part].round] = None
+            found[state_of(before, part).round] = None
     return found
 
 

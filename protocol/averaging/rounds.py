@@ -33,17 +33,15 @@ from shoal.protocol.averaging.reducer import Contribute, Reducer
 from shoal.protocol.averaging.replay import base_after, base_without
 from shoal.protocol.averaging.round import Round
 from shoal.protocol.averaging.shelf import Decision, Shelf
-from shoal.protocol.base.effects import Blamed, Effect, Send, Tell, Timer, Wake, Withdraw
+from shoal.protocol.base.effects import Effect, Send, Tell, Timer, Wake, Withdraw
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.masks import is_mask
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.register import first_state
+from shoal.protocol.log.register import state_of
 from shoal.protocol.membership.view import View
 from shoal.protocol.messages import averaging as wire
 from shoal.protocol.messages.log import PartState, Register, Result, Roster, Void
-
-__all__ = ["Blamed", "Rounds"]
 
 TICK = 1.0  # seconds
 
@@ -224,7 +222,7 @@ class Rounds:
             case Roster(part=self._us.part) if self.round is not None and self.round.base.round == self.state.round:
                 return [*self._digest(self.round.seat(now, body.seats)), *self._replay(now)]
             case Void(part=self._us.part):
-                return self._void(now, state_of(before, self._us.part).round)  # our log may be further already
+                return self._void(state_of(before, self._us.part).round)  # our log may be further already
         return self.look(now)
 
     def review(self, now: float, entry: Digest, result: Result, is_bound: bool) -> list[Effect]:
@@ -264,7 +262,7 @@ class Rounds:
         is_behind = newest > number or (newest == number and outcome is None)
         return [Tell(Behind(newest))] if is_astray or is_behind else []
 
-    def _void(self, now: float, round: int) -> list[Effect]:
+    def _void(self, round: int) -> list[Effect]:
         """The result of `round` is undone. Who has applied it stands on a state that there is not."""
         self._outcomes.pop(round, None)
         self._voided.add(round)
@@ -384,11 +382,6 @@ class Rounds:
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("rounds", "tick", self._token, str(self._us.part)))
-
-
-def state_of(register: Register, part: int) -> PartState:
-    """Where a part stands."""
-    return next((each for each in register.parts if each.part == part), first_state(part))
 
 
 def key_of(message: Message) -> tuple[int, tuple[int, Digest | None]] | None:

@@ -27,8 +27,9 @@ from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.effects import Effect, Send, Tell
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.masks import common, mask_of, masked
+from shoal.protocol.log.register import state_of
 from shoal.protocol.messages.averaging import Call, Direct, Offer
-from shoal.protocol.messages.log import Result, Roster, Seat
+from shoal.protocol.messages.log import PartState, Result, Roster, Seat
 
 CLOSE = 2  # patiences until the proposer goes on without those who have not offered
 BEHIND = 16  # and, at least, without those who still lack means of the last round
@@ -96,8 +97,8 @@ class Steering:
     # -- who takes part -----------------------------------------------------------------------------------------
 
     @property
-    def _part(self):  # type: ignore[no-untyped-def]
-        return self._context.log.register.parts[self._us.part]
+    def _part(self) -> PartState:
+        return state_of(self._context.log.register, self._us.part)
 
     @property
     def is_open(self) -> bool:

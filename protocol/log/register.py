@@ -135,6 +135,14 @@ def first_state(part: int, round: int = 0, root: Digest = NO_DIGEST, history: Di
     )
 
 
+def state_of(register: Register, part: int) -> PartState:
+    """Where a part stands."""
+    for each in register.parts:
+        if each.part == part:
+            return each
+    return first_state(part)
+
+
 def next_history(before: Digest, table: Digest, tokens: int) -> Digest:
     """The history digest after a result.
 
@@ -491,10 +499,7 @@ class _Step:
 
     def _part(self, number: int) -> PartState:
         self.require(number < self.register.part_count, "is about a part that the run does not have")
-        for part in self.register.parts:
-            if part.part == number:
-                return part
-        return first_state(number)
+        return state_of(self.register, number)
 
     def _with_part(self, register: Register, part: PartState) -> Register:
         others = [each for each in register.parts if each.part != part.part]

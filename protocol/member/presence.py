@@ -287,7 +287,7 @@ class Presence(Judge, ABC):
             done += [effect] if follow is None else self._digest(now, follow)
             if follow is None:
                 event = effect.event
-                noted = [*self._note_for_log(now, event), *self._note(now, event), *self._go_if_let(now, event)]
+                noted = [*self._note_for_log(event), *self._note(now, event), *self._go_if_let(now, event)]
                 done += self._digest(now, noted) if noted else []
         return done if self._has_parted else [*done, *self._settle(now)]
 
@@ -325,7 +325,7 @@ class Presence(Judge, ABC):
                 self.rounds.switch()
         return []
 
-    def _note_for_log(self, now: float, event: Event) -> list[Effect]:
+    def _note_for_log(self, event: Event) -> list[Effect]:
         match event:
             case PeerUp(peer=peer) | StatusChanged(peer=peer):
                 return self.log.peer_up(peer)

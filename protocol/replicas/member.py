@@ -24,7 +24,6 @@ from shoal.protocol.averaging import events as told
 from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.averaging.reducer import Contribute, Reducer
-from shoal.protocol.averaging.rounds import state_of
 from shoal.protocol.base.effects import Effect, Event, Tell, Timer, Wake
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.estimate import Estimate
@@ -33,7 +32,7 @@ from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Store
 from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
-from shoal.protocol.log.register import Rules
+from shoal.protocol.log.register import Rules, state_of
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.member.presence import Presence
