@@ -40,6 +40,7 @@ from shoal.protocol.log.register import (
     after,
     entry_digest,
     has_life,
+    has_member,
     is_voter,
     next_entry,
     voters_root,
@@ -854,7 +855,7 @@ class Turn:
         self._arm()
 
     def _hand_to_member(self, peer: PeerId, number: int) -> None:
-        if any(member.peer == peer for member in self.core.register.members):
+        if has_member(self.core.register, peer):
             self._hand(peer, number)
 
     def _hand(self, peer: PeerId, number: int) -> bool:

@@ -33,11 +33,13 @@ from shoal.protocol.log.register import (
     after,
     entry_digest,
     has_life,
+    has_member,
     is_ordered,
     is_voter,
     last_life,
     may_order,
     may_stay,
+    may_survive,
     member_of,
     rank,
     steps,
@@ -275,7 +277,7 @@ class Keeper:
         if (found := self._shortcuts.left_behind) is None:
             return None
         here = {self.core.me, *who_left(self.register)}  # who has left since is missed by nobody
-        return found[0], [peer for peer in found[1] if not self._is_known(peer) and peer not in here]
+        return found[0], [peer for peer in found[1] if not has_member(self.register, peer) and peer not in here]
 
     @property
     def may_stay(self) -> bool:
@@ -328,7 +330,7 @@ class Keeper:
         register, core = self.register, self.core
         if not may_order(register, core.me, core.life):
             raise LocalError("only the author of a run, its stewards and its voters may do that", code="no-steward")
-        if not self._is_known(peer):
+        if not has_member(register, peer):
             raise LocalError(f"{peer} is no member of the run; `shoal run show` lists them", code="unknown-peer")
         if peer in register.voters:
             raise LocalError(f"{peer} has a vote already", code="votes-already")
@@ -690,7 +692,7 @@ class Keeper:
         check_signature(said, said.peer, self.core.rules.signer, sender)
         self._statements[type(said), _subject(said), said.peer] = said
         if isinstance(said, Stays):
-            if self._is_known(said.peer):
+            if has_member(self.register, said.peer):
                 self._lives[said.peer] = max(said.life, self._lives.get(said.peer, said.life))
             if self.core.looks:
                 return []
@@ -739,20 +741,17 @@ class Keeper:
     # -- branches -----------------------------------------------------------------------------------------------
 
     def _note_life(self, sender: PeerId, request: Request) -> None:
+        """In which life a member asks to be admitted; of strangers nothing is kept."""
         body = decode(request.body, sender, MAX_CONTROL_FRAME, BODY_TAGS)
         for asks in body.asks if isinstance(body, Admit) else ():
-            if asks.peer == sender and asks.branch == self.register.branch and self._is_known(sender):
+            if asks.peer == sender and asks.branch == self.register.branch and has_member(self.register, sender):
                 self._lives[sender] = asks.life
 
     def _note_branch(self, peer: PeerId, branch: Digest) -> None:
         if branch == self.register.branch:
             self._elsewhere.discard(peer)
-        elif self._is_known(peer) or peer in who_left(self.register):
+        elif may_survive(self.register, peer):
             self._elsewhere.add(peer)
-
-    def _is_known(self, peer: PeerId) -> bool:
-        """Whether it is a member, in any life: of strangers nothing is kept."""
-        return any(member.peer == peer for member in self.register.members)
 
     def _goes_on_from_ours(self, register: Register) -> bool:
         """Whether our log leads to `register`, which is later."""
@@ -779,7 +778,7 @@ class Keeper:
         known = rank_of(self._rival[1]) if self._rival is not None else None
         if known is not None and rank_of(shortcut) < known:
             return self._yield_to_rival()
-        if not (self._is_known(sender) or any(each.peer == sender for each in shortcut.register.members)):
+        if not (has_member(self.register, sender) or has_member(shortcut.register, sender)):
             return []  # what is claimed of a branch is believed of members only: nobody has signed its tokens
         if rank_of(shortcut) != known:
             check_shortcut(shortcut, self._founding, self.core.rules, met_by or sender)
@@ -797,7 +796,7 @@ class Keeper:
 
     def _hear_of_branch(self, sender: PeerId, met: Met) -> list[Effect]:
         """Of a branch that another member has met."""
-        if met.branch != self.register.branch or not self._is_known(sender) or met.peer == self.core.me:
+        if met.branch != self.register.branch or not has_member(self.register, sender) or met.peer == self.core.me:
             return []
         return self._take_shortcut(met.peer, met.shortcut, met_by=sender)
 
@@ -892,7 +891,7 @@ class Keeper:
         return self._may_get_a_vote(peer) and self._is_here(peer) and self._has_earned(peer)
 
     def _may_get_a_vote(self, peer: PeerId) -> bool:
-        return self._is_known(peer) and peer not in self.register.voters
+        return has_member(self.register, peer) and peer not in self.register.voters
 
     def _has_earned(self, peer: PeerId) -> bool:
         """Whether a member may get a vote: by its rounds, or because others want it to."""
@@ -953,8 +952,8 @@ def _counts(said: Said, register: Register) -> bool:
             is_due and may_order(register, said.peer, said.life) and has_life(register, said.subject, said.subject_life)
         )
     if isinstance(said, Stays):  # one is kept for each founder that is named, so not of anybody
-        is_known = said.founder in who_left(register) or any(said.founder == each.peer for each in register.members)
-        return is_known and may_stay(register, said.peer, said.life) and said.before == register.tip
+        may_found = may_survive(register, said.founder) and said.before == register.tip
+        return may_found and may_stay(register, said.peer, said.life)
     return has_life(register, said.peer, said.life) and said.before in register.tips
 
 

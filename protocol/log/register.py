@@ -165,6 +165,11 @@ def has_life(register: Register, peer: PeerId, life: int) -> bool:
     return any(member.peer == peer and member.life == life for member in register.members)
 
 
+def has_member(register: Register, peer: PeerId) -> bool:
+    """Whether `peer` is a member, in any life."""
+    return any(member.peer == peer for member in register.members)
+
+
 def last_life(register: Register, peer: PeerId) -> int:
     """The latest life of `peer` that was a member, as far as the register remembers; -1 if none was."""
     lives = [each.life for each in register.members if each.peer == peer]
@@ -178,13 +183,17 @@ def who_left(register: Register) -> list[PeerId]:
     return [peer for peer, left in last.items() if left and peer not in members]
 
 
+def may_survive(register: Register, peer: PeerId) -> bool:
+    """Whether `peer` may go on without a quorum, in some life: as a member, or as one that left by its own wish."""
+    return has_member(register, peer) or peer in who_left(register)
+
+
 def may_stay(register: Register, peer: PeerId, life: int) -> bool:
-    """Whether `peer` may go on without a quorum: as a member, or in a new life if it was one or left by its own wish.
+    """Whether `peer` may go on without a quorum in this life: that of a member, or a new one.
 
     Without those in a new life a run would end whose voters have all begun one, as after a wrong turn between branches.
     """
-    is_known = peer in who_left(register) or any(member.peer == peer for member in register.members)
-    return has_life(register, peer, life) or (is_known and life > last_life(register, peer))
+    return has_life(register, peer, life) or (may_survive(register, peer) and life > last_life(register, peer))
 
 
 def is_voter(register: Register, peer: PeerId, life: int) -> bool:
@@ -299,7 +308,7 @@ class _Step:
             self.require(not asks.leaves and asks.branch == register.branch, "admits who has not asked")
             self.require(asks.life > last_life(register, asks.peer), "admits a member, or a life that is over")
             self.check(asks, asks.peer)
-            if any(member.peer == asks.peer for member in register.members):
+            if has_member(register, asks.peer):
                 register = self._without(register, asks.peer, left=False)
             register = replace(register, members=(*register.members, Member(asks.peer, asks.life, 0)))
         self.require(len(register.members) <= MAX_MEMBERS, "admits more members than a run may have")
