@@ -9,17 +9,17 @@ from shoal.protocol.averaging.context import Outcome
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.shelf import Decision, table_digest
 from shoal.protocol.base.ids import Digest
-from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, Payload, decode
-from shoal.protocol.log.register import Rules, next_history, state_of, steps
+from shoal.protocol.base.wire import Message, Payload
+from shoal.protocol.log.register import Rules, body_of, next_history, state_of, steps
 from shoal.protocol.messages.averaging import Made, Mean, Table
-from shoal.protocol.messages.log import BODY_TAGS, Decided, Register, Result, Void
+from shoal.protocol.messages.log import Decided, Register, Result, Void
 
 
 def outcomes(first: Register, entries: Iterable[Decided], rules: Rules, part: int) -> dict[int, Outcome | None]:
     """By round, what the entries after `first` have decided; None where that was undone."""
     found: dict[int, Outcome | None] = {}
     for before, decided, _ in steps(first, entries, rules):
-        body = decode(decided.entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
+        body = body_of(decided.entry.body)
         if isinstance(body, Result) and body.part == part:
             roster = tuple(seat.peer for seat in state_of(before, part).roster)
             found[body.round] = Outcome(decided.entry.number, body, roster)

@@ -21,7 +21,7 @@ from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Time
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
-from shoal.protocol.base.wire import Message, decode, encode
+from shoal.protocol.base.wire import Message, encode
 from shoal.protocol.log.certificate import (
     certificate_of,
     check_certificate,
@@ -34,10 +34,10 @@ from shoal.protocol.log.certificate import (
 )
 from shoal.protocol.log.register import (
     MAX_ADMITTED,
-    MAX_BODY,
     MAX_VOTERS,
     Rules,
     after,
+    body_of,
     entry_digest,
     has_life,
     has_member,
@@ -46,7 +46,6 @@ from shoal.protocol.log.register import (
     voters_root,
 )
 from shoal.protocol.messages.log import (
-    BODY_TAGS,
     Admit,
     Certificate,
     ChangeView,
@@ -238,7 +237,7 @@ class Core:
 
     def drop(self, kind: type[Message]) -> Core:
         """Want nothing of this kind any more."""
-        kept = tuple(body for body in self.wanted if not isinstance(decode(body, None, MAX_BODY, BODY_TAGS), kind))
+        kept = tuple(body for body in self.wanted if not isinstance(body_of(body), kind))
         return replace(self, wanted=kept)
 
     def answer(self, entry: Digest, is_approved: bool) -> tuple[Core, list[Effect]]:
@@ -373,7 +372,7 @@ class Turn:
             self._set(down=tuple(each for each in self.core.down if each != sender))
         match message:
             case Request():
-                decode(message.body, sender, MAX_BODY, BODY_TAGS)  # names the sender, where it is malformed
+                body_of(message.body, sender)  # names the sender, where it is malformed
                 self._hand(sender, message.number)
                 if may_be_asked_for(message.body):
                     self._consider(message.body)
@@ -437,7 +436,7 @@ class Turn:
         return True
 
     def _entry(self, body: bytes) -> Entry:
-        return next_entry(self.core.register, decode(body, None, MAX_BODY, BODY_TAGS))
+        return next_entry(self.core.register, body_of(body))
 
     def _may_want(self, body: bytes) -> bool:
         return may_be_asked_for(body) or (self.core.votes_here and self.core.proposer == self.core.me)
@@ -913,7 +912,7 @@ def number_of(message: LogMessage) -> int:
 
 def author_of(body: bytes) -> PeerId | None:
     """Who has to ask for this, if it is one."""
-    match decode(body, None, MAX_BODY, BODY_TAGS):
+    match body_of(body):
         case Admit(asks=(asks,)) | Leave(asks=asks):
             return asks.peer
     return None
@@ -921,12 +920,12 @@ def author_of(body: bytes) -> PeerId | None:
 
 def may_be_asked_for(body: bytes) -> bool:
     """Whether any voter may be asked to have this decided; what else is wanted, the proposer itself wants."""
-    return type(decode(body, None, MAX_BODY, BODY_TAGS)) not in (Roster, Result, Found)
+    return type(body_of(body)) not in (Roster, Result, Found)
 
 
 def first_of(wanted: Sequence[bytes]) -> bytes:
     """The first body, or all who ask to be admitted as one body if it admits somebody."""
-    bodies = [decode(body, None, MAX_BODY, BODY_TAGS) for body in wanted]
+    bodies = [body_of(body) for body in wanted]
     if not isinstance(bodies[0], Admit):
         return wanted[0]
     asks = {each.peer: each for body in bodies if isinstance(body, Admit) for each in body.asks}

@@ -31,6 +31,7 @@ from shoal.protocol.log.core import Committed, Core, Forked, LogWanted, Review, 
 from shoal.protocol.log.register import (
     MAX_SURVIVORS,
     after,
+    body_of,
     entry_digest,
     has_life,
     has_member,
@@ -49,7 +50,6 @@ from shoal.protocol.log.register import (
 from shoal.protocol.log.shortcuts import Shortcuts, beginning, check_shortcut
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.log import (
-    BODY_TAGS,
     STATEMENT_TAGS,
     AddVoters,
     Admit,
@@ -390,7 +390,7 @@ class Keeper:
         shown = message.entries if isinstance(message, Tip) else (message,) if isinstance(message, Decided) else ()
         for each in shown:
             check_entry(self._anchor, each.entry.number, entry_digest(each.entry), sender)
-        if not self._follows(shown) or (self.core.looks and not isinstance(message, GetLog | Tip | Decided)):
+        if not self._follows(sender, shown) or (self.core.looks and not isinstance(message, GetLog | Tip | Decided)):
             return []
         return self._do(self.core.receive(sender, message))
 
@@ -442,7 +442,7 @@ class Keeper:
         return [Tell(Gone())] if was_here and not has_life(register, me, self.core.life) else []
 
     def _review(self, entry: Entry, is_bound: bool) -> list[Effect]:
-        body, digest = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS), entry_digest(entry)
+        body, digest = body_of(entry.body), entry_digest(entry)
         if isinstance(body, Result):
             return [Tell(ResultProposed(digest, body, is_bound))]
         if isinstance(body, End) and not self._is_good(body):
@@ -493,7 +493,7 @@ class Keeper:
         is_counted = member_of(self.register, peer).counted >= self.register.rounds_to_vote
         return is_counted and self._judge.has_gone(peer)
 
-    def _follows(self, shown: Sequence[Decided]) -> bool:
+    def _follows(self, sender: PeerId, shown: Sequence[Decided]) -> bool:
         """Whether to go where these entries lead.
 
         A branch is followed by whom it names, by who can decide nothing without it, and by who has less to show for
@@ -504,7 +504,7 @@ class Keeper:
         founding = next((each for each in later if not each.certificate.proofs), None)
         if founding is None:
             return True
-        body = decode(founding.entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
+        body = body_of(founding.entry.body, sender)
         is_named = isinstance(body, Found) and any(
             (each.peer, each.life) == (self.core.me, self.core.life) for each in body.stays
         )
@@ -742,7 +742,7 @@ class Keeper:
 
     def _note_life(self, sender: PeerId, request: Request) -> None:
         """In which life a member asks to be admitted; of strangers nothing is kept."""
-        body = decode(request.body, sender, MAX_CONTROL_FRAME, BODY_TAGS)
+        body = body_of(request.body, sender)
         for asks in body.asks if isinstance(body, Admit) else ():
             if asks.peer == sender and asks.branch == self.register.branch and has_member(self.register, sender):
                 self._lives[sender] = asks.life

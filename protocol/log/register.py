@@ -214,6 +214,11 @@ def is_ordered(register: Register, what: What, subject: PeerId, orders: Iterable
     return is_by_master or rules.trust.is_quorum(by, register.voters, register.faults)
 
 
+def body_of(content: bytes, shown_by: PeerId | None = None) -> Message:
+    """What an entry with this content says; RemoteError, naming who showed it, if that is nothing."""
+    return decode(content, shown_by, MAX_BODY, BODY_TAGS)
+
+
 def next_entry(register: Register, body: Message) -> Entry:
     """The entry that `body` would be now."""
     return Entry(register.branch, register.number + 1, register.tip, encode(body))
@@ -237,7 +242,7 @@ def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | Non
         step.refuse("follows another one")
     if len(entry.body) > MAX_BODY:
         step.refuse("is too large")
-    body = decode(entry.body, shown_by, MAX_BODY, BODY_TAGS)
+    body = body_of(entry.body, shown_by)
     if register.is_over or (register.yields_to != NO_DIGEST and not isinstance(body, Found)):
         step.refuse("comes after the end")
     if encode(body) != entry.body:
@@ -525,7 +530,7 @@ class _Step:
         """Whether what must be decided next, by the founder's word, needs others than these."""
         if not body:
             return False
-        is_change = not isinstance(decode(body, self.shown_by, MAX_BODY, BODY_TAGS), Found)
+        is_change = not isinstance(body_of(body, self.shown_by), Found)
         self.require(is_change, "founds a branch because another one was begun")
         entry = Entry(self.register.branch, self.register.number + 1, self.register.tip, body)
         changed = after(self.register, entry, self.rules, self.shown_by)

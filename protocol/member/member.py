@@ -25,17 +25,16 @@ from shoal.protocol.base.effects import Effect, Event, Tell, Timer
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import Signer
-from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode
+from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Room
 from shoal.protocol.catchup.transfer import Transfer
 from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
-from shoal.protocol.log.register import Rules, steps
+from shoal.protocol.log.register import Rules, body_of, steps
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerUp, StatusChanged
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES
-from shoal.protocol.messages.log import BODY_TAGS
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import TRANSFER_MESSAGES, StateChunk
 
@@ -44,7 +43,7 @@ def certified_by(facts: RunFacts, kept: Kept, rules: Rules) -> Certified:
     """The states that the log of an earlier process certifies."""
     certified = Certified(facts.origin, kept.first, PART)
     for _, decided, register in steps(kept.first, kept.entries, rules):
-        certified.read(decode(decided.entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS), register)
+        certified.read(body_of(decided.entry.body), register)
     return certified
 
 
@@ -171,7 +170,7 @@ class Member(Presence):
                 self.transfer.passed(decision.round)
                 self.rounds.shelf.keep_after = self.transfer.donor.oldest_lease()
             case EntryDecided(entry, _, register):
-                self.certified.read(decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS), register)
+                self.certified.read(body_of(entry.body), register)
                 return [*self._tell_rounds(now, event), *self.transfer.log_read(now)]
             case Switched(register=register):
                 self._has_switched = True

@@ -16,16 +16,16 @@ from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.effects import Effect, Event, Tell, Timer, Wake
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
-from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode
+from shoal.protocol.base.wire import Message
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import EntryDecided, Gone, Judge, Keeper, LogSkipped, ResultProposed, Switched
-from shoal.protocol.log.register import Rules, steps
+from shoal.protocol.log.register import Rules, body_of, steps
 from shoal.protocol.log.shortcuts import Shortcuts, beginning
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.membership.membership import Membership
-from shoal.protocol.messages.log import BODY_TAGS, KeeperMessage
+from shoal.protocol.messages.log import KeeperMessage
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
 
 GOING = 8.0  # seconds that we wait, at a stop, until we are let go
@@ -319,8 +319,7 @@ class Presence(Judge, ABC):
             case told.Committed():
                 self.log.has_bytes()
             case EntryDecided(entry, before, _):
-                body = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
-                return self.rounds.committed(now, entry.number, body, before)
+                return self.rounds.committed(now, entry.number, body_of(entry.body), before)
             case Switched():
                 self.rounds.switch()
         return []

@@ -21,12 +21,11 @@ from typing import Any
 
 from shoal.protocol.base.effects import Effect, Persist
 from shoal.protocol.base.ids import Digest, PeerId
-from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode
 from shoal.protocol.log.keeper import LOOK
-from shoal.protocol.log.register import after, has_life, is_voter, tokens_of
+from shoal.protocol.log.register import after, body_of, has_life, is_voter, tokens_of
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.presence import GOING
-from shoal.protocol.messages.log import BODY_TAGS, Decided, Register, Yield
+from shoal.protocol.messages.log import Decided, Register, Yield
 from tests.simulation.campaign import PEACE, Peace, Report, build, main, told_of
 from tests.simulation.disks import Disk, lose_the_means, lose_the_state, lose_the_votes
 from tests.simulation.links import LAN
@@ -140,7 +139,7 @@ class Branching:
         if not (isinstance(effect, Persist) and isinstance(effect.record, Decided)):
             return
         entry = effect.record.entry
-        body = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
+        body = body_of(entry.body)
         if isinstance(body, Yield):
             self._yields[entry.branch] = body.branch
             if self._yields.get(body.branch) == entry.branch:

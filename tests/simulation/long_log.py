@@ -14,15 +14,15 @@ from pathlib import Path
 from shoal.node.run.log_store import LONGEST, LogStore
 from shoal.protocol.base.effects import Effect, Persist, Send, Tell
 from shoal.protocol.base.ids import PeerId, digest
-from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode
+from shoal.protocol.base.wire import Message
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import EntryDecided, Keeper, ResultProposed
-from shoal.protocol.log.register import Rules, first_state
+from shoal.protocol.log.register import Rules, body_of, first_state
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.kept import Kept
-from shoal.protocol.messages.log import BODY_TAGS, Register, Result, Seat
+from shoal.protocol.messages.log import Register, Result, Seat
 from tests.simulation.log_worlds import Endless, register_of
 from tests.simulation.signing import FakeSigner
 
@@ -128,7 +128,7 @@ class LongLog:
                 case Tell(event=ResultProposed(entry=entry)):
                     self.carry_out(peer, voter.keeper.answer(entry, True))
                 case Tell(event=EntryDecided(entry=entry)):
-                    body = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
+                    body = body_of(entry.body)
                     if isinstance(body, Result):
                         self.shorten(peer, body.round // CHECKPOINT * CHECKPOINT)
 

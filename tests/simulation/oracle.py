@@ -14,9 +14,8 @@ from shoal.protocol.averaging.shelf import Decision
 from shoal.protocol.base.effects import Effect, Persist
 from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.base.masks import masked
-from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode
-from shoal.protocol.log.register import entry_digest
-from shoal.protocol.messages.log import BODY_TAGS, Decided, Entry, Result, Void
+from shoal.protocol.log.register import body_of, entry_digest
+from shoal.protocol.messages.log import Decided, Entry, Result, Void
 from tests.simulation.promises import Violation
 
 
@@ -81,7 +80,7 @@ class Oracle:
             return
         if self.entries.setdefault(entry.number, entry) != entry:
             raise Violation("Agreement", f"two values of number {entry.number}")
-        match decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS):
+        match body_of(entry.body):
             case Result() as result:
                 if self.roots.get(result.round - 1, result.base_root) != result.base_root:
                     raise Violation("Fencing", f"round {result.round} was made on another state than the others'")

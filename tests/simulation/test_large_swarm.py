@@ -9,10 +9,9 @@ import pytest
 
 from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
-from shoal.protocol.log.register import MAX_ADMITTED, MAX_VOTERS
+from shoal.protocol.base.wire import Message, encode
+from shoal.protocol.log.register import MAX_ADMITTED, MAX_VOTERS, body_of
 from shoal.protocol.messages.log import (
-    BODY_TAGS,
     AddVoters,
     Admit,
     KeeperMessage,
@@ -61,7 +60,7 @@ def names(count: int) -> list[PeerId]:
 def entries(oracle: Oracle, kind: type[Message]) -> Iterator[tuple[int, Message, int]]:
     """Number, body and bytes of all entries of one kind."""
     for number, entry in sorted(oracle.entries.items()):
-        body = decode(entry.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
+        body = body_of(entry.body)
         if isinstance(body, kind):
             yield number, body, len(entry.body)
 

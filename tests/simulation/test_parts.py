@@ -17,16 +17,16 @@ from shoal.protocol.averaging.policy import Base, Policy, Ready
 from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.effects import Effect, Event, Timer, Wake
 from shoal.protocol.base.ids import Digest, PeerId, content_hash, digest
-from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, Payload, decode
+from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import EntryDecided, Keeper, ResultProposed
-from shoal.protocol.log.register import Rules, first_state, founded, voters_root
+from shoal.protocol.log.register import Rules, body_of, first_state, founded, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.membership.members import PeerDown, PeerUp
 from shoal.protocol.membership.membership import Membership
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES, Contribution
-from shoal.protocol.messages.log import BODY_TAGS, Register, VoteFile
+from shoal.protocol.messages.log import Register, VoteFile
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES
 from tests.simulation.facts import FactReducer
 from tests.simulation.links import Link
@@ -144,7 +144,7 @@ class Fragments(Node):
             case ResultProposed(name, result, is_bound):
                 return self.parts[result.part].review(now, name, result, is_bound)
             case EntryDecided(decided, before):
-                body = decode(decided.body, None, MAX_CONTROL_FRAME, BODY_TAGS)
+                body = body_of(decided.body)
                 told = [rounds.committed(now, decided.number, body, before) for rounds in self.parts]
                 return [each for effects in told for each in effects]
             case Committed(decision=decision):

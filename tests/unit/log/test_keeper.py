@@ -11,11 +11,10 @@ from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode, encode
 from shoal.protocol.log.certificate import subject_of
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, Keeper
-from shoal.protocol.log.register import after, member_of, next_entry, voters_root
+from shoal.protocol.log.register import after, body_of, member_of, next_entry, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import (
-    BODY_TAGS,
     STATEMENT_TAGS,
     Asks,
     Certificate,
@@ -190,7 +189,7 @@ def test_whoever_speaks_is_not_down() -> None:
 
 
 def asked_to_yield(bench: Bench) -> bool:
-    return any(isinstance(decode(body, None, MAX_CONTROL_FRAME, BODY_TAGS), Yield) for body in bench.keeper.core.wanted)
+    return any(isinstance(body_of(body), Yield) for body in bench.keeper.core.wanted)
 
 
 def test_it_wants_to_yield_only_as_long_as_it_hears_of_the_other_branch() -> None:
