@@ -25,7 +25,7 @@ from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.bandwidth_probe import find_uplink
 from shoal.node.peers.reach import worth_remembering
-from shoal.node.run.driver import Driver, Outlet
+from shoal.node.run.driver import Driver
 from shoal.node.run.facts import samples_before, training_now
 from shoal.node.run.fault_watch import FaultWatch
 from shoal.node.run.log_store import DOWNLOAD, LONGEST, LogStore
@@ -118,8 +118,9 @@ class Run(ABC):
 
     def start(self, seeds: list[PeerId]) -> None:
         """Join the swarm through `seeds` and begin to train."""
-        member = self._make_member()
-        self.driver, self.member = self._driver_of(member, self._send), member
+        self.member = member = self._make_member()
+        folder, kept = self._settings.folder, self._kept_timelines
+        self.driver = Driver(member, folder, self.store, self._sources, self._send, self._on_event, self._fail, kept)
         self.driver.timelines.links = self._network.links
         if self._settings.trains:
             worker, last = self._settings.worker(self.manifest, self.outer.sizes), self.manifest.rounds.last
@@ -218,10 +219,6 @@ class Run(ABC):
         self._parted.set()
         if self.training is not None:
             self._tasks.spawn(self.training.stop())
-
-    def _driver_of(self, member: Presence, send: Outlet) -> Driver:
-        folder, kept = self._settings.folder, self._kept_timelines
-        return Driver(member, folder, self.store, self._sources, send, self._on_event, self._fail, kept)
 
     # -- what the member says -------------------------------------------------------------------------------
 

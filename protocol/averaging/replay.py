@@ -9,7 +9,7 @@ from shoal.protocol.averaging.context import Outcome
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.shelf import Decision, table_digest
 from shoal.protocol.base.ids import Digest
-from shoal.protocol.base.wire import Message, Payload
+from shoal.protocol.base.wire import Payload
 from shoal.protocol.log.register import Rules, body_of, next_history, state_of, steps
 from shoal.protocol.messages.averaging import Made, Mean, Table
 from shoal.protocol.messages.log import Decided, Register, Result, Void
@@ -31,7 +31,7 @@ def outcomes(first: Register, entries: Iterable[Decided], rules: Rules, part: in
 class Records:
     """The means and tables that are on the disk."""
 
-    def __init__(self, records: Iterable[Message]) -> None:
+    def __init__(self, records: Iterable[Mean | Table]) -> None:
         self._means: dict[tuple[int, int, Digest], Payload] = {}
         self._tables: dict[Digest, tuple[Made, ...]] = {}
         for record in records:
@@ -52,7 +52,7 @@ class Records:
 
 
 def rounds_after(
-    base: Base, decided: Mapping[int, Outcome | None], records: Iterable[Message]
+    base: Base, decided: Mapping[int, Outcome | None], records: Iterable[Mean | Table]
 ) -> Iterator[tuple[int, Decision | None]]:
     """The rounds after `base`, each with what was decided, or None if that was undone; as far as all bytes are here."""
     found = Records(records)

@@ -74,7 +74,7 @@ class Rounds:
         self._before = Base(0, 0, Digest(b""), Digest(b""))  # the base that is being applied to
         self._doubted: Base | None = None  # what somebody doubted that we should stand on; once is enough
         self._ahead = Mailbox(())  # of the round after the current one
-        self._draft: tuple[Message, ...] = ()  # means and tables that an earlier process of ours had
+        self._draft: tuple[wire.Mean | wire.Table, ...] = ()  # means and tables that an earlier process of ours had
         self._token = 0
         self.round: Round | None = None
 
@@ -130,12 +130,12 @@ class Rounds:
         self._outcomes = {round: each for round, each in self._outcomes.items() if round > base.round}
         self._token += 1
         effects: list[Effect] = [self._wake()]
-        for record in self._draft:
-            if isinstance(record, wire.Mean) and record.round == number:
+        for record in (each for each in self._draft if each.round == number):
+            if isinstance(record, wire.Mean):
                 self.round.exchange.recall(record)
-            elif isinstance(record, wire.Table) and record.round == number:
+            else:
                 self.shelf.put_table(record.means)
-        self._draft = tuple(each for each in self._draft if each.round > number)  # type: ignore[attr-defined]
+        self._draft = tuple(each for each in self._draft if each.round > number)
         self._voided = {round for round in self._voided if round >= base.round}
         if number in self._voided or self._is_undone(base):
             return [*effects, *self._lapse(number)]
@@ -200,7 +200,7 @@ class Rounds:
         """Something outside has changed: who is there, or who proposes."""
         return self._digest(self.round.look(now)) if self.round is not None else []
 
-    def recall_means(self, records: Iterable[Message]) -> None:
+    def recall_means(self, records: Iterable[wire.Mean | wire.Table]) -> None:
         """Means and tables of rounds that were not applied when an earlier process of ours ended."""
         self._draft = tuple(records)
 

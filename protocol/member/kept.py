@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from shoal.protocol.base.wire import Message
 from shoal.protocol.log.register import voters_root
 from shoal.protocol.log.shortcuts import START
+from shoal.protocol.messages.averaging import Mean, Table
 from shoal.protocol.messages.log import Decided, Register, VoteFile, Way
 
 FOUNDING_LIFE = 1  # that of the founder's first vote file: everybody knows it from the run's id
@@ -23,7 +23,7 @@ class Kept:
     entries: tuple[Decided, ...]
     votes: VoteFile
     was_away: bool = False  # for so long that the others may have gone on without it
-    means: tuple[Message, ...] = ()  # and tables, of rounds that are not applied
+    means: tuple[Mean | Table, ...] = ()  # of rounds that are not applied
 
     @classmethod
     def nothing(cls, founding: Register, life: int) -> Kept:
