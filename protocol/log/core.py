@@ -7,8 +7,8 @@ Whoever embeds it
   appended to the journal (journal.py), where the last vote file counts, and forced before the next effect leaves;
 - answers each `Review` by `answer`, once it knows whether it may vote for the entry: of a result, whether its bytes
   are here;
-- hands in by `submit` what it wants decided; as proposer (`Leads`) also what only a proposer may want, such as a
-  result, for which the other voters wait by `expect`.
+- hands in by `submit` what it wants decided; as proposer also what only a proposer may want, such as a result, for
+  which the other voters wait by `expect`.
 """
 
 from __future__ import annotations
@@ -98,13 +98,6 @@ class Review(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Leads(Event):
-    """This peer is the proposer of the next entry."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
 class Forked(Event):
     """`peer` is on a branch that does not go on from ours, nor ours from it."""
 
@@ -113,10 +106,9 @@ class Forked(Event):
 
 @dataclass(frozen=True, slots=True)
 class LogWanted(Event):
-    """`peer` lacks entries after `number` that are no longer in memory."""
+    """`peer` lacks entries that are no longer in memory."""
 
     peer: PeerId
-    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,9 +468,7 @@ class Turn:
                 self._propose(lock.entry, True, grounds)
             return
         entry = self._choice()
-        if entry is None:
-            self._tell_once(Leads(core.number))
-        elif self._may_vote_for(entry):
+        if entry is not None and self._may_vote_for(entry):
             self._propose(entry, False, grounds)
 
     def _is_beyond(self, entry: Entry) -> bool:
@@ -863,7 +853,7 @@ class Turn:
         if number >= core.register.number:
             return False
         if not core.log or core.log[0].entry.number > number + 1:
-            self.effects.append(Tell(LogWanted(peer, number)))
+            self.effects.append(Tell(LogWanted(peer)))
             return False
         later = tuple(each for each in core.log if each.entry.number > number)
         self._send((peer,), Tip(core.register.branch, core.register.number, later[:MOST_AT_ONCE]))

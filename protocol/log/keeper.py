@@ -418,7 +418,7 @@ class Keeper:
                     done += self._after_entry(before, register)
                 case Tell(Review(entry, is_bound)):
                     done += self._review(entry, is_bound)
-                case Tell(LogWanted(peer=peer) | Forked(peer=peer)):
+                case Tell(LogWanted(peer) | Forked(peer)):
                     done += self._show_shortcut(peer)
                 case _:
                     done.append(effect)

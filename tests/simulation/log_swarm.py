@@ -20,7 +20,7 @@ from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import Message, encode
-from shoal.protocol.log.core import Committed, Core, Leads, Review
+from shoal.protocol.log.core import Committed, Core, Review
 from shoal.protocol.log.journal import framed, read
 from shoal.protocol.log.register import (
     entry_digest,
@@ -279,8 +279,6 @@ class LogSwarm:
                 self._do(machine, core.answer(entry_digest(entry), True))
             case Tell(event=Committed(entry=entry)):
                 self._note(entry)
-            case Tell(event=Leads()):
-                pass
 
     def _fire(self, machine: Machine, boot: int, timer: Timer) -> None:
         if machine.boot == boot and machine.core is not None:

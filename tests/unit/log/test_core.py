@@ -21,7 +21,6 @@ from shoal.protocol.log.core import (
     TAIL,
     Committed,
     Core,
-    Leads,
     LogWanted,
     Review,
 )
@@ -364,9 +363,8 @@ def test_who_hears_nobody_asks_for_one_view_again_and_again() -> None:
     assert core.view == 1
 
 
-def test_an_idle_log_is_quiet_and_its_proposer_knows_that_it_leads() -> None:
+def test_an_idle_log_is_quiet() -> None:
     _, effects = core_of(A, register_of(3, 3)).start()
-    assert told(effects, Leads) == [Leads(1)]
     assert sent(effects, GetLog) == [B]
     swarm = Swarm(register_of(3, 3))
     for peer in swarm.cores:
@@ -403,7 +401,7 @@ def test_a_peer_that_is_too_far_behind_is_left_to_the_application() -> None:
     for number in range(TAIL + 1):
         swarm.do(A, lambda core, round=number + 1: core.submit(result(core, round)))  # type: ignore[misc]
     core, effects = swarm.cores[A].receive(B, GetLog(BRANCH, 0))
-    assert effects == [Tell(LogWanted(B, 0)), Send(B, Tip(BRANCH, TAIL + 1, ()))]
+    assert effects == [Tell(LogWanted(B)), Send(B, Tip(BRANCH, TAIL + 1, ()))]
     assert len(core.log) == TAIL
 
 
