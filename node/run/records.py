@@ -54,7 +54,7 @@ class CommitRecord:
     is_mutual: bool = True  # of a replica: whether the partner is known to have taken our part
     lapse: str = ""  # of a replica: why there was no exchange
     validation_loss: float | None = None  # of the state after it; None if it was not measured here
-    validation_sequences: int = 0  # on how many held-out sequences
+    validation_sequences: int = 0  # on how many held-out sequences; 1 for a script's own measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,6 @@ class Validation:
 
     round: int
     loss: float
-    sequences: int  # held-out ones that it was measured on; 1 for a script's own measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ class CommitLog:
 
     def validated(self, round: int, loss: float, sequences: int) -> None:
         """The state after a round was measured; that round need not have a record here."""
-        self.validation = Validation(round, loss, sequences)
+        self.validation = Validation(round, loss)
         place = bisect_left(self.records, round, key=lambda record: record.round)
         if place < len(self.records) and self.records[place].round == round:
             record = self.records[place]

@@ -128,7 +128,7 @@ class ReplicaRun(Run):
 
     def _on_outcome(self, event: Event) -> None:
         match event:
-            case Met(partner=partner):
+            case Met(partner):
                 path = next((link.path for link in self._network.links() if link.peer == partner), None)
                 self.detours.met(path, self._network.own_addresses())
             case Exchanged():

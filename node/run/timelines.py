@@ -183,7 +183,7 @@ class Timeline:
                 trace.note_event(now, "left", peer)
             case Blamed(peer, reason):
                 trace.note_event(now, "blamed", peer, reason)
-            case Met(_, partner):
+            case Met(partner):
                 trace.note_event(now, "met", partner)
             case Exchanged(partner=partner, is_mutual=is_mutual):
                 trace.committed = now

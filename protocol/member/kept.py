@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from shoal.protocol.log.register import voters_root
-from shoal.protocol.log.shortcuts import START
 from shoal.protocol.messages.averaging import Mean, Table
 from shoal.protocol.messages.log import Decided, Register, VoteFile, Way
 
@@ -24,11 +22,6 @@ class Kept:
     votes: VoteFile
     was_away: bool = False  # for so long that the others may have gone on without it
     means: tuple[Mean | Table, ...] = ()  # of rounds that are not applied
-
-    @classmethod
-    def nothing(cls, founding: Register, life: int) -> Kept:
-        """That of a peer that has never been in the run; the founder begins in FOUNDING_LIFE."""
-        return cls(founding, START, founding, (), VoteFile(life, voters_root(founding), 0, 0, None, None))
 
     def without_means(self) -> Kept:
         """The same without what takes much memory."""

@@ -110,7 +110,7 @@ class Copying:
         self.stop()
         offer = copy.offer
         payloads = tuple(copy.payloads[index] for index in range(len(offer.chunks)))
-        return ReplicaReceived(offer.round, offer.layout, payloads, state_root(offer.layout, offer.chunks), offer.peer)
+        return ReplicaReceived(offer.round, payloads, state_root(offer.layout, offer.chunks), offer.peer)
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """Look after a silent donor, or after leases that run out."""

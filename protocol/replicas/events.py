@@ -24,7 +24,6 @@ class Lapse(StrEnum):
 class Met(Event):
     """We have a partner in this round; the exchange begins."""
 
-    round: int
     partner: PeerId
 
 
@@ -41,7 +40,6 @@ class ReplicaReceived(Event):
     """A copy of the replica that `donor` signed is here: install it, then say `opened`."""
 
     round: int
-    layout: bytes
     payloads: tuple[Payload, ...]
     root: Digest
     donor: PeerId

@@ -200,7 +200,7 @@ class ReplicaRound:
         exchange = PairExchange(now, pairing, means.facts.check, means.outbox, means.pace, means.length)
         self._exchange = exchange
         dismissed = self._matching.dismiss(partner)
-        return [Tell(Met(self.number, partner)), *dismissed, *exchange.start(now)]
+        return [Tell(Met(partner)), *dismissed, *exchange.start(now)]
 
     def _do_without(self, now: float, peer: PeerId, reason: Refusal | None) -> list[Effect]:
         """Nothing comes of `peer` in this round; if it was our partner, perhaps all its bytes are here already."""

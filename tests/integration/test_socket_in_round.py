@@ -22,11 +22,14 @@ from shoal.protocol.averaging.shelf import Decision
 from shoal.protocol.base.effects import Event
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, RunId, content_hash
 from shoal.protocol.base.wire import Message
+from shoal.protocol.log.register import voters_root
+from shoal.protocol.log.shortcuts import START
 from shoal.protocol.member.facts import RunFacts
 from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.member.member import Member
 from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.messages.averaging import Contribution, Mean
+from shoal.protocol.messages.log import VoteFile
 from shoal.protocol.net.bulk.backlog import LatePayload
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.peers.shared import Handlers
@@ -81,12 +84,12 @@ class Peer:
     def join(self, names: list[PeerId]) -> None:
         origin = Base(0, 0, NO_DIGEST, content_hash(b""))
         facts = RunFacts(Digest(RUN), names[0], origin, Policy(2, PEERS, PEERS, 1, (CHUNKS,)))
-        life = FOUNDING_LIFE + names.index(self.network.peer)
+        founding, life = facts.register(), FOUNDING_LIFE + names.index(self.network.peer)
         member = Member(
             self.network.peer,
             self.network.addresses(),
             facts,
-            Kept.nothing(facts.register(), life),
+            Kept(founding, START, founding, (), VoteFile(life, voters_root(founding), 0, 0, None, None)),
             origin,
             self.identity.signer(RUN),
             lambda _: MeanReducer([CHUNK] * CHUNKS, FP32, FP32),

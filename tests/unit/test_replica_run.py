@@ -211,7 +211,7 @@ async def test_a_copied_replica_begins_training_anew(tmp_path: Path) -> None:
     current = donor.committed.current
     payloads = tuple(bytes(current.chunk(index)) for index in range(len(current.shape.chunks)))
     bench.hands_in(1, vector)
-    await bench.run._install(ReplicaReceived(20, current.shape.header, payloads, current.root, PARTNER))
+    await bench.run._install(ReplicaReceived(20, payloads, current.root, PARTNER))
     assert bench.run.outer.root == donor.root
     assert bench.told[-1] == ("begin", 20)
     assert bench.run.samples == 5000, "its donor's line is its own"
