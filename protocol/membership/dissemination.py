@@ -42,10 +42,6 @@ class Rumours(Generic[K]):
         self._told.pop(key, None)
         self._told[key] = 0
 
-    def discard(self, key: K) -> None:
-        """Stop telling."""
-        self._told.pop(key, None)
-
     def take(self, count: int, repeats: int) -> list[K]:
         """The `count` least told items; each counts as told once more, and is dropped after `repeats`."""
         told = self._told

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from shoal.protocol.base.ids import Digest, PeerId, digest
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.membership.members import PRESENT, MemberTable, State
 from shoal.protocol.messages.membership import Entry, RunStatus
-
-
-def view_digest(peers: Iterable[PeerId]) -> Digest:
-    """A digest of a set of members, by which two nodes can tell whether they see the same ones."""
-    return digest("membership view", *(peer.encode() for peer in sorted(peers)))
 
 
 class Statuses(Protocol):
@@ -49,8 +44,6 @@ class View(Protocol):
         ...
 
     def is_alive(self, peer: PeerId) -> bool: ...
-
-    def is_suspect(self, peer: PeerId) -> bool: ...
 
     def status(self, peer: PeerId) -> RunStatus | None: ...
 
@@ -99,7 +92,3 @@ class MembershipView:
         """Members that have left with a goodbye and are not back; the last to go first."""
         left = [member for member in self._table if member.state is State.LEFT]
         return [member.entry.peer for member in sorted(left, key=lambda member: -member.since)]
-
-    def digest(self) -> Digest:
-        """The digest of the members that we see, ourselves included."""
-        return view_digest([self._table.own.peer, *self._table.present()])

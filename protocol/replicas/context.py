@@ -37,10 +37,6 @@ class Counted:
         """Whether `peer` is one of them."""
         return self.counts(peer) and self._view.is_alive(peer)
 
-    def is_suspect(self, peer: PeerId) -> bool:
-        """Whether one of them is perhaps none any more."""
-        return self.counts(peer) and self._view.is_suspect(peer)
-
     def status(self, peer: PeerId) -> RunStatus | None:
         """What one of them says of itself."""
         return self._view.status(peer) if self.counts(peer) else None

@@ -130,9 +130,6 @@ class _Eyes:
     def is_alive(self, peer: PeerId) -> bool:
         return peer in self.alive()
 
-    def is_suspect(self, peer: PeerId) -> bool:
-        return False
-
     def status(self, peer: PeerId) -> RunStatus | None:
         has = peer in self._town.donors or peer in self._town.done
         round, phase = (VERSION + 1, "training") if has else (0, "syncing")

@@ -34,7 +34,6 @@ def test_newcomers_find_everybody_at_once(count: int) -> None:
     world = start_swarm(count, seed=count, link=WAN)
     assert world.run_until(lambda: agree(world), within=10.0) < 1.0
     assert not world.errors
-    assert len({node.membership.digest() for node in world.nodes()}) == 1
 
 
 def test_a_newcomer_joins_through_the_one_seed_that_still_lives() -> None:

@@ -133,9 +133,6 @@ class Sight:
     def is_alive(self, peer: PeerId) -> bool:
         return True
 
-    def is_suspect(self, peer: PeerId) -> bool:
-        return False
-
     def status(self, peer: PeerId) -> RunStatus | None:
         here = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
         return self.statuses.get(peer, here)

@@ -41,9 +41,6 @@ class _View:
     def is_alive(self, peer: PeerId) -> bool:
         return peer in self.peers
 
-    def is_suspect(self, peer: PeerId) -> bool:
-        return False
-
     def status(self, peer: PeerId) -> RunStatus | None:
         return RunStatus(VERSION + 1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
 
