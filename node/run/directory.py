@@ -169,7 +169,7 @@ class Page:
             return
         listed = [each for each in members_in(got.found) if each.peer != run.member.me]
         lost = membership.lost_since(NEVER)
-        self.evidence.weigh(listed, lost, self._history)
+        self.evidence.weigh(listed, lost, run.member.history_after)
         unseen = [each for each in listed if membership.state(each.peer) in (None, State.DEAD)]
         chosen = self._rng.sample(unseen, min(MAX_CONTACTED, len(unseen)))
         await asyncio.gather(*(self._contact(each) for each in chosen))
@@ -187,7 +187,3 @@ class Page:
             await self._network.connect(f"{addresses[0]}/p2p/{peer}")
         except ShoalError as error:
             log.debug("%s, of the directory of %s, cannot be reached: %s", peer, self.run.manifest.name, error)
-
-    def _history(self, round: int) -> Digest | None:
-        """Our history digest after a decided round; None if we do not know it."""
-        return self.run.member.history_after(round)

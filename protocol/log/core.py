@@ -553,7 +553,7 @@ class Turn:
         if not is_ground(message.grounds, core.register, core.rules) or not is_right:
             raise RemoteError("proposes what the statements that it shows do not allow", sender)
 
-    def _vote_on_proposal(self, is_bound: bool = False) -> None:
+    def _vote_on_proposal(self, is_bound: bool) -> None:
         proposal = self.core.proposal
         if proposal is not None and self._may_vote_for(proposal.entry, is_bound):
             self._cast(proposal.phase, proposal.entry)

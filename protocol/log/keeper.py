@@ -292,12 +292,10 @@ class Keeper:
         return [*begun, *self._act(), self._wake()]
 
     def want(self, body: Message) -> list[Effect]:
-        """Have `body` decided, if it still fits."""
+        """Have `body` decided, if it still fits, and not too much is wanted."""
         if self.core.looks:
             return []
-        with suppress(
-            RemoteError, LocalError
-        ):  # the log has gone on, or too much is wanted: whoever wants it looks again
+        with suppress(RemoteError, LocalError):  # whoever wants it looks again
             return self._do(self.core.submit(body))
         return []
 
@@ -768,7 +766,7 @@ class Keeper:
         """All that it has to: after the end that is nothing."""
         return self.register.is_over or self.can_decide(self.here)
 
-    def _meet_branch(self, sender: PeerId, shortcut: Shortcut, met_by: PeerId | None = None) -> list[Effect]:
+    def _meet_branch(self, sender: PeerId, shortcut: Shortcut, met_by: PeerId | None) -> list[Effect]:
         """Of two branches that do not go on from each other that with more tokens is the run.
 
         But what can decide nothing is left for what can, whatever it has: it may never grow again.

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
 from shoal.protocol.base.effects import Blamed, Effect, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import PayloadError, RemoteError
@@ -49,7 +50,7 @@ class Copy:
     def next(self) -> list[int]:
         """Chunks to ask for now."""
         open = (each for each in range(len(self.offer.chunks)) if each not in self.payloads and each not in self.asked)
-        return [index for index, _ in zip(open, range(WINDOW - len(self.asked)), strict=False)]
+        return list(islice(open, WINDOW - len(self.asked)))
 
     @property
     def is_complete(self) -> bool:

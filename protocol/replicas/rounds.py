@@ -150,9 +150,8 @@ class ReplicaRounds:
             return []
         if message.round > round.number:
             return self._on_early(now, sender, message, round.number)
-        if message.round < round.number or (self._applying is not None and sender != round.partner):
-            return self._on_late(sender, message)
-        if self._applying is not None and not isinstance(message, Want):
+        may_still_ask = isinstance(message, Want) and sender == round.partner
+        if message.round < round.number or (self._applying is not None and not may_still_ask):
             return self._on_late(sender, message)
         return self._digest(round.receive(now, sender, message))
 
