@@ -11,6 +11,7 @@ from shoal.protocol.log.register import (
     Rules,
     after,
     entry_digest,
+    has_quorum,
     is_voter,
     member_of,
     register_root,
@@ -57,7 +58,7 @@ def decides(voted: Collection[PeerId], register: Register, changed: Register, ru
     """
     if is_founding(register, changed):
         return True
-    return all(rules.trust.is_quorum(voted, each.voters, each.faults) for each in (register, changed))
+    return all(has_quorum(each, voted, rules) for each in (register, changed))
 
 
 def is_founding(register: Register, changed: Register) -> bool:

@@ -41,6 +41,7 @@ from shoal.protocol.log.register import (
     entry_digest,
     has_life,
     has_member,
+    has_quorum,
     is_voter,
     next_entry,
     voters_root,
@@ -476,7 +477,7 @@ class Turn:
         core, changed = self.core, self._changed(entry)
         here = [voter for voter in changed.voters if voter not in core.down]
         is_change = changed.voters != core.register.voters
-        return is_change and not core.rules.trust.is_quorum(here, changed.voters, changed.faults)
+        return is_change and not has_quorum(changed, here, core.rules)
 
     def _propose(self, entry: Entry, is_bound: bool, grounds: tuple[ChangeView, ...]) -> None:
         core = self.core
@@ -631,11 +632,11 @@ class Turn:
 
     def _ask_if_missed(self) -> None:
         """Ask one of those who have decided what this peer was not shown."""
-        core, trust = self.core, self.core.rules.trust
-        others = [vote for vote in core.votes if vote.subject.phase == trust.phases[-1] and vote.peer != core.me]
+        core, last = self.core, self.core.rules.trust.phases[-1]
+        others = [vote for vote in core.votes if vote.subject.phase == last and vote.peer != core.me]
         for subject in dict.fromkeys(vote.subject for vote in others):
             voted = [vote.peer for vote in votes_on(subject, others)]
-            if trust.is_quorum(voted, core.register.voters, core.register.faults):
+            if has_quorum(core.register, voted, core.rules):
                 self._ask(voted[0])
                 return
 
@@ -924,7 +925,7 @@ def first_of(wanted: Sequence[bytes]) -> bytes:
 
 def is_ground(changes: Iterable[ChangeView], register: Register, rules: Rules) -> bool:
     """Whether a quorum of the voters, each once, has given up all lower views."""
-    return rules.trust.is_quorum([each.peer for each in changes], register.voters, register.faults)
+    return has_quorum(register, [each.peer for each in changes], rules)
 
 
 def without(changes: Iterable[ChangeView], lock: Lock) -> tuple[ChangeView, ...]:

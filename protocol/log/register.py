@@ -206,12 +206,17 @@ def may_order(register: Register, peer: PeerId, life: int) -> bool:
     return peer == register.author or peer in register.stewards or is_voter(register, peer, life)
 
 
+def has_quorum(register: Register, peers: Collection[PeerId], rules: Rules) -> bool:
+    """Whether these are enough of the voters to decide the next entry."""
+    return rules.trust.is_quorum(peers, register.voters, register.faults)
+
+
 def is_ordered(register: Register, what: What, subject: PeerId, orders: Iterable[Order], rules: Rules) -> bool:
     """Whether the author, a steward or a quorum of the voters is among those who have ordered this."""
     about = (register.branch, what, subject)
     by = {each.peer for each in orders if (each.branch, each.what, each.subject) == about}
     is_by_master = not by.isdisjoint((register.author, *register.stewards))
-    return is_by_master or rules.trust.is_quorum(by, register.voters, register.faults)
+    return is_by_master or has_quorum(register, by, rules)
 
 
 def body_of(content: bytes, shown_by: PeerId | None = None) -> Message:
@@ -524,7 +529,7 @@ class _Step:
         self.check(statement, peer)
 
     def _is_quorum(self, peers: Iterable[PeerId]) -> bool:
-        return self.rules.trust.is_quorum(set(peers), self.register.voters, self.register.faults)
+        return has_quorum(self.register, set(peers), self.rules)
 
     def _is_bound(self, survivors: Collection[PeerId], body: bytes) -> bool:
         """Whether what must be decided next, by the founder's word, needs others than these."""
@@ -534,7 +539,7 @@ class _Step:
         self.require(is_change, "founds a branch because another one was begun")
         entry = Entry(self.register.branch, self.register.number + 1, self.register.tip, body)
         changed = after(self.register, entry, self.rules, self.shown_by)
-        return not self.rules.trust.is_quorum(survivors, changed.voters, changed.faults)
+        return not has_quorum(changed, survivors, self.rules)
 
     def _ordered(self, what: What, subject: PeerId, life: int, orders: Sequence[Order]) -> bool:
         """Whether the author, a steward or a quorum of the voters has ordered this."""
