@@ -18,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import LocalError, RemoteError
@@ -35,6 +35,7 @@ from shoal.protocol.log.register import (
     entry_digest,
     has_life,
     has_member,
+    has_quorum,
     is_ordered,
     is_voter,
     last_life,
@@ -94,6 +95,7 @@ FOUNDING = 10.0  # seconds that the founder of a branch waits for the statements
 TOGETHER = 3.0  # seconds that a proposer waits for the consents of others who may vote, once it has one
 
 Said = Unheard | Consent | Lacks | Order | Stays  # what is carried in a Statement
+S = TypeVar("S", bound=Said)
 
 
 class Alive(Protocol):
@@ -605,7 +607,7 @@ class Keeper:
             return []
         if not self._has_earned(core.me):
             return []
-        return self._say(Consent, core.me, Consent(register.branch, register.tip, core.me, core.life, b""))
+        return self._say(Consent(register.branch, register.tip, core.me, core.life, b""))
 
     def _say_who_is_absent(self) -> list[Effect]:
         register, core = self.register, self.core
@@ -614,7 +616,7 @@ class Keeper:
             is_long = self._clock - self._lost_at.get(member.peer, self._clock) >= self._absence.deadline()
             if is_long and not self._view.is_alive(member.peer):
                 said = Unheard(register.branch, register.tip, member.peer, member.life, core.me, core.life, b"")
-                effects += self._say(Unheard, member.peer, said)
+                effects += self._say(said)
         return effects
 
     def _say_what_is_lost(self) -> list[Effect]:
@@ -624,8 +626,7 @@ class Keeper:
         if all(part.result != self._lacks for part in register.parts):
             self._lacks = None
             return []
-        said = Lacks(register.branch, register.tip, self._lacks, core.me, core.life, b"")
-        return self._say(Lacks, PeerId(""), said)
+        return self._say(Lacks(register.branch, register.tip, self._lacks, core.me, core.life, b""))
 
     def _go_on(self) -> list[Effect]:
         """Say with whom this peer goes on, and found the branch if that is itself."""
@@ -647,7 +648,7 @@ class Keeper:
         before = self._statements.get((Stays, founder, core.me))
         if not isinstance(before, Stays) or (before.standing, before.bound) != (standing, bound):
             self._said.pop((Stays, founder), None)  # that one does not count, or is about an earlier entry
-        said = self._say(Stays, founder, stays)
+        said = self._say(stays)
         named = {each.peer: each for each in self._said_by(Stays) if each.founder == core.me}
         with_us = [named[peer] for peer in survivors if peer in named]
         # Who is bound may know more of it than another one, with whom it could decide: so all who are here must agree.
@@ -663,21 +664,22 @@ class Keeper:
         effects: list[Effect] = []
         for peer in sorted(self._promoted):
             order = Order(register.branch, What.VOTE, peer, member_of(register, peer).life, core.me, core.life, b"")
-            effects += self._say(Order, peer, order)
+            effects += self._say(order)
         return effects
 
-    def _say(self, kind: type, about: PeerId, said: Said) -> list[Effect]:
-        """Tell all voters, unless they were told just now."""
-        register, place = self.register, (kind, about)
+    def _say(self, said: Said) -> list[Effect]:
+        """Tell all whom it concerns, unless they were told just now."""
+        register, place = self.register, (type(said), _subject(said))
         tip, at = self._said.get(place, (None, 0.0))
         if tip in register.tips[-RECENT:] and self._clock - at < REPEAT:
             return []
         self._said[place] = (register.tip, self._clock)
         statement = signed(said, self.core.rules.signer)
-        self._statements[kind, about, self.core.me] = statement
+        self._statements[*place, self.core.me] = statement
         carried = Statement(register.branch, register.number, encode(statement))
-        hearers = self.survivors if kind is Stays else (*register.voters, *([about] if kind is Order else []))
-        return [Send(peer, carried) for peer in hearers if peer != self.core.me]
+        hearers = self.survivors if isinstance(said, Stays) else register.voters
+        about = [said.subject] if isinstance(said, Order) else []
+        return [Send(peer, carried) for peer in (*hearers, *about) if peer != self.core.me]
 
     def _take_statement(self, sender: PeerId, message: Statement) -> list[Effect]:
         register = self.register
@@ -868,8 +870,8 @@ class Keeper:
                 found.append(Void(part.part, lacks))
         return found
 
-    def _said_by(self, kind: type) -> list:  # type: ignore[type-arg]
-        return [each for (of, _, _), each in sorted(self._statements.items(), key=_place) if of is kind]
+    def _said_by(self, kind: type[S]) -> list[S]:
+        return [each for _, each in sorted(self._statements.items(), key=_place) if isinstance(each, kind)]
 
     def _consents(self) -> tuple[Consent, ...]:
         """Of those who are to be made voters now: together, as with two voters a run hangs on each of them."""
@@ -901,7 +903,7 @@ class Keeper:
 
     def is_quorum(self, peers: Sequence[PeerId]) -> bool:
         """Whether these are enough of the voters."""
-        return self.core.rules.trust.is_quorum(peers, self.register.voters, self.register.faults)
+        return has_quorum(self.register, peers, self.core.rules)
 
     @property
     def deciding(self) -> list[PeerId]:
@@ -916,8 +918,7 @@ class Keeper:
             return False
         if (bound := self.core.bound) is None:
             return True
-        changed = after(self.register, bound, self.core.rules)
-        return self.core.rules.trust.is_quorum(peers, changed.voters, changed.faults)
+        return has_quorum(after(self.register, bound, self.core.rules), peers, self.core.rules)
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("log", "duties", 0))
