@@ -374,8 +374,7 @@ class Rounds:
         return [Tell(Behind(self.round.number))]
 
     def _commit(self, decision: Decision, counted: tuple[bool, ...]) -> list[Effect]:
-        if self.round is None:
-            return []
+        assert self.round is not None
         self._before, self.round, self._applying = self.round.base, None, (decision.round, decision)
         self.shelf.decide(decision)
         return [Tell(Committed(decision, counted))]

@@ -220,7 +220,7 @@ def is_ordered(register: Register, what: What, subject: PeerId, orders: Iterable
 
 
 def body_of(content: bytes, shown_by: PeerId | None = None) -> Message:
-    """What an entry with this content says; RemoteError, naming who showed it, if that is nothing."""
+    """What an entry with this content says; RemoteError, naming who showed it, if that is nothing, or too large."""
     return decode(content, shown_by, MAX_BODY, BODY_TAGS)
 
 
@@ -245,8 +245,6 @@ def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | Non
     step = _Step(register, rules, shown_by)
     if (entry.branch, entry.number, entry.before) != (register.branch, register.number + 1, register.tip):
         step.refuse("follows another one")
-    if len(entry.body) > MAX_BODY:
-        step.refuse("is too large")
     body = body_of(entry.body, shown_by)
     if register.is_over or (register.yields_to != NO_DIGEST and not isinstance(body, Found)):
         step.refuse("comes after the end")
