@@ -11,8 +11,8 @@ have no limit. A download lasts from its first sight in `shoal status` until the
             then, and for what is missing then the two that are left.
     five    Five joiners at once, of a state of a quarter of the size, from the first begin to the last end. Goal: at
             most 1.5 times what one alone takes, in the same lab just before.
-    beside  One joiner, while a donor trains in a run of its own. The tokens a second of that, in those of a machine that
-            trains likewise and donates nothing, during another download; the median of three turns. Goal: 95 %.
+    beside  One joiner, while a donor trains in a run of its own. The tokens a second of that, in those of a machine
+            that trains likewise and donates nothing, during another download; the median of three turns. Goal: 95 %.
     half    The joiner is killed at half, and started again at once. Goal: it then fetches at most 55 % of the state, by
             its network interface.
 

@@ -13,6 +13,7 @@ All methods block and may be used from any thread. OSError says what cannot be r
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import struct
 import threading
@@ -132,7 +133,9 @@ class MeansStore:
         last = self._used[-1] if self._used else None
         if last is None or round < last.newest or (round > last.newest and last.end >= FULL):
             if not self._free:
-                fresh = _Slot(self._folder / str(len(self._used)))
+                known = {slot.path for slot in self._used}
+                paths = (self._folder / str(number) for number in itertools.count())
+                fresh = _Slot(next(path for path in paths if path not in known))
                 fresh.path.touch()
                 self._free.append(fresh)
                 self._is_new = True

@@ -240,10 +240,10 @@ class Round:
     def _receive_offer(self, sender: PeerId, offer: wire.Offer) -> list[Effect]:
         if offer.peer != sender:
             raise RemoteError(f"sent an offer in the name of {offer.peer}", sender)
-        if offer.branch != self._us.branch or offer.weight > self._context.policy.max_weight:
-            raise RemoteError(
-                f"offers weight {offer.weight}, which is over the run's cap, or in another branch", sender
-            )
+        if offer.branch != self._us.branch:
+            raise RemoteError("offers something to another run", sender)
+        if offer.weight > self._context.policy.max_weight:
+            raise RemoteError(f"offers weight {offer.weight}, which is over the run's cap", sender)
         if len(offer.apart) > MAX_APART:
             raise RemoteError(f"names {len(offer.apart)} members that it is apart from", sender)
         check_signature(offer, sender, self._us.signer)

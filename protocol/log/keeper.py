@@ -637,7 +637,7 @@ class Keeper:
         if self._stuck_since is None:
             self._stuck_since = self._clock
         if self._continue_after is not None and self._clock - self._stuck_since >= self._continue_after:
-            self._goes_on_since = self._goes_on_since or self._clock
+            self._goes_on_since = self._clock if self._goes_on_since is None else self._goes_on_since
         if (since := self._goes_on_since) is None:
             return []
         held = self._judge.held_round

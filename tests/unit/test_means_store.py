@@ -55,6 +55,17 @@ def test_what_was_written_is_there_after_reopening_and_writing_goes_on(store: Me
     assert again.size == sum(path.stat().st_size for path in slots(tmp_path))
 
 
+def test_where_a_slot_is_missing_no_two_share_a_file(store: MeansStore, tmp_path: Path) -> None:
+    for round in (1, 2, 3):
+        store.write(mean(round))
+    (tmp_path / "means" / "1").unlink()
+    again = MeansStore(tmp_path / "means")
+    again.open()
+    for round in (4, 5):
+        again.write(mean(round))
+    assert opened(tmp_path) == (mean(1), mean(3), mean(4), mean(5))
+
+
 def test_small_rounds_share_a_slot(tmp_path: Path) -> None:
     store = MeansStore(tmp_path / "means")
     store.open()
