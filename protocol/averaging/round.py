@@ -68,7 +68,7 @@ class Round:
         self.base = base
         chunks = context.policy.chunks_in(base.round + 1)
         self.exchange = Exchange(context.us, base.round + 1, base.root, chunks, reducer, context.shelf, self._receivers)
-        self.steering = Steering(context, base, self.exchange, self._offers)
+        self.steering = Steering(context, base, self.exchange, self._offers, now)
 
     def __repr__(self) -> str:
         return f"Round({self.number}, {self.phase}, {self.exchange}, outcome={self._outcome is not None})"

@@ -5,8 +5,9 @@ Rules:
   by an entry as long as the round still waits for somebody, else by the result, for the next round.
 - Patience begins with the first who has trained something: who has nothing to offer hurries nobody.
 - How long members take is learned by all who hear of it: so whoever proposes next, after a death, knows it too.
-- Whoever has not offered when the learned patience is over is called to hand in what it has, and gone on without after
-  as long again. A policy may give the slow some slack: so much patience at least.
+- Whoever has not offered by then is called soon to hand in what it has: so the fast hardly wait, and what the slow
+  have done counts all the same. It is gone on without when twice the learned patience is over. A policy may give the
+  slow some slack: so much patience at least.
 - Chunks of a lost owner get a higher epoch.
 - Who lacks means of the last round is waited for longer: as long as that round took, at least.
 - The next round is for all who took part in this one or stand ready, and live, and for some who came just too late; but
@@ -32,6 +33,7 @@ from shoal.protocol.messages.averaging import Call, Direct, Offer
 from shoal.protocol.messages.log import PartState, Result, Roster, Seat
 
 CLOSE = 2  # patiences until the proposer goes on without those who have not offered
+WAIT = 0.1  # of the time in which the first has trained: how long it waits, about, until the others are called
 BEHIND = 16  # and, at least, without those who still lack means of the last round
 REPEAT = 2.0  # seconds between two repeats of what it has directed
 
@@ -39,12 +41,15 @@ REPEAT = 2.0  # seconds between two repeats of what it has directed
 class Steering:
     """One member's part in proposing for one round, now or later."""
 
-    def __init__(self, context: Context, base: Base, exchange: Exchange, offers: dict[PeerId, Offer]) -> None:
+    def __init__(
+        self, context: Context, base: Base, exchange: Exchange, offers: dict[PeerId, Offer], now: float
+    ) -> None:
         self._context = context
         self._us = context.us
         self._base = base
         self._exchange = exchange
         self._offers = offers  # all that fit our state, of members in the roster or not
+        self._begun_at = now
         self._opened_at: float | None = None  # when the first came who has trained; others stand ready at once
         self._called_at: float | None = None
         self._directed_at = 0.0
@@ -60,12 +65,19 @@ class Steering:
         return self._base.round + 1
 
     def patience(self) -> float:
-        """Seconds that those who still train are waited for before they are called to hand in.
+        """Seconds after the first one that are not strange for those who still train.
 
         Few rounds in which all happened to be ready at once say little: each halves what is waited without any.
         """
         spread = self._context.spread
         return max(spread.deadline(), spread.initial * 0.5**spread.samples, self._context.policy.slack)
+
+    def _called_after(self) -> float:
+        """Seconds after which they are called to hand in; in the first rounds of a run workers may still load."""
+        assert self._opened_at is not None
+        spread, policy = self._context.spread, self._context.policy
+        soon = min(self.patience(), max(spread.floor, WAIT * (self._opened_at - self._begun_at)))
+        return max(soon, spread.initial * 0.5 ** (self.round - policy.first), policy.slack)
 
     def expected(self) -> list[PeerId]:
         """Live members in the round, and those who stand on its base."""
@@ -175,7 +187,7 @@ class Steering:
     def _learn(self, now: float) -> None:
         """How far apart members are ready, whoever proposes: whoever does so next must know how long to wait.
 
-        Not if that took longer than our patience: then somebody may have been called.
+        Not if that took longer than our patience: then somebody may have been gone on without.
         """
         if self._opened_at is None or self._learned or len(self._offers) == self._counted or self.missing():
             self._counted = len(self._offers)
@@ -187,8 +199,9 @@ class Steering:
     def _call(self, now: float) -> list[Effect]:
         if self._opened_at is None:
             return []
-        missing, since = self.missing(), self._called_at or self._opened_at
-        if not missing or now - since < self.patience():
+        missing = self.missing()
+        waited = now - (self._opened_at if self._called_at is None else self._called_at)
+        if not missing or waited < (self._called_after() if self._called_at is None else self.patience()):
             return []
         self._called_at = now
         call = Call(self._us.part, self.round)

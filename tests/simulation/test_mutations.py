@@ -39,7 +39,7 @@ MUTATIONS = [
     Mutation(rule.vote_for_a_result_on_another_state, "Fencing", scenarios.proposer_hit, (0, 1, 2, 3)),
     Mutation(rule.apply_to_another_state, "All or nothing", scenarios.keeper_hit, (0, 1, 2)),
     Mutation(rule.vote_without_the_bytes, "Termination", scenarios.dead_with_the_last_bytes, (0, 2, 3)),
-    Mutation(rule.vote_before_the_last_is_kept, "Termination", scenarios.slow_disks, (8, 12)),
+    Mutation(rule.vote_before_the_last_is_kept, "Termination", scenarios.slow_disks, (1, 10)),
     Mutation(rule.send_means_that_are_not_written, "Held", scenarios.killed_at_once, (0, 1)),
     Mutation(rule.forget_the_means_of_before, "Held", scenarios.killed_at_once, (0, 1)),
     Mutation(rule.forget_the_last_result, "Held", scenarios.killed_at_once, (2, 3)),
