@@ -94,10 +94,12 @@ def advice(status: Status) -> str | None:
 def absence(run: RunRow) -> str:
     """That nobody else is in a run, and who has left it; ends where the command follows by which others join."""
     left = run.get("left") or []
-    names = ", ".join(peer[-6:] for peer in left[:NAMED])
-    more = " and others" if len(left) > NAMED else ""
-    gone = f": {names}{more} {'have' if len(left) > 1 else 'has'} left" if left else ""
-    return f"Nobody else is in {label(run)}{gone}. Send this to whoever is to join:"
+    if not left:
+        return f"Nobody else is in {label(run)}. Send this to whoever is to join:"
+    names = f"{', '.join(peer[-6:] for peer in left[:NAMED])}{' and others' if len(left) > NAMED else ''}"
+    gone, back = (f"{names} has left", "It is") if len(left) == 1 else (f"{names} have left", "Each is")
+    back = f"{back} back by itself once its node runs again, unless it has left for good"
+    return f"Nobody else is in {label(run)}: {gone}. {back}. Somebody new joins by:"
 
 
 def join_command(run: Answer) -> str:

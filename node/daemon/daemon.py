@@ -124,7 +124,7 @@ class Obstacle:
         """The peers that were sought in vain, while we have no connection."""
         unanswered = self._peer_finder.obstacle() if not self._network.links() else None
         if unanswered and self._was_in_runs:
-            return f"rejoining: {unanswered}"
+            return unanswered if self._peer_finder.has_answered else f"rejoining: {unanswered}"
         return unanswered if unanswered and self._peer_finder.has_given_addresses else None
 
     def _delay(self) -> str | None:
@@ -296,6 +296,7 @@ class Daemon:
     def _on_link(self, peer: PeerId, up: bool) -> None:
         for run in self._open.values():
             run.driver.link(peer, up)
+        self._peer_finder.link(peer, up)
         self._discovery.link(peer, up)
         self._relaying.link(peer, up)
         self._expert_proxy.link(peer, up)

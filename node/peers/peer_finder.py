@@ -23,20 +23,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any
 
+from shoal.dht.link_addresses import Reach, reach
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import NOTES
 from shoal.node.peers.remembered import PeerCache
 from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.base.multiaddrs import host_and_port, is_relayed, place_of, split
+from shoal.protocol.base.multiaddrs import (
+    NO_NETWORKS,
+    OwnNetworks,
+    host_and_port,
+    is_relayed,
+    place_of,
+    relay_of,
+    split,
+)
 from shoal.protocol.net.measure.journal import ITSELF, OTHER
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.addresses import resolve
@@ -44,7 +54,7 @@ from shoal.protocol.net.system.addresses import resolve
 # -- addresses that do not answer ----------------------------------------------------------------------------------
 
 
-MAX_REASONS, LONGEST = 3, 240  # reasons in a summary; characters of each
+MAX_REASONS, LONGEST = 3, 120  # reasons in a summary; characters of each
 
 
 class Kind(Enum):
@@ -106,27 +116,55 @@ class Unanswered:
         """Whether any of them leads to another peer than the one that we look for."""
         return any(each.is_wrong for each in self._failures.values())
 
-    def summary(self) -> str | None:
-        """The targets that failed, and the reasons, in words; None if there are none."""
+    def summary(self, has_answered: bool, networks: OwnNetworks = NO_NETWORKS) -> str | None:
+        """The targets that failed, and the reasons, in words; None if there are none.
+
+        `has_answered`: whether anybody has ever been connected. `networks` are those that this machine is in.
+        """
         if not self._failures:
             return None
         counts = Counter(each.kind for each in self._failures.values())
         tried = [kind.count(counts[kind]) for kind in Kind if counts[kind]]
         listed = " and ".join([*([", ".join(tried[:-1])] if tried[1:] else []), tried[-1]])
-        return f"nobody has answered yet, tried {listed}; trying again ({self._reasons()})"
+        nobody = "nobody answers now" if has_answered else "nobody has answered yet"
+        return f"{nobody}, tried {listed}; trying again ({self._reasons(networks)})"
 
-    def _reasons(self) -> str:
+    def _reasons(self, networks: OwnNetworks) -> str:
         """The most informative reasons first: targets that lead to another peer, then those that a person can fix."""
         kinds = list(Kind)
         ranked = sorted(self._failures.items(), key=lambda item: (not item[1].is_wrong, kinds.index(item[1].kind)))
-        reasons = [_reason(target, failure.reason) for target, failure in ranked[:MAX_REASONS]]
-        more = len(ranked) - MAX_REASONS
-        return "; ".join([*reasons, *([f"and {more} more"] if more > 0 else [])])
+        found: dict[str, str] = {}  # by place, as several targets may lead to the same
+        for target, failure in ranked:
+            for place, reason in _places(target, failure.reason):
+                found.setdefault(place, reason)
+        reasons = [_shown(place, found[place]) for place in _telling(found, networks)]
+        more = len(reasons) - MAX_REASONS
+        return "; ".join([*reasons[:MAX_REASONS], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _reason(target: str, reason: str) -> str:
-    """Target and reason; a PeerID is cut to its end, a long reason to its beginning."""
-    words = reason if target in reason else f"{target[-6:] if '/' not in target else target}: {reason}"
+def _places(target: str, reason: str) -> list[tuple[str, str]]:
+    """Each place that was tried for a target, and why in vain; the end of a PeerID where no place is known.
+
+    A peer's reason is that of all its addresses: "cannot reach kxwuSZ: /ip4/192.0.2.1/tcp/1: refused; /ip4/...".
+    """
+    found = re.findall(r"(?:^|[:;] )(/\S+): (.+?)(?=; /|$)", reason)
+    if not found and "/" in target:
+        return [(place_of(target), reason)]
+    return [(place_of(place), why) for place, why in found] or [(target[-6:], reason)]
+
+
+def _telling(places: Iterable[str], networks: OwnNetworks) -> list[str]:
+    """`places` without loopbacks and bridges to containers, which lead to no other machine, unless all are such."""
+    reaches = {place: reach(place, networks) if "/" in place else Reach.LAN for place in places}
+    least = min(Reach.LAN, max(reaches.values()))
+    return [place for place, width in reaches.items() if width >= least]
+
+
+def _shown(place: str, reason: str) -> str:
+    if is_relayed(place):
+        at, name = relay_of(place)
+        place = f"the relay {name[-6:]} at {at}"
+    words = reason if place in reason else f"{place}: {reason}"
     return words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
 
 
@@ -169,6 +207,7 @@ class PeerFinder:
         self._cache = cache
         self._misses_somebody = misses_somebody
         self._unanswered = Unanswered()
+        self.has_answered = False  # whether anybody has been connected in this life
         self._tasks: asyncio.TaskGroup | None = None  # while we run
 
     async def run(self) -> None:
@@ -246,6 +285,10 @@ class PeerFinder:
             self._strangers[place] = greeting
             greeting.add_done_callback(lambda _: self._strangers.pop(place))
 
+    def link(self, peer: PeerId, up: bool) -> None:
+        """`peer` is connected, or is no more."""
+        self.has_answered |= up
+
     def peers(self) -> list[PeerId]:
         """All peers that we know of, from the local network or from before a restart."""
         return [*self._nearby, *self.last_seen]
@@ -261,7 +304,7 @@ class PeerFinder:
 
     def obstacle(self) -> str | None:
         """Why we are alone, in words; None if no try has failed."""
-        return self._unanswered.summary()
+        return self._unanswered.summary(self.has_answered, self._network.own_networks)
 
     @property
     def is_misled(self) -> bool:

@@ -349,7 +349,10 @@ def test_who_is_alone_in_a_run_is_told_what_to_send_to_others(shoal: Shoal, node
     assert out.endswith(f"\n  Nobody else is in stdlib. {invitation}")
     assert "--bootstrap" not in out
     node.state, node.news["left"] = "CONNECTED", ["12D3KooWgone7nBFdh", "12D3KooWnu5\x1b[J"]
-    said = f"\n  Nobody else is in stdlib: 7nBFdh, nu5?[J have left. {invitation}"
+    said = (
+        "\n  Nobody else is in stdlib: 7nBFdh, nu5?[J have left. Each is back by itself once its node runs again, "
+        f"unless it has left for good. Somebody new joins by:\nshoal run join {LINK}\n"
+    )
     assert shoal("status")[1].endswith(said)
     assert shoal("run", "ls")[1].endswith(said)
     node.obstacle = "rejoining: nobody has answered yet"

@@ -14,20 +14,21 @@ from shoal.node.daemon.service_manager import ServiceManager
 
 
 @pytest.mark.parametrize(
-    ("first_back", "delay", "misled", "obstacle", "waits"),
+    ("first_back", "delay", "misled", "answered", "obstacle", "waits"),
     [
-        (True, "not yet in the run 1f0c8a2e", False, "not yet in the run 1f0c8a2e", False),
-        (True, None, False, "rejoining: nobody has answered yet", True),
-        (True, None, True, "rejoining: nobody has answered yet", False),
-        (False, "not yet in the run 1f0c8a2e", False, "rejoining: nobody has answered yet", False),
+        (True, "not yet in the run 1f0c8a2e", False, False, "not yet in the run 1f0c8a2e", False),
+        (True, None, False, False, "rejoining: nobody has answered yet", True),
+        (True, None, True, False, "rejoining: nobody has answered yet", False),
+        (False, "not yet in the run 1f0c8a2e", False, False, "rejoining: nobody has answered yet", False),
+        (False, None, False, True, "nobody has answered yet", False),
     ],
 )
 def test_who_is_the_first_to_be_back_misses_nobody_yet_and_says_what_it_tried(
-    first_back: bool, delay: str | None, misled: bool, obstacle: str, waits: bool
+    first_back: bool, delay: str | None, misled: bool, answered: bool, obstacle: str, waits: bool
 ) -> None:
     network, reaching = (
         SimpleNamespace(links=lambda: []),
-        SimpleNamespace(obstacle=lambda: "nobody has answered yet", is_misled=misled),
+        SimpleNamespace(obstacle=lambda: "nobody has answered yet", is_misled=misled, has_answered=answered),
     )
     data = SimpleNamespace(obstacle=lambda: None)
     runs = SimpleNamespace(are_at_rest=lambda: first_back, data=data, restoring=["of our last life"])

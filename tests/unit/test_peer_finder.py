@@ -12,10 +12,11 @@ from typing import cast
 import pytest
 
 from shoal.node.peers import peer_finder
-from shoal.node.peers.peer_finder import PeerFinder
+from shoal.node.peers.peer_finder import Kind, PeerFinder, Unanswered
 from shoal.node.peers.remembered import PeerCache
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.multiaddrs import OwnNetworks
 from shoal.protocol.net.peers.network import Network
 
 ANNA, BERT, CARL = PeerId("anna"), PeerId("bert"), PeerId("carl")
@@ -38,6 +39,10 @@ class Doors:
 
     def links(self) -> list[object]:
         return []
+
+    @property
+    def own_networks(self) -> OwnNetworks:
+        return OwnNetworks()
 
     async def name_at(self, address: str) -> PeerId:
         if address in self.hang:
@@ -209,6 +214,53 @@ async def test_what_was_tried_is_said_the_most_telling_first(cache: PeerCache) -
         assert "(peer8: somebody else answers there; peer" in words
         assert words.endswith("and 6 more)")
         assert seeking.is_misled
+
+
+RELAY = "/ip4/192.0.2.7/tcp/1/p2p/12D3KooWrelay1"
+
+
+@pytest.mark.parametrize(
+    ("failed", "said"),
+    [
+        (
+            {
+                f"{FIRST}/p2p/anna": f"cannot reach anna: {FIRST}: connection refused; {SECOND}: no answer in 10 s",
+                f"{SECOND}/p2p/anna": f"cannot reach anna: {FIRST}: connection refused; {SECOND}: no answer in 10 s",
+                "anna": f"cannot reach anna: {SECOND}: no answer in 10 s; {FIRST}: connection refused",
+            },
+            f"{FIRST}: connection refused; {SECOND}: no answer in 10 s",
+        ),
+        (
+            {
+                "anna": "cannot reach anna: /ip4/127.0.0.1/tcp/1: connection refused; "
+                f"/ip4/172.17.0.1/tcp/1: connection refused; {FIRST}: connection refused"
+            },
+            f"{FIRST}: connection refused",
+        ),
+        ({"anna": "cannot reach anna: /ip4/127.0.0.1/tcp/1: refused"}, "/ip4/127.0.0.1/tcp/1: refused"),
+        ({"anna": "no address of anna is known"}, "no address of anna is known"),
+        (
+            {"anna": f"cannot reach anna: {RELAY}/p2p-circuit: it knows nobody; or it sleeps"},
+            "the relay relay1 at /ip4/192.0.2.7/tcp/1: it knows nobody; or it sleeps",
+        ),
+    ],
+)
+def test_each_address_is_named_once_and_none_that_leads_nowhere_else(failed: dict[str, str], said: str) -> None:
+    unanswered = Unanswered()
+    for target, reason in failed.items():
+        unanswered.failed(target, Kind.LINK if "/" in target else Kind.KNOWN, TransportError(reason))
+    assert str(unanswered.summary(has_answered=True)).partition("trying again ")[2] == f"({said})"
+
+
+@pytest.mark.asyncio
+async def test_who_has_answered_before_does_not_count_as_never_heard_of(cache: PeerCache) -> None:
+    doors = Doors({FIRST: 10**6})
+    seeking = made(doors, cache, FIRST)
+    async with working(seeking):
+        await until(lambda: "nobody has answered yet" in str(seeking.obstacle()))
+        seeking.link(BERT, up=True)
+        seeking.link(BERT, up=False)
+        assert str(seeking.obstacle()).startswith("nobody answers now, tried 1 bootstrap address; trying again (")
 
 
 @pytest.mark.asyncio

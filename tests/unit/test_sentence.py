@@ -78,6 +78,8 @@ def test_only_a_node_in_no_run_is_told_to_start_with_an_address() -> None:
 
 LONELY = RUN | {"members": 1, "link": "shoal2xyz", "left": []}
 SEND = "Send this to whoever is to join: shoal run join shoal2xyz"
+BACK = "is back by itself once its node runs again, unless it has left for good. Somebody new joins by:"
+JOIN = "shoal run join shoal2xyz"
 
 
 @pytest.mark.parametrize(
@@ -85,11 +87,15 @@ SEND = "Send this to whoever is to join: shoal run join shoal2xyz"
     [
         ({}, f"Nobody else is in stdlib. {SEND}"),
         ({"left": None}, f"Nobody else is in stdlib. {SEND}"),
-        ({"left": ["12D3Koo7nBFdh"]}, f"Nobody else is in stdlib: 7nBFdh has left. {SEND}"),
-        ({"left": ["12D3Koo7nBFdh", "12D3Koonu5qcu"]}, f"Nobody else is in stdlib: 7nBFdh, nu5qcu have left. {SEND}"),
+        ({"left": ["12D3Koo7nBFdh"]}, f"Nobody else is in stdlib: 7nBFdh has left. It {BACK} {JOIN}"),
+        (
+            {"left": ["12D3Koo7nBFdh", "12D3Koonu5qcu"]},
+            f"Nobody else is in stdlib: 7nBFdh, nu5qcu have left. Each {BACK} {JOIN}",
+        ),
         (
             {"left": [f"12D3Koomember{number}" for number in range(8)]},
-            "Nobody else is in stdlib: ember0, ember1, ember2, ember3, ember4, ember5 and others have left. " + SEND,
+            "Nobody else is in stdlib: ember0, ember1, ember2, ember3, ember4, ember5 and others have left. "
+            f"Each {BACK} {JOIN}",
         ),
     ],
 )

@@ -93,5 +93,6 @@ def test_who_has_founded_a_run_and_is_alone_says_what_to_send_and_who_has_left(w
     watched.see("SOLO", 10, runs=[founded | {"left": ["12D3KooW7nBFdh"]}])
     first, _, last = watched.said
     assert first == ("INFO", "state-solo", f"SOLO: nobody is connected yet. Nobody else is in tiny. {invitation}")
-    words = f"SOLO: the last connection is lost. Nobody else is in tiny: 7nBFdh has left. {invitation}"
+    words = "SOLO: the last connection is lost. Nobody else is in tiny: 7nBFdh has left. It is back by itself once its "
+    words += "node runs again, unless it has left for good. Somebody new joins by: shoal run join shoal2xyz"
     assert last == ("WARNING", "state-solo", words)
