@@ -154,7 +154,7 @@ class UpOptions:
     peers: int = 4
     rounds: int = 12
     kill_at: int | None = 4  # round in whose all-reduce one peer is killed
-    join_at: int | None = 6  # round in which a new peer joins; it takes part from the next one on
+    join_at: int | None = 6  # the first round in which a new peer is to take part
     data: tuple[Path, ...] = ()
     manifest: Path | None = None  # None: the built-in one
     baseline: bool = False
@@ -201,7 +201,7 @@ class UpOptions:
         if self.join_at is not None:
             _require(
                 1 <= self.join_at < self.rounds,
-                f"--join-at {self.join_at}: a newcomer takes part from the next round on, so with --rounds "
+                f"--join-at {self.join_at}: a newcomer that takes long is first in the next round, so with --rounds "
                 f"{self.rounds} it must come before round {self.rounds}; or use none",
             )
 

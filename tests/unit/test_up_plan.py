@@ -12,6 +12,7 @@ from shoal.node.base.room import AvailableMemory, Memory, NoRoom
 from shoal.node.client.up.plan import (
     builtin_manifest,
     check_room,
+    check_text,
     chosen_manifest,
     make_plan,
     prepare_folder,
@@ -19,6 +20,7 @@ from shoal.node.client.up.plan import (
     to_toml,
 )
 from shoal.node.manifest.manifest import parse_manifest
+from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.net.system.identity import Identity
 
@@ -54,6 +56,38 @@ def test_the_same_seed_gives_the_same_keys(tmp_path: Path) -> None:
 def test_own_text_is_named_by_its_digest(tmp_path: Path) -> None:
     manifest = chosen_manifest(UpOptions(data=(tmp_path,)), corpus="ab" * 32)
     assert (manifest.data.name, manifest.data.digest) == ("files", "ab" * 32)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("my-book.txt", "my-book"),
+        ("letters.v1/", "letters.v1"),
+        ("Meine Bücher/", "Meine-B-cher"),
+        ("letters/..", "data"),
+        ("本.txt", "text"),
+        (f"{'long' * 20}.txt", "long" * 16),
+    ],
+)
+def test_a_run_about_own_text_is_named_after_it(tmp_path: Path, path: str, name: str) -> None:
+    data = tmp_path / "data"
+    (data / path.partition("/")[0]).mkdir(parents=True)
+    if "/" not in path:
+        (data / path).rmdir()
+        (data / path).touch()
+    assert chosen_manifest(UpOptions(data=(data / path, tmp_path))).name == name
+
+
+def test_a_manifest_of_ones_own_keeps_its_name(tmp_path: Path) -> None:
+    assert chosen_manifest(UpOptions(data=(tmp_path,), manifest=manifest_file(tmp_path, ""))).name == "mine"
+
+
+def test_too_short_a_text_is_refused_with_how_much_is_needed(tmp_path: Path) -> None:
+    manifest = chosen_manifest(UpOptions(data=(tmp_path,)))
+    check_text(manifest, 129, 2)
+    for sizes in ((128, 2), (129, 1)):
+        with pytest.raises(LocalError, match="at least 129 and 2"):
+            check_text(manifest, *sizes)
 
 
 def test_own_text_is_read_as_the_manifest_says(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def up(
             envvar="SHOAL_UP_JOIN_AT",
             metavar="ROUND|none",
             show_default=str(JOIN_AT),
-            help="Let a fresh peer join at this round; it takes part in the next.",
+            help="Let a fresh peer join so early that it takes part in this round; in the next one if it takes long.",
         ),
     ] = None,
     data: Annotated[

@@ -34,6 +34,7 @@ from shoal.node.client.up.peers import LocalPeer
 from shoal.node.client.up.plan import (
     Plan,
     check_room,
+    check_text,
     chosen_manifest,
     make_plan,
     prepare_folder,
@@ -255,8 +256,11 @@ async def _make_plan(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) ->
             corpus = await jobs.run("corpus", "corpus", read.column, read.domain, *paths)
         digest, size = corpus["digest"], corpus["train"] + corpus["validation"]
         sizes = f"{corpus['train']:,} bytes to train on and {corpus['validation']:,} to validate with"
-        swarm.note("data", "; ".join([f"{corpus['files']} texts, {sizes}", *corpus["left_out"]]), **corpus)
+        texts = f"{corpus['files']} {'text' if corpus['files'] == 1 else 'texts'}"
+        swarm.note("data", "; ".join([f"{texts}, {sizes}", *corpus["left_out"]]), **corpus)
     manifest = resumed_manifest(options, resumed, digest) if resumed else chosen_manifest(options, digest)
+    if options.data:
+        check_text(manifest, corpus["train"], corpus["validation"])
     check_room(manifest, options, size)
     plan = make_plan(options, out, manifest, resumed)
     plan.manifest_file.write_text(to_toml(plan.manifest), encoding="utf-8")

@@ -1,14 +1,15 @@
 """The plan of one `shoal up`, which is complete before anything is started.
 
 The manifest is the user's or the built-in one, with what the command line sets: the seed, the last round, the number of
-members that start it, and the text of --data. A play is reproducible: if no peer dies or comes, the same seed gives the
-same bits, however busy the machine is. So no peer hands in early (pace `steps`), and the peers' keys and the run's
-nonce follow from the seed: seats and data lanes follow from peer ids. Such keys are no secret, and safe on loopback
-only.
+members that start it, and the text of --data, after which a run by the built-in manifest is named. A play is
+reproducible: if no peer dies or comes, the same seed gives the same bits, however busy the machine is. So no peer hands
+in early (pace `steps`), and the peers' keys and the run's nonce follow from the seed: seats and data lanes follow from
+peer ids. Such keys are no secret, and safe on loopback only.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from contextlib import suppress
@@ -25,12 +26,15 @@ from shoal.node.base.toml import dump
 from shoal.node.client.up.resume import Resumption
 from shoal.node.manifest.fitting import Load, check_fits
 from shoal.node.manifest.manifest import DataSpec, Manifest, load_manifest, parse_manifest
+from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import digest
 from shoal.protocol.messages.genesis import NONCE_SIZE
 from shoal.protocol.net.system.identity import Identity
 
 RUNS = Path("runs")  # where results go without --out
 READING = {"tokenizer", "end_of_text", "column", "domain"}  # keys of a manifest's data that say how text is read
+LONGEST_NAME, OWN_TEXT = 64, "text"  # characters of a run's name; the name where that of the data has none
+VALIDATION_LEAST = 2  # bytes: one that follows from another
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,8 @@ def chosen_manifest(options: UpOptions, corpus: str = "") -> Manifest:
     rounds = base.rounds.model_copy(update=fixed)
     own = DataSpec(name="files", digest=corpus).model_copy(update=base.data.model_dump(include=READING))
     data = own if options.data else base.data
-    manifest = base.model_copy(update={"seed": options.seed, "rounds": rounds, "data": data})
+    name = base.name if options.manifest or not options.data else name_after(options.data[0])
+    manifest = base.model_copy(update={"name": name, "seed": options.seed, "rounds": rounds, "data": data})
     left = options.peers - (1 if options.kill_at else 0)
     if manifest.rounds.min_members > left:
         raise UsageError(
@@ -133,6 +138,13 @@ def chosen_manifest(options: UpOptions, corpus: str = "") -> Manifest:
             code="bad-flags",
         )
     return manifest
+
+
+def name_after(path: Path) -> str:
+    """A valid name of a run, after a file without its ending, or a folder."""
+    path = path.resolve()
+    name = path.name if path.is_dir() else path.stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-")[:LONGEST_NAME] or OWN_TEXT
 
 
 def resumed_manifest(options: UpOptions, resumed: Resumption, corpus: str = "") -> Manifest:
@@ -155,6 +167,19 @@ def check_room(manifest: Manifest, options: UpOptions, text: int = 0) -> None:
         fewest = options.peers if options.resume else least
         load = Load(has_gpu=all(map(has_gpu, options.devices)), nodes=options.peers, fewest=fewest, text=text)
         check_fits(manifest, available_memory(), load)
+
+
+def check_text(manifest: Manifest, train: int, validation: int) -> None:
+    """LocalError if the text of --data has too few bytes. How many tokens a tokenizer makes of it is not known here."""
+    if manifest.data.tokenizer or not manifest.model.is_complete:
+        return
+    window = manifest.model.context + 1
+    if train < window or validation < VALIDATION_LEAST:
+        raise LocalError(
+            f"the text of --data is too short: it has {train:,} bytes to train on and {validation:,} to validate with, "
+            f"and must have at least {window:,} and {VALIDATION_LEAST}",
+            code="data-empty",
+        )
 
 
 def make_plan(options: UpOptions, out: Path, manifest: Manifest, resumed: Resumption | None = None) -> Plan:
