@@ -38,7 +38,7 @@ def preview_words(preview: Answer, line: tuple[int, int] = (0, 0)) -> list[list[
         ["data", preview["data"]["words"]],
         ["method", _method(manifest)],
         _length(preview),
-        ["memory", _memory(preview["memory"])],
+        ["memory", memory_words(preview["memory"])],
         ["traffic", _traffic(preview)],
         *([["line", words]] if (words := _line(preview, *line)) else ()),
     ]
@@ -99,7 +99,10 @@ def _rounds(preview: Answer, members: str) -> str:
     return f"{done}; {members}{pace}"
 
 
-def _memory(memory: Answer) -> str:
+def memory_words(memory: Answer, train: bool = True) -> str:
+    """How much memory a run takes on this node, if it is to `train` or only keeps the state and votes."""
+    if not train:
+        return f"about {_about(memory['node'])} for the node, which does not train"
     node, worker = memory["node"], memory["worker"]
     whole = f"about {_about(node + worker)}"
     return f"{whole}: {_about(node)} for the node, {_about(worker)} to train, partly on a GPU if used"

@@ -778,6 +778,19 @@ def test_a_node_that_refuses_us_gets_a_signal(shoal: Shoal, background: Home) ->
     assert background.daemon_pid() is None
 
 
+def test_who_starts_a_running_node_with_a_setting_is_told_how_to_change_it(
+    shoal: Shoal, background: Home, tmp_path: Path
+) -> None:
+    shoal("node", "start", "--admin-port", "0")
+    (tmp_path / "my text").mkdir()
+    code, _, err = shoal("node", "start", "--data", str(tmp_path / "my text"), "--no-mdns")
+    assert code == Exit.FAILED
+    sets = f"shoal config set no-mdns true && shoal config set data '{tmp_path / 'my text'}' && shoal restart"
+    assert err.endswith(f"; to change its settings: {sets} [home-taken]\n")
+    assert shoal("node", "start")[2].endswith("see `shoal status` [home-taken]\n")
+    assert shoal("node", "stop")[0] == Exit.OK
+
+
 def test_two_starts_at_once_give_one_node(background: Home) -> None:
     settings = NodeSettings(background.create().root, admin_port=0)
     argv = launch.foreground_argv(settings)

@@ -60,7 +60,11 @@ def test_ls_of_nothing_and_of_no_folder(shoal, tmp_path: Path) -> None:
 
 
 def test_verify_reads_every_byte(shoal, held: list[Path]) -> None:
-    assert shoal("verify", str(held[1]))[0] == Exit.OK
+    code, out, _ = shoal("verify", str(held[1]))
+    assert (code, out.splitlines()[-1]) == (Exit.OK, "intact: every file has its hash, and the state its root")
+    assert shoal("verify", str(held[1].parent))[1].endswith(
+        "\nall 2 intact: every file has its hash, and the state its root\n"
+    )
     data = bytearray((held[1] / OUTER).read_bytes())
     data[-1] ^= 1
     (held[1] / OUTER).write_bytes(data)
@@ -68,8 +72,10 @@ def test_verify_reads_every_byte(shoal, held: list[Path]) -> None:
     code, out, _ = shoal("verify", str(held[1].parent), "--json")
     assert code == Exit.FAILED
     assert [row["problem"] is None for row in json.loads(out)] == [True, False]
+    assert "\n1 of 2 intact: " in shoal("verify", str(held[1].parent))[1]
     code, out, _ = shoal("verify", str(held[1]))
     assert "is damaged" in out
+    assert "intact" not in out
     assert "its bytes are not those that were written" in out
 
 

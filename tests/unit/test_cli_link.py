@@ -110,6 +110,8 @@ def test_who_said_yes_before_is_shown_it_all_the_same(shoal: Shoal, node: FakeSe
     assert "traffic" in out
     assert "Join?" not in out
     assert node.calls[1][2] is False
+    [memory] = [line for line in out.splitlines() if line.startswith("memory ")]
+    assert memory.endswith(" for the node, which does not train")
 
 
 def test_by_the_begin_of_an_id_nothing_else_is_joined_than_was_shown(shoal: Shoal, node: FakeService) -> None:
@@ -196,7 +198,8 @@ def test_ctrl_c_before_that_stops_it_again(shoal: Shoal, background: Home, monke
 def test_a_node_that_was_started_for_nothing_is_stopped_again(
     shoal: Shoal, background: Home, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert shoal("run", "preview", LINK)[0] == Exit.OK
+    code, _, err = shoal("run", "preview", LINK)
+    assert (code, err) == (Exit.OK, ""), "the node that it needed is gone again"
     assert background.daemon_pid() is None
     says("n\n")
     code, _, err = shoal("run", "join", LINK)

@@ -74,8 +74,11 @@ def test_what_does_not_fit_is_refused_in_a_sentence(checkpoint: Checkpoint, tmp_
     with pytest.raises(LocalError, match="is of round 6"):
         check_fits(manifest, load(write(tmp_path, 6)))
     wider = MANIFEST.model_copy(update={"model": MANIFEST.model.model_copy(update={"layers": 2})})
-    with pytest.raises(LocalError, match=r"model and rounds\.chunk_bytes"):
+    with pytest.raises(LocalError, match=r"of the checkpoint: model\.layers is 2, there 1$"):
         with_origin(wider, checkpoint)
+    coarser = wider.model_copy(update={"rounds": MANIFEST.rounds.model_copy(update={"chunk_bytes": 1 << 20})})
+    with pytest.raises(LocalError, match=r"model\.layers is 2, there 1, rounds\.chunk_bytes is 1048576, there 4096$"):
+        with_origin(coarser, checkpoint)
     for name in ("ddp", "sparseloco", "co2"):
         other = parse_manifest(f'name = "other"\n[method]\nname = "{name}"').method
         with pytest.raises(LocalError, match=f"diloco has made cannot be gone on from with {name}"):

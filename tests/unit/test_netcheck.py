@@ -166,6 +166,11 @@ def test_what_else_is_found(changes: dict[str, object], code: str, level: str) -
     assert exit_code(facts, [found]) == (Exit.NETWORK_TROUBLE if level == "bad" else Exit.OK)
 
 
+def test_it_is_said_why_large_packets_were_not_tried() -> None:
+    [said] = [each.sentence for each in findings(KEEPING) if each.code == "NET-MTU-UNTRIED"]
+    assert said.endswith("not tried: that takes a peer that this node has dialled directly, and no connected one is.")
+
+
 def test_a_forwarded_node_is_told_from_a_public_one_by_ipv4_of_the_internet() -> None:
     at_home = dataclasses.replace(FORWARDED, own=(HOME, GLOBAL), found_at=(HOME, GLOBAL, OUTSIDE))
     assert nat_kind(at_home) == "forwarded"

@@ -230,6 +230,19 @@ def test_the_address_that_most_can_use_is_shown(addresses: list[int], shown: str
     assert ("reached  public, at " + shown, "") in status_lines(node, PAGE, None)
 
 
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [
+        ("training", "does not train here"),
+        ("matching", "matching, does not train here"),
+        ("finished", "finished"),
+    ],
+)
+def test_who_only_keeps_the_state_is_told_so(phase: str, said: str) -> None:
+    [(words, _), *_] = run_lines([RUN | {"trains": False, "phase": phase}], None)
+    assert words == f"stdlib (9e086a85): round 42 of 100, 5 members, {said}"
+
+
 def test_what_others_wrote_cannot_steer_the_terminal() -> None:
     lines = run_lines([RUN | {"waiting_for": "evil\x1b[2J\nrow"}], None)
     assert ("  evil?[2J row", "yellow") in lines

@@ -92,6 +92,6 @@ FINDINGS: Mapping[str, Row] = {
     "NET-CLOCK-UNKNOWN": Row(NOBODY, "No peer has said what its clock shows."),
     "NET-MTU-OK": Row(NOBODY, "Large packets come through."),
     "NET-MTU-LOST": Row(NETWORK, "Large packets get lost.", "Lower the MTU of the interface, to 1280 say."),
-    "NET-MTU-UNTRIED": Row(NOBODY, "No peer was there to try large packets with."),
+    "NET-MTU-UNTRIED": Row(NOBODY, "No peer that this node has dialled was there to try large packets with."),
     "NET-LIMITS": Row(NOBODY, "The owner has limited this node's rates."),
 }

@@ -61,7 +61,11 @@ def verify(
     if not rows:
         raise LocalError(f"there is no checkpoint in {place}", code="checkpoint-missing")
     present.show_json(rows) if as_json else present.show_checkpoints(rows)
-    if any(row["problem"] for row in rows):
+    intact = sum(not row["problem"] for row in rows)
+    if intact and not as_json:
+        number = "" if len(rows) == 1 else f"all {intact} " if intact == len(rows) else f"{intact} of {len(rows)} "
+        print(f"{number}intact: every file has its hash, and the state its root")
+    if intact < len(rows):
         raise typer.Exit(Exit.FAILED)
 
 

@@ -18,6 +18,7 @@ from shoal.node.base.lines import printable
 from shoal.node.base.options import NodeSettings, UsageError
 from shoal.node.base.settings import SETTINGS, SWITCH, Choice, Setting
 from shoal.node.client.cli.flags import this_node
+from shoal.protocol.base.errors import LocalError
 
 if TYPE_CHECKING:
     from shoal.node.api.client import Client
@@ -73,6 +74,12 @@ def start(
     if foreground:
         launch.run_here(options, chosen)
         return
+    if given and (pid := home.daemon_pid()) is not None:
+        sets = " && ".join(how_to_set(given))
+        raise LocalError(
+            f"a node (pid {pid}) already runs in {home.root}; to change its settings: {sets} && shoal restart",
+            code="home-taken",
+        )
     words = [word for key, value in given.items() for word in settings.BY_KEY[key].words(value)]
     for line in (*launch.start_in_background(options, words), f"page {this_node().page(present.is_terminal())}"):
         print(printable(line))
@@ -126,9 +133,13 @@ def how_to_keep(chosen: Mapping[str, Choice], usual: Mapping[str, Choice]) -> li
     passing = [settings.BY_KEY[key] for key, choice in chosen.items() if choice.value != usual[key].value]
     if not passing:
         return []
-    words = {each.key: each.texts(chosen[each.key].value) for each in passing}
-    lines = [f"  shoal config set {shlex.join([key, *texts])}" for key, texts in words.items()]
+    lines = [f"  {line}" for line in how_to_set({each.key: chosen[each.key].value for each in passing})]
     return [f"for this start only: {', '.join(each.flag for each in passing)}; to keep that:", *lines]
+
+
+def how_to_set(values: Mapping[str, Any]) -> list[str]:
+    """The commands that write values of settings, by key, to config.toml."""
+    return [f"shoal config set {shlex.join([key, *settings.BY_KEY[key].texts(each)])}" for key, each in values.items()]
 
 
 class AskedAlready(KeyboardInterrupt):
@@ -150,7 +161,8 @@ def ensure_node(keep: bool = True) -> Iterator[Client]:
         return
     launch.start_in_background(settings_of(home, choose_settings(home)))
     client = this_node()
-    print(f"started a node in the background (pid {client.pid}); its log is {home.daemon_log}\n", file=sys.stderr)
+    if keep:
+        print(f"started a node in the background (pid {client.pid}); its log is {home.daemon_log}\n", file=sys.stderr)
     try:
         yield client
     except AskedAlready:

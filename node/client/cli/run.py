@@ -264,7 +264,7 @@ def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> 
         with Waiting("looking for the run"):
             preview = client.preview_run(link)
         if not as_json:
-            show_preview(preview)
+            show_preview(preview if train else _without_training(preview))
             print()
         if train and preview["data"]["problem"]:
             raise LocalError(
@@ -278,6 +278,17 @@ def _join(link: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> 
             raise LocalError("not joined", code="not-confirmed")
         with _told_that_it_may_go_on(), Waiting("joining the run", _download):
             return client.join_run(_whole(link, preview), train, checkpoint)
+
+
+def _without_training(preview: Preview) -> Preview:
+    """What joining means for a node that only keeps the state and votes."""
+    from shoal.node.run.preview import memory_words
+
+    memory = preview["memory"]
+    rows = [
+        [label, memory_words(memory, train=False) if label == "memory" else said] for label, said in preview["words"]
+    ]
+    return {**preview, "words": rows, "memory": {**memory, "problem": ""}}
 
 
 def _download() -> Step:

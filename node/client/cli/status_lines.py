@@ -166,9 +166,17 @@ def _standing(run: RunRow) -> str:
     return _joined(
         f"round {run['round']}{last}" if is_open or run.get("round") else "",
         _count(run["members"], "member") if is_open else "",
-        str(run.get("phase")),
+        *_phase(run),
         f"{experts['finished']} of {experts['parts']} experts finished" if experts else "",
     )
+
+
+def _phase(run: RunRow) -> list[str]:
+    """What the node does in a run now; "training" only if it is this node that trains."""
+    phase = str(run.get("phase"))
+    if run.get("trains") is not False or phase in ("finished", "failed"):
+        return [phase]
+    return [*([phase] if phase != "training" else []), "does not train here"]
 
 
 def _figures(run: RunRow, whole: bool) -> str:

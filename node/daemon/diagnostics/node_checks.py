@@ -369,7 +369,8 @@ def _clock(facts: Facts) -> Finding:
 def _packets(facts: Facts) -> Finding:
     """Do packets of full size come through?"""
     if not facts.large_packets:
-        return Finding("NET-MTU-UNTRIED", INFO, "No peer was there to try large packets with.")
+        words = "that takes a peer that this node has dialled directly, and no connected one is"
+        return Finding("NET-MTU-UNTRIED", INFO, f"Large packets were not tried: {words}.")
     if all(facts.large_packets):
         return Finding("NET-MTU-OK", OK, "Large packets come through.")
     everywhere = not any(facts.large_packets)

@@ -6,7 +6,8 @@ history, and with it the order of members and their lanes, goes on as if there h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -17,6 +18,8 @@ from shoal.protocol.base.errors import LocalError
 
 if TYPE_CHECKING:
     from shoal.node.training.checkpoint.read import Checkpoint
+
+MOST_NAMED, LONGEST_VALUE = 4, 40  # keys in which two manifests differ; characters of a value that is shown
 
 
 def origin_of(about: About) -> OriginSpec:
@@ -69,12 +72,39 @@ def check_fits(manifest: Manifest, checkpoint: Checkpoint | None) -> None:
         )
     ours, theirs = manifest, checkpoint.manifest
     if (ours.model, ours.rounds.state_chunk_bytes) != (theirs.model, theirs.rounds.state_chunk_bytes):
-        raise LocalError(
-            "the manifest's model and rounds.chunk_bytes must be those of the checkpoint", code="other-model"
-        )
+        words = f"must be those of the checkpoint: {_differences(ours, theirs)}"
+        raise LocalError(f"the manifest's model and rounds.chunk_bytes {words}", code="other-model")
     if ours.method.state != theirs.method.state:
         raise LocalError(
             f"a state that {theirs.method.name} has made cannot be gone on from with {ours.method.name}, which keeps "
             f"something else: let the manifest's method be {theirs.method.name}",
             code="other-model",
         )
+
+
+def _differences(ours: Manifest, theirs: Manifest) -> str:
+    """Which keys differ that decide what a state looks like, with both values where these are short."""
+    mine, other = _shape_keys(ours), _shape_keys(theirs)
+    keys = [key for key in dict.fromkeys((*mine, *other)) if mine.get(key) != other.get(key)]
+    words = [_difference(key, mine.get(key), other.get(key)) for key in keys[:MOST_NAMED]]
+    return ", ".join([*words, *([f"and {len(keys) - MOST_NAMED} more"] if len(keys) > MOST_NAMED else [])])
+
+
+def _shape_keys(manifest: Manifest) -> dict[str, Any]:
+    """The keys of a manifest's model, with their tables, and how large the chunks of a state are."""
+    found: dict[str, Any] = {}
+    tables = [("model", manifest.model.model_dump())]
+    for name, table in tables:
+        for key, value in table.items():
+            if isinstance(value, dict):
+                tables.append((f"{name}.{key}", value))
+            else:
+                found[f"{name}.{key}"] = value
+    return found | {"rounds.chunk_bytes": manifest.rounds.state_chunk_bytes}
+
+
+def _difference(key: str, mine: Any, other: Any) -> str:
+    said = [json.dumps(each, default=str) if each is not None else "not given" for each in (mine, other)]
+    if max(map(len, said)) > LONGEST_VALUE:
+        return f"{key} is another"
+    return f"{key} is {said[0]}, there {said[1]}"
