@@ -27,6 +27,7 @@ from shoal.protocol.base.shortages import is_temporary
 MAX_PATH = 100  # the kernel takes 104 bytes on macOS and 108 on Linux, the closing zero included
 PAUSE = 1.0  # seconds until the next try, while there are too many open files
 SOON = 1.0  # seconds in which a healthy disk removes a socket
+PREFIX = "shoal-"  # of the names of private temporary folders
 
 log = logging.getLogger("shoal.daemon")
 
@@ -42,7 +43,7 @@ class PrivateSocket:
         self._private: Path | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            place.unlink(missing_ok=True)  # left by a daemon that was killed
+            _remove_left(place)
             self._socket.setblocking(False)
             self._bind()
             self._socket.listen()
@@ -62,7 +63,7 @@ class PrivateSocket:
         """Bind in a private temporary folder, and make `place` lead there; raises `why` if none works."""
         for folder in scratch_folders():
             with suppress(OSError):
-                self._private = Path(tempfile.mkdtemp(prefix="shoal-", dir=folder))
+                self._private = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
                 self._bind_at(self._private / self._place.name)
                 _lead(self._place, self.path)
                 return
@@ -154,6 +155,23 @@ def _close_unwanted(making: Future[PrivateSocket]) -> None:
 def find_socket(place: Path) -> Path:
     """The path of the socket that belongs at `place`; OSError if `place` cannot be read."""
     return Path(os.fsdecode(place.read_bytes())) if place.is_file() else place.resolve()
+
+
+def _remove_left(place: Path) -> None:
+    """Remove what a daemon that was killed has left at `place`, and the temporary folder to which that leads.
+
+    Nobody has them any more, as one daemon at a time has a home. Of the folder only a socket is removed, and then it,
+    if it is empty: `place` may have been changed by somebody.
+    """
+    if place.is_symlink() or place.is_file():
+        with suppress(OSError):
+            socket_left = find_socket(place)
+            folder = socket_left.parent
+            if folder.name.startswith(PREFIX) and folder.stat().st_uid == os.getuid() and not folder.is_symlink():
+                if socket_left.is_socket():
+                    socket_left.unlink()
+                folder.rmdir()
+    place.unlink(missing_ok=True)
 
 
 def _lead(place: Path, path: Path) -> None:

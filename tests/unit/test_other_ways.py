@@ -104,3 +104,32 @@ def test_a_temporary_folder_whose_path_is_too_long(tmp_path: Path, monkeypatch: 
         connection.connect(str(find_socket(long / "x.sock")))
     listening.close()
     assert not list(long.iterdir())
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_what_a_killed_daemon_left_in_a_temporary_folder_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError
+
+    if not has_links:
+        monkeypatch.setattr(Path, "symlink_to", refuse)
+    long, temporary = tmp_path / ("long" * (MAX_PATH // 4)), tmp_path / "t"
+    long.mkdir()
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    foreign = temporary / "shoal-foreign"
+    foreign.mkdir()
+    (foreign / "x.sock").write_text("not a socket")
+    killed = PrivateSocket(long / "x.sock")  # and never closed
+    [left] = [each for each in temporary.iterdir() if each != foreign]
+    listening = PrivateSocket(long / "x.sock")
+    assert not left.exists()
+    assert find_socket(long / "x.sock").parent.parent == temporary
+    listening.close()
+    (long / "x.sock").write_bytes(os.fsencode(foreign / "x.sock"))
+    PrivateSocket(long / "x.sock").close()
+    assert [*temporary.iterdir()] == [foreign]
+    assert (foreign / "x.sock").exists()
+    killed.close()
