@@ -103,7 +103,7 @@ def show_run(run: RunDetails) -> None:
     show_pairs([("run", run.get("run")), ("name", run.get("name")), ("author", run.get("author"))])
     for key, value in run.get("manifest", {}).items():
         if isinstance(value, dict):
-            print(f"{clean(key)}: " + ", ".join(f"{clean(k)}={clean(v)}" for k, v in value.items()))
+            _show_table_of_manifest(key, value)
     if members := run.get("members"):
         columns = tuple(members[0])
         print()
@@ -115,6 +115,15 @@ def show_run(run: RunDetails) -> None:
         else:
             columns = ("round", "entry", "members", "contributors", "seconds", "bytes", "digest")
             show_table(columns, [_round_row(each) for each in rounds])
+
+
+def _show_table_of_manifest(name: str, table: Answer) -> None:
+    """A table of a manifest without the keys that are not given, folded in a terminal."""
+    given = [f"{clean(key)}={clean(value)}" for key, value in table.items() if value not in (None, "", [])]
+    if given:
+        text = f"{clean(name)}: {', '.join(given)}"
+        columns = shutil.get_terminal_size().columns if is_terminal() else sys.maxsize
+        print(textwrap.fill(text, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
 
 
 def _checkpoint_row(row: Answer) -> list[Any]:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from shoal.node.api.answers import RunLink
+from shoal.node.api.status import join_command
 from shoal.node.base.logs import warn
 from shoal.node.base.options import NodeSettings, UsageError, names_a_run
 from shoal.node.base.pools import RECORDS
@@ -72,7 +73,9 @@ class StartupRuns:
         return next((f"not yet in {run}: {why}" for run, why in self._open.items()), None)
 
     async def _found(self, manifest: Path) -> RunLink:
-        return await self._runs.create(manifest_text(manifest), self._train)
+        answer = await self._runs.create(manifest_text(manifest), self._train)
+        log.info("created run %s; on another machine: %s", answer["name"], join_command(answer))
+        return answer
 
     async def _see_to(self, run: str, is_in: Callable[[], bool], enter: Callable[[], Awaitable[RunLink]]) -> None:
         pause, warned = RETRY_FIRST, ""

@@ -160,6 +160,14 @@ def test_help_is_as_wide_as_the_terminal(shoal: Shoal, monkeypatch: pytest.Monke
         assert columns - 20 < max(map(len, out.splitlines())) <= columns
 
 
+@pytest.mark.parametrize("command", [[], ["node"], ["run"], ["ckpt"], ["config"], ["experts"]])
+def test_help_cuts_no_line_about_a_command(shoal: Shoal, command: list[str]) -> None:
+    usage, _, commands = shoal(*command, "--help")[1].partition("\nCommands:\n")
+    assert usage
+    assert commands
+    assert "..." not in commands
+
+
 def flags() -> Iterator[tuple[str, str, Any]]:
     """(command, flag, its variable) of the whole command tree."""
 
@@ -244,6 +252,19 @@ def test_reads_for_people(shoal: Shoal, node: FakeService) -> None:
     _, out, _ = shoal("peers")
     assert "evil?[2Jpeer" in out
     assert "\x1b" not in out
+
+
+def test_a_manifest_is_shown_without_what_it_does_not_give(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method: Any = {"name": "diloco", "strides": None, "outer_momentum": 0.0, "special": "", "also": []}
+    details: Any = {"manifest": {"seed": 0, "method": method, "trust": {"stewards": []}}}
+    present.show_run(details)
+    assert capsys.readouterr().out.endswith("\nmethod: name=diloco, outer_momentum=0.0\n")
+    monkeypatch.setattr(present, "is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "30")
+    present.show_run(details)
+    assert capsys.readouterr().out.endswith("\nmethod: name=diloco,\n  outer_momentum=0.0\n")
 
 
 def test_status_says_how_fast_our_line_is_as_far_as_it_was_measured(shoal: Shoal, node: FakeService) -> None:

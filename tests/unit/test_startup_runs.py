@@ -61,7 +61,7 @@ class FakeRuns:
             raise LocalError("this node knows no other")
         await self.answer.wait()
         self.entered.append(parse_run_name(run).run)
-        return {}
+        return {"name": "ours", "link": LINK}
 
 
 @pytest.fixture(autouse=True)
@@ -77,11 +77,13 @@ def manifest(tmp_path: Path) -> Path:
 
 
 @pytest.mark.asyncio
-async def test_a_run_is_created_once(tmp_path: Path, manifest: Path) -> None:
+async def test_a_run_is_created_once(tmp_path: Path, manifest: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     settings, runs = NodeSettings(tmp_path, create=manifest, train=False), FakeRuns()
     await asyncio.wait_for(StartupRuns(settings, cast(Runs, runs)).run(), 10)
     await asyncio.wait_for(StartupRuns(settings, cast(Runs, runs)).run(), 10)  # the next start
     assert runs.calls == [(RUN, False)]
+    assert caplog.messages == [f"created run ours; on another machine: shoal run join {LINK}"]
 
 
 @pytest.mark.asyncio

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from shoal.node.base.exits import HELP
 from shoal.node.client.cli import (
@@ -22,11 +21,12 @@ from shoal.node.client.cli import (
     serve,
     up,
 )
+from shoal.node.client.cli.groups import WholeLines
 
 WIDEST = 1_000  # columns: help is as wide as the terminal, where click would stop at 80
 
 
-class WithExitCodes(TyperGroup):
+class WithExitCodes(WholeLines):
     """Lists the exit codes at the end of its help."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:

@@ -9,9 +9,12 @@ import typer
 
 from shoal.node.base.exits import Exit
 from shoal.node.client.cli.flags import Json
+from shoal.node.client.cli.groups import WholeLines
 from shoal.node.client.waiting import Step, Waiting
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, verify and export checkpoints.")
+app = typer.Typer(
+    cls=WholeLines, no_args_is_help=True, rich_markup_mode=None, help="List, verify and export checkpoints."
+)
 
 
 @app.command()

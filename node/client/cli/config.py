@@ -14,6 +14,7 @@ import typer
 
 from shoal.node.base.lines import printable
 from shoal.node.client.cli.flags import Json
+from shoal.node.client.cli.groups import WholeLines
 from shoal.protocol.base.errors import LocalError, ShoalError, TransportError
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 EDITOR = "vi"  # if neither VISUAL nor EDITOR names one
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show and change the node's lasting settings.")
+app = typer.Typer(
+    cls=WholeLines, no_args_is_help=True, rich_markup_mode=None, help="Show and change the node's lasting settings."
+)
 Key = Annotated[str, typer.Argument(help="The setting: a flag of `shoal node start` without its dashes.")]
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from shoal.node.client.cli.completion import complete_family
 from shoal.node.client.cli.flags import Json, this_node
+from shoal.node.client.cli.groups import WholeLines
 from shoal.node.client.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Family = Annotated[
 ]
 
 
-class ShowByDefault(TyperGroup):
+class ShowByDefault(WholeLines):
     """`shoal experts FAMILY` is `shoal experts show FAMILY`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

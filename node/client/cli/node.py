@@ -18,13 +18,16 @@ from shoal.node.base.lines import printable
 from shoal.node.base.options import NodeSettings, UsageError
 from shoal.node.base.settings import SETTINGS, SWITCH, Choice, Setting
 from shoal.node.client.cli.flags import this_node
+from shoal.node.client.cli.groups import WholeLines
 from shoal.protocol.base.errors import LocalError
 
 if TYPE_CHECKING:
     from shoal.node.api.client import Client
     from shoal.node.base.home import Home
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Start and stop this machine's node.")
+app = typer.Typer(
+    cls=WholeLines, no_args_is_help=True, rich_markup_mode=None, help="Start and stop this machine's node."
+)
 
 
 def with_settings(function: Callable[..., None]) -> Callable[..., None]:

@@ -19,6 +19,7 @@ import typer
 from shoal.node.base.lines import printable
 from shoal.node.client.cli.completion import complete_run
 from shoal.node.client.cli.flags import Json, NoTrain, absolute, can_print, this_node
+from shoal.node.client.cli.groups import WholeLines
 from shoal.node.client.cli.node import AskedAlready, ensure_node
 from shoal.node.client.cli.same_manifest import run_instead
 from shoal.node.client.waiting import Step, Waiting
@@ -27,7 +28,9 @@ from shoal.protocol.base.errors import LocalError
 if TYPE_CHECKING:
     from shoal.node.api.answers import Answer, ContinuedRun, Preview, RunLink
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, join, leave and look at runs.")
+app = typer.Typer(
+    cls=WholeLines, no_args_is_help=True, rich_markup_mode=None, help="Create, join, leave and look at runs."
+)
 Run = Annotated[
     str,
     typer.Argument(
