@@ -33,7 +33,7 @@ from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.log.keeper import Switched
-from shoal.protocol.log.register import Rules
+from shoal.protocol.log.register import Rules, who_left
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.member.member import Member, certified_by
@@ -90,7 +90,7 @@ class AgreedRun(Run):
             snapshot, saved = None, checkpoint
         super().__init__(manifest, genesis, signer, network, settings, outer, saved, store)
         self._members = tuple(map(PeerId, saved.about.members)) if saved is not None else ()
-        self._is_back = bool(self._kept.entries)
+        self._was_stopped = store.had_kept_vote or signer.peer in who_left(self._kept.register)
         if self._base is not None:
             self._replay(rules)
 

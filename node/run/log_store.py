@@ -52,6 +52,7 @@ class LogStore:
         self.folder = run_folder / FOLDER
         self._votes: VoteFile | None = None  # the last one written
         self.size = 0  # bytes of the journal
+        self.had_kept_vote = False  # when it was opened: see `mark_kept`
         self.means = MeansStore(self.folder / MEANS)
 
     def first(self, rules: Rules) -> Register | None:
@@ -67,6 +68,7 @@ class LogStore:
         """
         with self._or_error("read"):
             self.folder.mkdir(exist_ok=True)
+            self.had_kept_vote = (self.folder / KEPT).exists()
             (self.folder / KEPT).unlink(missing_ok=True)
             path = self.folder / JOURNAL
             content = path.read_bytes() if path.exists() else b""

@@ -109,7 +109,7 @@ class Run(ABC):
         self._moments = checkpoint.moments if checkpoint is not None else None  # until the worker has them
         self._open_round = 0  # the round that we have begun
         self._members: tuple[PeerId, ...] = ()  # of the last round, in order, where all agree on them
-        self._is_back = False  # we have been in this run before
+        self._was_stopped = False  # in order, and not killed, the last time
         self._has_met = False  # somebody else is here, or was since we are
         self._busy = asyncio.Lock()  # one long piece of work at a time
         self._parted = asyncio.Event()  # the others have let us go, or cannot
@@ -400,8 +400,8 @@ class Run(ABC):
 
     @property
     def is_resting(self) -> bool:
-        """Whether we are back with a run that has rounds, after all its nodes were stopped, and nobody else is yet."""
-        return self._is_back and self.is_alone and not self._has_met and not self.commits.records
+        """Whether we are back with a run, after it was stopped here in order, and nobody else is yet."""
+        return self._was_stopped and self.is_alone and not self._has_met and not self.commits.records
 
     @property
     def loss(self) -> float | None:

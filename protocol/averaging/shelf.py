@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from shoal.protocol.averaging.reducer import Reducer
 from shoal.protocol.base.errors import PayloadError, RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, digest, result_hash
-from shoal.protocol.base.wire import Payload, encode_value
+from shoal.protocol.base.wire import Payload
 from shoal.protocol.messages.averaging import Made, Mean
 from shoal.protocol.messages.log import Result
 
@@ -23,8 +23,11 @@ KEPT_ROUNDS, MOST_ROUNDS = 3, 32  # decided rounds that are kept for whoever fet
 
 
 def table_digest(means: Sequence[Made]) -> Digest:
-    """By which a result names its means."""
-    return digest("table of means", *(encode_value(made) for made in means))
+    """By which a result names its means: by their bits and who is in them, whoever made them, in whichever run.
+
+    So the history of a run that is repeated, or goes on from a checkpoint, is the same.
+    """
+    return digest("table of means", *(part for made in means for part in (made.hash, made.mask)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,8 +222,11 @@ def test_a_vote_of_before_a_restart_outlives_a_shorter_journal(store: LogStore, 
 def test_who_has_stopped_with_the_vote_says_so_until_it_is_back(store: LogStore, tmp_path: Path) -> None:
     store.mark_kept(KeptVote())
     assert (store.folder / KEPT).exists()
-    opened(tmp_path)
-    assert not (store.folder / KEPT).exists()
+    for had_kept in (True, False):
+        again = LogStore(tmp_path)
+        again.open(FOUNDING, RULES, is_founder=False)
+        assert again.had_kept_vote is had_kept
+        assert not (store.folder / KEPT).exists()
 
 
 def test_who_leaves_for_good_keeps_nothing(store: LogStore, tmp_path: Path) -> None:

@@ -222,21 +222,21 @@ def test_a_run_is_active_until_its_last_round_and_its_age_counts_from_the_joinin
 
 
 @pytest.mark.parametrize(
-    ("is_back", "has_met", "alive", "rounds_since", "resting"),
+    ("was_stopped", "has_met", "alive", "rounds_since", "resting"),
     [
         (True, False, [], 0, True),
         (True, True, PEERS, 0, False),
         (True, True, [], 0, False),  # others were here, and are gone again
         (True, False, [], 1, False),  # it has gone on, alone
-        (False, False, [], 0, False),  # it is new here
+        (False, False, [], 0, False),  # it is new here, or was killed
     ],
 )
 def test_resting_is_over_once_others_have_been_there(
-    is_back: bool, has_met: bool, alive: list[PeerId], rounds_since: int, resting: bool
+    was_stopped: bool, has_met: bool, alive: list[PeerId], rounds_since: int, resting: bool
 ) -> None:
     commits = SimpleNamespace(records=[SimpleNamespace(round=3 + each) for each in range(rounds_since)])
     state = SimpleNamespace(current=SimpleNamespace(round=3 + rounds_since))
-    ours = run(_is_back=is_back, _has_met=has_met, is_alone=not alive, commits=commits, committed=state)
+    ours = run(_was_stopped=was_stopped, _has_met=has_met, is_alone=not alive, commits=commits, committed=state)
     assert Run.is_resting.fget(ours) is resting  # type: ignore[attr-defined]
 
 
