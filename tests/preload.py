@@ -50,17 +50,18 @@ static int is_meant(int descriptor) {
     return readlink(name, path, sizeof path - 1) > 0 && strstr(path, only) != NULL;
 }
 
-/* While the file named by SHIM_HELD is there, what is forced to disk waits; every fsync that waits makes SHIM_WAITS. */
-int fsync(int descriptor) {
-    static int (*real)(int);
-    if (!real) real = dlsym(RTLD_NEXT, "fsync");
+/* While the file named by SHIM_HELD is there, what is forced to disk waits, and makes the file named by SHIM_WAITS. */
+static void wait_for(int descriptor) {
     while (is_meant(descriptor) && access(getenv("SHIM_HELD"), F_OK) == 0) {
         FILE *file = fopen(getenv("SHIM_WAITS"), "w");
         if (file) fclose(file);
         usleep(10000);
     }
-    return real(descriptor);
 }
+#define WAIT(name) int name(int descriptor) { \
+    wait_for(descriptor); return ((int (*)(int))dlsym(RTLD_NEXT, #name))(descriptor); }
+WAIT(fsync)
+WAIT(fdatasync)
 """
 
 AWAY = r"""

@@ -65,6 +65,11 @@ class RealNode:
         return self.child.process.pid
 
     @property
+    def workers(self) -> list[int]:
+        """Its child processes, which train; only of a node that was started by itself, with a `prefix`."""
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    @property
     def is_running(self) -> bool:
         return self.child is not None and self.child.process.poll() is None
 
@@ -84,6 +89,10 @@ class RealNode:
 
     def round(self) -> int:
         return int(self.row().get("round", -1))
+
+    def voters(self, run: str) -> list[str]:
+        """Who votes in a run, as far as it knows."""
+        return [each["peer"] for each in self.client.run_details(run)["members"] if each["votes"]]
 
     def saved_state(self, run: str) -> str:
         """SHA-256 of the state file that it writes."""

@@ -42,7 +42,7 @@ def two_voters(children: Children, folder: Path, manifest: str) -> tuple[RealNod
     until(second.client.peers, "a connection", words)
     run = str(first.client.create_run(manifest, True)["run"])
     second.client.join_run(run, True)
-    until(lambda: len(voters(second, run)) == 2, "both to vote", words)
+    until(lambda: len(second.voters(run)) == 2, "both to vote", words)
     return first, second, run
 
 
@@ -71,7 +71,7 @@ def test_the_needed_voter_of_two_is_killed_while_a_third_waits(children: Childre
 
     first.start(children)
     words = partial(words_of, first, second, third)
-    until(lambda: len(voters(second, run)) == 3, "the one that was away to vote again", words)
+    until(lambda: len(second.voters(run)) == 3, "the one that was away to vote again", words)
     goal = second.round() + 2
     until(lambda: min(node.round() for node in (first, second, third)) >= goal, "rounds of all three", words)
     until(lambda: is_same_state(first, second, third), "the same state everywhere", words)
@@ -80,10 +80,6 @@ def test_the_needed_voter_of_two_is_killed_while_a_third_waits(children: Childre
 def is_same_state(*nodes: RealNode) -> bool:
     """Looked at in a moment in which all are after the same round."""
     return len({tuple(node.row().get(key) for key in ("round", "digest", "root")) for node in nodes}) == 1
-
-
-def voters(node: RealNode, run: str) -> list[str]:
-    return [each["peer"] for each in node.client.run_details(run)["members"] if each["votes"]]
 
 
 @pytest.mark.slow
@@ -100,7 +96,7 @@ def test_a_laptop_that_slept_meanwhile_is_back_with_the_others(children: Childre
         until(lambda: second.round() >= before + 5, "rounds without it", second.words)
     finally:
         os.kill(first.pid, signal.SIGCONT)
-    until(lambda: len(voters(second, run)) == 2, "the one that slept to vote again", words)
+    until(lambda: len(second.voters(run)) == 2, "the one that slept to vote again", words)
     goal = second.round() + 3
     until(lambda: min(first.round(), second.round()) >= goal, "rounds of both", words)
     until(lambda: is_same_state(first, second), "the same state everywhere", words)
@@ -114,7 +110,7 @@ def test_with_a_patience_those_who_are_left_go_on_by_themselves(children: Childr
     until(lambda: "away" in str(second.row().get("waiting_for")), "the lost voter to be missed", second.words)
     before = second.round()
     until(lambda: second.round() >= before + 3, "rounds without it", second.words)
-    assert voters(second, run) == [second.client.status()["peer"]]
+    assert second.voters(run) == [second.client.status()["peer"]]
 
 
 @pytest.mark.slow
@@ -125,7 +121,7 @@ def test_all_are_stopped_in_order_and_the_home_of_the_last_one_is_deleted(childr
     third = RealNode(tmp_path / "third").start(children, first.address)
     words = partial(words_of, first, second, third)
     third.client.join_run(str(first.client.run_link(run)["link"]), True)
-    until(lambda: len(voters(third, run)) == 3, "all to vote", words)
+    until(lambda: len(third.voters(run)) == 3, "all to vote", words)
     for node in (third, first, second):
         node.client.stop()
         until(lambda node=node: not node.is_running, "the end of a node", node.words)  # type: ignore[misc]
@@ -138,7 +134,7 @@ def test_all_are_stopped_in_order_and_the_home_of_the_last_one_is_deleted(childr
     before = first.round()
     until(lambda: "goes on without" in str(first.row().get("branch")), "a branch", words)
     until(lambda: min(first.round(), third.round()) >= before + 3, "rounds without the last one", words)
-    until(lambda: len(voters(first, run)) == 2, "both to vote", words)
+    until(lambda: len(first.voters(run)) == 2, "both to vote", words)
     until(lambda: is_same_state(first, third), "the same state", words)
 
 

@@ -66,11 +66,7 @@ def test_a_node_that_knows_no_member_finds_the_run_and_outlives_its_founder(tmp_
         third = join("third", far)
         until(lambda: third.row().get("members") == 3, "the third member to see both", words)
 
-        def all_vote() -> bool:
-            committed = third.client.rounds(run, 1)
-            return bool(committed) and committed[-1]["members"] == 3
-
-        until(all_vote, "a round of all three, so that two of them can go on", words)
+        until(lambda: len(third.voters(run)) == 3, "all three to vote, so that two of them can go on", words)
         assert founder.child is not None
         founder.child.process.send_signal(signal.SIGKILL)
         before = max(second.round(), third.round())

@@ -17,12 +17,6 @@ from tests.integration.test_node import MANIFEST
 SHORT = MANIFEST.replace("min_members = 2", "min_members = 1\nstart_members = 1\nlast = 2")
 
 
-def worker_of(node: RealNode) -> list[int]:
-    """The worker processes of a node."""
-    words = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(node.pid)], capture_output=True, text=True).stdout
-    return [int(line.split()[0]) for line in words.splitlines() if "shoal.node.worker" in line]
-
-
 def shoal(node: RealNode, *arguments: str) -> tuple[int, str]:
     environ = {**os.environ, "SHOAL_HOME": str(node.home.root)}
     argv = [sys.executable, "-P", "-m", "shoal.node", *arguments]
@@ -32,11 +26,14 @@ def shoal(node: RealNode, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_a_finished_run(children: Children, tmp_path: Path) -> None:
-    first = RealNode(tmp_path / "first").start(children)
+    first, late = RealNode(tmp_path / "first"), RealNode(tmp_path / "late")
+    for node in (first, late):
+        node.prefix = ("env",)  # by itself, so that its worker is its child
+    first.start(children)
     run = str(first.client.create_run(SHORT, True)["run"])
 
     def check() -> None:
-        until(lambda: first.row().get("phase") == "finished" and not worker_of(first), "the end", first.words)
+        until(lambda: first.row().get("phase") == "finished" and not first.workers, "the end", first.words)
         row = first.row()
         idle = ("device", "worker_memory", "tokens_per_second", "utilisation", "micro_batch", "waiting_for")
         assert {key: row[key] for key in idle} == dict.fromkeys(idle)
@@ -50,11 +47,11 @@ def test_a_finished_run(children: Children, tmp_path: Path) -> None:
     loss = first.row()["loss"]
     assert loss is not None
     assert first.row()["checkpoint"] == 2
-    late = RealNode(tmp_path / "late").start(children, first.address)
+    late.start(children, first.address)
     late.client.join_run(first.client.run_link(run)["link"], True)
     until(lambda: late.row().get("phase") == "finished", "the result", late.words)
     assert late.saved_state(run) == first.saved_state(run)
-    until(lambda: not worker_of(late), "no worker", late.words)
+    until(lambda: not late.workers, "no worker", late.words)
     late.client.stop()
     first.client.stop()
     until(lambda: not first.is_running, "the stop", first.words)

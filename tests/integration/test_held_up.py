@@ -133,7 +133,8 @@ def test_a_folder_of_runs_that_hangs_holds_up_no_loop(children: Children, tmp_pa
         stderr=subprocess.DEVNULL,
     )
     if what == "a worker dies":
-        os.kill(_worker_of(node.pid), signal.SIGKILL)
+        (worker,) = node.workers
+        os.kill(worker, signal.SIGKILL)
     try:
         until(waits.exists, "the disk to be waited for", node.words)
         began, slowest = time.monotonic(), 0.0
@@ -151,17 +152,15 @@ def test_a_folder_of_runs_that_hangs_holds_up_no_loop(children: Children, tmp_pa
     assert "Traceback" not in node.words()
 
 
-def _worker_of(node: int) -> int:
-    """The process id of a node's only worker."""
-    (worker,) = Path(f"/proc/{node}/task/{node}/children").read_text().split()
-    return int(worker)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
 def test_up_waits_for_nodes_that_save(tmp_path: Path, asked: signal.Signals) -> None:
     held, waits, out = tmp_path / "held", tmp_path / "waits", tmp_path / "out"
-    shim = preloaded(tmp_path, SLOW_DISK) | {"SHIM_HELD": str(held), "SHIM_WAITS": str(waits), "SHIM_ONLY": "/log/"}
+    shim = preloaded(tmp_path, SLOW_DISK) | {
+        "SHIM_HELD": str(held),
+        "SHIM_WAITS": str(waits),
+        "SHIM_ONLY": "/state",
+    }
     argv = [sys.executable, "-m", "shoal.node", "up", "--peers", "2", "--rounds", "10000", "--kill-at", "none"]
     argv += ["--join-at", "none", "--manifest", str(_manifest(tmp_path)), "--out", str(out)]
     held.touch()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -118,13 +117,16 @@ def test_a_run_trains_through_a_death_and_an_arrival(swarm: Swarm, play: Play) -
 def test_a_worker_dies_while_a_mean_is_under_way(children: Children, tmp_path: Path, play: Play) -> None:
     text = write_text(tmp_path)
     first = RealNode(tmp_path / "n0").start(children, data=(text,))
-    others = [RealNode(tmp_path / f"n{index}").launch(children, first.address, data=(text,)) for index in (1, 2)]
+    bereaved, _ = others = [RealNode(tmp_path / f"n{index}") for index in (1, 2)]
+    bereaved.prefix = ("env",)  # by itself, so that its worker is its child
+    for node in others:
+        node.launch(children, first.address, data=(text,))
     nodes = [first, *(node.ready() for node in others)]
     words = partial(words_of, *nodes)
     run = join_all(nodes, play.manifest)
-    bereaved = nodes[1]
     until(lambda: bereaved.round() >= 2 and bereaved.row()["step"] > 0, "training to go on", words)
-    os.kill(worker_of(bereaved), signal.SIGKILL)
+    (worker,) = bereaved.workers
+    os.kill(worker, signal.SIGKILL)
     until(lambda: "SIGKILL" in bereaved.log.read_text(), "the daemon to miss its worker", words)
     until(lambda: all(node.round() == play.last for node in nodes), "the last round", words)
 
@@ -132,14 +134,6 @@ def test_a_worker_dies_while_a_mean_is_under_way(children: Children, tmp_path: P
     last = bereaved.client.rounds(run)[-1]
     assert (last["members"], last["contributors"]) == (MEMBERS, MEMBERS)
     assert last["tokens"] > 0
-
-
-def worker_of(node: RealNode) -> int:
-    """The process that trains for `node`."""
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
-    rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
-    (pid,) = (int(pid) for pid, parent, args in rows if int(parent) == node.pid and "shoal.node.worker.worker" in args)
-    return pid
 
 
 def check_traffic(manifest: Manifest, records: Sequence[Sequence[Answer]]) -> None:

@@ -71,7 +71,7 @@ def test_a_run_from_its_creation_to_a_restart(children: Children, tmp_path: Path
     check_answers(second, run)
 
     peer = str(second.client.status()["peer"])
-    until(lambda: peer in voters(first, run), "its vote", words)
+    until(lambda: peer in first.voters(run), "its vote", words)
     with pytest.raises(LocalError, match="has a vote already"):
         first.client.promote_member(run, peer[-8:])
 
@@ -92,10 +92,6 @@ def test_a_run_from_its_creation_to_a_restart(children: Children, tmp_path: Path
     until(lambda: second.round() >= before + 1, "the restarted member to catch up and commit", words)
     assert_same_state(first, second, run, words)
     until(lambda: standing(first) == standing(second) and standing(first)[1] > 0, "the same count of samples", words)
-
-
-def voters(node: RealNode, run: str) -> list[str]:
-    return [each["peer"] for each in node.client.run_details(run)["members"] if each["votes"]]
 
 
 def standing(node: RealNode) -> tuple[int, int]:

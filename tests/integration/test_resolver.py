@@ -17,17 +17,14 @@ SOON = 15.0  # seconds; they hang for as long as the test lasts
 
 
 @pytest.mark.slow
-def test_names_that_nobody_answers_for_hold_up_nothing(
-    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_nobody_answers_for_hold_up_nothing(children: Children, tmp_path: Path) -> None:
     held, waits = tmp_path / "held", tmp_path / "waits"
     held.touch()
     creator = RealNode(tmp_path / "creator").start(children)
     run = str(creator.client.create_run(MANIFEST, True)["run"])
     shim = preloaded(tmp_path, SLOW_RESOLVER) | {"SHIM_HELD": str(held), "SHIM_WAITS": str(waits)}
-    for name, value in shim.items():
-        monkeypatch.setenv(name, value)
     member = RealNode(tmp_path / "member")
+    member.prefix = ("env", *(f"{name}={value}" for name, value in shim.items()))
     dead = [f"/dns4/name{number}.held/tcp/4101" for number in range(NAMES)]
     member.start(children, (*dead, creator.address))
 
