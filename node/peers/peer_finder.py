@@ -147,7 +147,7 @@ def _places(target: str, reason: str) -> list[tuple[str, str]]:
 
     A peer's reason is that of all its addresses: "cannot reach kxwuSZ: /ip4/192.0.2.1/tcp/1: refused; /ip4/...".
     """
-    found = re.findall(r"(?:^|[:;] )(/\S+): (.+?)(?=; /|$)", reason)
+    found = re.findall(r"(?:^|[:;] )(/(?:ip4|ip6|dns\w*)/\S+): (.+?)(?=; /|$)", reason)
     if not found and "/" in target:
         return [(place_of(target), reason)]
     return [(place_of(place), why) for place, why in found] or [(target[-6:], reason)]

@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -389,25 +389,37 @@ class Exchange:
     def _is_of_this_round(self, chunk: int, made: Made) -> bool:
         return self._owners is not None and self._owners.at(chunk, made.epoch) == made.owner
 
+    def check_table(self, means: Sequence[Made], roster: Collection[PeerId], base: Digest, sender: PeerId) -> None:
+        """RemoteError, naming `sender`, unless each is its owner's word: the digest of a table does not say that.
+
+        `roster` and the root of the `base` are those of the result.
+
+        Who follows without having been in the round knows its members alone, and not what each owned.
+        """
+        for chunk, made in enumerate(means):
+            if made.owner not in roster or (self._owners is not None and not self._is_of_this_round(chunk, made)):
+                raise RemoteError(f"sent a table with a mean of chunk {chunk} by somebody who does not own it", sender)
+            self._check_word(chunk, made, base, sender)
+
     def _check_made(self, chunk: int, made: Made, sender: PeerId) -> None:
         """RemoteError, naming `sender`, unless the owner of the chunk in that epoch has signed this."""
         if not self._is_of_this_round(chunk, made):
             raise RemoteError(f"sent a mean of chunk {chunk} by somebody who does not own it", sender)
         if not made.mask or not is_mask(made.mask, len(self.roster)):
             raise RemoteError("sent a mean whose mask does not fit the roster", sender)
-        self._check_word(chunk, made, sender)
+        self._check_word(chunk, made, self._base_root, sender)
 
     def _is_vouched(self, chunk: int, made: Made) -> bool:
         with suppress(RemoteError):
-            self._check_word(chunk, made, self._us.me)
+            self._check_word(chunk, made, self._base_root, self._us.me)
             return True
         return False
 
-    def _check_word(self, chunk: int, made: Made, sender: PeerId) -> None:
-        """RemoteError, naming `sender`, unless the owner has signed this as a mean of this round on our state."""
+    def _check_word(self, chunk: int, made: Made, base_root: Digest, sender: PeerId) -> None:
+        """RemoteError, naming `sender`, unless the owner has signed this as a mean of this round on that state."""
         us = self._us
         said = MeanIs(
-            *(us.branch, us.part, self.round, chunk, made.epoch, self._base_root, made.hash),
+            *(us.branch, us.part, self.round, chunk, made.epoch, base_root, made.hash),
             *(made.owner, made.life, made.signature),
         )
         check_signature(said, made.owner, us.signer, sender)

@@ -315,7 +315,10 @@ class Round:
             raise RemoteError("sent a table of another length than the round's", sender)
         results = [self._review[1]] if self._review is not None else []
         results += [self._outcome.result] if self._outcome is not None else []
-        if table_digest(message.means) in [result.table for result in results]:
+        result = next((each for each in results if each.table == table_digest(message.means)), None)
+        if result is not None:
+            roster = self._outcome.roster if self._outcome is not None else self.exchange.roster
+            self.exchange.check_table(message.means, roster, result.base_root, sender)
             self._context.shelf.put_table(message.means)
         return []
 

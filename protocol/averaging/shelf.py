@@ -23,7 +23,7 @@ KEPT_ROUNDS, MOST_ROUNDS = 3, 32  # decided rounds that are kept for whoever fet
 
 
 def table_digest(means: Sequence[Made]) -> Digest:
-    """By which a result names its means: by their bits and who is in them, whoever made them, in whichever run.
+    """By which a result names its means: by their bits and masks, whoever made them, in whichever run.
 
     So the history of a run that is repeated, or goes on from a checkpoint, is the same.
     """

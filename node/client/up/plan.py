@@ -9,6 +9,7 @@ peer ids. Such keys are no secret, and safe on loopback only.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -142,7 +143,7 @@ def chosen_manifest(options: UpOptions, corpus: str = "") -> Manifest:
 
 def name_after(path: Path) -> str:
     """A valid name of a run, after a file without its ending, or a folder."""
-    path = path.resolve()
+    path = Path(os.path.abspath(path))  # without following links, whose ends may have names that nobody chose
     name = path.name if path.is_dir() else path.stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-")[:LONGEST_NAME] or OWN_TEXT
 
