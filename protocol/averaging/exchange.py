@@ -392,9 +392,8 @@ class Exchange:
     def check_table(self, means: Sequence[Made], roster: Collection[PeerId], base: Digest, sender: PeerId) -> None:
         """RemoteError, naming `sender`, unless each is its owner's word: the digest of a table does not say that.
 
-        `roster` and the root of the `base` are those of the result.
-
-        Who follows without having been in the round knows its members alone, and not what each owned.
+        `roster` and `base`, the root of a state, are those of the result. Who follows without having been in the round
+        knows its members alone, and not what each owned.
         """
         for chunk, made in enumerate(means):
             if made.owner not in roster or (self._owners is not None and not self._is_of_this_round(chunk, made)):

@@ -148,7 +148,11 @@ def test_a_run_that_is_never_to_go_on_waits_and_says_for_whom(children: Children
     said = str(second.row()["waiting_for"])
     assert f"away: {name}; only `shoal run continue` goes on without them" in said
     round, begin = second.round(), time.monotonic()
-    while time.monotonic() - begin < 45.0:  # longer than the shortest patience that a manifest may have
+
+    def has_waited() -> bool:
+        """For longer than the shortest patience that a manifest may have, and done nothing meanwhile."""
         row = second.row()
         assert (row["round"], row["branch"]) == (round, None)
-        time.sleep(1.0)
+        return time.monotonic() - begin >= 45.0
+
+    until(has_waited, "time to pass", second.words)
