@@ -23,9 +23,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -48,6 +47,7 @@ from shoal.protocol.base.multiaddrs import (
     split,
 )
 from shoal.protocol.net.measure.journal import ITSELF, OTHER
+from shoal.protocol.net.peers.dialing import Unreachable
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.addresses import resolve
 
@@ -75,7 +75,7 @@ class _Failure:
     """Why the peer that we look for was not reached at a target."""
 
     kind: Kind
-    reason: str
+    reasons: Mapping[str, str]  # by place; by the target's end where no place was dialled
     is_wrong: bool  # the target leads to another peer, or to ourselves
 
 
@@ -89,7 +89,7 @@ class Unanswered:
         """The peer was not reached at `target`. A LocalError means that the target leads to ourselves."""
         is_wrong = isinstance(error, LocalError) or error.code in (ITSELF, OTHER)
         is_known = target in self._failures
-        self._failures[target] = _Failure(kind, str(error), is_wrong)
+        self._failures[target] = _Failure(kind, _reasons(target, error), is_wrong)
         if is_known:
             return
         if kind in (Kind.BOOTSTRAP, Kind.LINK):
@@ -127,30 +127,26 @@ class Unanswered:
         tried = [kind.count(counts[kind]) for kind in Kind if counts[kind]]
         listed = " and ".join([*([", ".join(tried[:-1])] if tried[1:] else []), tried[-1]])
         nobody = "nobody answers now" if has_answered else "nobody has answered yet"
-        return f"{nobody}, tried {listed}; trying again ({self._reasons(networks)})"
+        return f"{nobody}, tried {listed}; trying again ({self._words(networks)})"
 
-    def _reasons(self, networks: OwnNetworks) -> str:
+    def _words(self, networks: OwnNetworks) -> str:
         """The most informative reasons first: targets that lead to another peer, then those that a person can fix."""
         kinds = list(Kind)
-        ranked = sorted(self._failures.items(), key=lambda item: (not item[1].is_wrong, kinds.index(item[1].kind)))
+        ranked = sorted(self._failures.values(), key=lambda each: (not each.is_wrong, kinds.index(each.kind)))
         found: dict[str, str] = {}  # by place, as several targets may lead to the same
-        for target, failure in ranked:
-            for place, reason in _places(target, failure.reason):
+        for failure in ranked:
+            for place, reason in failure.reasons.items():
                 found.setdefault(place, reason)
         reasons = [_shown(place, found[place]) for place in _telling(found, networks)]
         more = len(reasons) - MAX_REASONS
         return "; ".join([*reasons[:MAX_REASONS], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _places(target: str, reason: str) -> list[tuple[str, str]]:
-    """Each place that was tried for a target, and why in vain; the end of a PeerID where no place is known.
-
-    A peer's reason is that of all its addresses: "cannot reach kxwuSZ: /ip4/192.0.2.1/tcp/1: refused; /ip4/...".
-    """
-    found = re.findall(r"(?:^|[:;] )(/(?:ip4|ip6|dns\w*)/\S+): (.+?)(?=; /|$)", reason)
-    if not found and "/" in target:
-        return [(place_of(target), reason)]
-    return [(place_of(place), why) for place, why in found] or [(target[-6:], reason)]
+def _reasons(target: str, error: ShoalError) -> dict[str, str]:
+    """Why each place that was dialled for a target did not answer; a PeerID's end stands for a peer without any."""
+    if isinstance(error, Unreachable):
+        return {place_of(address): reason for address, reason in error.reasons.items()}
+    return {place_of(target) if "/" in target else target[-6:]: str(error)}
 
 
 def _telling(places: Iterable[str], networks: OwnNetworks) -> list[str]:

@@ -294,9 +294,9 @@ class Training:
             self.trouble = f"{ended}: run it again, and it goes on"
             log.info("%s", self.trouble)
         elif ended.is_final:
-            self.trouble = self.failure = f"{ended}. No other is started: mend that, then restart the node"
-            self.lost = ""
-            log.error("%s", self.failure, extra={"code": "worker-failed"})
+            self.failure, self.lost = str(ended), ""
+            self.trouble = f"{ended}. No other is started: mend that, then restart the node"
+            log.error("%s", self.trouble, extra={"code": "worker-failed"})
         else:
             self.trouble = self.lost = f"{ended}; it is started again"
             warn(log, "worker-lost", self.trouble)

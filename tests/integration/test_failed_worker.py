@@ -63,10 +63,10 @@ def _see_the_words_of(node: RealNode) -> tuple[int, str]:
     """What `status --exit-code` says of the failure."""
     node.client.create_run(MANIFEST, True)
     until(lambda: node.row()["worker_failure"], "the failure", node.words)
-    words = "the worker has failed: the text of this run cannot be read here. No other is started: mend that, then"
-    assert words in node.row()["worker_failure"]
+    failure = node.row()["worker_failure"]
+    assert failure == "the worker has failed: the text of this run cannot be read here"
     code, said = shoal(node.home.root, "status", "--exit-code")
-    assert words in said
+    assert f"{failure}. No other is started: mend that, then" in said
     log = (node.home.run_folder(node.row()["run"]) / "worker.log").read_text()
     assert log.count("worker: the text of this run cannot be read here") == 1
     assert node.row()["phase"] != "failed", "the node keeps the state and its vote"

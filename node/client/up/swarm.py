@@ -181,7 +181,6 @@ class Swarm:
             return
         self._note_lost_worker(peer)
         if why := peer.row.get("worker_failure"):
-            why, _, _ = str(why).partition(". No other is started")  # nor is there a node that a person could restart
             raise LocalError(f"{peer.name} cannot train: {why} (its log is {peer.log})", code="worker-failed")
         self._check_failure(peer)
 

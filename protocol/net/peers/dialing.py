@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -46,9 +46,18 @@ T = TypeVar("T")
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
+class Unreachable(TransportError):
+    """None of the addresses that were dialled led to the peer; `reasons` says why, by address."""
+
+    def __init__(self, reasons: Mapping[str, str], code: str, whom: str = "") -> None:
+        words = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+        super().__init__(f"cannot reach {whom}: {words}" if whom else words, code)
+        self.reasons = reasons
+
+
 async def first_answer(addresses: Callable[[], Iterable[str]], dial: Callable[[str], Coroutine[Any, Any, T]]) -> T:
-    """The result of `dial` for the first of `addresses()` to answer; TransportError with all reasons if none does."""
-    tried, attempts, failures, codes = set[str](), set[asyncio.Task[T]](), list[str](), set[str]()
+    """The result of `dial` for the first of `addresses()` to answer; Unreachable if none does."""
+    tried, attempts, failures, codes = set[str](), set[asyncio.Task[T]](), dict[str, str](), set[str]()
     try:
         while True:
             address = next((each for each in addresses() if each not in tried), None)
@@ -56,12 +65,12 @@ async def first_answer(addresses: Callable[[], Iterable[str]], dial: Callable[[s
                 tried.add(address)
                 attempts.add(asyncio.create_task(dial(address), name=address))
             elif not attempts:
-                raise TransportError("; ".join(failures), _code_of_all(codes))
+                raise Unreachable(failures, _code_of_all(codes))
             done, attempts = await asyncio.wait(attempts, timeout=STAGGER, return_when="FIRST_COMPLETED")
             for attempt in done:
                 if not isinstance(error := attempt.exception(), TransportError):
                     return attempt.result()
-                failures.append(f"{attempt.get_name()}: {error}")
+                failures[attempt.get_name()] = str(error)
                 codes.add(error.code)
     finally:
         for attempt in attempts:
@@ -236,8 +245,8 @@ class Dialing:
     async def _dial_any(self, addresses: Callable[[], tuple[str, ...]], limit: float) -> Connection:
         try:
             return await first_answer(addresses, lambda address: self.try_at(address, limit))
-        except TransportError as error:
-            raise TransportError(f"cannot reach {short(self._peer)}: {error}", error.code) from error
+        except Unreachable as error:
+            raise Unreachable(error.reasons, error.code, whom=short(self._peer)) from error
 
     async def try_at(self, address: str, limit: float) -> Connection:
         """A new connection by this address and no other, made within `limit` seconds; TransportError if none is."""
