@@ -30,6 +30,7 @@ from shoal.protocol.base.ids import Digest, PeerId, RunId, content_hash, digest
 from shoal.protocol.log.register import Rules
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.facts import RunFacts
+from shoal.protocol.member.past import recall
 from shoal.protocol.member.member import Member
 from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.net.peers.network import Network
@@ -79,12 +80,13 @@ class Peer:
         policy = Policy(2, len(names), len(names), 1, (len(self._bounds),))
         base = Base(0, 0, digest("benchmark"), content_hash(b""))
         facts, signer = RunFacts(digest("run", RUN), names[0], base, policy), self._identity.signer(RUN)
+        rules = Rules(Crash(), signer)
         self._store = store = LogStore(self._folder)
         member = Member(
             self.network.peer,
             self.network.addresses(),
             facts,
-            store.open(facts.register(), Rules(Crash(), signer), self.network.peer == names[0]),
+            recall(facts, store.open(facts.register(), rules, self.network.peer == names[0]), rules),
             base,
             signer,
             lambda _: MeanReducer([stop - start for start, stop in self._bounds], self._codec, self._codec),

@@ -26,7 +26,7 @@ from shoal.node.training.state.file import save_weights
 from shoal.node.training.state.outer import OuterState
 from shoal.protocol.averaging.events import Begun, Committed, Lapsed
 from shoal.protocol.averaging.policy import Base, Ready
-from shoal.protocol.averaging.replay import base_after, base_without, outcomes, rounds_after
+from shoal.protocol.averaging.replay import base_after, base_without, rounds_after
 from shoal.protocol.base.effects import Event
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
@@ -35,8 +35,8 @@ from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.log.keeper import Switched
 from shoal.protocol.log.register import Rules, who_left
 from shoal.protocol.member.facts import PART, RunFacts
-from shoal.protocol.member.kept import Kept
-from shoal.protocol.member.member import Member, certified_by
+from shoal.protocol.member.member import Member
+from shoal.protocol.member.past import Past, recall
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.log import Register
@@ -72,7 +72,7 @@ class AgreedRun(Run):
         holds_origin = checkpoint is not None or manifest.origin is None
         store = LogStore(settings.folder)
         rules = Rules(trust_of(manifest), signer)
-        first = store.first(rules)
+        first = store.first()
         snapshot = newest_state(settings.folder, genesis.run) if first else None  # a log must certify it
         saved = snapshot or checkpoint
         outer = OuterState(manifest, saved.committed() if saved is not None else None, settings.trains)
@@ -82,23 +82,24 @@ class AgreedRun(Run):
         self._facts = run_facts(
             manifest, genesis.run, genesis.author, seeded=seeded, chunks=outer.chunks, anchor=anchor
         )
-        self._kept = store.open(self._facts.register(), rules, is_founding)
-        self._base = _standing(self._facts, self._kept, rules, snapshot, outer) if snapshot or holds_origin else None
+        past = recall(self._facts, store.open(self._facts.register(), rules, is_founding), rules)
+        self._base = _standing(self._facts, past, snapshot, outer) if snapshot or holds_origin else None
         if snapshot is not None and self._base is None and holds_origin:  # it does not go with the log that is here
             outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None, settings.trains)
-            self._base = _standing(self._facts, self._kept, rules, None, outer)
+            self._base = _standing(self._facts, past, None, outer)
             snapshot, saved = None, checkpoint
         super().__init__(manifest, genesis, signer, network, settings, outer, saved, store)
         self._members = tuple(map(PeerId, saved.about.members)) if saved is not None else ()
-        self._was_stopped = store.had_kept_vote or signer.peer in who_left(self._kept.register)
+        self._was_stopped = store.had_kept_vote or signer.peer in who_left(past.kept.register)
         if self._base is not None:
-            self._replay(rules)
+            self._replay(past)
+        past.keep_means(self._base, store.means.read)
+        self._past: Past | None = past  # until the member has it
 
-    def _replay(self, rules: Rules) -> None:
+    def _replay(self, past: Past) -> None:
         """Apply the results whose means are on our disk, so that we stand where we stood."""
         assert self._base is not None
-        decided = outcomes(self._kept.first, self._kept.entries, rules, PART)
-        for round, decision in rounds_after(self._base, decided, self._kept.means):
+        for round, decision in rounds_after(self._base, past.outcomes, self.store.means.read):
             if decision is None:
                 self._base = base_without(self._base, self.outer.committed.skip(round).round)
                 continue
@@ -119,12 +120,13 @@ class AgreedRun(Run):
         return self.is_alone and not self.member.log.is_quorum([self._me])
 
     def _make_member(self) -> Member:
-        kept, self._kept = self._kept, self._kept.without_means()
+        past, self._past = self._past, None
+        assert past is not None
         return Member(
             self._me,
             self._network.addresses(),
             self._facts,
-            kept,
+            past,
             self._base,
             self._signer,
             self.outer.reducer,
@@ -172,8 +174,8 @@ class AgreedRun(Run):
             )
             self.meters.committed(record.round_samples, record.seconds, took_part=record.took_part)
             log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
-            await self.saving.checkpoint(base, self._members, self.samples, self.training)
-            self._shorten_log()
+            is_saved = self._shortening(base.round)
+            await self.saving.checkpoint(base, self._members, self.samples, self.training, is_saved)
         self._begin_round(goes_on=True)
 
     async def _lapse(self, event: Lapsed) -> None:
@@ -237,16 +239,15 @@ class AgreedRun(Run):
         return certified.base(state.round, state.root)
 
 
-def _standing(facts: RunFacts, kept: Kept, rules: Rules, snapshot: Checkpoint | None, outer: OuterState) -> Base | None:
+def _standing(facts: RunFacts, past: Past, snapshot: Checkpoint | None, outer: OuterState) -> Base | None:
     """Where we stand with the state that is here; None if our log does not know it."""
     if snapshot is None:  # the state is the run's first
-        is_whole = kept.first.parts[PART].round == facts.origin.round
+        is_whole = past.kept.first.parts[PART].round == facts.origin.round
         return facts.origin if is_whole and outer.root == facts.origin.root else None
     round, root = snapshot.about.round, outer.root
-    certified = certified_by(facts, kept, rules)
-    history = certified.history(round)
+    history = past.certified.history(round)
     if history is None or history.hex() != snapshot.about.history:
         return None  # later than our log, or of another branch of it
-    if certified.certified_root(round) not in (None, root):
+    if past.certified.certified_root(round) not in (None, root):
         return None
-    return certified.base(round, root)
+    return past.certified.base(round, root)

@@ -30,15 +30,15 @@ from shoal.node.run.means_store import MeansStore
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.journal import compacted, framed, read
+from shoal.protocol.log.journal import begun_at, first_register, framed, read, shortened
 from shoal.protocol.log.register import Rules, voters_root
 from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.messages.averaging import Mean, Table
-from shoal.protocol.messages.log import Compaction, Register, Shortcut, VoteFile
+from shoal.protocol.messages.log import Decided, Register, Shortcut, VoteFile
 
 FOLDER, JOURNAL, STATE, DOWNLOAD = "log", "journal", "state", "download"
 MEANS, RESULT = "means", "result"  # names of records; the first one is also that of their folder
-SWITCH = "switch"  # name of a shortcut to another branch of the log, of whose rounds no mean is that is here
+SHORTEN, SWITCH = "shorten", "switch"  # names of shortcuts: to what is here already, and to another branch of the log
 AWAY = 60.0  # seconds after the last record, from which on others may have gone on without us
 LONGEST = 4 << 20  # bytes of a journal that is not made shorter
 
@@ -52,14 +52,15 @@ class LogStore:
         self.folder = run_folder / FOLDER
         self._votes: VoteFile | None = None  # the last one written
         self.size = 0  # bytes of the journal
+        self._places: dict[int, int] = {}  # where in it each entry begins
         self.had_kept_vote = False  # when it was opened: see `mark_kept`
         self.means = MeansStore(self.folder / MEANS)
 
-    def first(self, rules: Rules) -> Register | None:
+    def first(self) -> Register | None:
         """The register that the journal begins with: that of the run's beginning, or where it was made shorter."""
         with self._or_error("read"):
             path = self.folder / JOURNAL
-            return read(path.read_bytes(), rules).first if path.exists() else None
+            return first_register(path.read_bytes()) if path.exists() else None
 
     def open(self, founding: Register, rules: Rules, is_founder: bool) -> Kept:
         """What is here, once it is fit to be gone on with.
@@ -85,15 +86,18 @@ class LogStore:
             if kept != content:
                 replace_file(path, [kept])
             self._votes, self.size = votes, len(kept)
-            means = self.means.open()
+            self._places = dict(journal.places)
+            self.means.open()
             was_away = bool(content) and time.time() - written > AWAY
-        return Kept(journal.first or founding, journal.way, register, journal.entries, votes, was_away, means)
+        return Kept(journal.first or founding, journal.way, register, journal.entries, votes, was_away)
 
     def put(self, name: str, record: Message) -> None:
         """Append a record: on return it is written, and if it is of "log" or "vote" it is forced to disk, too.
 
-        So are all means and tables (messages/averaging.py) of "means" and "result" by a table of "result". A record of
-        "switch" leads to another branch of the log: before it is written, all means are forgotten.
+        So are all means and tables (messages/averaging.py) of "means" and "result" by a table of "result". The log goes
+        on from a shortcut of "log", which leads over entries that we have never had, and from one of "switch" on
+        another branch: all means are forgotten before it is written. With one of "shorten" the journal begins, and
+        keeps the entries that follow it.
         """
         with self._or_error("write"):
             if name in (MEANS, RESULT):
@@ -101,13 +105,13 @@ class LogStore:
                 self.means.write(record)
                 if name == RESULT and isinstance(record, Table):
                     self.means.force()
-            elif isinstance(record, Shortcut | Compaction):
-                assert self._votes is not None
+            elif isinstance(record, Shortcut):
                 if name == SWITCH:
                     self.means.forget_all()
-                shorter = record if isinstance(record, Compaction) else Compaction(record, ())
-                self._replace_journal(compacted(shorter.beginning, shorter.entries, self._votes))
+                self._begin_at(record, keeps_entries=name == SHORTEN)
             else:
+                if isinstance(record, Decided):
+                    self._places[record.entry.number] = self.size
                 self._append_to_journal(framed(record))
                 if isinstance(record, VoteFile):
                     self._votes = record
@@ -133,9 +137,15 @@ class LogStore:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _replace_journal(self, content: bytes) -> None:
-        replace_file(self.folder / JOURNAL, [content])
-        self.size = len(content)
+    def _begin_at(self, beginning: Shortcut, *, keeps_entries: bool) -> None:
+        assert self._votes is not None
+        path = self.folder / JOURNAL
+        if keeps_entries:
+            content, places = shortened(path.read_bytes(), self._places, beginning, self._votes)
+        else:
+            content, places = begun_at(beginning, self._votes), {}
+        replace_file(path, [content])
+        self._places, self.size = places, len(content)
 
     def _append_to_journal(self, record: bytes) -> None:
         with (self.folder / JOURNAL).open("ab", buffering=0) as file:

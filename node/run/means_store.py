@@ -17,9 +17,9 @@ import itertools
 import os
 import struct
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from shoal.node.base.atomic import force
 from shoal.node.base.disk import list_folder
@@ -43,8 +43,13 @@ FULL = 8 << 20  # bytes of a slot in which no further round is begun
 @dataclass(slots=True, eq=False)
 class _Slot:
     path: Path
+    records: list[tuple[int, int]] = field(default_factory=list)  # round and place of each, in the order of both
     end: int = 0  # bytes in use
-    newest: int = 0  # round
+
+    @property
+    def newest(self) -> int:
+        """The last round of which it has something."""
+        return self.records[-1][0] if self.records else 0
 
 
 class MeansStore:
@@ -63,21 +68,24 @@ class MeansStore:
         """Bytes of what is kept."""
         return sum(slot.end for slot in self._used)
 
-    def open(self) -> tuple[Mean | Table, ...]:
-        """What is here, in the order of its rounds; it is forced, as an earlier process may have had no time to."""
+    def open(self) -> None:
+        """Find out what is here, and force it, as an earlier process may have had no time to."""
         with self._lock:
             self._folder.mkdir(exist_ok=True)
-            found = [(_Slot(path), list(_read(path))) for path in list_folder(self._folder)]
-            self._used, self._free = [], [slot for slot, records in found if not records]
-            kept: list[Mean | Table] = []
-            for slot, records in sorted(found, key=lambda each: each[1][-1][0].round if each[1] else 0):
-                if records:
-                    slot.newest, slot.end = records[-1][0].round, records[-1][1]
-                    self._used.append(slot)
-                    kept += [record for record, _ in records]
+            found = sorted(map(_found, list_folder(self._folder)), key=lambda slot: slot.newest)
+            self._used, self._free = [slot for slot in found if slot.end], [slot for slot in found if not slot.end]
             self._unforced, self._is_new = list(self._used), True
         self.force()
-        return tuple(kept)
+
+    def read(self, round: int) -> list[Mean | Table]:
+        """What is here of a round, in the order in which it was written."""
+        with self._lock:
+            return [
+                record
+                for slot in self._used
+                for known, place in slot.records
+                if known == round and (record := _read(slot.path, place)) is not None
+            ]
 
     def write(self, record: Mean | Table) -> None:
         """Append a record: on return it outlives this process, and once it is forced also a power cut."""
@@ -87,7 +95,8 @@ class MeansStore:
             with slot.path.open("r+b") as file:
                 if os.pwritev(file.fileno(), pieces, slot.end) != size:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            slot.end, slot.newest = slot.end + size, record.round
+            slot.records.append((record.round, slot.end))
+            slot.end += size
             if slot not in self._unforced:
                 self._unforced.append(slot)
 
@@ -124,7 +133,7 @@ class MeansStore:
             os.pwrite(file.fileno(), SIZES.pack(0, 0), 0)
             if forced:
                 os.fsync(file.fileno())
-        slot.end = slot.newest = 0
+        slot.records, slot.end = [], 0
         self._used.remove(slot)
         self._free.append(slot)
 
@@ -143,19 +152,30 @@ class MeansStore:
         return self._used[-1]
 
 
-def _read(path: Path) -> Iterator[tuple[Mean | Table, int]]:
-    """The records of a slot, each with where it ends."""
-    newest = 0
+def _found(path: Path) -> _Slot:
+    """A slot with what is in it."""
+    slot = _Slot(path)
     with path.open("rb") as file:
-        while len(sizes := file.read(SIZES.size)) == SIZES.size:
-            head, payload = SIZES.unpack(sizes)
-            if not 0 < head <= MAX_CONTROL_FRAME or payload > MAX_BULK_FRAME:
-                return
-            record = _unpacked(file.read(head), file.read(payload))
-            if record is None or record.round < newest:
-                return
-            newest = record.round
-            yield record, file.tell()
+        while (record := _next(file)) is not None and record.round >= slot.newest:
+            slot.records.append((record.round, slot.end))
+            slot.end = file.tell()
+    return slot
+
+
+def _read(path: Path, place: int) -> Mean | Table | None:
+    with path.open("rb") as file:
+        file.seek(place)
+        return _next(file)
+
+
+def _next(file: BinaryIO) -> Mean | Table | None:
+    """The record that begins here; None if none does that is whole."""
+    if len(sizes := file.read(SIZES.size)) < SIZES.size:
+        return None
+    head, payload = SIZES.unpack(sizes)
+    if not 0 < head <= MAX_CONTROL_FRAME or payload > MAX_BULK_FRAME:
+        return None
+    return _unpacked(file.read(head), file.read(payload))
 
 
 def _packed(record: Mean | Table) -> list[Payload]:

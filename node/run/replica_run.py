@@ -37,6 +37,7 @@ from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import MAX_INT, Message
 from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
 from shoal.protocol.log.register import Rules
+from shoal.protocol.member.past import Past, recall
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.replicas import Chunk
@@ -75,16 +76,17 @@ class ReplicaRun(Run):
         """
         check_fits(manifest, checkpoint)
         store, rules = LogStore(settings.folder), Rules(trust_of(manifest), signer)
-        has_been_here = store.first(rules) is not None
+        has_been_here = store.first() is not None
         saved = (newest_state(settings.folder, genesis.run) if has_been_here else None) or checkpoint
         outer = ReplicaState(manifest, saved.committed() if saved is not None else None)
         chunks = (outer.last_chunks,)
         facts = run_facts(manifest, genesis.run, genesis.author, seeded=NO_DIGEST, chunks=chunks, anchor=anchor)
         self._facts = replace(facts, has_replicas=True)
-        self._kept = store.open(self._facts.register(), rules, is_founding)
+        self._past: Past | None = recall(self._facts, store.open(self._facts.register(), rules, is_founding), rules)
         self._has_replica = saved is not None or manifest.origin is None
         self._own: FloatArray | None = None  # our weights before the last round's average
         super().__init__(manifest, genesis, signer, network, settings, outer, saved, store)
+        self._past.keep_means(self._base if self._has_replica else None, store.means.read)
 
     @property
     def _base(self) -> Base:
@@ -113,11 +115,13 @@ class ReplicaRun(Run):
             state_chunks=len(shape.chunks),
             check_state=self.outer.check_state,
         )
+        past, self._past = self._past, None
+        assert past is not None
         return ReplicaMember(
             self._me,
             self._network.addresses(),
             facts,
-            self._kept,
+            past,
             self._base if self._has_replica else None,
             self._signer,
             lambda _: self.outer.last_reducer(),
@@ -218,7 +222,8 @@ class ReplicaRun(Run):
         self.meters.committed(tokens, record.seconds, took_part=record.took_part)
         self.meters.exchanged(outcome.lapse, is_mutual=outcome.is_mutual)
         await self.saving.checkpoint(self._base, (), self.samples, self.training)
-        self._shorten_log()
+        before_the_last = self._facts.last_round - 1  # of a round before it the log says nothing
+        self._shortening(max(self.saving.newest, before_the_last, 0))()
 
     async def _install(self, event: ReplicaReceived) -> None:
         """A copy of another's replica, which it has signed; if it does not fit, this run is not for us."""

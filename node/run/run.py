@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -336,10 +337,12 @@ class Run(ABC):
             self._faults.leaves(message, self.member.rounds)
         self._network.send(to, self.id, message, late)
 
-    def _shorten_log(self) -> None:
-        """Once in a while, so that neither the disk nor a restart gets slow."""
-        if self.store.size > LONGEST:
-            self.driver.command(lambda now: self.member.log.compact(PART, self.saving.newest))
+    def _shortening(self, round: int) -> Callable[[], None]:
+        """To be called once the state after `round` is on our disk: neither the disk nor a restart is to get slow."""
+        beginning = self.member.log.beginning_for(PART, round) if self.store.size > LONGEST else None
+        if beginning is None:
+            return lambda: None
+        return lambda: self.driver.command(lambda now: self.member.log.shorten(beginning))
 
     def left(self, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits on this node: it was written to the network, or dropped."""

@@ -66,9 +66,17 @@ class Saving:
         self._write: asyncio.Task[None] | None = None  # the latest, which waits for those before it
 
     async def checkpoint(
-        self, base: Base, members: tuple[PeerId, ...], samples: int, training: Training | None
+        self,
+        base: Base,
+        members: tuple[PeerId, ...],
+        samples: int,
+        training: Training | None,
+        is_saved: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take what belongs to the state `base`, if it is due, before the next round changes it; written beside us."""
+        """Take what belongs to the state `base`, if it is due, before the next round changes it; written beside us.
+
+        `is_saved` is called once it is on the disk.
+        """
         is_due = self.keeper.is_due(base.round)
         if not is_due and not self._is_long(base.round):
             return
@@ -76,7 +84,7 @@ class Saving:
         moments = await training.moments() if training is not None else None
         about = self._about(base, members, samples, moments)
         write = self.keeper.write(lease, about, moments) if is_due else self._snapshot(lease, about, moments)
-        self._write = self._spawn(self._in_turn(self._write, write, base.round))
+        self._write = self._spawn(self._in_turn(self._write, write, base.round, is_saved))
 
     @property
     def newest(self) -> int:
@@ -117,7 +125,13 @@ class Saving:
             return True
         return self._store.means.size > max(LONG_LOG, STATES * sum(chunk.size for chunk in self._state.shape.chunks))
 
-    async def _in_turn(self, before: asyncio.Task[None] | None, write: Coroutine[Any, Any, None], round: int) -> None:
+    async def _in_turn(
+        self,
+        before: asyncio.Task[None] | None,
+        write: Coroutine[Any, Any, None],
+        round: int,
+        is_saved: Callable[[], None],
+    ) -> None:
         """Write, once what was begun before is written; then forget the means that nobody needs any more."""
         if before is not None:
             await asyncio.wait([before])
@@ -127,6 +141,7 @@ class Saving:
             warn(log, "checkpoint-failed", f"{error}; the run goes on with more on its disk")
             return
         if round in (self.keeper.newest, self._snapshot_of):
+            is_saved()
             try:
                 await RECORDS.run(self._store.forget_means, round)
             except LocalError as error:

@@ -40,10 +40,17 @@ class Certified:
         """The last round that is over."""
         return max(self._bases)
 
-    def read(self, body: Message, register: Register) -> None:
-        """An entry was decided, and the register after it is this."""
+    def recall(self, body: Message, register: Register) -> None:
+        """Like `read`, at a start: all rounds are kept, as the state on our disk may be that after any of them."""
         if isinstance(body, Result | Void) and body.part == self._part:
             self._take(state_of(register, self._part))
+
+    def read(self, body: Message, register: Register) -> None:
+        """An entry was decided, and the register after it is this."""
+        self.recall(body, register)
+        for known in (self._bases, self._roots, self._tokens):
+            for round in sorted(known)[:-KEPT]:
+                del known[round]
 
     def skip(self, register: Register) -> None:
         """The log goes on from this register."""
@@ -77,6 +84,3 @@ class Certified:
             before = Base(state.round - 1, state.before, state.last_history, state.root)
             self._bases.setdefault(before.round, before)
             self._roots[before.round] = state.root
-        for known in (self._bases, self._roots, self._tokens):
-            for round in sorted(known)[:-KEPT]:
-                del known[round]

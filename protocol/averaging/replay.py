@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 
 from shoal.protocol.averaging.context import Outcome
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.shelf import Decision, table_digest
 from shoal.protocol.base.ids import Digest
-from shoal.protocol.base.wire import Payload
-from shoal.protocol.log.register import Rules, body_of, next_history, state_of, steps
+from shoal.protocol.base.wire import Message, Payload
+from shoal.protocol.log.register import next_history, state_of
 from shoal.protocol.messages.averaging import Made, Mean, Table
-from shoal.protocol.messages.log import Decided, Register, Result, Void
+from shoal.protocol.messages.log import Register, Result, Void
 
 
-def outcomes(first: Register, entries: Iterable[Decided], rules: Rules, part: int) -> dict[int, Outcome | None]:
-    """By round, what the entries after `first` have decided; None where that was undone."""
-    found: dict[int, Outcome | None] = {}
-    for before, decided, _ in steps(first, entries, rules):
-        body = body_of(decided.entry.body)
-        if isinstance(body, Result) and body.part == part:
+def outcome_of(before: Register, number: int, body: Message, part: int) -> tuple[int, Outcome | None] | None:
+    """The round that an entry after the register `before` ends, and as what: None if it undoes its result.
+
+    None for an entry that ends none.
+    """
+    match body:
+        case Result(part=of) if of == part:
             roster = tuple(seat.peer for seat in state_of(before, part).roster)
-            found[body.round] = Outcome(decided.entry.number, body, roster)
-        elif isinstance(body, Void) and body.part == part:
-            found[state_of(before, part).round] = None
-    return found
+            return body.round, Outcome(number, body, roster)
+        case Void(part=of) if of == part:
+            return state_of(before, part).round, None
+    return None
 
 
 class Records:
@@ -52,15 +53,17 @@ class Records:
 
 
 def rounds_after(
-    base: Base, decided: Mapping[int, Outcome | None], records: Iterable[Mean | Table]
+    base: Base, decided: Mapping[int, Outcome | None], read: Callable[[int], Iterable[Mean | Table]]
 ) -> Iterator[tuple[int, Decision | None]]:
-    """The rounds after `base`, each with what was decided, or None if that was undone; as far as all bytes are here."""
-    found = Records(records)
+    """The rounds after `base`, each with what was decided, or None if that was undone; as far as all bytes are here.
+
+    `read` gives what is here of a round, of which there may be too many to be in memory together.
+    """
     for round in count(base.round + 1):
         if round not in decided:
             return
         outcome = decided[round]
-        decision = found.decision(outcome) if outcome is not None else None
+        decision = Records(read(round)).decision(outcome) if outcome is not None else None
         if outcome is not None and decision is None:
             return
         yield round, decision

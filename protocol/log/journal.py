@@ -1,8 +1,8 @@
 """The file in which a peer keeps the log and its votes, as pure functions over bytes.
 
 Records are only ever appended: a `Register` to begin with, or a `Shortcut` to a later one, then entries with their
-proofs (`Decided`), and vote files, of which the last one counts. When the file has grown, `compacted` gives a shorter
-one with the same meaning.
+proofs (`Decided`), and vote files, of which the last one counts. When the file has grown, `shortened` gives one
+with the same meaning.
 
     size of content (4 bytes, little-endian)   BLAKE3 of content (16)   BLAKE3 of these twenty bytes (4)   content
 
@@ -13,7 +13,7 @@ but the vote does not: the peer goes on in another life.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from blake3 import blake3
@@ -38,6 +38,7 @@ class Journal:
     way: Way  # that leads there
     register: Register | None  # after the last entry
     entries: tuple[Decided, ...]
+    places: Mapping[int, int]  # in the file, where each of them begins, by its number
     votes: VoteFile | None
     length: int
     is_damaged: bool
@@ -56,6 +57,7 @@ def read(content: bytes, rules: Rules) -> Journal:
     first: Register | None = None
     way = START
     entries: list[Decided] = []
+    places: dict[int, int] = {}
     for end, record in _records(content):
         if record is None or (register is None) is not isinstance(record, Register | Shortcut):
             is_damaged = True
@@ -75,15 +77,43 @@ def read(content: bytes, rules: Rules) -> Journal:
                     is_damaged = True
                     break
                 entries.append(record)
+                places[entry.number] = length
         length = end
     if register is not None and votes is not None and votes.number > register.number + 1:
         is_damaged = True  # it has voted on what follows entries that are not here
-    return Journal(first, way, register, tuple(entries), None if is_damaged else votes, length, is_damaged)
+    votes = None if is_damaged else votes
+    return Journal(first, way, register, tuple(entries), places, votes, length, is_damaged)
 
 
-def compacted(beginning: Register | Shortcut, entries: Sequence[Decided], votes: VoteFile) -> bytes:
-    """A file that begins with the register before `entries`, which are its newest ones."""
-    return b"".join(framed(record) for record in (beginning, *entries, votes))
+def first_register(content: bytes) -> Register | None:
+    """The register before the first entry; None: the file has not begun."""
+    match next((record for _, record in _records(content)), None):
+        case Register() as register:
+            return register
+        case Shortcut(register=register):
+            return register
+    return None
+
+
+def begun_at(beginning: Register | Shortcut, votes: VoteFile) -> bytes:
+    """A file without entries."""
+    return framed(beginning) + framed(votes)
+
+
+def shortened(
+    content: bytes, places: Mapping[int, int], beginning: Shortcut, votes: VoteFile
+) -> tuple[bytes, dict[int, int]]:
+    """The same file, but that it begins with `beginning`, if it does not begin there or later; `votes` are its last.
+
+    `places` says where each entry begins, by its number; the second result, where in the new file.
+    """
+    number = beginning.register.number
+    if number not in places:
+        return content, dict(places)
+    start = places.get(number + 1, len(content))
+    head = begun_at(beginning, votes)
+    moved = {entry: len(head) + place - start for entry, place in places.items() if entry > number}
+    return head + content[start:], moved
 
 
 def _records(content: bytes) -> Iterator[tuple[int, Record | None]]:

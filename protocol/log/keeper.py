@@ -55,7 +55,6 @@ from shoal.protocol.messages.log import (
     AddVoters,
     Admit,
     Asks,
-    Compaction,
     Consent,
     Decided,
     End,
@@ -705,13 +704,13 @@ class Keeper:
             self._goes_on_since = self._clock
         return self._go_on()
 
-    def compact(self, part: int, round: int) -> list[Effect]:
-        """Make the journal shorter, but for what follows the state of `part` after `round`, which is on our disk."""
-        shortcut = self._shortcuts.to(self.core.log, self.register)
-        if shortcut is None or any(each.round > round for each in shortcut.register.parts if each.part == part):
-            return []
-        later = tuple(each for each in self.core.log if each.entry.number > shortcut.register.number)
-        return [Persist("log", Compaction(shortcut, later))]
+    def beginning_for(self, part: int, round: int) -> Shortcut | None:
+        """What a journal may begin with, beside the state of `part` after `round`; None: nothing later than now."""
+        return self._shortcuts.behind(round, part, self.register)
+
+    def shorten(self, beginning: Shortcut) -> list[Effect]:
+        """Have the journal begin with this, unless we are on another branch by now; the state it is for is on disk."""
+        return [Persist("shorten", beginning)] if beginning.branch == self.register.branch else []
 
     def _show_shortcut(self, peer: PeerId) -> list[Effect]:
         """To one who is far behind, or on another branch."""

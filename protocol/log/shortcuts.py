@@ -16,10 +16,11 @@ from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.log.certificate import is_founding
 from shoal.protocol.log.headers import fewest, follow_all
-from shoal.protocol.log.register import Rules, after, electorate_of, register_root, tokens_of
+from shoal.protocol.log.register import Rules, after, electorate_of, register_root, state_of, tokens_of
 from shoal.protocol.messages.log import Crossing, Decided, Header, Register, Shortcut, Way
 
 EVERY, MARKS = 16, 16  # entries from one register that is kept to the next, and how many are
+SPARING = 64  # changes of the voters from one tidying up of their headers to the next, which takes a while
 START = Way((), ())  # to the register before the first entry
 
 
@@ -29,7 +30,16 @@ class Branch:
 
     first: Register  # with which it begins
     crossings: tuple[Crossing, ...]  # that lead there
-    headers: list[Header]  # of the changes of its voters, so far
+    headers: list[Header]  # of the changes of its voters so far, but for those that nobody need be shown
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A register that is kept, and what certifies it."""
+
+    branch: Branch
+    register: Register
+    header: Header | None  # of its last entry; None: its branch begins with it
 
 
 class Shortcuts:
@@ -37,13 +47,13 @@ class Shortcuts:
 
     def __init__(self, first: Register, way: Way, register: Register) -> None:
         """`way` leads from the founder to `register`, from which this peer reads on; its branch begins with `first`."""
-        self._marks: deque[tuple[Branch, Register, Header | None]] = deque(maxlen=MARKS)
+        self._marks: deque[_Mark] = deque(maxlen=MARKS)
         self._begin(first, way, register)
 
     def _begin(self, first: Register, way: Way, register: Register) -> None:
         self._branch = Branch(first, way.crossings, list(way.headers))
         self._newest = way.headers[-1:]  # of the last entry that was read, if it is of this branch
-        self._marks.append((self._branch, register, way.headers[-1] if way.headers else None))
+        self._marks.append(_Mark(self._branch, register, way.headers[-1] if way.headers else None))
 
     def read(self, before: Register, decided: Decided, register: Register) -> None:
         """An entry was decided."""
@@ -57,23 +67,33 @@ class Shortcuts:
         self._newest = (header,)
         if after is not None:
             self._branch.headers.append(header)
+            if len(self._branch.headers) % SPARING == 0:
+                self._spare()
         if register.number % EVERY == 0:
-            self._marks.append((self._branch, register, header))
+            self._marks.append(_Mark(self._branch, register, header))
+
+    def _spare(self) -> None:
+        """Drop the headers that nobody need be shown; those since the oldest mark may be needed to get to another."""
+        branch, oldest = self._branch, self._marks[0]
+        if oldest.branch is branch:
+            earlier = [each for each in branch.headers if _number(each) <= oldest.register.number]
+            branch.headers[: len(earlier)] = _leading(branch.first, earlier)
 
     def to(self, log: Sequence[Decided], now: Register, can_decide: bool = True) -> Shortcut | None:
         """A way to a register from which `log`, the entries that are kept, goes on to `now`; best before the last
         results, so that who takes it can still have their bytes."""
         first = log[0].entry.number if log else now.number + 1
-        usable = [mark for mark in self._marks if mark[1].number + 1 >= first]
+        usable = [mark for mark in self._marks if mark.register.number + 1 >= first]
         if not usable:
             return None
         results = [part.result for part in now.parts if part.result]
-        before = [mark for mark in usable if all(result > mark[1].number for result in results)]
-        branch, register, header = (before or usable[:1])[-1]
-        last = [header] if header is not None else []
-        earlier = [each for each in branch.headers if last and _number(each) < _number(last[0])]
-        way = Way(branch.crossings, _leading(branch.first, [*earlier, *last]))
-        return Shortcut(now.branch, tokens_of(now), can_decide, way, register)
+        before = [mark for mark in usable if all(result > mark.register.number for result in results)]
+        return _shown((before or usable[:1])[-1], now, can_decide)
+
+    def behind(self, round: int, part: int, now: Register) -> Shortcut | None:
+        """The last way to a register that knows no later round of `part` than this one; None: none is kept."""
+        known = [mark for mark in self._marks if state_of(mark.register, part).round <= round]
+        return _shown(known[-1], now, can_decide=True) if known else None
 
     @property
     def left_behind(self) -> tuple[Register, list[PeerId]] | None:
@@ -87,6 +107,13 @@ class Shortcuts:
         """Go on from what somebody else has shown, and was checked, on the branch that begins with `first`."""
         self._marks.clear()
         self._begin(first, shortcut.way, shortcut.register)
+
+
+def _shown(mark: _Mark, now: Register, can_decide: bool) -> Shortcut:
+    last = [mark.header] if mark.header is not None else []
+    earlier = [each for each in mark.branch.headers if last and _number(each) < _number(last[0])]
+    way = Way(mark.branch.crossings, _leading(mark.branch.first, [*earlier, *last]))
+    return Shortcut(now.branch, tokens_of(now), can_decide, way, mark.register)
 
 
 def _leading(first: Register, headers: Sequence[Header]) -> tuple[Header, ...]:

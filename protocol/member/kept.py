@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
-from shoal.protocol.messages.averaging import Mean, Table
 from shoal.protocol.messages.log import Decided, Register, VoteFile, Way
 
 FOUNDING_LIFE = 1  # that of the founder's first vote file: everybody knows it from the run's id
@@ -13,7 +11,7 @@ FOUNDING_LIFE = 1  # that of the founder's first vote file: everybody knows it f
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the journal says, and the means beside it."""
+    """What the journal says."""
 
     first: Register  # before the entries
     way: Way  # that leads there
@@ -21,8 +19,3 @@ class Kept:
     entries: tuple[Decided, ...]
     votes: VoteFile
     was_away: bool = False  # for so long that the others may have gone on without it
-    means: tuple[Mean | Table, ...] = ()  # of rounds that are not applied
-
-    def without_means(self) -> Kept:
-        """The same without what takes much memory."""
-        return dataclasses.replace(self, means=())

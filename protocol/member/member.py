@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from shoal.protocol.averaging import events as told
-from shoal.protocol.averaging.certified import Certified
 from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.averaging.reducer import Contribute, Reducer
 from shoal.protocol.base.effects import Effect, Event, Tell, Timer
@@ -29,22 +28,14 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Room
 from shoal.protocol.catchup.transfer import Transfer
 from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
-from shoal.protocol.log.register import Rules, body_of, steps
+from shoal.protocol.log.register import Rules, body_of
 from shoal.protocol.member.facts import PART, RunFacts
-from shoal.protocol.member.kept import Kept
+from shoal.protocol.member.past import Past
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerUp, StatusChanged
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import TRANSFER_MESSAGES, StateChunk
-
-
-def certified_by(facts: RunFacts, kept: Kept, rules: Rules) -> Certified:
-    """The states that the log of an earlier process certifies."""
-    certified = Certified(facts.origin, kept.first, PART)
-    for _, decided, register in steps(kept.first, kept.entries, rules):
-        certified.read(body_of(decided.entry.body), register)
-    return certified
 
 
 class Member(Presence):
@@ -55,7 +46,7 @@ class Member(Presence):
         me: PeerId,
         addresses: tuple[str, ...],
         facts: RunFacts,
-        kept: Kept,
+        past: Past,
         base: Base | None,
         signer: Signer,
         reducer: Callable[[int], Reducer],
@@ -67,13 +58,13 @@ class Member(Presence):
         """`base` is the state that is here; None: none is."""
         standing = (base.round, base.history, base.root) if base is not None else None
         rules = Rules(facts.trust, signer)
-        super().__init__(me, addresses, standing, facts, kept, rules, reducer, rng, trains=trains)
+        super().__init__(me, addresses, standing, facts, past, rules, reducer, rng, trains=trains)
         self._first = base
         self._origin = facts.origin
         self._has_switched = False  # to another branch, whose state is not here
         self._installing: int | None = None  # the round after which the state is that is being installed
         self._policy = facts.policy
-        self.certified = certified_by(facts, kept, rules)
+        self.certified = past.certified
         self.transfer = Transfer(me, PART, self.certified, self.membership, room, self._is_vouched)
 
     # -- commands -----------------------------------------------------------------------------------------------

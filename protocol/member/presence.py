@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from shoal.protocol.averaging import events as told
 from shoal.protocol.averaging.exchange import Self
 from shoal.protocol.averaging.reducer import Reducer
-from shoal.protocol.averaging.replay import Records, outcomes
+from shoal.protocol.averaging.replay import Records
 from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.effects import Effect, Event, Tell, Timer, Wake
 from shoal.protocol.base.estimate import Estimate
@@ -19,10 +19,9 @@ from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.wire import Message
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import EntryDecided, Gone, Judge, Keeper, LogSkipped, ResultProposed, Switched
-from shoal.protocol.log.register import Rules, body_of, steps
-from shoal.protocol.log.shortcuts import Shortcuts, beginning
+from shoal.protocol.log.register import Rules, body_of
 from shoal.protocol.member.facts import PART, RunFacts
-from shoal.protocol.member.kept import Kept
+from shoal.protocol.member.past import Past
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.membership.membership import Membership
 from shoal.protocol.messages.log import KeeperMessage
@@ -50,7 +49,7 @@ class Presence(Judge, ABC):
         addresses: tuple[str, ...],
         standing: tuple[int, Digest, Digest] | None,
         facts: RunFacts,
-        kept: Kept,
+        past: Past,
         rules: Rules,
         reducer: Callable[[int], Reducer],
         rng: random.Random,
@@ -77,22 +76,24 @@ class Presence(Judge, ABC):
             down=0,
             reachability="unknown",
         )
-        founding = facts.register()
+        kept = past.kept
         self.membership = Membership(me, addresses, self._status, rules.signer, rng)
-        shortcuts = Shortcuts(beginning(founding, kept.way, rules), kept.way, kept.first)
-        for before, decided, register in steps(kept.first, kept.entries, rules):
-            shortcuts.read(before, decided, register)
-        core = Core.resume(me, kept.register, kept.entries, kept.votes, rules)
         self.log = Keeper(
-            core, self.membership, founding, shortcuts, self, facts.anchor, kept.was_away, facts.continue_after
+            Core.resume(me, kept.register, kept.entries, kept.votes, rules),
+            self.membership,
+            facts.register(),
+            past.shortcuts,
+            self,
+            facts.anchor,
+            kept.was_away,
+            facts.continue_after,
         )
         us = Self(me, facts.run, PART, rules.signer, lambda: self.log.core.life)
         self.rounds = Rounds(us, self.membership, facts.policy, self.log, reducer, spread)
-        results = outcomes(kept.first, kept.entries, rules, PART)
-        self.rounds.recall(results)
-        self.rounds.recall_means(kept.means)
-        last = results.get(round) if standing is not None else None
-        if last is not None and (decision := Records(kept.means).decision(last)) is not None:
+        self.rounds.recall(past.outcomes)
+        self.rounds.recall_means(past.means)
+        last = past.outcomes.get(round) if standing is not None else None
+        if last is not None and (decision := Records(past.means).decision(last)) is not None:
             self.rounds.shelf.decide(decision)  # others may still need its means, and nobody else may have them
         self._has_parted = False
 

@@ -509,11 +509,3 @@ class Met(Message):
 
 KeeperMessage = LogMessage | Statement | Shortcut | Met
 """All that is sent about the log; what is no LogMessage is not for the core."""
-
-
-@message(136)
-class Compaction(Message):
-    """To the journal: keep nothing before `beginning` but what it says. Never sent."""
-
-    beginning: Shortcut
-    entries: tuple[Decided, ...]  # after it

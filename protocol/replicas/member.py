@@ -34,7 +34,7 @@ from shoal.protocol.catchup.donor import Store
 from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
 from shoal.protocol.log.register import Rules, state_of
 from shoal.protocol.member.facts import PART
-from shoal.protocol.member.kept import Kept
+from shoal.protocol.member.past import Past
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES
@@ -69,7 +69,7 @@ class ReplicaMember(Presence):
         me: PeerId,
         addresses: tuple[str, ...],
         facts: ReplicaFacts,
-        kept: Kept,
+        past: Past,
         base: Base | None,
         signer: Signer,
         reducer: Callable[[int], Reducer],
@@ -85,7 +85,7 @@ class ReplicaMember(Presence):
         held = (base.round, base.history, base.root) if base is not None else None
         rules = Rules(facts.run.trust, signer)
         spread = Estimate(initial=10.0, floor=2.0, ceiling=600.0)
-        super().__init__(me, addresses, held, facts.run, kept, rules, reducer, rng, trains=trains, spread=spread)
+        super().__init__(me, addresses, held, facts.run, past, rules, reducer, rng, trains=trains, spread=spread)
         self._facts = facts
         self._trains = trains
         self._base = base.round if base is not None else None  # after which round our replica stands

@@ -13,7 +13,7 @@ import pytest
 
 from shoal.node.client.up.processes import Children
 from shoal.node.run.log_store import JOURNAL, MEANS
-from shoal.node.run.means_store import _read
+from shoal.node.run.means_store import _found
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.log.journal import framed
 from shoal.protocol.messages.log import Tip
@@ -28,11 +28,12 @@ def cut(lasting: Lasting) -> int:
     """Take what a power cut may take: the means of the newest round, which nobody waits for to be forced; and leave a
     part of a record that was being written. Returns that round."""
     slots = [slot for node in lasting.nodes for slot in (lasting.folder_of(node) / MEANS).iterdir()]
-    newest = max(record.round for slot in slots for record, _ in _read(slot))
-    for slot in slots:
-        ends = [0, *(end for record, end in _read(slot) if record.round < newest)]
+    found = {slot: _found(slot) for slot in slots}
+    newest = max(each.newest for each in found.values())
+    for slot, each in found.items():
+        place = min((place for round, place in each.records if round == newest), default=each.end)
         with slot.open("r+b") as file:
-            file.truncate(ends[-1])
+            file.truncate(place)
     for node in lasting.nodes:
         with (lasting.folder_of(node) / JOURNAL).open("ab") as file:
             file.write(TORN)

@@ -22,11 +22,12 @@ from shoal.protocol.averaging.shelf import Decision
 from shoal.protocol.base.effects import Event
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, RunId, content_hash
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.register import voters_root
+from shoal.protocol.log.register import Rules, voters_root
 from shoal.protocol.log.shortcuts import START
 from shoal.protocol.member.facts import RunFacts
 from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.member.member import Member
+from shoal.protocol.member.past import recall
 from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.messages.averaging import Contribution, Mean
 from shoal.protocol.messages.log import VoteFile
@@ -85,13 +86,14 @@ class Peer:
         origin = Base(0, 0, NO_DIGEST, content_hash(b""))
         facts = RunFacts(Digest(RUN), names[0], origin, Policy(2, PEERS, PEERS, 1, (CHUNKS,)))
         founding, life = facts.register(), FOUNDING_LIFE + names.index(self.network.peer)
+        signer, votes = self.identity.signer(RUN), VoteFile(life, voters_root(founding), 0, 0, None, None)
         member = Member(
             self.network.peer,
             self.network.addresses(),
             facts,
-            Kept(founding, START, founding, (), VoteFile(life, voters_root(founding), 0, 0, None, None)),
+            recall(facts, Kept(founding, START, founding, (), votes), Rules(facts.trust, signer)),
             origin,
-            self.identity.signer(RUN),
+            signer,
             lambda _: MeanReducer([CHUNK] * CHUNKS, FP32, FP32),
             Versions(),
             random.Random(1),

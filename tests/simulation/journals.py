@@ -7,31 +7,43 @@ from typing import Any
 
 from shoal.protocol.base.wire import Message
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.journal import framed, read
+from shoal.protocol.log.journal import begun_at, framed, read, shortened
 from shoal.protocol.log.register import Rules, voters_root
 from shoal.protocol.member.facts import RunFacts
 from shoal.protocol.member.kept import Kept
+from shoal.protocol.member.past import Past, recall
+from shoal.protocol.messages.averaging import Mean, Table
 from shoal.protocol.messages.log import Shortcut, VoteFile
 from tests.simulation.signing import FakeSigner
 
 
-def recall(disk: dict[str, Any], facts: RunFacts, signer: FakeSigner, next_life: Callable[[], int]) -> Kept:
+def recalled(disk: dict[str, Any], facts: RunFacts, signer: FakeSigner, next_life: Callable[[], int]) -> Past:
     """The log as it is on disk; begun, in the next life, if there is none that can be trusted."""
-    first = facts.register()
+    first, rules = facts.register(), Rules(facts.trust, signer)
     content = bytes(disk.get("journal", b""))
-    journal = read(content, Rules(facts.trust, signer))
+    journal = read(content, rules)
     register, votes, kept = journal.register or first, journal.votes, content[: journal.length]
     if votes is None:
         votes = VoteFile(next_life(), voters_root(register), 0, 0, None, None)
         kept += (b"" if journal.register else framed(first)) + framed(votes)
     disk["journal"] = bytearray(kept)
-    was_away, means = bool(disk.get("was_away")), tuple(disk.get("means", []))
-    return Kept(journal.first or first, journal.way, register, journal.entries, votes, was_away, means)
+    was_away = bool(disk.get("was_away"))
+    return recall(facts, Kept(journal.first or first, journal.way, register, journal.entries, votes, was_away), rules)
 
 
-def put_record(disk: dict[str, Any], record: Message, core: Core) -> None:
-    """Append a record, or begin anew where the log goes on from."""
-    if isinstance(record, Shortcut):
-        disk["journal"] = bytearray(framed(record) + framed(core.vote_file()))
+def put_record(disk: dict[str, Any], name: str, record: Message, core: Core) -> None:
+    """Append a record, or begin where the log goes on from."""
+    if name == "shorten":
+        assert isinstance(record, Shortcut)
+        journal = read(bytes(disk["journal"]), core.rules)
+        assert journal.votes is not None
+        disk["journal"] = bytearray(shortened(bytes(disk["journal"]), journal.places, record, journal.votes)[0])
+    elif isinstance(record, Shortcut):
+        disk["journal"] = bytearray(begun_at(record, core.vote_file()))
     else:
         disk["journal"] += framed(record)
+
+
+def means_on(disk: dict[str, Any]) -> Callable[[int], list[Mean | Table]]:
+    """What is there of a round."""
+    return lambda round: [each for each in disk.get("means", []) if each.round == round]

@@ -22,13 +22,14 @@ from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.kept import Kept
-from shoal.protocol.messages.log import Register, Result, Seat
+from shoal.protocol.messages.log import Register, Result, Seat, Shortcut
 from tests.simulation.log_worlds import Endless, register_of
 from tests.simulation.signing import FakeSigner
 
 VOTERS = 3
 TOKENS = 1024  # of each member in a step
 CHECKPOINT = 50  # steps between two snapshots of the state
+WRITING = 500  # steps while one is written: a slow disk, and more than a peer has entries of in memory
 
 
 def founding() -> Register:
@@ -59,6 +60,8 @@ class Voter:
     store: LogStore
     longest: int = 0
     compactions: int = 0
+    beginning: Shortcut | None = None  # what it is to begin with once the state is written
+    written_at: int = 0  # round
 
 
 def rules_for(peer: PeerId) -> Rules:
@@ -130,14 +133,16 @@ class LongLog:
                 case Tell(event=EntryDecided(entry=entry)):
                     body = body_of(entry.body)
                     if isinstance(body, Result):
-                        self.shorten(peer, body.round // CHECKPOINT * CHECKPOINT)
+                        self.checkpoint(peer, body.round)
 
-    def shorten(self, peer: PeerId, newest: int) -> None:
-        """As node/run/agreed_run.py does after each round; `newest` is the last snapshot's."""
+    def checkpoint(self, peer: PeerId, round: int) -> None:
+        """As node/run/agreed_run.py has it written beside the next rounds, and then makes the journal shorter."""
         voter = self.voters[peer]
         voter.longest = max(voter.longest, voter.store.size)
-        if voter.store.size > LONGEST:
-            effects = voter.keeper.compact(PART, newest)
+        if voter.beginning is None and round % CHECKPOINT == 0 and voter.store.size > LONGEST:
+            voter.beginning, voter.written_at = voter.keeper.beginning_for(PART, round), round + WRITING
+        if voter.beginning is not None and round >= voter.written_at:
+            effects, voter.beginning = voter.keeper.shorten(voter.beginning), None
             voter.compactions += len(effects)
             self.carry_out(peer, effects)
 

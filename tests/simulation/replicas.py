@@ -32,7 +32,7 @@ from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, Met, Replic
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.member import ReplicaMember
 from tests.simulation.facts import FactReducer
-from tests.simulation.journals import put_record, recall
+from tests.simulation.journals import means_on, put_record, recalled
 from tests.simulation.links import LAN, Link
 from tests.simulation.node import Node
 from tests.simulation.promises import Violation
@@ -184,12 +184,13 @@ class Replica(Node):
             window=shape.window,
         )
         trains, signer = me not in shape.keepers, FakeSigner(me)
-        kept = recall(disk, run, signer, lambda: FOUNDING_LIFE + life + (me != run.founder))
+        past = recalled(disk, run, signer, lambda: FOUNDING_LIFE + life + (me != run.founder))
+        past.keep_means(origin if holds else None, means_on(disk))
         self.member = ReplicaMember(
             me,
             (),
             facts,
-            kept,
+            past,
             origin if holds else None,
             signer,
             lambda _: FactReducer(),
@@ -236,7 +237,7 @@ class Replica(Node):
         return self._train_if_open(self.member.link_lost(now, peer))
 
     def persist(self, disk: dict[str, Any], name: str, record: Message) -> None:
-        put_record(disk, record, self.member.log.core)
+        put_record(disk, name, record, self.member.log.core)
 
     def payload_of(self, message: Message) -> Payload:
         if isinstance(message, StateChunk):

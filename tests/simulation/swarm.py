@@ -16,22 +16,21 @@ import msgpack
 from shoal.protocol.averaging.apart import Standing
 from shoal.protocol.averaging.events import Committed, HandIn, Lapsed, Waiting
 from shoal.protocol.averaging.policy import Base, Policy, Ready
-from shoal.protocol.averaging.replay import base_after, base_without, outcomes, rounds_after
+from shoal.protocol.averaging.replay import base_after, base_without, rounds_after
 from shoal.protocol.averaging.shelf import Decision
 from shoal.protocol.base.effects import Blamed, Effect, Event, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, content_hash, digest
 from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.log.keeper import EntryDecided, Switched
-from shoal.protocol.log.register import Rules
 from shoal.protocol.member.facts import PART, RunFacts
-from shoal.protocol.member.kept import Kept
-from shoal.protocol.member.member import Member, certified_by
+from shoal.protocol.member.member import Member
+from shoal.protocol.member.past import Past
 from shoal.protocol.member.presence import Parted
 from shoal.protocol.messages.averaging import Contribution
 from shoal.protocol.messages.transfer import StateChunk
 from tests.simulation.facts import FactReducer
-from tests.simulation.journals import put_record, recall
+from tests.simulation.journals import means_on, put_record, recalled
 from tests.simulation.node import Node
 from tests.simulation.oracle import Blind, Oracle
 from tests.simulation.signing import FakeSigner
@@ -109,12 +108,13 @@ class Peer(Node):
         self._disk = disk
         self._size = sum(shape.cycles)
         facts, signer = facts_of(peers, shape), FakeSigner(me)
-        kept = recall(disk, facts, signer, lambda: oracle.life(me, facts.founder))
-        base = self._recall_state(facts, kept, Rules(facts.trust, signer))
+        past = recalled(disk, facts, signer, lambda: oracle.life(me, facts.founder))
+        base = self._recall_state(facts, past)
+        past.keep_means(base, means_on(disk))
         self._base = base or facts.origin
         held = {self._base.round: list(self.state)} if base is not None else {}
         self.store = Versions(held, disk=disk.setdefault("download", {}))
-        self.member = Member(me, (), facts, kept, base, signer, lambda _: FactReducer(), self.store, rng)
+        self.member = Member(me, (), facts, past, base, signer, lambda _: FactReducer(), self.store, rng)
         self._residual = [0.0] * self._size
         self._offered = [0.0] * self._size
         self._submitted: tuple[int, list[bytes]] = (0, [])  # a round, and what we contribute to its chunks
@@ -134,17 +134,17 @@ class Peer(Node):
 
     # -- the disk -----------------------------------------------------------------------------------------------
 
-    def _recall_state(self, facts: RunFacts, kept: Kept, rules: Rules) -> Base | None:
+    def _recall_state(self, facts: RunFacts, past: Past) -> Base | None:
         """Where we stand, as node/run/agreed_run.py finds it out; None if our log does not know the state."""
         base: Base
         base, state = self._disk.get("snapshot", (facts.origin, initial_state(self._size)))
-        if certified_by(facts, kept, rules).history(base.round) != base.history:
+        if past.certified.history(base.round) != base.history:
             self._disk.pop("snapshot", None)
             base, state = facts.origin, initial_state(self._size)
         self.state = list(state)
-        if base == facts.origin and kept.first.parts[PART].round != facts.origin.round:
+        if base == facts.origin and past.kept.first.parts[PART].round != facts.origin.round:
             return None
-        for round, decision in rounds_after(base, outcomes(kept.first, kept.entries, rules, 0), kept.means):
+        for round, decision in rounds_after(base, past.outcomes, means_on(self._disk)):
             if decision is None:
                 base = base_without(base, round)
                 continue
@@ -158,7 +158,7 @@ class Peer(Node):
         else:
             if name == "switch":
                 self._disk["means"] = []
-            put_record(self._disk, record, self.member.log.core)
+            put_record(self._disk, name, record, self.member.log.core)
 
     def _put(self, decision: Decision) -> None:
         part = self.shape.part(decision.round)
@@ -168,6 +168,8 @@ class Peer(Node):
     def _snapshot(self, base: Base) -> None:
         self._disk["snapshot"] = (base, list(self.state))
         self._disk["means"] = [each for each in self._disk.get("means", []) if each.round >= base.round]
+        if (beginning := self.member.log.beginning_for(PART, base.round)) is not None:
+            self.persist(self._disk, "shorten", beginning)
 
     # -- the world's hooks --------------------------------------------------------------------------------------
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from shoal.node.run.log_store import JOURNAL, LONGEST
-from tests.simulation.long_log import LongLog, memory, opened
+from tests.simulation.long_log import CHECKPOINT, WRITING, LongLog, memory, opened
 
-MOST_RECORDS = 64 << 10  # bytes of the records of one step
+MOST_RECORDS = (WRITING + CHECKPOINT) << 10  # bytes of the records until a checkpoint is begun and written
 WARM = 0.2  # share of the steps after which memory is as large as it gets
 LEAST_STEPS = 6_000  # in which a journal is made shorter once, at least
 

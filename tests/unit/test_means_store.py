@@ -30,14 +30,23 @@ def table(round: int) -> Table:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MeansStore:
     """One with a slot for each round."""
     monkeypatch.setattr(means_store, "FULL", 1)
-    store = MeansStore(tmp_path / "means")
-    assert store.open() == ()
+    return reopened(tmp_path)
+
+
+def reopened(folder: Path) -> MeansStore:
+    store = MeansStore(folder / "means")
+    store.open()
     return store
+
+
+def found(store: MeansStore) -> tuple[Mean | Table, ...]:
+    """All that is there, of every round."""
+    return tuple(record for round in range(10) for record in store.read(round))
 
 
 def opened(folder: Path) -> tuple[Mean | Table, ...]:
     """What the next process finds."""
-    return MeansStore(folder / "means").open()
+    return found(reopened(folder))
 
 
 def slots(folder: Path) -> list[Path]:
@@ -47,10 +56,12 @@ def slots(folder: Path) -> list[Path]:
 def test_what_was_written_is_there_after_reopening_and_writing_goes_on(store: MeansStore, tmp_path: Path) -> None:
     for record in (mean(1), mean(1, 1), table(1)):
         store.write(record)
-    again = MeansStore(tmp_path / "means")
-    assert again.open() == (mean(1), mean(1, 1), table(1))
+    assert store.read(1) == [mean(1), mean(1, 1), table(1)]
+    again = reopened(tmp_path)
+    assert found(again) == (mean(1), mean(1, 1), table(1))
     again.write(table(1))
     again.write(mean(2))
+    assert found(again) == (mean(1), mean(1, 1), table(1), table(1), mean(2))
     assert opened(tmp_path) == (mean(1), mean(1, 1), table(1), table(1), mean(2))
     assert again.size == sum(path.stat().st_size for path in slots(tmp_path))
 
@@ -59,16 +70,14 @@ def test_where_a_slot_is_missing_no_two_share_a_file(store: MeansStore, tmp_path
     for round in (1, 2, 3):
         store.write(mean(round))
     (tmp_path / "means" / "1").unlink()
-    again = MeansStore(tmp_path / "means")
-    again.open()
+    again = reopened(tmp_path)
     for round in (4, 5):
         again.write(mean(round))
     assert opened(tmp_path) == (mean(1), mean(3), mean(4), mean(5))
 
 
 def test_small_rounds_share_a_slot(tmp_path: Path) -> None:
-    store = MeansStore(tmp_path / "means")
-    store.open()
+    store = reopened(tmp_path)
     for round in range(1, 4):
         store.write(mean(round))
     assert len(slots(tmp_path)) == 1
@@ -86,8 +95,8 @@ def test_where_a_record_is_torn_its_slot_ends_and_is_gone_on_with(store: MeansSt
     store.write(mean(1, 1))
     (path,) = slots(tmp_path)
     os.truncate(path, path.stat().st_size - lost)
-    again = MeansStore(tmp_path / "means")
-    assert again.open() == (mean(1),)
+    again = reopened(tmp_path)
+    assert found(again) == (mean(1),)
     again.write(table(1))
     assert opened(tmp_path) == (mean(1), table(1))
 
@@ -135,16 +144,17 @@ def test_what_an_earlier_use_has_left_in_a_slot_is_not_read(store: MeansStore, t
     store.write(mean(1, 1))
     store.write(mean(2))
     store.forget(2)
+    assert store.read(1) == []
     store.write(mean(3))
-    assert opened(tmp_path) == (mean(2), mean(3))
+    assert found(store) == opened(tmp_path) == (mean(2), mean(3))
 
 
 def test_room_of_before_a_restart_is_used_again(store: MeansStore, tmp_path: Path) -> None:
     for round in (1, 2, 3):
         store.write(mean(round))
     store.forget(3)
-    again = MeansStore(tmp_path / "means")
-    assert again.open() == (mean(3),)
+    again = reopened(tmp_path)
+    assert found(again) == (mean(3),)
     for round in (4, 5):
         again.write(mean(round))
     assert len(slots(tmp_path)) == 3

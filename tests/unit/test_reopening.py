@@ -29,6 +29,7 @@ from shoal.node.training.checkpoint.scan import CHECKPOINTS
 from shoal.node.training.checkpoint.write import write_checkpoint
 from shoal.node.training.state.committed import CommittedState
 from shoal.node.training.state.outer import OuterState
+from shoal.protocol.averaging.certified import KEPT
 from shoal.protocol.averaging.events import Committed
 from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.base.effects import Effect, Persist, Tell, Timer, Wake
@@ -246,9 +247,26 @@ def test_a_log_that_was_made_shorter_is_enough_to_stand_where_it_stood(
     base = going.goes_on(100)
     size = going.run.store.size
     going.run.driver = cast(Any, SimpleNamespace(command=going.does))
-    going.run._shorten_log()
+    is_saved = going.run._shortening(60)
     assert stood(opened(tmp_path)) == (100, base.history, 100 * TOKENS)
-    assert going.run.store.size <= size
+    going.goes_on(40)
+    kept(tmp_path, going.run, going.base, samples=140 * TOKENS)
+    is_saved()
+    assert stood(opened(tmp_path)) == (140, going.base.history, 140 * TOKENS)
+    assert going.run.store.size < size
+    Alone(again := opened(tmp_path)).goes_on(1)
+    assert again.store.first() is not None
+
+
+def test_a_state_of_long_before_the_end_of_the_log_is_gone_on_from(tmp_path: Path) -> None:
+    """Checkpoints may be far apart, or fail for want of room, and the means of all rounds since are here."""
+    before = Alone(opened(tmp_path, is_founding=True))
+    base = before.goes_on(2)
+    kept(tmp_path, before.run, base, samples=2 * TOKENS)
+    before.run.store.forget_means(base.round)
+    last = before.goes_on(KEPT + 20)
+    assert stood(opened(tmp_path)) == (last.round, last.history, last.round * TOKENS)
+    assert Alone(opened(tmp_path)).goes_on(1).round == last.round + 1
 
 
 def test_a_result_whose_means_are_not_here_is_waited_for(tmp_path: Path) -> None:

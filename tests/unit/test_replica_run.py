@@ -133,7 +133,9 @@ def test_who_was_killed_knows_whom_it_has_admitted(tmp_path: Path) -> None:
     for effect in effects:
         if isinstance(effect, Persist):
             bench.run.store.put(effect.name, effect.record)
-    back = Bench(tmp_path).run._kept
+    past = Bench(tmp_path).run._past
+    assert past is not None
+    back = past.kept
     assert [each.peer for each in back.register.members] == [ME, PARTNER]
     assert back.register.voters == (ME,)
     assert back.votes.life == FOUNDING_LIFE, "the vote that it had"

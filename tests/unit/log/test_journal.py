@@ -1,15 +1,16 @@
-"""The journal of log and votes: what a file says after it was torn, spoiled or compacted."""
+"""The journal of log and votes: what a file says after it was torn, spoiled or shortened."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.protocol.log.journal import HEAD, Journal, compacted, framed, read
+from shoal.protocol.log.journal import HEAD, Journal, first_register, framed, read, shortened
 from shoal.protocol.log.register import after, voters_root
 from shoal.protocol.log.shortcuts import START
 from shoal.protocol.log.trust import Crash
-from shoal.protocol.messages.log import Decided, VoteFile
+from shoal.protocol.messages.log import Decided, Shortcut, VoteFile
 from tests.simulation.log_search import rules_of
 from tests.simulation.log_worlds import PEERS, register_of
 from tests.unit.log.test_core import Swarm, newcomer
@@ -37,7 +38,7 @@ def test_what_was_appended_is_read() -> None:
     assert (journal.entries, journal.votes, journal.length, journal.is_damaged) == (ENTRIES, VOTES, len(WHOLE), False)
     assert journal.register is not None
     assert journal.register.number == 3
-    assert read(b"", RULES) == Journal(None, START, None, (), None, 0, False)
+    assert read(b"", RULES) == Journal(None, START, None, (), {}, None, 0, False)
 
 
 @given(st.integers(0, len(WHOLE) - 1))
@@ -87,8 +88,26 @@ def test_entries_that_do_not_follow_are_damage() -> None:
     assert read(b"".join(framed(record) for record in records), RULES).is_damaged
 
 
-def test_a_compacted_journal_says_the_same() -> None:
-    first = after(REGISTER, ENTRIES[0].entry, RULES)
-    journal = read(compacted(first, ENTRIES[1:], VOTES), RULES)
-    assert (journal.register, journal.votes) == (read(WHOLE, RULES).register, VOTES)
-    assert journal.entries == ENTRIES[1:]
+def way_to(number: int) -> Shortcut:
+    register = REGISTER
+    for each in ENTRIES[:number]:
+        register = after(register, each.entry, RULES)
+    return Shortcut(register.branch, 0, True, START, register)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_shortened_journal_says_the_same(number: int) -> None:
+    whole = read(WHOLE, RULES)
+    content, places = shortened(WHOLE, whole.places, way_to(number), VOTES)
+    journal = read(content, RULES)
+    assert (journal.register, journal.votes) == (whole.register, VOTES)
+    assert journal.entries == ENTRIES[number:]
+    assert places == journal.places
+    assert first_register(content) == way_to(number).register
+    assert shortened(content, places, way_to(number), VOTES) == (content, places), "it begins there already"
+    assert shortened(content, places, way_to(1), VOTES) == (content, places) or number == 1, "or later"
+
+
+def test_the_first_register_is_read_alone() -> None:
+    assert first_register(WHOLE) == REGISTER
+    assert first_register(b"") is first_register(WHOLE[:5]) is first_register(framed(VOTES)) is None

@@ -1,0 +1,52 @@
+"""What follows from the log that an earlier process of this peer has left; read once, as a long log takes a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from shoal.protocol.averaging.certified import Certified
+from shoal.protocol.averaging.context import Outcome
+from shoal.protocol.averaging.policy import Base
+from shoal.protocol.averaging.replay import outcome_of
+from shoal.protocol.averaging.shelf import KEPT_ROUNDS
+from shoal.protocol.log.register import Rules, body_of, steps
+from shoal.protocol.log.shortcuts import Shortcuts, beginning
+from shoal.protocol.member.facts import PART, RunFacts
+from shoal.protocol.member.kept import Kept
+from shoal.protocol.messages.averaging import Mean, Table
+
+
+@dataclass(slots=True)
+class Past:
+    """See `recall`."""
+
+    kept: Kept
+    shortcuts: Shortcuts
+    certified: Certified
+    outcomes: dict[int, Outcome | None]  # by round, what the log has decided; None where that was undone
+    means: tuple[Mean | Table, ...] = ()
+
+    def keep_means(self, base: Base | None, read: Callable[[int], Iterable[Mean | Table]]) -> None:
+        """Take those on our disk that somebody may need: of where we stand, of what follows, and of the last rounds.
+
+        `read` gives what is there of a round. Of other rounds there may be more than fits into memory, and whoever
+        lacks them gets a later state.
+        """
+        last = max((part.round for part in self.kept.register.parts), default=0)
+        here = {base.round, base.round + 1} if base is not None else set()
+        rounds = sorted(here.union(range(last - KEPT_ROUNDS + 1, last + 2)))
+        self.means = tuple(record for round in rounds for record in read(round))
+
+
+def recall(facts: RunFacts, kept: Kept, rules: Rules) -> Past:
+    """What the log of a run says in which this peer was before."""
+    shortcuts = Shortcuts(beginning(facts.register(), kept.way, rules), kept.way, kept.first)
+    past = Past(kept, shortcuts, Certified(facts.origin, kept.first, PART), {})
+    for before, decided, register in steps(kept.first, kept.entries, rules):
+        body = body_of(decided.entry.body)
+        shortcuts.read(before, decided, register)
+        past.certified.recall(body, register)
+        if (ended := outcome_of(before, decided.entry.number, body, PART)) is not None:
+            round, past.outcomes[round] = ended
+    return past
