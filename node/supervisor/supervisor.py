@@ -111,6 +111,7 @@ class WorkerSupervisor:
         self._history = WorkerHistory()
         self._stop = asyncio.Event()
         self._idle = asyncio.Event()  # no worker is wanted: nothing is left to do, or we are stopped
+        self._wanted = asyncio.Event()  # one is wanted again, or we are stopped
         self._rests = asyncio.Event()  # no worker runs, and none will be started
         self._ended = asyncio.Event()
         self._ended.set()
@@ -153,20 +154,28 @@ class WorkerSupervisor:
             self._ended.set()
 
     async def _supervise(self) -> None:
-        listener = await self._listen()
-        self.socket = listener.path if listener is not None else None
+        listener: WorkerListener | None = None
         try:
-            while listener is not None and not self._idle.is_set():
-                ended = await (self._run_process(listener) if self.settings.program else self._run_script(listener))
-                ended = self._history.judge(ended)
-                if not self._idle.is_set():
-                    self._on_lost(ended)
-                    await (self._idle.wait() if ended.is_final else self._pause())
-            self._rests.set()
-            await self._stop.wait()
+            while not self._stop.is_set():
+                while not self._idle.is_set():
+                    if listener is None and (listener := await self._listen()) is None:
+                        break  # none is wanted any more
+                    self.socket = listener.path
+                    await self._have_worker(listener)
+                self._rests.set()
+                await self._wanted.wait()
+                self._wanted.clear()
         finally:
             if listener is not None:
                 await listener.close()
+
+    async def _have_worker(self, listener: WorkerListener) -> None:
+        """One worker, until it ends, and the pause before the next one."""
+        ended = await (self._run_process(listener) if self.settings.program else self._run_script(listener))
+        ended = self._history.judge(ended)
+        if not self._idle.is_set():
+            self._on_lost(ended)
+            await (self._idle.wait() if ended.is_final else self._pause())
 
     async def _listen(self) -> WorkerListener | None:
         """The listening socket for the worker; None if `_idle` is set first."""
@@ -188,6 +197,7 @@ class WorkerSupervisor:
         """End the worker and `run`."""
         self._idle.set()
         self._stop.set()
+        self._wanted.set()
         await self._ended.wait()
         self._vectors.close()  # where `run` was never begun
 
@@ -207,6 +217,13 @@ class WorkerSupervisor:
                 self.forget()
                 self._version = None
                 await ROUNDS.run(self._vectors.clear, keeps_contribution)
+
+    def wake(self) -> None:
+        """There is something to train again, after `retire` has ended."""
+        if not self._stop.is_set():
+            self._idle.clear()
+            self._rests.clear()
+            self._wanted.set()
 
     async def train(self, order: Train, agreed: Sequence[FloatArray], answer: FloatArray | None = None) -> None:
         """Give the worker a new order, which is numbered here, with the vectors to load; it replaces the one before."""

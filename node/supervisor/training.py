@@ -57,7 +57,7 @@ class Training:
         settings: WorkerSettings,
         outer: HeldState,
         submit: Submit,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         take_part: Callable[[], int],
         moments: FloatArray | None = None,
         last: int | None = None,
@@ -87,6 +87,7 @@ class Training:
         self._take_part = take_part
         self._spawn = spawn
         self._begun = 0  # number of calls of `begin`
+        self._retiring: asyncio.Task[None] | None = None  # the worker was not wanted any more
         self._called_for = 0  # the round for which an early hand-in was requested
         self._absent, self._attendance = absent, Attendance()
         self._validated = validated
@@ -205,6 +206,10 @@ class Training:
         self._spawn(self._train(stint, self._lane))
 
     async def _train(self, stint: Stint, lane: int) -> None:
+        if (retiring := self._retiring) is not None:  # the run was over, but has another branch, which is not
+            self._retiring = None
+            await asyncio.wait([retiring])
+            self._worker.wake()
         with self._outer.lease(max(stint.landings, default=None)) as snapshot:
             landings = tuple(self._landing(round, snapshot.round) for round in stint.landings)
             order = Train(
@@ -262,7 +267,7 @@ class Training:
 
     def _retire(self, keeps_contribution: bool = False) -> None:
         self.progress, self.utilisation, self.trouble, self.lost, self.failure = None, None, "", "", ""
-        self._spawn(self._worker.retire(keeps_contribution))
+        self._retiring = self._spawn(self._worker.retire(keeps_contribution))
 
     async def _finish(self) -> None:
         with self._outer.lease() as snapshot:

@@ -334,6 +334,19 @@ async def test_a_worker_that_retires_ends_and_gives_its_memory_back(tmp_path: Pa
 
 
 @pytest.mark.asyncio
+async def test_who_has_retired_its_worker_has_another_one_when_there_is_more_to_train(tmp_path: Path) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        for count in (1, 2):
+            await worker.train(train(count, 0), [vector(0)])
+            await seen.until(lambda count=count: len(seen.contributions) == count)  # type: ignore[misc]
+            await worker.retire()
+            assert worker.pid is None
+            worker.wake()
+        await seen.until(lambda: worker.pid is not None)
+    assert not seen.lost
+
+
+@pytest.mark.asyncio
 async def test_a_worker_that_retires_before_it_was_begun_is_never_started(tmp_path: Path) -> None:
     worker, lost = (
         WorkerSupervisor(

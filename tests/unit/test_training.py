@@ -59,6 +59,7 @@ class FakeWorker:
         self.forgotten = 0
         self.unloaded = 0
         self.retired: list[bool] = []  # whether its contribution was kept
+        self.woken = 0
         self.is_over = False
         self.pid: int | None = 1
         self.usual_step = 0.0
@@ -73,7 +74,12 @@ class FakeWorker:
         self.unloaded += 1
 
     async def retire(self, keeps_contribution: bool = False) -> None:
+        await asyncio.sleep(0)
         self.retired.append(keeps_contribution)
+
+    def wake(self) -> None:
+        assert self.retired, "it would lose its vectors afterwards"
+        self.woken += 1
 
     def hand_in(self, round: int) -> None:
         self.handed_in.append(round)
@@ -141,9 +147,10 @@ def bench_of(
     tasks: list[asyncio.Task[None]] = []
     waiting: list[asyncio.Task[None]] = []  # for a worker, for which nothing else waits
 
-    def spawn(work: Coroutine[Any, Any, None]) -> None:
+    def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         (waiting if work.cr_code is Training._watch_attendance.__code__ else tasks).append(task)  # type: ignore[attr-defined]
+        return task
 
     def submit(round: int, weight: int, vector: FloatArray | None) -> None:
         submitted.append((round, weight, vector))
@@ -393,6 +400,21 @@ async def test_who_is_back_after_the_last_round_trains_nothing(tmp_path: Path, m
     bench.training.begin(2, lane=2)
     await bench.settle()
     assert (bench.worker.orders, bench.worker.retired) == ([], [False])
+
+
+@pytest.mark.asyncio
+async def test_who_has_ended_a_branch_trains_on_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(DiLoCo(5, 0.7, 0.9), tmp_path, monkeypatch, last=3)
+    bench.training.begin(3, lane=2)
+    bench.training.begin(1, lane=2)
+    await bench.settle()
+    assert (bench.worker.retired, bench.worker.woken) == ([False], 1)
+    assert [order.round for order in bench.worker.orders] == [2]
+    bench.worker.on_contribution(contribution(2))
+    bench.training.committed(2, lane=2)
+    await bench.settle()
+    assert [order.round for order in bench.worker.orders] == [2, 3]
+    assert bench.worker.woken == 1
 
 
 @pytest.mark.asyncio
