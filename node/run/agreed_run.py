@@ -191,8 +191,9 @@ class AgreedRun(Run):
         """A state that others have sent us, and that is certified: if it does not fit, this run is not for us."""
         async with self._busy:
             self.outer.committed.adopt(await ROUNDS.run(draft.snapshot))
+            self.samples = samples_before(self.manifest) + self.member.certified.tokens(event.base.round)
+            self.saving.received(event.base, self._members, self.samples)
         log.info("caught up with round %d: state %s", event.base.round, short(event.base.root))
-        self.samples = samples_before(self.manifest) + self.member.certified.tokens(event.base.round)
         self._open_round = 0  # what was trained from another state is of no use, even in the same round
         self.driver.command(lambda now: self.member.opened(now, event.base))
         self._begin_round()

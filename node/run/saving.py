@@ -1,6 +1,7 @@
 """What a run writes of its state on this node, and finds again: checkpoints, and a snapshot beside the log.
 
-There is a snapshot when the log gets long, and at a stop if nobody else may have the state, as with a replica.
+There is a snapshot when the log gets long, when the state has come from others, so that no rounds on this disk lead to
+it, and at a stop if nobody else may have the state, as with a replica.
 """
 
 from __future__ import annotations
@@ -86,6 +87,11 @@ class Saving:
         write = self.keeper.write(lease, about, moments) if is_due else self._snapshot(lease, about, moments)
         self._write = self._spawn(self._in_turn(self._write, write, base.round, is_saved))
 
+    def received(self, base: Base, members: tuple[PeerId, ...], samples: int) -> None:
+        """Have on our disk the state `base`, which others have sent us; written beside us."""
+        write = self._snapshot(self._state.lease(base.root), self._about(base, members, samples, None), None)
+        self._write = self._spawn(self._in_turn(self._write, write, base.round))
+
     @property
     def newest(self) -> int:
         """The last round after which the state is on our disk; -1: none."""
@@ -130,7 +136,7 @@ class Saving:
         before: asyncio.Task[None] | None,
         write: Coroutine[Any, Any, None],
         round: int,
-        is_saved: Callable[[], None],
+        is_saved: Callable[[], None] = lambda: None,
     ) -> None:
         """Write, once what was begun before is written; then forget the means that nobody needs any more."""
         if before is not None:

@@ -140,6 +140,30 @@ def test_all_are_stopped_in_order_and_the_home_of_the_last_one_is_deleted(childr
 
 @pytest.mark.slow
 @pytest.mark.swarm
+def test_who_has_joined_late_and_left_in_order_has_the_state_when_it_is_back_alone(
+    children: Children, tmp_path: Path
+) -> None:
+    """It has seen none of the rounds that led there, and its run has gone for good with the node that had sent it."""
+    founder = RealNode(tmp_path / "founder").start(children)
+    manifest = MANIFEST.replace("start_members = 2", "start_members = 1")
+    run = str(founder.client.create_run(manifest + '[trust]\ncontinue_after = "30s"\n', True)["run"])
+    words = partial(words_of, founder)
+    until(lambda: founder.round() >= 3, "rounds of the founder alone", words)
+    late = RealNode(tmp_path / "late").start(children, founder.address, checkpoint_every=0)
+    late.client.join_run(str(founder.client.run_link(run)["link"]), True)
+    until(lambda: len(late.voters(run)) == 2, "both to vote", partial(words_of, founder, late))
+    for node in (late, founder):
+        node.client.stop()
+        until(lambda node=node: not node.is_running, "the end of a node", node.words)  # type: ignore[misc]
+    shutil.rmtree(founder.home.root)
+    late.start(children, checkpoint_every=0)
+    until(lambda: late.round() >= 3, "the state on its own disk", late.words)
+    before = late.round()
+    until(lambda: late.round() >= before + 2, "rounds on a branch of its own", late.words)
+
+
+@pytest.mark.slow
+@pytest.mark.swarm
 def test_a_run_that_is_never_to_go_on_waits_and_says_for_whom(children: Children, tmp_path: Path) -> None:
     first, second, _ = two_voters(children, tmp_path, MANIFEST + '[trust]\ncontinue_after = "never"\n')
     name = short(PeerId(str(first.client.status()["peer"])))

@@ -7,6 +7,7 @@ the journal, a snapshot of the state, and the means since.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from shoal.protocol.averaging.events import Committed, HandIn, Lapsed, Waiting
 from shoal.protocol.averaging.policy import Base, Policy, Ready
 from shoal.protocol.averaging.replay import base_after, base_without, rounds_after
 from shoal.protocol.averaging.shelf import Decision
-from shoal.protocol.base.effects import Blamed, Effect, Event, Timer, Wake
+from shoal.protocol.base.effects import Blamed, Effect, Event, Persist, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, content_hash, digest
 from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.catchup.transfer import StateReceived
@@ -28,6 +29,7 @@ from shoal.protocol.member.member import Member
 from shoal.protocol.member.past import Past
 from shoal.protocol.member.presence import Parted
 from shoal.protocol.messages.averaging import Contribution
+from shoal.protocol.messages.log import Shortcut
 from shoal.protocol.messages.transfer import StateChunk
 from tests.simulation.facts import FactReducer
 from tests.simulation.journals import means_on, put_record, recalled
@@ -40,6 +42,7 @@ RUN = RunId(bytes(range(32)))  # the run that is simulated
 TRAINING = 2.0  # virtual seconds of inner steps
 FORCING = 0.2  # virtual seconds, if nothing else is said, until the means of a result are on disk, at most
 SNAPSHOT = 3  # rounds between two snapshots of the state
+WRITING = 0.2  # virtual seconds until one is on disk
 BRANCH = digest("simulated run", RUN)
 
 
@@ -119,6 +122,7 @@ class Peer(Node):
         self._offered = [0.0] * self._size
         self._submitted: tuple[int, list[bytes]] = (0, [])  # a round, and what we contribute to its chunks
         self._decision: Decision | None = None
+        self._writing: deque[tuple[Base, list[bytes], Shortcut | None]] = deque()  # snapshots, and what to shorten then
         self._training_for = -1
         self._token = 0
         self.has_worker = True
@@ -165,11 +169,19 @@ class Peer(Node):
         made = [content_hash(old + new) for old, new in zip(self.state[part], decision.payloads, strict=True)]
         self.state = [*self.state[: part.start], *made, *self.state[part.stop :]]
 
-    def _snapshot(self, base: Base) -> None:
-        self._disk["snapshot"] = (base, list(self.state))
+    def _snapshot(self, base: Base) -> list[Effect]:
+        """Written beside the next rounds: whoever is killed before has none."""
+        self._writing.append((base, list(self.state), self.member.log.beginning_for(PART, base.round)))
+        return [Wake(WRITING, Timer("app", "written", 0))]
+
+    def _written(self) -> None:
+        base, state, beginning = self._writing.popleft()
+        self._disk["snapshot"] = (base, state)
         self._disk["means"] = [each for each in self._disk.get("means", []) if each.round >= base.round]
-        if (beginning := self.member.log.beginning_for(PART, base.round)) is not None:
-            self.persist(self._disk, "shorten", beginning)
+        if beginning is not None:
+            for effect in self.member.log.shorten(beginning):
+                assert isinstance(effect, Persist)
+                self.persist(self._disk, effect.name, effect.record)
 
     # -- the world's hooks --------------------------------------------------------------------------------------
 
@@ -190,6 +202,10 @@ class Peer(Node):
         if timer.name == "kept":
             self._disk["forced"] = max(timer.token, self._disk.get("forced", 0))
             return self._train_if_open(self.member.kept(now, timer.token))
+        if timer.name == "written":
+            if self._writing:  # not where we have stopped, or left the branch, meanwhile
+                self._written()
+            return []
         return self._submit(now) if timer.token == self._token else []
 
     def on_link_up(self, now: float, peer: PeerId) -> list[Effect]:
@@ -269,6 +285,7 @@ class Peer(Node):
                 self._branch = register.branch
             case Switched(register=register):
                 self._branch, self._is_astray = register.branch, True
+                self._writing.clear()
             case StateReceived(base=base):
                 self._is_astray = False
                 self.state, self._decision, self._base = self.store.take(), None, base
@@ -276,8 +293,7 @@ class Peer(Node):
                 self._submitted = (0, [])
                 self.store.add(base.round, list(self.state))
                 self._on_branch.holds(self.me, base.round, root_of(self.state))
-                self._snapshot(base)
-                return self._train_if_open(self.member.opened(now, base))
+                return [*self._snapshot(base), *self._train_if_open(self.member.opened(now, base))]
             case HandIn(round=round) if round == self._training_for:
                 return self._submit(now)
             case Waiting():
@@ -286,6 +302,8 @@ class Peer(Node):
                 self.blamed.append(event)
             case Parted():
                 self.has_parted = True
+                while self._writing:  # an orderly stop waits for it
+                    self._written()
         return []
 
     # -- the worker ---------------------------------------------------------------------------------------------
@@ -351,9 +369,8 @@ class Peer(Node):
         self.store.add(round, list(self.state))
         self._base = base if base is not None and base.round == round else Base(round, 0, NO_DIGEST, NO_DIGEST)
         self._on_branch.holds(self.me, round, root_of(self.state))
-        if base is not None and round % SNAPSHOT == 0:
-            self._snapshot(base)
-        return self._train_if_open(effects)
+        writing = self._snapshot(base) if base is not None and round % SNAPSHOT == 0 else []
+        return [*writing, *self._train_if_open(effects)]
 
 
 def peers_named(count: int) -> list[PeerId]:

@@ -60,7 +60,8 @@ class Applying(SimpleNamespace):
             commits=SimpleNamespace(add=lambda *_: record),
             meters=Meters(),
             outgoing=SimpleNamespace(resent=0),
-            saving=SimpleNamespace(checkpoint=self._checkpoint),
+            received=[],
+            saving=SimpleNamespace(checkpoint=self._checkpoint, received=self._received),
             training=Records(),
             samples=0,
             obstacle="",
@@ -70,7 +71,8 @@ class Applying(SimpleNamespace):
             _open_round=0,
             _busy=asyncio.Lock(),
             _settings=SimpleNamespace(folder=folder),
-            _shorten_log=lambda: None,
+            _shortening=lambda round: None,
+            _members=(),
         )
 
     def _begin_round(self, goes_on: bool = False) -> None:
@@ -82,6 +84,9 @@ class Applying(SimpleNamespace):
 
     async def _checkpoint(self, *_: object) -> None:
         """None is due."""
+
+    def _received(self, base: Any, *_: object) -> None:
+        self.received.append(base.round)
 
     def stands_on(self, round: int | None) -> None:
         """The round that the member's next one builds on; None while it applies a commit."""
@@ -120,7 +125,7 @@ async def test_a_round_that_was_decided_before_a_state_came_does_not_hide_where_
     del run.training.told[:]
     run.stands_on(None)
     await run.install(8)
-    assert run.training.told == []
+    assert (run.training.told, run.received) == ([], [8])
     await run.commit(9)
     assert run.training.told == [("note", 9), ("begin", 9)]
     await run.commit(10)

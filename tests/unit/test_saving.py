@@ -296,3 +296,17 @@ async def test_a_snapshot_that_cannot_be_written_costs_the_run_nothing(
     await bench.checkpoint()
     assert [each.exception() for each in bench.tasks] == [None], "what fails in a task of a run ends the run"
     assert bench.kept_means() == [ROUND - 1, ROUND, ROUND + 1]
+
+
+@pytest.mark.asyncio
+async def test_a_state_that_others_have_sent_is_on_our_disk_and_a_stop_waits_for_it(tmp_path: Path) -> None:
+    """No rounds that we have lead to it, and those who have sent it may be gone for good when we are back."""
+    bench = Bench(tmp_path)
+    bench.saving.received(base_of(HELD), MEMBERS, SAMPLES)
+    await bench.saving.written()
+    await bench.end(keeps_vote=False)
+    [found] = bench.states()
+    assert (found.about.round, found.about.samples) == (ROUND, SAMPLES)
+    assert found.committed().current.root == HELD.current.root
+    assert bench.kept_means() == [ROUND, ROUND + 1]
+    assert not bench.is_marked
