@@ -14,7 +14,7 @@ from shoal.node.peers.reach import own_standing
 from shoal.node.run.facts import run_facts, samples_before, trust_of
 from shoal.node.run.log_store import LogStore
 from shoal.node.run.run import Run
-from shoal.node.run.saving import newest_state
+from shoal.node.run.saving import finish_leaving, newest_state
 from shoal.node.run.settings import RunSettings
 from shoal.node.training.checkpoint.lineage import check_fits
 from shoal.node.training.checkpoint.read import Checkpoint
@@ -73,6 +73,7 @@ class AgreedRun(Run):
         store = LogStore(settings.folder)
         rules = Rules(trust_of(manifest), signer)
         first = store.first(rules)
+        finish_leaving(settings.folder)
         snapshot = newest_state(settings.folder, genesis.run) if first else None  # a log must certify it
         saved = snapshot or checkpoint
         outer = OuterState(manifest, saved.committed() if saved is not None else None, settings.trains)

@@ -4,6 +4,7 @@
                   means/     the means of the last rounds (means_store.py): those that we have made are written at once,
                              so that they outlive this process, and all others once the result is decided
                   kept       is there while this node is stopped, if nothing can be decided without it
+                  left       is there until the states of a branch that was left are set aside (saving.py)
                   ran        empty; when it was changed last is when this node was last seen to run
                   state/     a snapshot of the state as a checkpoint, if one was needed beside those of the run
                   download   is there while the state is being downloaded: the chunks that have come
@@ -40,6 +41,7 @@ from shoal.protocol.messages.log import Compaction, Register, Shortcut, VoteFile
 FOLDER, JOURNAL, STATE, DOWNLOAD = "log", "journal", "state", "download"
 MEANS, RESULT = "means", "result"  # names of records; the first one is also that of their folder
 SWITCH = "switch"  # name of a shortcut to another branch of the log, of whose rounds no mean is that is here
+LEFT = "left"  # name of the file that says that the states here are of a branch of the log that was left
 RAN = "ran"  # name of the file that says when this node ran
 AWAY = 60.0  # seconds without us, from which on others may have gone on so
 LONGEST = 4 << 20  # bytes of a journal that is not made shorter
@@ -94,7 +96,8 @@ class LogStore:
         """Append a record: on return it is written, and if it is of "log" or "vote" it is forced to disk, too.
 
         So are all means and tables (messages/averaging.py) of "means" and "result" by a table of "result". A record of
-        "switch" leads to another branch of the log: before it is written, all means are forgotten.
+        "switch" leads to another branch of the log: before it is written, all means are forgotten, and it is noted that
+        the states that are here are of the branch before.
         """
         with self._or_error("write"):
             if name in (MEANS, RESULT):
@@ -104,7 +107,8 @@ class LogStore:
                     self.means.force()
             elif isinstance(record, Shortcut | Compaction):
                 assert self._votes is not None
-                if name == SWITCH:
+                if name == SWITCH:  # in this order: we may be killed
+                    replace_file(self.folder / LEFT, [])
                     self.means.forget_all()
                 shorter = record if isinstance(record, Compaction) else Compaction(record, ())
                 self._replace_journal(compacted(shorter.beginning, shorter.entries, self._votes))

@@ -11,7 +11,7 @@ import pytest
 
 from shoal.node.base.home import KEPT
 from shoal.node.base.kept import KeptVote
-from shoal.node.run.log_store import AWAY, JOURNAL, RAN, LogStore
+from shoal.node.run.log_store import AWAY, JOURNAL, LEFT, RAN, LogStore
 from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import digest, result_hash
@@ -118,10 +118,32 @@ def test_of_the_means_none_is_left_when_the_log_goes_on_on_another_branch(store:
         store.put("means", record)
     store.put("log", SHORTCUT)
     assert len(opened(tmp_path).means) == 4
+    assert not (store.folder / LEFT).exists()
     store.put("switch", SHORTCUT)
     assert opened(tmp_path).means == ()
+    assert (store.folder / LEFT).exists(), "until the states of the left branch are set aside"
     store.put("means", mean(3))
     assert opened(tmp_path).means == (mean(3),)
+
+
+def test_a_branch_is_not_left_before_it_is_noted_that_the_states_are_of_it(
+    store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be killed between any two of these."""
+    before = journal_of(store).read_bytes()
+
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shoal.node.run.log_store.replace_file", fails)
+    with pytest.raises(LocalError):
+        store.put("switch", SHORTCUT)
+    assert journal_of(store).read_bytes() == before
+    monkeypatch.undo()
+    monkeypatch.setattr(store, "_replace_journal", fails)
+    with pytest.raises(LocalError):
+        store.put("switch", SHORTCUT)
+    assert (store.folder / LEFT).exists()
 
 
 def test_the_size_is_that_of_the_journal_from_the_first_byte_on(store: LogStore, tmp_path: Path) -> None:
