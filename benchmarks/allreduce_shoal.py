@@ -30,8 +30,8 @@ from shoal.protocol.base.ids import Digest, PeerId, RunId, content_hash, digest
 from shoal.protocol.log.register import Rules
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.facts import RunFacts
-from shoal.protocol.member.past import recall
 from shoal.protocol.member.member import Member
+from shoal.protocol.member.past import recall
 from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.peers.shared import Handlers

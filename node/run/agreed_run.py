@@ -14,7 +14,7 @@ from shoal.node.peers.reach import own_standing
 from shoal.node.run.facts import run_facts, samples_before, trust_of
 from shoal.node.run.log_store import LogStore
 from shoal.node.run.run import Run
-from shoal.node.run.saving import newest_state
+from shoal.node.run.saving import finish_leaving, newest_state
 from shoal.node.run.settings import RunSettings
 from shoal.node.training.checkpoint.lineage import check_fits
 from shoal.node.training.checkpoint.read import Checkpoint
@@ -73,6 +73,7 @@ class AgreedRun(Run):
         store = LogStore(settings.folder)
         rules = Rules(trust_of(manifest), signer)
         first = store.first()
+        finish_leaving(settings.folder)
         snapshot = newest_state(settings.folder, genesis.run) if first else None  # a log must certify it
         saved = snapshot or checkpoint
         outer = OuterState(manifest, saved.committed() if saved is not None else None, settings.trains)
@@ -192,7 +193,7 @@ class AgreedRun(Run):
         async with self._busy:
             self.outer.committed.adopt(await ROUNDS.run(draft.snapshot))
             self.samples = samples_before(self.manifest) + self.member.certified.tokens(event.base.round)
-            self.saving.received(event.base, self._members, self.samples)
+            await self.saving.received(event.base, self._members, self.samples)
         log.info("caught up with round %d: state %s", event.base.round, short(event.base.root))
         self._open_round = 0  # what was trained from another state is of no use, even in the same round
         self.driver.command(lambda now: self.member.opened(now, event.base))

@@ -4,6 +4,8 @@
                   means/     the means of the last rounds (means_store.py): those that we have made are written at once,
                              so that they outlive this process, and all others once the result is decided
                   kept       is there while this node is stopped, if nothing can be decided without it
+                  left       is there until the states of a branch that was left are set aside (saving.py)
+                  ran        empty; when it was changed last is when this node was last seen to run
                   state/     a snapshot of the state as a checkpoint, if one was needed beside those of the run
                   download   is there while the state is being downloaded: the chunks that have come
 
@@ -18,7 +20,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shoal.node.base.atomic import replace_file
@@ -39,7 +41,9 @@ from shoal.protocol.messages.log import Decided, Register, Shortcut, VoteFile
 FOLDER, JOURNAL, STATE, DOWNLOAD = "log", "journal", "state", "download"
 MEANS, RESULT = "means", "result"  # names of records; the first one is also that of their folder
 SHORTEN, SWITCH = "shorten", "switch"  # names of shortcuts: to what is here already, and to another branch of the log
-AWAY = 60.0  # seconds after the last record, from which on others may have gone on without us
+LEFT = "left"  # name of the file that says that the states here are of a branch of the log that was left
+RAN = "ran"  # name of the file that says when this node ran
+AWAY = 60.0  # seconds without us, from which on others may have gone on so
 LONGEST = 4 << 20  # bytes of a journal that is not made shorter
 
 log = logging.getLogger("shoal.run")
@@ -73,7 +77,7 @@ class LogStore:
             (self.folder / KEPT).unlink(missing_ok=True)
             path = self.folder / JOURNAL
             content = path.read_bytes() if path.exists() else b""
-            written = path.stat().st_mtime if content else 0.0
+            was_away = self._was_away(is_new=not content)
             journal = read(content, rules)
             register, votes = journal.register or founding, journal.votes
             kept = content[: journal.length]
@@ -88,7 +92,6 @@ class LogStore:
             self._votes, self.size = votes, len(kept)
             self._places = dict(journal.places)
             self.means.open()
-            was_away = bool(content) and time.time() - written > AWAY
         return Kept(journal.first or founding, journal.way, register, journal.entries, votes, was_away)
 
     def put(self, name: str, record: Message) -> None:
@@ -96,8 +99,8 @@ class LogStore:
 
         So are all means and tables (messages/averaging.py) of "means" and "result" by a table of "result". The log goes
         on from a shortcut of "log", which leads over entries that we have never had, and from one of "switch" on
-        another branch: all means are forgotten before it is written. With one of "shorten" the journal begins, and
-        keeps the entries that follow it.
+        another branch: before that is written all means are forgotten, and it is noted that the states that are here
+        are of the branch before. With one of "shorten" the journal begins, and keeps the entries that follow it.
         """
         with self._or_error("write"):
             if name in (MEANS, RESULT):
@@ -106,7 +109,8 @@ class LogStore:
                 if name == RESULT and isinstance(record, Table):
                     self.means.force()
             elif isinstance(record, Shortcut):
-                if name == SWITCH:
+                if name == SWITCH:  # in this order: we may be killed
+                    replace_file(self.folder / LEFT, [])
                     self.means.forget_all()
                 self._begin_at(record, keeps_entries=name == SHORTEN)
             else:
@@ -115,6 +119,12 @@ class LogStore:
                 self._append_to_journal(framed(record))
                 if isinstance(record, VoteFile):
                     self._votes = record
+
+    def note_running(self) -> None:
+        """We are here now. A disk that does not take that costs a start that looks for the others first."""
+        now = time.time_ns()
+        with suppress(OSError):  # it is made by `open` alone: a folder that was removed does not come back
+            os.utime(self.folder / RAN, ns=(now, now))  # of our own clock: a network disk has another
 
     def mark_kept(self, vote: KeptVote) -> None:
         """We have stopped with our vote, without which the others cannot decide anything."""
@@ -146,6 +156,18 @@ class LogStore:
             content, places = begun_at(beginning, self._votes), {}
         replace_file(path, [content])
         self._places, self.size = places, len(content)
+
+    def _was_away(self, is_new: bool) -> bool:
+        """Whether we may not have run for AWAY; also if nobody knows, as where the clock went back.
+
+        That is changed by `note_running` alone: who is stopped before it has looked for the others still has to.
+        """
+        path = self.folder / RAN
+        if is_new or not path.exists():
+            path.touch()
+            ran = time.time_ns() if is_new else 0
+            os.utime(path, ns=(ran, ran))
+        return not 0 <= time.time_ns() - path.stat().st_mtime_ns <= AWAY * 1e9
 
     def _append_to_journal(self, record: bytes) -> None:
         with (self.folder / JOURNAL).open("ab", buffering=0) as file:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from shoal.node.base.kept import KeptVote, names
 from shoal.node.base.logs import warn
-from shoal.node.base.pools import DISK, RECORDS
+from shoal.node.base.pools import DISK, NOTES, RECORDS
 from shoal.node.base.refusals import refusal
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from shoal.node.training.checkpoint.read import Checkpoint
 
 REPORT_EVERY = 1.0  # seconds between two reports of our progress to the others
+NOTE_EVERY = 15.0  # seconds between two notes on our disk that we run (AWAY of log_store.py)
 
 log = logging.getLogger("shoal.run")
 
@@ -189,6 +191,7 @@ class Run(ABC):
             async with self._busy:
                 await self.saving.written()
                 if not (self.failure or for_good):  # for good: all is removed once we have ended
+                    self._note_running()
                     await self._keep()
         finally:
             if self.training is not None:
@@ -357,10 +360,18 @@ class Run(ABC):
         if self._faults is not None:
             self._faults.sent(to, message, self.member.rounds, self.member.log.proposer == self._me)
 
+    def _note_running(self) -> None:
+        """We are here, and not away; but not before we have looked for those who may have gone on without us."""
+        if not (self.failure or self.member.log.core.looks):
+            NOTES.offer(self.store.note_running)
+
     async def _report(self) -> None:
-        said = ""
+        said, noted = "", -math.inf
         while True:
             await asyncio.sleep(REPORT_EVERY)
+            if self.driver.now() >= noted + NOTE_EVERY:
+                noted = self.driver.now()
+                self._note_running()
             self.driver.command(self._report_now)
             obstacle = self.obstacle if self.member.phase == "matching" else ""
             if obstacle not in ("", said):

@@ -2,6 +2,9 @@
 
 There is a snapshot when the log gets long, when the state has come from others, so that no rounds on this disk lead to
 it, and at a stop if nobody else may have the state, as with a replica.
+
+What is saved when a branch of the run is left is set aside before anything of the other branch is saved: by the next
+process (`finish_leaving`), if this one is killed before. A replica is kept, whatever the branch.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from shoal.node.base.atomic import force
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import DISK, RECORDS
 from shoal.node.base.refusals import CODES
 from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.run.log_store import FOLDER as LOG
-from shoal.node.run.log_store import LONGEST, STATE, LogStore
+from shoal.node.run.log_store import LEFT, LONGEST, STATE, LogStore
 from shoal.node.run.settings import RunSettings
 from shoal.node.supervisor.training import Training
 from shoal.node.training.checkpoint.about import About
@@ -57,13 +61,14 @@ class Saving:
     ) -> None:
         """`store` has the run's log."""
         self.keeper = Keeper(settings.folder / CHECKPOINTS, settings.keeping, manifest.rounds.last)
-        self._manifest, self._run, self._keeping = manifest, run, settings.keeping
+        self._manifest, self._run = manifest, run
         self._me = me
         self._state = state
         self._run_folder = settings.folder
         self._store = store
         self._spawn = spawn
         self._snapshot_of = -1  # the round of the last snapshot beside the log
+        self._left = ""  # the branch whose states could not be set aside yet
         self._write: asyncio.Task[None] | None = None  # the latest, which waits for those before it
 
     async def checkpoint(
@@ -79,7 +84,7 @@ class Saving:
         `is_saved` is called once it is on the disk.
         """
         is_due = self.keeper.is_due(base.round)
-        if not is_due and not self._is_long(base.round):
+        if not (is_due or self._is_long(base.round)) or not await self._are_ours():
             return
         lease = self._state.lease(base.root)
         moments = await training.moments() if training is not None else None
@@ -87,8 +92,10 @@ class Saving:
         write = self.keeper.write(lease, about, moments) if is_due else self._snapshot(lease, about, moments)
         self._write = self._spawn(self._in_turn(self._write, write, base.round, is_saved))
 
-    def received(self, base: Base, members: tuple[PeerId, ...], samples: int) -> None:
+    async def received(self, base: Base, members: tuple[PeerId, ...], samples: int) -> None:
         """Have on our disk the state `base`, which others have sent us; written beside us."""
+        if not await self._are_ours():
+            return
         write = self._snapshot(self._state.lease(base.root), self._about(base, members, samples, None), None)
         self._write = self._spawn(self._in_turn(self._write, write, base.round))
 
@@ -104,6 +111,7 @@ class Saving:
         is_over = self._manifest.rounds.last is not None and base.round >= self._manifest.rounds.last
         moments = await training.moments() if training is not None and not is_over else None
         await self.written()
+        await self._finish_leaving()
         await self._snapshot(self._state.lease(base.root), self._about(base, members, samples, moments), moments)
         await RECORDS.run(self._store.forget_means, base.round)
         return True
@@ -116,12 +124,24 @@ class Saving:
     async def set_aside(self, branch: str) -> None:
         """What is saved is of a branch of the run that we have left: whoever wants it finds it beside the others."""
         await self.written()
+        self._left, self._snapshot_of = branch, -1
+        self.keeper.begin_anew()
+        await self._are_ours()
+
+    async def _are_ours(self) -> bool:
+        """Whether all that is saved is of the branch that we are on, or is by now."""
         try:
-            await DISK.run(_set_aside, self._run_folder, branch)
-        except OSError as error:
-            warn(log, "checkpoint-failed", f"checkpoints of the branch {branch} are still among the others: {error}")
-        self.keeper = Keeper(self._run_folder / CHECKPOINTS, self._keeping, self._manifest.rounds.last)
-        self._snapshot_of = -1
+            await self._finish_leaving()
+        except LocalError as error:
+            warn(log, "checkpoint-failed", f"{error}; before that no checkpoint is written")
+            return False
+        return True
+
+    async def _finish_leaving(self) -> None:
+        """Set aside what is still here of a branch that we have left; LocalError if that cannot be done."""
+        if self._left:
+            await DISK.run(_set_aside, self._run_folder, self._left)
+            self._left = ""
 
     def _is_long(self, round: int) -> bool:
         """Whether the means since the last snapshot take more room than it would, or the journal is to be cut there."""
@@ -177,12 +197,33 @@ class Saving:
         return About.of(self._manifest, self._run, base, members, samples=samples, peer=self._me, inner_steps=steps)
 
 
+def finish_leaving(run_folder: Path) -> None:
+    """Set aside the states of a branch that an earlier process has left; LocalError if that cannot be done."""
+    if (run_folder / LOG / LEFT).exists():
+        _set_aside(run_folder, "branch")
+
+
 def _set_aside(run_folder: Path, branch: str) -> None:
+    """LocalError if that cannot be done, or not to its end: then it can be begun again."""
+    try:
+        _move_states(run_folder, run_folder / f"set-aside-{branch}-{time.time_ns()}")  # a branch may be left twice
+        (run_folder / LOG / LEFT).unlink(missing_ok=True)
+    except OSError as error:
+        raise LocalError(
+            f"cannot set aside what is saved in {run_folder} of a branch that was left: {in_words(error)}",
+            code=CODES.get(error.errno or 0, "unwritable"),
+        ) from error
+
+
+def _move_states(run_folder: Path, aside: Path) -> None:
+    """All of the run's states, so that a crash does not undo it. Raises OSError."""
     folders = [each for each in (run_folder / CHECKPOINTS, run_folder / LOG / STATE) if each.exists()]
-    aside = run_folder / f"set-aside-{branch}-{time.time_ns()}"  # the same branch may be left twice
     for folder in folders:
         aside.mkdir(exist_ok=True)
         folder.rename(aside / folder.name)
+    if folders:
+        for changed in (aside, run_folder, run_folder / LOG):
+            force(changed)
 
 
 def newest_state(run_folder: Path, run: RunId) -> Checkpoint | None:

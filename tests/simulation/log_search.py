@@ -34,6 +34,7 @@ from shoal.protocol.messages.log import (
     Propose,
     Register,
     Request,
+    Subject,
     Vote,
     VoteFile,
 )
@@ -151,9 +152,9 @@ class Search:
                 yield from self._stepped(spoken, place, WISH - number, 0.0)
 
     @property
-    def most_decided(self) -> int:
-        """Entries that some peer has decided in some state."""
-        return max(node.core.register.number for node in self._all)
+    def logs(self) -> set[tuple[Decided, ...]]:
+        """The logs that peers have in the states that were looked at."""
+        return {node.log for node in self._all}
 
     def node(self, state: State, peer: PeerId) -> Node:
         """What `peer` is in `state`."""
@@ -178,6 +179,40 @@ class Search:
     def fire(self, state: State, peer: PeerId) -> State:
         """For scripts: a timer is due."""
         return self._plainly(state, peer, TIMER)
+
+    def decide(self, state: State, by: int) -> State:
+        """For scripts: until so many peers have decided a first entry, of those that were wished for, and no further.
+
+        Liars vote as the others do, as there may be no quorum without them.
+        """
+        while sum(bool(self._all[number].log) for number in state.nodes) < by:
+            before, state = state, self._helped(state) or self._waited(state)
+            assert state != before, "nothing more happens here"
+        return state
+
+    def _helped(self, state: State) -> State | None:
+        """One message has arrived that makes a difference; None if there is none."""
+        said = set(self._subjects(_bits(state.sent)).values())
+        lies = [bit for bit, subject in self._subjects(_bits(self._lies_in(state))).items() if subject in said]
+        for bit in (*_bits(state.sent), *lies):
+            later = self._plainly(state, self._list[bit][0], bit)
+            if later != state:
+                return later
+        return None
+
+    def _subjects(self, bits: Iterable[int]) -> dict[int, Subject]:
+        """Those of these messages that are votes, and on what."""
+        sent = {bit: self._list[bit][2] for bit in bits}
+        return {bit: message.subject for bit, message in sent.items() if isinstance(message, Vote)}
+
+    def _waited(self, state: State) -> State:
+        """Timers have fired of those who have waited through the fewest views."""
+        cores = [self._all[number].core for number in state.nodes]
+        waiting = [core for core in cores if core.armed is not None and core.votes_here]
+        for core in waiting:
+            if core.view == min(each.view for each in waiting):
+                state = self.fire(state, core.me)
+        return state
 
     def _plainly(self, state: State, peer: PeerId, step: int) -> State:
         place = self.world.honest.index(peer)
@@ -314,10 +349,7 @@ class Search:
                 return
             if all(core.number > self.world.entries for core in members):
                 return
-            waiting = [core for core in cores if core.armed is not None and core.votes_here]
-            for core in waiting:  # who has waited through fewer views waits for less long
-                if core.view == min(each.view for each in waiting):
-                    state = self.fire(state, core.me)
+            state = self._waited(state)
         stand = [(core.me, core.number, core.view, len(core.wanted)) for core in cores]
         raise Violation("Termination", f"nothing comes of what is wanted: {stand}")
 

@@ -68,14 +68,24 @@ def has_roster(members: tuple[PeerId, ...], register: Register) -> Message | Non
     return Roster(0, (*seats, *(Seat(peer, 1) for peer in new))) if new else None
 
 
-def world(before: int, after: int, trust: type = Crash, leaver: PeerId | None = None, **settings: object) -> World:
-    """Voters go from `before` to `after`, while others want other entries; the last one leaves, or `leaver`."""
+def world(
+    before: int,
+    after: int,
+    trust: type = Crash,
+    leaver: PeerId | None = None,
+    asker: PeerId = PEERS[0],
+    **settings: object,
+) -> World:
+    """Voters go from `before` to `after`, while others want other entries; the last one leaves, or `leaver`.
+
+    `asker` wants that, unless it lies: then nobody does.
+    """
     faults = (before - 1) // 3 if issubclass(trust, Byzantine) else 0
     register = register_of(max(before, after), before, faults)
     changes: Callable[[Register], Message | None]
     changes = partial(adds, PEERS[before]) if after > before else partial(leaves, leaver or PEERS[before - 1])
     wishes = (
-        Wish(PEERS[0], changes),
+        Wish(asker, changes),
         *(Wish(peer, partial(has_roster, (peer,))) for peer in register.voters[:3]),
     )
     liars: tuple[PeerId, ...] = settings.pop("liars", ())  # type: ignore[assignment]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,11 @@ from shoal.protocol.averaging.steering import Steering
 from shoal.protocol.base.effects import Effect, Persist, Tell
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.log import register as registering
 from shoal.protocol.log.keeper import Keeper
 from shoal.protocol.member.member import Member
 from shoal.protocol.messages import averaging as wire
+from shoal.protocol.messages.log import Register, Void
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -231,6 +234,24 @@ def never_undo(patch: pytest.MonkeyPatch) -> None:
 def undo_what_is_only_late(patch: pytest.MonkeyPatch) -> None:
     """What is not here at once counts as lost."""
     patch.setattr(Round, "_is_lost", lambda self, now, since: True)
+
+
+def count_no_lacks(patch: pytest.MonkeyPatch) -> None:
+    """One voter that lacks the bytes of a result undoes it, though others hold them."""
+    sound = Keeper._voids
+
+    def voids(self: Keeper) -> list[Void]:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Keeper, "is_quorum", lambda self, peers: True)
+            return sound(self)
+
+    def void(step: Any, body: Void) -> Register:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(registering._Step, "_is_quorum", lambda self, peers: True)
+            return registering._Step.void(step, body)
+
+    patch.setattr(Keeper, "_voids", voids)
+    patch.setitem(registering._APPLY, Void, void)
 
 
 # -- who owns what ------------------------------------------------------------------------------------------------

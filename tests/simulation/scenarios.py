@@ -126,6 +126,29 @@ def killed_at_once(seed: int) -> None:
     _all_end(seed, has_power=True)
 
 
+def lacked_by_one(seed: int) -> None:
+    """A voter gets no bytes of a result, for so long that it takes them for lost; all others hold them."""
+    world, oracle = settled(seed, 4)
+    goal, lacking = oracle.newest + 2, world.node(world.living()[1 + seed % 3])
+    honest = lacking.receive
+
+    def receive(now: float, sender: PeerId, message: Message) -> list[Effect]:
+        is_lost = isinstance(message, Mean) and message.round >= goal
+        return [] if is_lost else honest(now, sender, message)
+
+    def stop_training(_: PeerId) -> None:  # so that nothing is decided after it
+        for node in world.nodes():
+            node._submit = lambda now: []  # type: ignore[method-assign]
+
+    lacking.receive = receive  # type: ignore[method-assign]
+    at_decision(world, oracle, goal, stop_training)
+    _until(world, lambda: lacking.member.log._lacks is not None, f"nobody takes round {goal} for lost")
+    world.run(5.0)
+    lacking.receive = honest  # type: ignore[method-assign]
+    _until(world, lambda: all_at(world, goal), f"round {goal} is not everywhere")
+    held(oracle, goal)
+
+
 def power_cut_at_once(seed: int) -> None:
     """All machines lose power as soon as a result is decided: it may be undone, and no other."""
     _all_end(seed, has_power=False)

@@ -15,9 +15,9 @@ from shoal.protocol.base.effects import Persist
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.log import certificate, core
 from shoal.protocol.log.core import Turn
-from shoal.protocol.log.register import Rules
+from shoal.protocol.log.register import Rules, body_of
 from shoal.protocol.log.trust import Byzantine, Crash
-from shoal.protocol.messages.log import ChangeView, Phase, Propose, Register, Subject, Vote
+from shoal.protocol.messages.log import AddVoters, ChangeView, Decided, Leave, Phase, Propose, Register, Subject, Vote
 from tests.simulation import log_search
 from tests.simulation.log_search import Search, State, World
 from tests.simulation.log_worlds import PEERS, world
@@ -25,7 +25,8 @@ from tests.simulation.promises import Violation
 
 A, B, C, D = PEERS[:4]
 CHANGES = ((1, 2), (2, 3), (3, 2), (2, 1), (4, 3), (3, 4))
-STATES = 150_000  # in all, of which each world gets a share
+STATES = 150_000  # in all, of which each world gets a share,
+LEAST = 100_000  # of which so many are distinct
 
 WORLDS = [
     *(
@@ -34,7 +35,11 @@ WORLDS = [
     ),
     *(world(before, after, Crash, views=3, leaver=A) for before, after in ((2, 1), (3, 2))),
     *(world(before, after, Crash, views=2, losses=1) for before, after in ((3, 2), (3, 4))),
-    *(world(4, after, Byzantine, views=3, liars=(liar,)) for after in (3, 5) for liar in (A, B, D)),
+    *(
+        world(4, after, Byzantine, views=3, liars=(liar,), asker=B if liar == A else A)
+        for after in (3, 5)
+        for liar in (A, B, D)
+    ),
     *(world(4, 3, trust, views=3, crashes=1, expects=False) for trust in (Crash, Byzantine)),
 ]
 
@@ -46,9 +51,26 @@ def named(each: World) -> str:
 
 @pytest.mark.parametrize("each", WORLDS, ids=named)
 def test_every_number_has_one_value(each: World) -> None:
-    search = Search(each, seed=1)
-    states = search.explore(STATES // len(WORLDS))
-    assert search.most_decided or each.liars, f"nothing was decided in any of {states} states"
+    look_through(each, 1, seed=1)
+
+
+def look_through(world: World, times: int, seed: int) -> None:
+    """Its share of the states, so many times, half of them from where some have just decided who votes from now on.
+
+    From the beginning alone the second entry is hardly ever decided where the first one has changed the voters.
+    """
+    search, reached = Search(world, seed), list[State]()
+    share = times * STATES // len(WORLDS)
+    changed = search.decide(search.wish(search.beginning(), 0), by=len(world.honest) // 2)
+    seen = search.explore(share // 2, changed, reached)
+    search.explore(share - seen, reached=reached)
+    assert len(set(reached)) * len(WORLDS) >= times * LEAST
+    most = max((len(log) for log in search.logs if log and changes_voters(log[0])), default=0)
+    assert most >= world.entries, f"after the voters are others nothing is decided in {len(reached)} states"
+
+
+def changes_voters(decided: Decided) -> bool:
+    return isinstance(body_of(decided.entry.body), AddVoters | Leave)
 
 
 @pytest.mark.parametrize("each", [each for each in WORLDS if not each.losses and not each.liars], ids=named)
@@ -63,7 +85,7 @@ def test_once_messages_arrive_all_that_is_wanted_is_decided_everywhere(each: Wor
 @pytest.mark.slow
 @pytest.mark.parametrize("each", WORLDS, ids=named)
 def test_every_number_has_one_value_in_a_million_states(each: World) -> None:
-    Search(each, seed=2).explore(10 * STATES // len(WORLDS))
+    look_through(each, 10, seed=2)
 
 
 def test_a_world_of_two_is_searched_to_its_end() -> None:

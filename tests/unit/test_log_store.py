@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from shoal.node.base.home import KEPT
 from shoal.node.base.kept import KeptVote
-from shoal.node.run.log_store import JOURNAL, LogStore
+from shoal.node.run.log_store import AWAY, JOURNAL, LEFT, RAN, LogStore
 from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import digest, result_hash
@@ -24,6 +25,8 @@ from shoal.protocol.messages.log import Decided, Phase, Register, Shortcut, Vote
 from tests.simulation.log_search import rules_of
 from tests.simulation.log_worlds import BRANCH, PEERS
 from tests.unit.log.test_core import Swarm, newcomer
+
+CLOCK = time.time_ns  # of this machine, whatever a test makes of it
 
 A = PEERS[0]
 RULES = rules_of(Crash, A)
@@ -122,10 +125,32 @@ def test_of_the_means_none_is_left_when_the_log_goes_on_on_another_branch(store:
         store.put("means", record)
     store.put("log", SHORTCUT)
     assert len(means_of(tmp_path)) == 4
+    assert not (store.folder / LEFT).exists()
     store.put("switch", SHORTCUT)
     assert means_of(tmp_path) == []
+    assert (store.folder / LEFT).exists(), "until the states of the left branch are set aside"
     store.put("means", mean(3))
     assert means_of(tmp_path) == [mean(3)]
+
+
+def test_a_branch_is_not_left_before_it_is_noted_that_the_states_are_of_it(
+    store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be killed between any two of these."""
+    before = journal_of(store).read_bytes()
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shoal.node.run.log_store.replace_file", fails)
+    with pytest.raises(LocalError):
+        store.put("switch", SHORTCUT)
+    assert journal_of(store).read_bytes() == before
+    monkeypatch.undo()
+    monkeypatch.setattr(store, "_begin_at", fails)
+    with pytest.raises(LocalError):
+        store.put("switch", SHORTCUT)
+    assert (store.folder / LEFT).exists()
 
 
 def test_the_size_is_that_of_the_journal_from_the_first_byte_on(store: LogStore, tmp_path: Path) -> None:
@@ -234,6 +259,56 @@ def test_who_has_stopped_with_the_vote_says_so_until_it_is_back(store: LogStore,
         again.open(FOUNDING, RULES, is_founder=False)
         assert again.had_kept_vote is had_kept
         assert not (store.folder / KEPT).exists()
+
+
+def at(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """The clock of this machine says that it is so much later than it was."""
+    now = CLOCK() + round(seconds * 1e9)
+    monkeypatch.setattr("shoal.node.run.log_store.time.time_ns", lambda: now)
+
+
+def test_who_ran_until_a_moment_ago_was_not_away_however_old_its_last_record_is(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds may take longer than a minute."""
+    store.put("log", ENTRIES[0])
+    at(monkeypatch, 3600.0)
+    store.note_running()
+    at(monkeypatch, 3600.0 + AWAY / 2)
+    assert not opened(tmp_path).was_away
+    at(monkeypatch, 3600.0 + AWAY + 1)
+    assert opened(tmp_path).was_away
+    assert opened(tmp_path).was_away, "a start is not enough: it has not looked for the others yet"
+
+
+def test_a_record_is_no_sign_that_a_node_runs(store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who is started twice within a minute, and reads something between, would not look for the others."""
+    at(monkeypatch, 2 * AWAY)
+    store.put("log", ENTRIES[0])
+    assert opened(tmp_path).was_away
+
+
+@pytest.mark.parametrize("back", [1.0, 3600.0])
+def test_whose_clock_went_back_was_away(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: float
+) -> None:
+    store.note_running()
+    at(monkeypatch, -back)
+    assert opened(tmp_path).was_away
+
+
+def test_who_begins_was_not_away_and_of_whom_no_time_is_known_was(store: LogStore, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    assert not opened(tmp_path / "other").was_away
+    (store.folder / RAN).unlink()
+    assert opened(tmp_path).was_away
+    assert opened(tmp_path).was_away
+
+
+def test_a_folder_that_is_gone_is_not_made_again_to_say_that_a_node_runs(store: LogStore) -> None:
+    store.forget()
+    store.note_running()
+    assert not store.folder.exists()
 
 
 def test_who_leaves_for_good_keeps_nothing(store: LogStore, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,13 +20,13 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.node.run import agreed_run
 from shoal.node.run import run as run_module
 from shoal.node.run.agreed_run import AgreedRun
-from shoal.node.run.log_store import FOLDER, JOURNAL, MEANS, STATE
+from shoal.node.run.log_store import FOLDER, JOURNAL, MEANS, STATE, SWITCH
 from shoal.node.run.settings import RunSettings
 from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.keep import Keeping
 from shoal.node.training.checkpoint.lineage import with_origin
 from shoal.node.training.checkpoint.read import Checkpoint, load
-from shoal.node.training.checkpoint.scan import CHECKPOINTS
+from shoal.node.training.checkpoint.scan import CHECKPOINTS, find, newest_first
 from shoal.node.training.checkpoint.write import write_checkpoint
 from shoal.node.training.state.committed import CommittedState
 from shoal.node.training.state.outer import OuterState
@@ -33,9 +34,13 @@ from shoal.protocol.averaging.certified import KEPT
 from shoal.protocol.averaging.events import Committed
 from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.base.effects import Effect, Persist, Tell, Timer, Wake
+from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, PeerId, digest
+from shoal.protocol.base.shortages import is_temporary
+from shoal.protocol.log.shortcuts import START
 from shoal.protocol.member.kept import FOUNDING_LIFE
 from shoal.protocol.messages.averaging import Table
+from shoal.protocol.messages.log import Shortcut
 from shoal.protocol.net.peers.network import Network
 from tests.run_kit import id_of, unsigned
 from tests.simulation.signing import FakeSigner
@@ -236,6 +241,58 @@ def test_a_state_that_is_ahead_of_the_log_is_not_gone_on_from(tmp_path: Path) ->
         None,
     )
     assert stood(opened(tmp_path))[0] == 2
+
+
+def test_states_of_a_branch_that_was_left_are_set_aside_although_the_process_was_killed_before(tmp_path: Path) -> None:
+    """The other branch may have fewer rounds: its states would be older than those of the branch that was left."""
+    before = Alone(opened(tmp_path, is_founding=True))
+    first = before.goes_on(1)
+    kept(tmp_path, before.run, first, samples=1, folder=CHECKPOINTS)
+    base = before.goes_on(2)
+    for folder in (CHECKPOINTS, f"{FOLDER}/{STATE}"):
+        kept(tmp_path, before.run, base, samples=3, folder=folder)
+    register = before.run.member.log.register
+    part = replace(register.parts[0], round=1, history=digest("another history"))
+    other = replace(register, branch=digest("another branch"), parts=(part,))
+    before.run.store.put(SWITCH, Shortcut(other.branch, 1_000_000, True, START, other))
+    run = opened(tmp_path)
+    assert run._base is None
+    assert run.saving.newest == 0
+    assert states_of(tmp_path) == {"checkpoints": [], "state": []}
+    aside = sorted(each.about.round for each in find(tmp_path) if each.about and "set-aside" in str(each.path))
+    assert aside == [1, 3]
+    assert len(list(log_of(tmp_path).parent.glob("set-aside-*/state/*"))) == 1
+    ours = kept(tmp_path, run, base, samples=4, folder=CHECKPOINTS)
+    opened(tmp_path)
+    assert ours.exists(), "what is saved since is of the branch that we are on"
+
+
+def states_of(home: Path) -> dict[str, list[int]]:
+    """The rounds of the states that count as the run's."""
+    folders = (log_of(home).parent / CHECKPOINTS, log_of(home) / STATE)
+    return {
+        folder.name: [each.about.round for each in newest_first(folder) if each.about is not None] for folder in folders
+    }
+
+
+def test_states_that_cannot_be_set_aside_do_not_count_as_those_of_another_branch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Alone(opened(tmp_path, is_founding=True))
+    kept(tmp_path, before.run, before.goes_on(2), samples=2)
+    register = replace(before.run.member.log.register, branch=digest("another branch"))
+    before.run.store.put(SWITCH, Shortcut(register.branch, 1_000_000, True, START, register))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", full)
+        with pytest.raises(LocalError, match="No space left") as caught:
+            opened(tmp_path)
+    assert is_temporary(caught.value), "so it is tried again"
+    opened(tmp_path)
+    assert states_of(tmp_path)["state"] == []
 
 
 def test_a_log_that_was_made_shorter_is_enough_to_stand_where_it_stood(

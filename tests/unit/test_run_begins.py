@@ -85,7 +85,7 @@ class Applying(SimpleNamespace):
     async def _checkpoint(self, *_: object) -> None:
         """None is due."""
 
-    def _received(self, base: Any, *_: object) -> None:
+    async def _received(self, base: Any, *_: object) -> None:
         self.received.append(base.round)
 
     def stands_on(self, round: int | None) -> None:

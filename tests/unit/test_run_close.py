@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from shoal.node.run.run import Run
+from shoal.node.base.pools import NOTES
+from shoal.node.run import run as module
+from shoal.node.run.run import NOTE_EVERY, Run
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.net.system.tasks import Tasks
 
@@ -36,9 +40,12 @@ class Stopping(SimpleNamespace):
         self.commands: list[Any] = []
         say = self.commands.append
         driver = SimpleNamespace(command=say, end=list, settled=self.settled, close=lambda: say("closed"))
-        member = SimpleNamespace(leave="leave", stop="stop", log=SimpleNamespace(is_member=True))
+        log = SimpleNamespace(is_member=True, core=SimpleNamespace(looks=False))
+        member = SimpleNamespace(leave="leave", stop="stop", log=log)
         saving = SimpleNamespace(written=self.wait_for_write)
         super().__init__(driver=driver, member=member, saving=saving, training=None, failure="", _busy=asyncio.Lock())
+        self.notes: list[str] = []
+        self.store = SimpleNamespace(note_running=lambda: self.notes.append("runs"))
         self.written: list[str] = []
         self.full, self.fails = False, ""
         self._tasks = Tasks(self.commands.append)
@@ -63,6 +70,9 @@ class Stopping(SimpleNamespace):
     async def wait_for_write(self) -> None:
         if self._write is not None:
             await asyncio.wait([self._write])
+
+    def _note_running(self) -> None:
+        Run._note_running(cast(Run, self))
 
     async def _keep(self) -> None:
         if self.full:
@@ -114,6 +124,46 @@ async def test_a_run_that_has_failed_here_is_not_kept() -> None:
     run._parted.set()
     await asyncio.wait_for(Run.close(cast(Run, run)), 10)
     assert run.written == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("failure", "looks", "for_good", "notes"),
+    [
+        ("", False, False, ["runs"]),
+        ("its disk is full", False, False, []),
+        ("", True, False, []),
+        ("", False, True, []),
+    ],
+)
+async def test_the_end_is_noted_unless_others_may_have_gone_on_without_us_before(
+    failure: str, looks: bool, for_good: bool, notes: list[str]
+) -> None:
+    """Who starts soon again need not look for the others: but who had failed, or was still looking for them, has to."""
+    run = Stopping()
+    run.failure, run.member.log.core.looks = failure, looks
+    run._parted.set()
+    await asyncio.wait_for(Run.close(cast(Run, run), for_good), 10)
+    assert await asyncio.to_thread(NOTES.join, 10)
+    assert run.notes == notes
+
+
+@pytest.mark.asyncio
+async def test_a_node_notes_that_it_runs_however_long_its_rounds_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a thread, as a disk may hang; and every few seconds, not each time that it reports to the others."""
+    run, clock = Stopping(), itertools.count(0.0, NOTE_EVERY / 10)
+    run.driver.now, run.obstacle = lambda: next(clock), ""
+    run.member.phase, run._report_now = "training", None
+    monkeypatch.setattr(module, "REPORT_EVERY", 0.0)
+    threads: list[str] = []
+    run.store.note_running = lambda: threads.append(threading.current_thread().name)
+    reporting = asyncio.create_task(Run._report(cast(Run, run)))
+    while len(run.commands) < 100:
+        await asyncio.sleep(0)
+    reporting.cancel()
+    assert await asyncio.to_thread(NOTES.join, 10)
+    assert set(threads) == {"notes-0"}
+    assert 5 <= len(threads) <= 20
 
 
 @pytest.mark.asyncio

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,17 +19,19 @@ from shoal.node.run import means_store
 from shoal.node.run import saving as module
 from shoal.node.run.agreed_run import AgreedRun
 from shoal.node.run.facts import run_facts
-from shoal.node.run.log_store import FOLDER, STATE, LogStore
+from shoal.node.run.log_store import FOLDER, LEFT, STATE, LogStore
 from shoal.node.run.saving import Saving
 from shoal.node.run.settings import RunSettings
 from shoal.node.supervisor.training import Training
+from shoal.node.training.checkpoint import keep
 from shoal.node.training.checkpoint.keep import Keeping
 from shoal.node.training.checkpoint.read import Checkpoint, load
-from shoal.node.training.checkpoint.scan import newest_first
+from shoal.node.training.checkpoint.scan import CHECKPOINTS, newest_first
 from shoal.node.training.state.committed import CommittedState
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, result_hash
+from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.log.register import Rules
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.averaging import Made, Mean
@@ -122,6 +126,11 @@ class Bench:
         store = LogStore(self.folder)
         store.open(self._founding, RULES, True)  # type: ignore[attr-defined]
         return [each.round for round in range(20) for each in store.means.read(round)]
+
+    def rounds_aside(self) -> list[int]:
+        """The rounds of the checkpoints that were set aside."""
+        folders = self.folder.glob(f"set-aside-*/{CHECKPOINTS}")
+        return [each.about.round for folder in folders for each in newest_first(folder) if each.about is not None]
 
     @property
     def is_marked(self) -> bool:
@@ -302,7 +311,7 @@ async def test_a_snapshot_that_cannot_be_written_costs_the_run_nothing(
 async def test_a_state_that_others_have_sent_is_on_our_disk_and_a_stop_waits_for_it(tmp_path: Path) -> None:
     """No rounds that we have lead to it, and those who have sent it may be gone for good when we are back."""
     bench = Bench(tmp_path)
-    bench.saving.received(base_of(HELD), MEMBERS, SAMPLES)
+    await bench.saving.received(base_of(HELD), MEMBERS, SAMPLES)
     await bench.saving.written()
     await bench.end(keeps_vote=False)
     [found] = bench.states()
@@ -310,3 +319,66 @@ async def test_a_state_that_others_have_sent_is_on_our_disk_and_a_stop_waits_for
     assert found.committed().current.root == HELD.current.root
     assert bench.kept_means() == [ROUND, ROUND + 1]
     assert not bench.is_marked
+
+
+# -- after a branch was left ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_what_is_saved_of_a_left_branch_is_set_aside_and_nothing_of_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may hang, and the event loop must not wait for it."""
+    bench = Bench(tmp_path, every=ROUND)
+    await bench.checkpoint()
+    (bench.folder / FOLDER / LEFT).touch()
+
+    def reads(*_: object) -> None:
+        raise AssertionError("read in the event loop")
+
+    monkeypatch.setattr(keep, "newest_first", reads)
+    await bench.saving.set_aside("left")
+    assert bench.saving.newest == 0
+    assert bench.saving.keeper.newest_at is None
+    assert bench.rounds_aside() == [ROUND]
+    assert not (bench.folder / FOLDER / LEFT).exists()
+
+
+@pytest.mark.asyncio
+async def test_as_long_as_the_states_of_a_left_branch_cannot_be_set_aside_nothing_is_saved_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else nobody could tell later which of them are of the branch that the run is on."""
+    bench = Bench(tmp_path, every=ROUND)
+    await bench.checkpoint()
+    (bench.folder / FOLDER / LEFT).touch()
+    caplog.set_level(logging.WARNING, "shoal.run")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", full)
+        await bench.saving.set_aside("left")
+        assert bench.saving.newest == 0, "the journal is not made shorter than what can be gone on from"
+        await bench.checkpoint()
+        with pytest.raises(LocalError, match="of a branch that was left: No space left") as caught:
+            await bench.end()
+    assert is_temporary(caught.value), "so a stop tries again"
+    assert {each.code for each in caplog.records} == {"checkpoint-failed"}  # type: ignore[attr-defined]
+    assert (bench.folder / FOLDER / LEFT).exists(), "the next process goes on with it"
+    assert bench.states() == []
+    await bench.checkpoint()
+    assert bench.rounds_aside() == [ROUND]
+    assert bench.saving.newest == ROUND
+    await bench.end()
+    assert len(bench.states()) == 1
+
+
+@pytest.mark.asyncio
+async def test_the_same_branch_may_be_left_twice(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, every=ROUND)
+    for _ in range(2):
+        await bench.checkpoint()
+        await bench.saving.set_aside("left")
+    assert bench.rounds_aside() == [ROUND, ROUND]

@@ -56,6 +56,10 @@ class Keeper:
             return False
         return True
 
+    def begin_anew(self) -> None:
+        """The checkpoints that are here are of another branch of the run, and about to be set aside."""
+        self.newest, self.newest_at = 0, None
+
     async def write(self, lease: Lease, about: About, moments: FloatArray | None) -> None:
         """Writes a checkpoint, removes old ones, and releases `lease`; failures are logged, not raised."""
         async with self._writing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 import pytest
 
@@ -15,6 +16,7 @@ from shoal.protocol.log.anchors import EVERY, anchor_of, check_skip
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import Keeper
 from shoal.protocol.log.register import entry_digest, founded, voters_root
+from shoal.protocol.log.shortcuts import EVERY as MARKED
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.anchor import Anchor
@@ -73,10 +75,10 @@ def asks_to_be_admitted(effects: list[Effect]) -> bool:
     return any(isinstance(each, Send) and isinstance(each.message, Request) for each in effects)
 
 
-def shortcut() -> Shortcut:
-    found = FOUNDERS._shortcuts.to(FOUNDERS.core.log[-4:], FOUNDERS.register)  # a peer that has made its log shorter
+def shortcut(of: Keeper = FOUNDERS) -> Shortcut:
+    found = of._shortcuts.to(of.core.log[-4:], of.register)  # a peer that has made its log shorter
     assert found is not None
-    assert found.register.number < LATEST
+    assert found.register.number < of.register.number
     return found
 
 
@@ -137,6 +139,27 @@ def test_a_shortcut_that_ends_below_the_anchor_is_read_on_from() -> None:
     for entry in LOG[way.register.number :]:
         joiner.receive(FOUNDER, entry)
     assert not joiner.is_below_anchor
+
+
+@pytest.mark.parametrize("order", [*permutations(("short", "long", "forged"))])
+def test_of_several_ways_the_longest_that_is_certified_is_taken(order: tuple[str, ...]) -> None:
+    """Whoever shows a forged one is named, and neither keeps a joiner from the others nor takes it back."""
+    other, longer = PeerId("other"), shortcut(log_of(LATEST + MARKED)[0])
+    assert longer.register.number == shortcut().register.number + MARKED
+    forged = replace(longer, register=replace(longer.register, number=longer.register.number + MARKED))
+    ways = {"short": shortcut(), "long": longer, "forged": forged}
+    joiner = keeper(JOINER)
+    joiner.start()
+    for each in order:
+        if each == "forged":
+            with pytest.raises(RemoteError, match="nobody has certified") as refusal:
+                joiner.receive(other, forged)
+            assert refusal.value.peer == other
+        else:
+            before = joiner.register.number
+            joiner.receive(FOUNDER, ways[each])
+            assert joiner.register.number == max(before, ways[each].register.number)
+    assert joiner.register == longer.register
 
 
 def test_the_anchor_of_a_log_stays_for_a_few_entries() -> None:
