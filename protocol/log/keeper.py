@@ -442,6 +442,8 @@ class Keeper:
         return [Tell(Gone())] if was_here and not has_life(register, me, self.core.life) else []
 
     def _review(self, entry: Entry, is_bound: bool) -> list[Effect]:
+        if entry.number != self.core.number:  # several came at once: what is still wanted is asked for anew
+            return []
         body, digest = body_of(entry.body), entry_digest(entry)
         if isinstance(body, Result):
             return [Tell(ResultProposed(digest, body, is_bound))]
@@ -463,8 +465,8 @@ class Keeper:
                 return all(self._is_here(peer) and (peer in ordered or self._has_gone(peer)) for peer in peers)
             case Remove(peer=peer, orders=()):
                 return peer != self.core.me and not self._view.is_alive(peer)
-            case Void():
-                return self._lacks is not None
+            case Void(lacks=lacks):
+                return all(each.result == self._lacks for each in lacks)
             case Yield():
                 rival = self._rival[1] if self._rival is not None else None
                 return rival is not None and rival.branch == body.branch and rival.tokens >= body.tokens
