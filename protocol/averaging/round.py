@@ -331,7 +331,7 @@ class Round:
             self._under_way_at = now
         if self.exchange.is_complete:
             self._context.shelf.put_table(self.exchange.table())
-            if not self._is_due:
+            if not self._is_due and self._context.log.listens:
                 self._is_due = True
                 effects.append(Tell(Due()))
         effects += self._answer_review(now) + self._conclude(now)

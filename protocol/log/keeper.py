@@ -230,8 +230,18 @@ class Keeper:
 
     @property
     def votes_here(self) -> bool:
-        """Whether this peer is a voter."""
+        """Whether this peer is a voter, though it may just look around and say nothing."""
         return is_voter(self.register, self.core.me, self.core.life)
+
+    @property
+    def listens(self) -> bool:
+        """Whether what this peer wants is asked for; not while it looks around after a long absence."""
+        return not self.core.looks
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is this peer's turn to propose, and it says something."""
+        return self.core.votes_here and self.proposer == self.core.me
 
     @property
     def is_member(self) -> bool:
@@ -295,7 +305,7 @@ class Keeper:
 
     def want(self, body: Message) -> list[Effect]:
         """Have `body` decided, if it still fits, and not too much is wanted."""
-        if self.core.looks:
+        if not self.listens:
             return []
         with suppress(RemoteError, LocalError):  # whoever wants it looks again
             return self._do(self.core.submit(body))
@@ -303,7 +313,7 @@ class Keeper:
 
     def expect(self) -> list[Effect]:
         """A result is due."""
-        return self._do(self.core.expect()) if not self.core.looks else []
+        return self._do(self.core.expect()) if self.listens else []
 
     def answer(self, entry: Digest, is_approved: bool) -> list[Effect]:
         """Whether this peer may vote for a result."""

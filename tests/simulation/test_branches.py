@@ -6,6 +6,7 @@ import pytest
 
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.log.keeper import LOOK
 from tests.simulation.branching import (
     CUTS,
     PATIENCE,
@@ -24,8 +25,10 @@ from tests.simulation.branching import (
     storm,
     swarm,
 )
+from tests.simulation.campaign import build
+from tests.simulation.links import LAN
 from tests.simulation.seeds import seeds
-from tests.simulation.swarm import Peer, peers_named
+from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
 
@@ -67,6 +70,24 @@ def test_all_stopped_in_order_and_the_last_to_stop_is_lost_for_good(seed: int, p
 @pytest.mark.parametrize("seed", seeds(2, 60))
 def test_who_was_away_and_sees_nobody_decides_nothing_before_it_has_looked(seed: int) -> None:
     boots_before_its_network(seed)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_a_lone_voter_that_was_away_has_its_round_decided_as_soon_as_it_has_looked(seed: int) -> None:
+    """What it averages meanwhile waits for nothing but the end of its look."""
+    first, second = peers_named(2)
+    world, oracle = build(seed, 2, LAN, Shape(start_members=2, keepers=(second,)))
+    world.run_until(lambda: all(node.round >= 2 for node in world.nodes()), within=SOON)
+    assert register(world).voters == (first,)
+    for peer in (first, second):
+        world.kill(peer)
+    world.disks[first]["was_away"] = True  # type: ignore[assignment]
+    world.start(first)
+    world.run(LOOK / 2)
+    assert world.node(first).member.log.core.looks
+    standing = newest(oracle)
+    world.start(second)
+    world.run_until(lambda: newest(oracle) > standing, within=5.0)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 60))

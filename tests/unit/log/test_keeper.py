@@ -323,3 +323,15 @@ def test_who_lacks_an_older_result_does_not_vote_for_undoing_the_last() -> None:
     assert not keeper._is_good(Void(0, tuple(lacks)))
     keeper.lacks(9)
     assert keeper._is_good(Void(0, tuple(lacks)))
+
+
+def test_who_looks_around_after_an_absence_leads_nothing() -> None:
+    """What it would want is not asked for, so it would take for said what nobody was told."""
+    keeper = Bench().keeper
+    keeper.core = replace(keeper.core, view=0)
+    assert keeper.leads
+    assert keeper.listens
+    keeper.core = replace(keeper.core, looks=True)
+    assert not keeper.leads
+    assert not keeper.listens
+    assert keeper.votes_here
