@@ -42,7 +42,14 @@ class LogView(Protocol):
     def view(self) -> int: ...
 
     @property
-    def votes_here(self) -> bool: ...
+    def leads(self) -> bool:
+        """Whether we are the proposer, and say something."""
+        ...
+
+    @property
+    def listens(self) -> bool:
+        """Whether what we want of it is asked for; not while we look around after a long absence."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +74,5 @@ class Context:
 
     @property
     def leads(self) -> bool:
-        """Whether we are the proposer."""
-        return self.log.votes_here and self.log.proposer == self.us.me
+        """Whether we are the proposer, as the log itself sees it: so that nothing we want is lost on it."""
+        return self.log.leads

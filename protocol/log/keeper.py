@@ -160,6 +160,14 @@ class LogSkipped(Event):
     register: Register
 
 
+@dataclass(frozen=True, slots=True)
+class Unfit(Event):
+    """What this peer wants decided is asked of nobody, for this reason; told once, until the reason is another."""
+
+    kind: str
+    reason: str
+
+
 class Keeper:
     """One peer's log."""
 
@@ -208,6 +216,7 @@ class Keeper:
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
         self._asked_after_end: Counter[PeerId] = Counter()  # how often, of those who are here and no members
+        self._unfit: dict[str, str] = {}  # why what was wanted last could not be asked for, by kind
         self.is_leaving = False
 
     # -- read side ----------------------------------------------------------------------------------------------
@@ -229,8 +238,18 @@ class Keeper:
 
     @property
     def votes_here(self) -> bool:
-        """Whether this peer is a voter."""
+        """Whether this peer is a voter, though it may just look around and say nothing."""
         return is_voter(self.register, self.core.me, self.core.life)
+
+    @property
+    def listens(self) -> bool:
+        """Whether what this peer wants is asked for; not while it looks around after a long absence."""
+        return not self.core.looks
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is this peer's turn to propose, and it says something."""
+        return self.core.votes_here and self.proposer == self.core.me
 
     @property
     def is_member(self) -> bool:
@@ -294,15 +313,21 @@ class Keeper:
 
     def want(self, body: Message) -> list[Effect]:
         """Have `body` decided, if it still fits, and not too much is wanted."""
-        if self.core.looks:
+        if not self.listens:
             return []
-        with suppress(RemoteError, LocalError):  # whoever wants it looks again
-            return self._do(self.core.submit(body))
-        return []
+        kind = type(body).__name__
+        try:
+            turn = self.core.submit(body)
+        except (RemoteError, LocalError) as error:  # whoever wants it looks again
+            is_news = self._unfit.get(kind) != str(error)
+            self._unfit[kind] = str(error)
+            return [Tell(Unfit(kind, str(error)))] if is_news else []
+        self._unfit.pop(kind, None)
+        return self._do(turn)
 
     def expect(self) -> list[Effect]:
         """A result is due."""
-        return self._do(self.core.expect()) if not self.core.looks else []
+        return self._do(self.core.expect()) if self.listens else []
 
     def answer(self, entry: Digest, is_approved: bool) -> list[Effect]:
         """Whether this peer may vote for a result."""
@@ -441,6 +466,8 @@ class Keeper:
         return [Tell(Gone())] if was_here and not has_life(register, me, self.core.life) else []
 
     def _review(self, entry: Entry, is_bound: bool) -> list[Effect]:
+        if entry.number != self.core.number:  # several came at once: what is still wanted is asked for anew
+            return []
         body, digest = body_of(entry.body), entry_digest(entry)
         if isinstance(body, Result):
             return [Tell(ResultProposed(digest, body, is_bound))]
@@ -462,8 +489,8 @@ class Keeper:
                 return all(self._is_here(peer) and (peer in ordered or self._has_gone(peer)) for peer in peers)
             case Remove(peer=peer, orders=()):
                 return peer != self.core.me and not self._view.is_alive(peer)
-            case Void():
-                return self._lacks is not None
+            case Void(lacks=lacks):
+                return all(each.result == self._lacks for each in lacks)
             case Yield():
                 rival = self._rival[1] if self._rival is not None else None
                 return rival is not None and rival.branch == body.branch and rival.tokens >= body.tokens

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shoal.protocol.base.effects import Effect, Send, Timer
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.effects import Effect, Send, Tell, Timer
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.signing import signed
-from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode, encode
-from shoal.protocol.log.certificate import subject_of
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, MAX_INT, Message, decode, encode
+from shoal.protocol.log.certificate import certificate_of, subject_of
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, Keeper
-from shoal.protocol.log.register import after, body_of, member_of, next_entry, voters_root
+from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, EntryDecided, Keeper, Unfit
+from shoal.protocol.log.register import after, body_of, first_state, member_of, next_entry, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import (
     STATEMENT_TAGS,
+    Admit,
     Asks,
     Certificate,
     ChangeView,
     Decided,
     Found,
     GetLog,
+    Lacks,
     Leave,
     Lock,
     Met,
@@ -29,17 +31,22 @@ from shoal.protocol.messages.log import (
     Propose,
     Register,
     Request,
+    Result,
+    Seat,
     Shortcut,
     Statement,
     Stays,
+    Tip,
     Unheard,
+    Void,
+    Vote,
     Yield,
 )
 from tests.simulation.log_search import rules_of
-from tests.simulation.log_worlds import PEERS, Endless, register_of
+from tests.simulation.log_worlds import PEERS, Endless, adds, register_of
 from tests.simulation.signing import FakeSigner
 
-A, B, C = PEERS[:3]
+A, B, C, D = PEERS[:4]
 
 
 class Seen:
@@ -277,3 +284,69 @@ def test_a_way_is_checked_though_another_one_with_as_much_to_show_is_known() -> 
     bench.lose(B, C)
     bench.run(LEAVING + 2 * TICK)
     assert bench.keeper.register == rival.register
+
+
+def decided(register: Register, body: Message, *by: PeerId) -> tuple[Decided, Register]:
+    """`body` as the next entry, by the votes of these, and the register after it."""
+    rules, entry = rules_of(Crash, A), next_entry(register, body)
+    changed = after(register, entry, rules)
+    subject = subject_of(register, changed, entry, 0, Phase.COMMIT)
+    votes = [signed(Vote(subject, each, member_of(register, each).life, b""), FakeSigner(each)) for each in by]
+    return Decided(entry, certificate_of(subject, votes)), changed
+
+
+def test_a_voter_is_asked_about_nothing_that_follows_an_older_entry_than_the_last() -> None:
+    """Several entries come at once, and the one that is wanted is about somebody who is gone after the last of them."""
+    bench, first = Bench(), register_of(4, 3)
+    bench.seen.here.add(D)
+    bench.keeper.core = replace(bench.keeper.core, register=first, view=0, changes=())
+    wanted = adds(D, first)
+    assert wanted is not None
+    bench.keeper.want(wanted)
+    admits = Admit((signed(Asks(first.branch, PEERS[5], 9, False, b""), FakeSigner(PEERS[5])),))
+    one, then = decided(first, admits, B, C)
+    goes = Leave(signed(Asks(first.branch, D, member_of(first, D).life, True, b""), FakeSigner(D)))
+    two, last = decided(then, goes, B, C)
+    effects = bench.keeper.receive(B, Tip(first.branch, 2, (one, two)))
+    told = [each.event.entry for each in effects if isinstance(each, Tell) and isinstance(each.event, EntryDecided)]
+    assert told == [one.entry, two.entry]
+    assert bench.keeper.register == last
+
+
+def test_who_lacks_an_older_result_does_not_vote_for_undoing_the_last() -> None:
+    bench = Bench()
+    part = replace(first_state(0), result=7, before=5)
+    register = replace(bench.first, number=9, parts=(part,))
+    keeper = bench.keeper
+    keeper.core = replace(keeper.core, register=register)
+    keeper.lacks(7)
+    keeper.core = replace(keeper.core, register=replace(register, parts=(replace(part, result=9, before=7),)))
+    lacks = [signed(Lacks(register.branch, register.tip, 9, peer, 2, b""), FakeSigner(peer)) for peer in (B, C)]
+    assert not keeper._is_good(Void(0, tuple(lacks)))
+    keeper.lacks(9)
+    assert keeper._is_good(Void(0, tuple(lacks)))
+
+
+def test_what_does_not_fit_is_told_once() -> None:
+    bench = Bench()
+    roster = (Seat(A, 1), Seat(B, 1))
+    register = replace(bench.first, parts=(replace(first_state(0), roster=roster),))
+    bench.keeper.core = replace(bench.keeper.core, register=register)
+    result = Result(0, 1, 0, NO_DIGEST, NO_DIGEST, b"\x03", (MAX_INT, 10), ())
+    (told,) = bench.keeper.want(result)
+    assert isinstance(told, Tell)
+    assert isinstance(told.event, Unfit)
+    assert "more tokens than there can be" in told.event.reason
+    assert bench.keeper.want(result) == []
+
+
+def test_who_looks_around_after_an_absence_leads_nothing() -> None:
+    """What it would want is not asked for, so it would take for said what nobody was told."""
+    keeper = Bench().keeper
+    keeper.core = replace(keeper.core, view=0)
+    assert keeper.leads
+    assert keeper.listens
+    keeper.core = replace(keeper.core, looks=True)
+    assert not keeper.leads
+    assert not keeper.listens
+    assert keeper.votes_here
