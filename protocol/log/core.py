@@ -68,12 +68,16 @@ from shoal.protocol.messages.log import (
     Vote,
     Voted,
     VoteFile,
+    Yield,
 )
 
 PATIENCE = 2.0  # seconds until a voter wants another view, if it is told no others; doubled with each view
 MOST_DOUBLINGS = 6
 MAX_ASKED = 300  # bytes of a body that a proposer asks others to want too, lest it dies
 MAX_WANTED = 64  # bodies that others want; of its own a peer may want as many more
+MAX_REVIEWED = (
+    256  # entries about which the application was asked, or that it refused; about older ones it is asked anew
+)
 TAIL = 256  # newest entries that are kept in memory for those who are behind
 MOST_AT_ONCE = 64  # of them, for one who asks
 
@@ -335,7 +339,11 @@ class Turn:
         self._set(offered=tuple(body for body in core.offered if body not in offered))
         if not is_approved:
             wanted = tuple(body for body in core.wanted if entry_digest(self._entry(body)) != entry)
-            self._set(refused=_with(core.refused, entry), approved=_without(core.approved, entry), wanted=wanted)
+            self._set(
+                refused=_with(core.refused, entry)[-MAX_REVIEWED:],
+                approved=_without(core.approved, entry),
+                wanted=wanted,
+            )
         else:
             self._set(approved=_with(core.approved, entry), refused=_without(core.refused, entry))
             self._set(wanted=(*core.wanted, *offered))
@@ -367,7 +375,7 @@ class Turn:
             case Request():
                 body_of(message.body, sender)  # names the sender, where it is malformed
                 self._hand(sender, message.number)
-                if may_be_asked_for(message.body):
+                if may_be_asked_for(message.body) and may_ask(self.core.register, sender, message.body):
                     self._consider(message.body)
             case Propose(entry=entry):
                 if self._is_next(sender, entry.number, tells=True):
@@ -567,7 +575,8 @@ class Turn:
         if digest in core.approved or (is_bound and was_asked and digest in core.refused):
             return True
         if not was_asked:
-            self._set(reviewed=(*core.reviewed, (digest, is_bound)), refused=_without(core.refused, digest))
+            reviewed = (*core.reviewed, (digest, is_bound))[-MAX_REVIEWED:]
+            self._set(reviewed=reviewed, refused=_without(core.refused, digest))
             self.effects.append(Tell(Review(entry, is_bound)))
         return False
 
@@ -912,6 +921,14 @@ def author_of(body: bytes) -> PeerId | None:
 def may_be_asked_for(body: bytes) -> bool:
     """Whether any voter may be asked to have this decided; what else is wanted, the proposer itself wants."""
     return type(body_of(body)) not in (Roster, Result, Found)
+
+
+def may_ask(register: Register, sender: PeerId, body: bytes) -> bool:
+    """Whether what `sender` asks for is looked at: anybody passes on what others have signed.
+
+    But nobody has signed that there is a branch to yield to, so only voters may ask for that.
+    """
+    return not isinstance(body_of(body), Yield) or sender in register.voters
 
 
 def first_of(wanted: Sequence[bytes]) -> bytes:

@@ -15,6 +15,7 @@ from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import decode, encode
 from shoal.protocol.log.core import (
     MAX_ASKED,
+    MAX_REVIEWED,
     MAX_WANTED,
     MOST_AT_ONCE,
     PATIENCE,
@@ -47,6 +48,7 @@ from shoal.protocol.messages.log import (
     Vote,
     Voted,
     VoteFile,
+    Yield,
 )
 from tests.simulation.log_search import rules_of
 from tests.simulation.log_worlds import BRANCH, PEERS, leaves, register_of
@@ -299,6 +301,36 @@ def test_of_each_who_asks_one_wish_is_kept() -> None:
         asks = signed(Asks(BRANCH, peer, life, False, b""), FakeSigner(peer))
         core, _ = core.receive(C, Request(BRANCH, 0, encode(Admit((asks,)))))
     assert len(core.offered) == 1
+
+
+def test_only_voters_ask_for_what_nobody_has_signed() -> None:
+    register = register_of(4, 3)
+    core = core_of(A, register)
+    leave = leaves(C, register)
+    assert leave is not None
+    yields = Yield(digest("another branch"), 1)
+    for asker, body, is_heard in (
+        (PeerId("nobody"), newcomer(1), True),
+        (PeerId("nobody"), leave, True),
+        (PeerId("nobody"), yields, False),
+        (D, yields, False),  # it has no vote, so nobody asks whom it has met
+        (B, yields, True),
+    ):
+        _, effects = core.receive(asker, Request(BRANCH, 0, encode(body)))
+        assert len(told(effects, Review)) == is_heard
+
+
+def test_of_what_was_asked_and_refused_only_so_much_is_kept_and_that_is_asked_again() -> None:
+    core = core_of(A, register_of(3, 3))
+    for tokens in range(1, MAX_REVIEWED + 10):
+        core, effects = core.receive(B, Request(BRANCH, 0, encode(Yield(digest("another branch"), tokens))))
+        (review,) = told(effects, Review)
+        assert isinstance(review, Review)
+        core, _ = core.answer(entry_digest(review.entry), False)
+    assert (len(core.reviewed), len(core.refused), core.offered) == (MAX_REVIEWED, MAX_REVIEWED, ())
+    for tokens, is_asked in ((MAX_REVIEWED, False), (1, True)):
+        _, effects = core.receive(B, Request(BRANCH, 0, encode(Yield(digest("another branch"), tokens))))
+        assert len(told(effects, Review)) == is_asked
 
 
 def test_what_the_application_does_not_want_holds_up_nothing() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from shoal.protocol.base.effects import Effect, Send, Timer
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode, encode
 from shoal.protocol.log.certificate import subject_of
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, Keeper
-from shoal.protocol.log.register import after, body_of, member_of, next_entry, voters_root
+from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, Keeper, Said, _counts
+from shoal.protocol.log.register import MAX_BODY, after, body_of, member_of, next_entry, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import (
@@ -19,9 +21,11 @@ from shoal.protocol.messages.log import (
     Asks,
     Certificate,
     ChangeView,
+    Consent,
     Decided,
     Found,
     GetLog,
+    Lacks,
     Leave,
     Lock,
     Met,
@@ -277,3 +281,44 @@ def test_a_way_is_checked_though_another_one_with_as_much_to_show_is_known() -> 
     bench.lose(B, C)
     bench.run(LEAVING + 2 * TICK)
     assert bench.keeper.register == rival.register
+
+
+KEPT = register_of(4, 3)  # D has no vote
+D, NOBODY = PEERS[3], PeerId("nobody")
+
+
+def unheard(absent: PeerId, absent_life: int, peer: PeerId) -> Unheard:
+    return Unheard(KEPT.branch, KEPT.tip, absent, absent_life, peer, member_of(KEPT, peer).life, b"")
+
+
+def stays(peer: PeerId, founder: PeerId, bound: bytes) -> Stays:
+    return Stays(KEPT.branch, KEPT.tip, founder, 1, bound, peer, member_of(KEPT, peer).life, b"")
+
+
+@pytest.mark.parametrize(
+    ("said", "is_kept"),
+    [
+        (unheard(D, member_of(KEPT, D).life, A), True),
+        (unheard(NOBODY, 1, A), False),
+        (unheard(D, member_of(KEPT, D).life + 1, A), False),
+        (unheard(C, member_of(KEPT, C).life, D), False),
+        (Consent(KEPT.branch, KEPT.tip, D, member_of(KEPT, D).life, b""), True),
+        (Consent(KEPT.branch, KEPT.tip, NOBODY, 1, b""), False),
+        (Lacks(KEPT.branch, KEPT.tip, 1, A, member_of(KEPT, A).life, b""), True),
+        (Lacks(KEPT.branch, KEPT.tip, 1, D, member_of(KEPT, D).life, b""), False),
+        (stays(A, A, bytes(MAX_BODY)), True),
+        (stays(A, A, bytes(MAX_BODY + 1)), False),
+        (stays(B, A, b"for the founder to say"), False),
+    ],
+)
+def test_what_is_kept_of_what_others_say_is_bounded_by_members_and_voters(said: Said, is_kept: bool) -> None:
+    assert _counts(said, KEPT) is is_kept
+
+
+def test_a_member_without_a_vote_cannot_fill_a_voter_with_names_that_it_invents() -> None:
+    bench = Bench()
+    bench.keeper.core = replace(bench.keeper.core, register=KEPT)
+    for number in range(100):
+        said = signed(unheard(PeerId(f"nobody {number}"), 1, D), FakeSigner(D))
+        bench.keeper.receive(D, Statement(KEPT.branch, KEPT.number, encode(said)))
+    assert not bench.keeper._statements
