@@ -144,6 +144,7 @@ class Core:
     looks: bool = False  # it reads how the log goes on, and says nothing yet
     asked: int = 0  # the place, from 1, of the voter that it has asked for entries; 0: it lacks none that it knows of
     asked_at: int = 0  # the number at which its log ended when it did so
+    written: VoteFile | None = field(default=None, compare=False, repr=False)  # last, for this number; None: unknown
 
     @classmethod
     def resume(cls, me: PeerId, register: Register, log: Iterable[Decided], file: VoteFile, rules: Rules) -> Core:
@@ -885,7 +886,11 @@ class Turn:
             self.effects.append(Tell(event))
 
     def _persist_vote(self) -> None:
-        self.effects.append(Persist("vote", self.core.vote_file()))
+        """Unless that is on the disk already: who hears nobody repeats itself for as long as that lasts."""
+        file = self.core.vote_file()
+        if file != self.core.written:
+            self._set(written=file)
+            self.effects.append(Persist("vote", file))
 
 
 def branch_of(message: KeeperMessage) -> Digest:

@@ -395,6 +395,22 @@ def test_who_hears_nobody_asks_for_one_view_again_and_again() -> None:
     assert core.view == 1
 
 
+def test_what_is_on_disk_already_is_not_written_again() -> None:
+    """A run without a quorum would fill the disk, a record each time that its timer fires."""
+    core, _ = core_of(B, register_of(3, 3)).receive(A, proposal(register_of(3, 3)))
+    assert core.proposal is not None
+    core, effects = core.answer(entry_digest(core.proposal.entry), True)
+    written = []
+    for view in (0, 1, 1, 1):
+        core, effects = core.fire(Timer("log", "view", 1, str(view)))
+        assert sent(effects, ChangeView) == [A, C]
+        written += [each.record for each in effects if isinstance(each, Persist)]
+    assert written == [core.vote_file()]
+    core, _ = core.receive(C, change_of(C, core.register, 1))
+    core, effects = core.fire(Timer("log", "view", 1, "1"))
+    assert [each.record for each in effects if isinstance(each, Persist)] == [core.vote_file()], "another view is"
+
+
 def test_an_idle_log_is_quiet() -> None:
     _, effects = core_of(A, register_of(3, 3)).start()
     assert sent(effects, GetLog) == [B]
