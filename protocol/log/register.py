@@ -53,6 +53,7 @@ MAX_SURVIVORS = 200  # members with whom a branch begins; others are admitted to
 EARLIER = 16  # branches that a register remembers
 WINDOW = 32  # entries for which a statement of a voter counts
 REMEMBERED = 256  # members that are gone, whose lives are not admitted again
+REGISTERS = 32  # of which what was computed is kept: each result makes one, of up to 100 kB with 1,000 members
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +64,19 @@ class Rules:
     signer: Signer
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def entry_digest(entry: Entry) -> Digest:
     """By which an entry is voted for, and named by the one after it."""
     return digest("log entry", encode_value(entry))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=REGISTERS)
 def register_root(register: Register) -> Digest:
     """The root that is in every vote."""
     return digest("log register", encode(register))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=REGISTERS)
 def voters_root(register: Register) -> Digest:
     """The root of those who decide the next entry."""
     return electorate_root(register.branch, electorate_of(register))
@@ -239,7 +240,7 @@ def is_signed(statement: Message, author: PeerId, rules: Rules) -> bool:
     return True
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2 * REGISTERS)
 def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | None = None) -> Register:
     """The register after `entry`; RemoteError, naming who showed it, if the entry does not fit."""
     step = _Step(register, rules, shown_by)

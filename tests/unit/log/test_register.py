@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -15,6 +16,7 @@ from shoal.protocol.base.wire import MAX_INT, Message, decode, encode
 from shoal.protocol.log.register import (
     MAX_ADMITTED,
     MAX_VOTERS,
+    REGISTERS,
     WINDOW,
     Rules,
     after,
@@ -297,3 +299,17 @@ def test_a_register_travels_and_its_root_covers_all_of_it() -> None:
     register = apply(run_of("AB"), Roster(0, seats(A, B)))
     assert decode(encode(register)) == register
     assert register_root(register) != register_root(replace(register, faults=1))
+
+
+def test_registers_that_were_left_are_not_kept_in_memory() -> None:
+    """Each result makes a member of its own of everybody whom it counts."""
+    register, before = apply(run_of("A"), Roster(0, seats(A, B))), registers_in_memory()
+    for round in range(1, 300):
+        register = apply(register, result(register, round))
+        assert register_root(register) != voters_root(register)
+    assert registers_in_memory() - before <= 4 * REGISTERS
+
+
+def registers_in_memory() -> int:
+    gc.collect()
+    return sum(isinstance(each, Register) for each in gc.get_objects())
