@@ -38,7 +38,7 @@ from shoal.protocol.messages.log import Compaction, Register, Shortcut, VoteFile
 
 FOLDER, JOURNAL, STATE, DOWNLOAD = "log", "journal", "state", "download"
 MEANS, RESULT = "means", "result"  # names of records; the first one is also that of their folder
-SWITCH = "switch"  # name of a shortcut to another branch of the log, of whose rounds no mean is that is here
+SWITCH = "switch"  # name of the way to another branch of the log, of whose rounds no mean is that is here
 AWAY = 60.0  # seconds after the last record, from which on others may have gone on without us
 LONGEST = 4 << 20  # bytes of a journal that is not made shorter
 
@@ -106,7 +106,9 @@ class LogStore:
                 if name == SWITCH:
                     self.means.forget_all()
                 shorter = record if isinstance(record, Compaction) else Compaction(record, ())
-                self._replace_journal(compacted(shorter.beginning, shorter.entries, self._votes))
+                votes = shorter.votes or self._votes
+                self._replace_journal(compacted(shorter.beginning, shorter.entries, votes))
+                self._votes = votes
             else:
                 self._append_to_journal(framed(record))
                 if isinstance(record, VoteFile):

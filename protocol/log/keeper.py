@@ -830,12 +830,12 @@ class Keeper:
         self._rival, self._seen = None, register
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
-        kept = [Persist("vote", self.core.vote_file()), Persist("switch", shortcut)]  # in this order: we may be killed
+        kept = Persist("switch", Compaction(shortcut, (), self.core.vote_file()))  # in one record: we may be killed
         self._statements, self._promoted, self._elsewhere = {}, set(), set()
         self._asked_after_end.clear()
         self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
         self._anchor = None  # it is of the branch that we leave
-        return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
+        return [kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
 
     def _make_entries(self) -> list[Effect]:
         """As proposer, have decided what enough have said."""

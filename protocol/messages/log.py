@@ -517,3 +517,4 @@ class Compaction(Message):
 
     beginning: Shortcut
     entries: tuple[Decided, ...]  # after it
+    votes: VoteFile | None = None  # with these votes; None: with the last ones

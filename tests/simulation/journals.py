@@ -7,11 +7,11 @@ from typing import Any
 
 from shoal.protocol.base.wire import Message
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.journal import framed, read
+from shoal.protocol.log.journal import compacted, framed, read
 from shoal.protocol.log.register import Rules, voters_root
 from shoal.protocol.member.facts import RunFacts
 from shoal.protocol.member.kept import Kept
-from shoal.protocol.messages.log import Shortcut, VoteFile
+from shoal.protocol.messages.log import Compaction, Shortcut, VoteFile
 from tests.simulation.signing import FakeSigner
 
 
@@ -31,7 +31,9 @@ def recall(disk: dict[str, Any], facts: RunFacts, signer: FakeSigner, next_life:
 
 def put_record(disk: dict[str, Any], record: Message, core: Core) -> None:
     """Append a record, or begin anew where the log goes on from."""
-    if isinstance(record, Shortcut):
-        disk["journal"] = bytearray(framed(record) + framed(core.vote_file()))
+    if isinstance(record, Shortcut | Compaction):
+        shorter = record if isinstance(record, Compaction) else Compaction(record, ())
+        votes = shorter.votes or core.vote_file()
+        disk["journal"] = bytearray(compacted(shorter.beginning, shorter.entries, votes))
     else:
         disk["journal"] += framed(record)

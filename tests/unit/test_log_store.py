@@ -115,10 +115,31 @@ def test_of_the_means_none_is_left_when_the_log_goes_on_on_another_branch(store:
         store.put("means", record)
     store.put("log", SHORTCUT)
     assert len(opened(tmp_path).means) == 4
-    store.put("switch", SHORTCUT)
+    later = VoteFile(FOUNDING_LIFE + 1, voters_root(MIDDLE), 0, 2, None, None)
+    store.put("switch", Compaction(SHORTCUT, (), later))
     assert opened(tmp_path).means == ()
+    assert opened(tmp_path).votes == later
     store.put("means", mean(3))
     assert opened(tmp_path).means == (mean(3),)
+
+
+def test_who_is_killed_at_a_switch_of_branches_is_on_one_of_them_with_its_vote(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The branch that it leaves may have fewer entries than the other one."""
+    ours, end = replace(VOTES, number=1), replace(SHORTCUT, register=register_after(3))
+    store.put("vote", ours)
+    theirs = VoteFile(FOUNDING_LIFE + 1, voters_root(end.register), 0, 4, None, None)
+    caplog.set_level(logging.WARNING, "shoal.run")
+    with monkeypatch.context() as patched:
+        patched.setattr("shoal.node.run.log_store.replace_file", lambda path, content: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.put("switch", Compaction(end, (), theirs))
+    assert opened(tmp_path).votes == ours
+    store.put("switch", Compaction(end, (), theirs))
+    kept = opened(tmp_path)
+    assert (kept.register, kept.votes) == (end.register, theirs)
+    assert not caplog.records
 
 
 def test_the_size_is_that_of_the_journal_from_the_first_byte_on(store: LogStore, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.protocol.base.effects import Effect, Send, Timer
+from shoal.protocol.base.effects import Effect, Persist, Send, Timer
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode, encode
@@ -21,6 +21,7 @@ from shoal.protocol.messages.log import (
     Asks,
     Certificate,
     ChangeView,
+    Compaction,
     Consent,
     Decided,
     Found,
@@ -182,6 +183,16 @@ def test_a_branch_is_left_without_an_entry_only_after_some_seconds_without_a_quo
     bench.run(2 * TICK)
     bench.keeper.receive(C, rival)
     assert bench.keeper.register.branch == rival.branch
+
+
+def test_a_switch_of_branches_is_one_record_with_the_votes_of_the_later_life() -> None:
+    """Votes on what follows entries that are not there yet would be damage to whoever is killed between two records."""
+    bench = Bench()
+    rival = other_branch(bench.first, C, tokens=1000)
+    effects = bench.keeper._switch(C, rival)
+    (written,) = [each for each in effects if isinstance(each, Persist)]
+    assert written == Persist("switch", Compaction(rival, (), bench.keeper.core.vote_file()))
+    assert bench.keeper.core.life > member_of(bench.first, A).life
 
 
 def test_whoever_speaks_is_not_down() -> None:
