@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
@@ -80,6 +81,7 @@ MAX_REVIEWED = (
 )
 TAIL = 256  # newest entries that are kept in memory for those who are behind
 MOST_AT_ONCE = 64  # of them, for one who asks
+MOST_BYTES = 1 << 20  # of the bodies of these; beyond the first one
 
 
 @dataclass(frozen=True, slots=True)
@@ -866,8 +868,10 @@ class Turn:
         if not core.log or core.log[0].entry.number > number + 1:
             self.effects.append(Tell(LogWanted(peer)))
             return False
-        later = tuple(each for each in core.log if each.entry.number > number)
-        self._send((peer,), Tip(core.register.branch, core.register.number, later[:MOST_AT_ONCE]))
+        later = [each for each in core.log if each.entry.number > number][:MOST_AT_ONCE]
+        sizes = accumulate(len(each.entry.body) for each in later[1:])
+        shown = (later[0], *(each for each, size in zip(later[1:], sizes, strict=True) if size <= MOST_BYTES))
+        self._send((peer,), Tip(core.register.branch, core.register.number, shown))
         return True
 
     # -- the rest -----------------------------------------------------------------------------------------------

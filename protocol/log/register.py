@@ -45,6 +45,7 @@ from shoal.protocol.messages.log import (
 )
 
 MAX_BODY = 64 << 10  # bytes
+MAX_SEATS = 900  # of a roster: a result with as many weights and a seat for each, of up to 70 bytes, fits into a body
 MAX_MEMBERS = 4096
 MAX_VOTERS = 32
 MAX_ADMITTED = 64  # by one entry
@@ -490,6 +491,7 @@ class _Step:
         self.require(has_life(self.register, peer, life), "is about somebody who is no member in that life")
 
     def _require_seats(self, seats: Sequence[Seat]) -> None:
+        self.require(len(seats) <= MAX_SEATS, f"has a roster with more than {MAX_SEATS} seats")
         present = self._still_here(seats)
         fits = len({seat.peer for seat in seats}) == len(seats) and any(seat.share for seat in seats)
         self.require(fits, "has a roster with somebody twice, or without an owner")

@@ -12,7 +12,7 @@ from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.base.signing import signed
-from shoal.protocol.base.wire import decode, encode
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode, encode
 from shoal.protocol.log.core import (
     MAX_ASKED,
     MAX_REVIEWED,
@@ -25,15 +25,17 @@ from shoal.protocol.log.core import (
     LogWanted,
     Review,
 )
-from shoal.protocol.log.register import after, entry_digest, member_of, voters_root
+from shoal.protocol.log.register import MAX_BODY, after, entry_digest, member_of, voters_root
 from shoal.protocol.log.trust import Byzantine, Crash
 from shoal.protocol.messages.log import (
     AddVoters,
     Admit,
     Asks,
+    Certificate,
     ChangeView,
     Consent,
     Decided,
+    Entry,
     GetLog,
     Leave,
     Lock,
@@ -44,6 +46,7 @@ from shoal.protocol.messages.log import (
     Result,
     Roster,
     Seat,
+    Subject,
     Tip,
     Vote,
     Voted,
@@ -55,6 +58,7 @@ from tests.simulation.log_worlds import BRANCH, PEERS, leaves, register_of
 from tests.simulation.signing import FakeSigner
 
 A, B, C, D = PEERS[:4]
+SUBJECT = Subject(BRANCH, 1, 0, Phase.COMMIT, *[NO_DIGEST] * 5)
 
 
 def core_of(peer: PeerId, register: Register, trust: type = Crash) -> Core:
@@ -461,6 +465,17 @@ def test_who_is_behind_by_more_than_one_answer_asks_on() -> None:
     swarm.do(C, lambda core: core.hear_of(A, 1))
     assert len(set(swarm.numbers)) == 1
     assert swarm.cores[C].asked == 0
+
+
+def test_long_entries_are_told_in_several_answers_each_of_which_can_be_sent() -> None:
+    entry = Entry(BRANCH, 1, NO_DIGEST, bytes(MAX_BODY))
+    log = tuple(Decided(replace(entry, number=number), Certificate(SUBJECT, ())) for number in range(1, 70))
+    core = replace(core_of(A, register_of(3, 3)), register=replace(register_of(3, 3), number=69), log=log)
+    _, effects = core.receive(B, GetLog(BRANCH, 0))
+    (tip,) = [each.message for each in effects if isinstance(each, Send)]
+    assert isinstance(tip, Tip)
+    assert 1 < len(tip.entries) < MOST_AT_ONCE
+    assert len(encode(tip)) <= MAX_CONTROL_FRAME // 2, "certificates come with them"
 
 
 def test_who_has_nothing_to_give_is_not_asked_again_at_once() -> None:

@@ -11,10 +11,13 @@ import pytest
 
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, digest
+from shoal.protocol.base.masks import mask_of
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import MAX_INT, Message, decode, encode
 from shoal.protocol.log.register import (
     MAX_ADMITTED,
+    MAX_BODY,
+    MAX_SEATS,
     MAX_VOTERS,
     REGISTERS,
     WINDOW,
@@ -35,6 +38,7 @@ from shoal.protocol.messages.log import (
     End,
     Lacks,
     Leave,
+    Member,
     Order,
     Register,
     Remove,
@@ -241,6 +245,23 @@ def test_a_roster_is_of_members_and_only_grows_within_a_round() -> None:
     assert "adds nobody" in refused(once, Roster(0, seats(A, B)))
     assert "takes somebody out" in refused(once, Roster(0, seats(A, C, B)))
     assert apply(once, Roster(0, seats(A, B, C))).parts[0].roster == seats(A, B, C)
+
+
+def test_a_full_roster_and_its_result_fit_into_entries_and_one_more_seat_does_not() -> None:
+    peers = [PeerId(f"16Uiu2HA{number:045d}") for number in range(MAX_SEATS + 1)]  # the longest of real names
+    register = replace(run_of("A"), members=tuple(Member(peer, 1, 0) for peer in peers))
+    most = 1 << 16  # chunks of a vector, which one owner may own all
+    full = tuple(Seat(peer, most) for peer in peers[:-1])
+    register = apply(register, Roster(0, full))
+    mask, weights = mask_of(peers[:-1], peers[:-1]), (MAX_INT // len(full),) * len(full)
+    said = result(register, 1, counted=mask, weights=weights, roster=full)
+    assert len(encode(said)) <= MAX_BODY
+    assert len(apply(register, said).parts[0].roster) == MAX_SEATS
+    more = (*full, Seat(peers[-1], most))
+    assert f"more than {MAX_SEATS} seats" in refused(register, Roster(0, more))
+    assert f"more than {MAX_SEATS} seats" in refused(
+        register, result(register, 1, counted=b"", weights=(), roster=more)
+    )
 
 
 def test_who_leaves_keeps_its_place_until_the_round_is_over() -> None:
