@@ -30,7 +30,7 @@ from shoal.node.run.means_store import MeansStore
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.journal import compacted, framed, read
+from shoal.protocol.log.journal import compacted, framed, is_readable, read
 from shoal.protocol.log.register import Rules, voters_root
 from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.messages.averaging import Mean, Table
@@ -101,6 +101,8 @@ class LogStore:
                 self.means.write(record)
                 if name == RESULT and isinstance(record, Table):
                     self.means.force()
+            elif isinstance(record, Compaction) and not is_readable(record.beginning):
+                return  # the journal says the same as it is
             elif isinstance(record, Shortcut | Compaction):
                 assert self._votes is not None
                 if name == SWITCH:

@@ -474,9 +474,10 @@ class Register(Message):
 class Crossing:
     """From one branch to the next."""
 
-    headers: tuple[Header, ...]  # on the earlier branch, from voters that are known to those who decided its last entry
+    headers: tuple[Header, ...]  # on earlier ones, from voters that are known to those who decided their last entry
     register: Register  # after that entry
     entry: Entry  # that founds the next branch
+    rest: Digest | None = None  # what stands for what is left out of the register; None: nothing is
 
 
 @value

@@ -15,12 +15,12 @@ from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import digest, result_hash
 from shoal.protocol.log.journal import framed
-from shoal.protocol.log.register import after, first_state, founded, voters_root
+from shoal.protocol.log.register import MAX_BODY, after, first_state, founded, voters_root
 from shoal.protocol.log.shortcuts import START
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.messages.averaging import Made, Mean, Table
-from shoal.protocol.messages.log import Compaction, Decided, Phase, Register, Shortcut, Voted, VoteFile
+from shoal.protocol.messages.log import Compaction, Crossing, Decided, Phase, Register, Shortcut, Voted, VoteFile, Way
 from tests.simulation.log_search import rules_of
 from tests.simulation.log_worlds import BRANCH, PEERS
 from tests.unit.log.test_core import Swarm, newcomer
@@ -215,6 +215,16 @@ def test_a_shorter_journal_says_the_same_and_keeps_the_last_vote(store: LogStore
     assert first.number, "it begins with a later state"
     store.put("vote", replace(VOTES, view=5, number=4))
     assert opened(tmp_path).votes.view == 5
+
+
+def test_a_journal_is_made_shorter_only_to_what_can_be_read_again(store: LogStore, tmp_path: Path) -> None:
+    for each in ENTRIES:
+        store.put("log", each)
+    store.put("vote", VOTES)
+    long = Crossing((), MIDDLE, replace(ENTRIES[0].entry, body=bytes(MAX_BODY)))
+    store.put("log", Compaction(replace(SHORTCUT, way=Way((long,) * 70, ())), ENTRIES[1:]))
+    kept = opened(tmp_path)
+    assert (kept.first, kept.entries, kept.votes) == (FOUNDING, ENTRIES, VOTES)
 
 
 def test_a_shortcut_replaces_all_entries_and_keeps_the_last_vote(store: LogStore, tmp_path: Path) -> None:

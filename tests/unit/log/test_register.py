@@ -28,6 +28,7 @@ from shoal.protocol.log.register import (
     next_entry,
     register_root,
     voters_root,
+    who_left,
 )
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import (
@@ -329,6 +330,18 @@ def test_registers_that_were_left_are_not_kept_in_memory() -> None:
         register = apply(register, result(register, round))
         assert register_root(register) != voters_root(register)
     assert registers_in_memory() - before <= 4 * REGISTERS
+
+
+def test_of_everybody_who_is_gone_only_the_last_life_is_remembered() -> None:
+    register, life = run_of("A"), LIVES[B]
+    for life in range(LIVES[B], LIVES[B] + 5):
+        register = apply(register, Leave(by(B, replace(asks(B, leaves=True), life=life))))
+        assert [each.life for each in register.gone if each.peer == B] == [life]
+        assert "life that is over" in refused(register, Admit((asks(B, life=life),)))
+        register = apply(register, Admit((asks(B, life=life + 1),)))
+    assert all(each.peer != B for each in register.gone)
+    assert "life that is over" in refused(register, Admit((asks(B, life=life),)))
+    assert who_left(register) == []
 
 
 def registers_in_memory() -> int:
