@@ -74,7 +74,10 @@ def fewest(trusted: Electorate, headers: Sequence[Header]) -> list[Header]:
 def follow_all(
     branch: Digest | None, trusted: Electorate, headers: Sequence[Header], rules: Rules, shown_by: PeerId
 ) -> tuple[int, Digest]:
-    """As `follow`. Number of the last header's entry, and the root of the register after it; RemoteError at the first bad header."""
+    """Number of the last header's entry, and the root of the register after it; RemoteError at the first bad header.
+
+    `branch`: see `follow`.
+    """
     if not headers:
         raise RemoteError("shows no header", shown_by)
     for header in headers:
